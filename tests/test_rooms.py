@@ -34,6 +34,9 @@ MOST_UNTYPED = 0.1
 
 BELOW_CORE = {"core", "errors"}
 IMPORT_ALL = {"federation", "cli", "__main__"}
+UPWARD = {("federation.app", "cli.run")}
+"""Imports of a room by one below it, which are to go: what both share belongs into a third."""
+
 PENDING: set[tuple[str, str]] = set()
 """Imports that break the rules and wait for their rooms to be redrawn."""
 
@@ -91,6 +94,45 @@ def test_rooms_import_only_what_they_may():
             if wrong:
                 broken.add((name, target))
     assert broken == PENDING
+
+
+def arrows() -> dict[tuple[str, str], set[tuple[str, str]]]:
+    """Return the imports between each two rooms, of which the package itself is none."""
+    found: dict[tuple[str, str], set[tuple[str, str]]] = {}
+    for name, targets in imports().items():
+        for target in targets & PATHS.keys():
+            pair = room(name), room(target)
+            if pair[0] != pair[1] and "" not in pair and (name, target) not in UPWARD:
+                found.setdefault(pair, set()).add((name, target))
+    return found
+
+
+def floors(pairs: set[tuple[str, str]]) -> tuple[list[list[str]], list[str]]:
+    """Return the rooms floor by floor from below, and those that import each other in a circle."""
+    rooms = {name for pair in pairs for name in pair}
+    found: list[list[str]] = []
+    while rooms:
+        above = {upper for upper, lower in pairs if upper in rooms and lower in rooms}
+        if not rooms - above:
+            break
+        found.append(sorted(rooms - above))
+        rooms = above
+    return found, sorted(rooms)
+
+
+def test_no_room_imports_one_above_it():
+    pairs = arrows()
+    found, circle = floors(set(pairs))
+    for number, rooms in enumerate(found):
+        print(number, *rooms)
+    print(f"{len(pairs)} arrows between rooms, {len(UPWARD)} upward")
+    assert not circle, {pair: pairs[pair] for pair in pairs if {*pair} <= {*circle}}
+    assert set(imports()["federation.app"]) >= {target for _, target in UPWARD}
+
+
+def test_an_arrow_upward_is_found():
+    pairs = {*arrows(), ("store", "report")}
+    assert {"store", "report"} <= set(floors(pairs)[1])
 
 
 def test_the_root_has_few_modules_and_packages():

@@ -17,7 +17,7 @@ from consortia.algorithms.surrogate_hmc.search import Found
 from consortia.algorithms.surrogate_hmc.state import Hub, Seen, Tally
 from consortia.core import random
 from consortia.core.target import Target
-from consortia.diagnostics.rank_statistics import rhat_and_ess_of
+from consortia.dynamics.rank_statistics import rhat_and_ess_of
 from consortia.engines import rng
 from consortia.engines.buffers import Window
 from consortia.errors import InputError, WarmupError

@@ -24,7 +24,7 @@ from consortia.algorithms.few_rounds.site_functions import FUNCTIONS
 from consortia.core.prior import PriorScale
 from consortia.core.queries import Known
 from consortia.core.target import Target
-from consortia.diagnostics.rank_statistics import rhat_and_ess_of
+from consortia.dynamics.rank_statistics import rhat_and_ess_of
 from consortia.engines import programs
 from consortia.engines.conversing import LocalPanel
 from consortia.errors import InputError, WarmupError

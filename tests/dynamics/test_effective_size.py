@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from consortia.diagnostics.rank_statistics import rhat_and_ess_of
 from consortia.dynamics.effective_size import bulk_ess
+from consortia.dynamics.rank_statistics import rhat_and_ess_of
 
 SLOTS = 128
 

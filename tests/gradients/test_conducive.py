@@ -58,7 +58,7 @@ def log_density(site: int, theta: Any) -> Any:
 @pytest.mark.parametrize("strength", [1.0, 0.4])
 def test_the_corrections_sum_to_zero_over_the_sites(weights: Any, strength: float):
     plain = gradients.exact(target())
-    corrected = gradients.conducive(plain, strength, given_correction(given()))
+    corrected = surrogates.conducive(plain, strength, given_correction(given()))
     changes = [
         np.asarray(
             corrected.bind(site)((), jnp.asarray(THETA)) - plain.bind(site)((), jnp.asarray(THETA))
@@ -73,7 +73,7 @@ def test_the_corrections_sum_to_zero_over_the_sites(weights: Any, strength: floa
 @pytest.mark.parametrize("weights", [(1 / 3, 1 / 3, 1 / 3), (0.6, 0.1, 0.3)])
 def test_divided_by_the_weight_it_is_minus_the_published_gradient(weights: Any):
     plain = gradients.exact(target())
-    corrected = gradients.conducive(plain, 0.7, given_correction(given()))
+    corrected = surrogates.conducive(plain, 0.7, given_correction(given()))
     each = [
         np.asarray(jax.grad(lambda t, s=s: log_density(s, t))(jnp.asarray(THETA))) for s in range(3)
     ]
@@ -87,7 +87,7 @@ def test_divided_by_the_weight_it_is_minus_the_published_gradient(weights: Any):
 
 def test_without_strength_it_is_the_oracle_itself():
     plain = gradients.exact(target())
-    assert gradients.conducive(plain, 0.0, given_correction(given())) is plain
+    assert surrogates.conducive(plain, 0.0, given_correction(given())) is plain
 
 
 @pytest.mark.parametrize("kind", ["minibatch", "noisy", "control_variate"])
@@ -100,7 +100,7 @@ def test_it_wraps_every_oracle_and_asks_for_the_same_numbers(kind: str):
             gradients.minibatch(target(), 4), zero, zero, zero, jnp.ones((), bool)
         ),
     }[kind]
-    corrected = gradients.conducive(plain, 1.0, given_correction(given()))
+    corrected = surrogates.conducive(plain, 1.0, given_correction(given()))
     site = sites((0.6, 0.1, 0.3))[1]
     key = random.node_key(jnp.asarray(random.base_key(3)), 1)
     drawn = [
@@ -117,7 +117,7 @@ def test_it_wraps_every_oracle_and_asks_for_the_same_numbers(kind: str):
 
 
 def test_no_surrogate_changes_the_sum_of_the_gradients():
-    corrected = gradients.conducive(gradients.exact(target()), 1.0, given_correction(given()))
+    corrected = surrogates.conducive(gradients.exact(target()), 1.0, given_correction(given()))
     weights = (0.6, 0.1, 0.3)
     total = sum(corrected.bind(site)((), jnp.asarray(THETA)) for site in sites(weights))
     whole = sum(
@@ -174,7 +174,7 @@ def test_with_conducive_gradients_every_agent_of_sghmc_comes_to_rest_at_the_mode
         assert np.abs(rest(plain) - MODE).max() > 0.1
         original = gossip._estimate
         monkeypatch.setattr(
-            gossip, "_estimate", lambda *given: gradients.conducive(original(*given))
+            gossip, "_estimate", lambda *given: surrogates.conducive(original(*given))
         )
         # An agent's curvature is 0.3125: the slowest mode falls by exp(−0.05 · 0.3125 / 2) a step.
         found = rest(CorrectedGossip(**vars(plain)))
@@ -214,7 +214,7 @@ def test_with_conducive_gradients_fa_hmc_has_no_bias_from_unlike_sites(monkeypat
     monkeypatch.setattr(
         fa_hmc,
         "_oracle",
-        lambda *arguments: gradients.conducive(original(*arguments)),
+        lambda *arguments: surrogates.conducive(original(*arguments)),
     )
     corrected = CorrectedAveraging(**vars(plain))
     assert abs(law.stationary.bias[0]) > 1

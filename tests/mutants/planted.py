@@ -217,7 +217,7 @@ MUTANTS = (
         "study/test_build.py::test_a_measured_response_is_scaled_on_request",
     ),
     Mutant(
-        "diagnostics/rank_statistics.py",
+        "dynamics/rank_statistics.py",
         "(rank - 0.375)",
         "(rank - 0.25)",
         "diagnostics/test_convergence.py::test_numbers_equal_arviz_for_chains_that_disagree",

@@ -23,11 +23,11 @@ from matplotlib import colormaps
 from matplotlib.colors import to_hex
 
 import consortia
+from consortia.diagnostics.figures import canvas
 from consortia.diagnostics.verdict import Severity
 from consortia.engines.events import simulate
 from consortia.engines.mailbox import facts_of
 from consortia.errors import InputError, StoreError
-from consortia.report import canvas
 from consortia.report.document import write_report
 from consortia.report.plots import MOST_FOREST, forest
 from consortia.report.run_report import RunReport, report_of

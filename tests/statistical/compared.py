@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from consortia.diagnostics.rank_statistics import rhat_and_ess_of
+from consortia.dynamics.rank_statistics import rhat_and_ess_of
 
 
 def effective(values: np.ndarray) -> np.ndarray:

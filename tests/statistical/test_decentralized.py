@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import consortia
-from consortia.diagnostics.rank_statistics import rhat_and_ess_of
+from consortia.dynamics.rank_statistics import rhat_and_ess_of
 from consortia.theory.agents import GaussianAgents
 from consortia.theory.decentralized import decentralized_hmc_law, decentralized_ula_moments
 

@@ -7,7 +7,7 @@ import pytest
 
 import consortia
 from consortia.diagnostics import reference
-from consortia.diagnostics.rank_statistics import rhat_and_ess_of
+from consortia.dynamics.rank_statistics import rhat_and_ess_of
 
 pytest.importorskip("blackjax")
 

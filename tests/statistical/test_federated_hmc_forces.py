@@ -17,8 +17,8 @@ import pytest
 import consortia
 from consortia.algorithms.federated_hmc import FederatedHMC
 from consortia.algorithms.federated_hmc.wire import FullWidth, Grid, Quantized
-from consortia.diagnostics.rank_statistics import rhat_and_ess_of
 from consortia.dynamics import metropolis
+from consortia.dynamics.rank_statistics import rhat_and_ess_of
 
 CENTRES = np.array([[0.9, -0.2, 0.1], [0.2, 0.4, -1.5], [1.3, -0.5, 0.2]], np.float32)
 

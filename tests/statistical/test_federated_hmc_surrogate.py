@@ -11,7 +11,7 @@ from sklearn.datasets import load_breast_cancer
 import consortia
 from consortia.algorithms.surrogate_hmc.search import ROUNDS
 from consortia.diagnostics import reference
-from consortia.diagnostics.rank_statistics import rhat_and_ess_of
+from consortia.dynamics.rank_statistics import rhat_and_ess_of
 
 CHAINS = 4
 

@@ -367,7 +367,7 @@ class FSGLD(DSGLD):
 
     def _oracle(self, target: Target) -> gradients.GradientOracle:
         oracle, correct = super()._oracle(target), self._correct()
-        return oracle if correct is None else gradients.conducive(oracle, self.strength, correct)
+        return oracle if correct is None else surrogates.conducive(oracle, self.strength, correct)
 
     def _correct(self) -> Correct | None:
         if not self.corrects:

@@ -404,7 +404,7 @@ def _keep_verification(directory: Path, found: Verification) -> None:
 
 
 def _figure_wanted(study: Study, skipped: list[str]) -> bool:
-    from consortia.report.canvas import check_extra
+    from consortia.diagnostics.figures.canvas import check_extra
 
     if not study.output.figure:
         skipped.append("figure: output.figure = false")

@@ -1,5 +1,6 @@
 """Quality of a result: convergence, summaries, predictions and their scores, distances."""
 
+from consortia.core.gaussian import gaussian_wasserstein2
 from consortia.diagnostics.convergence import (
     ChunkVerdict,
     Convergence,
@@ -8,7 +9,6 @@ from consortia.diagnostics.convergence import (
     rhat_and_ess,
 )
 from consortia.diagnostics.distances import (
-    gaussian_wasserstein2,
     marginal_error,
     marginal_wasserstein2,
     wasserstein2,

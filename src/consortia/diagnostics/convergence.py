@@ -13,7 +13,7 @@ import numpy as np
 
 from consortia.core.parameters import draw_imputations, posterior_arrays, posterior_group
 from consortia.diagnostics.imputations import of_each
-from consortia.diagnostics.rank_statistics import (
+from consortia.dynamics.rank_statistics import (
     LEAST_DRAWS,
     effective_sample_size,
     rhat_and_ess_of,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -19,6 +18,7 @@ from consortia.core.parameters import (
     structure_of,
     variables,
 )
+from consortia.core.predictions import log_sum, weighted_sum
 from consortia.errors import InputError
 
 PyTree = Any
@@ -77,7 +77,7 @@ def predict(
             "the draws stay valid."
         )
     passage = (tree, model, new_rows, batch_rows, max_draws)
-    return _over_draws(_weighted_sum, np.add, model.predict, *passage)
+    return _over_draws(weighted_sum, np.add, model.predict, *passage)
 
 
 def log_predictive_density(
@@ -114,7 +114,7 @@ def log_predictive_density(
         array([-0.919, -1.419, -2.919, -1.419])
     """
     passage = (tree, model, rows, batch_rows, max_draws)
-    return _over_draws(_log_sum, np.logaddexp, model.log_likelihood, *passage)
+    return _over_draws(log_sum, np.logaddexp, model.log_likelihood, *passage)
 
 
 # --- scores --------------------------------------------------------------------------------------
@@ -336,58 +336,6 @@ def _checked(probabilities: Any, labels: Any) -> tuple[np.ndarray, np.ndarray]:
 
 
 # --- the passage over rows and draws -------------------------------------------------------------
-
-
-@functools.partial(jax.jit, static_argnames="function")
-def _weighted_sum(function: Callable[..., Any], draws: PyTree, weights: Any, rows: PyTree) -> Any:
-    """Return Σ_s w_s function(θ_s, rows) by a scan over draws, compensated (Kahan)."""
-
-    def add(totals: tuple[Any, Any], draw: tuple[PyTree, Any]) -> tuple[tuple[Any, Any], None]:
-        (total, excess), (parameters, weight) = totals, draw
-        value = function(parameters, rows)
-        term = weight.astype(value.dtype) * value - excess
-        after = total + term
-        return (after, (after - total) - term), None
-
-    shape = jax.eval_shape(function, jax.tree.map(lambda leaf: leaf[0], draws), rows)
-    zero = jnp.zeros(shape.shape, shape.dtype)
-    return jax.lax.scan(add, (zero, zero), (draws, weights))[0][0]
-
-
-@functools.partial(jax.jit, static_argnames="function")
-def _log_sum(function: Callable[..., Any], draws: PyTree, weights: Any, rows: PyTree) -> Any:
-    """Return log Σ_s w_s exp function(θ_s, rows) by a scan over draws."""
-
-    def add(total: Any, draw: tuple[PyTree, Any]) -> tuple[Any, None]:
-        parameters, weight = draw
-        value = function(parameters, rows)
-        return jnp.logaddexp(total, value + jnp.log(weight).astype(value.dtype)), None
-
-    shape = jax.eval_shape(function, jax.tree.map(lambda leaf: leaf[0], draws), rows)
-    return jax.lax.scan(add, jnp.full(shape.shape, -jnp.inf, shape.dtype), (draws, weights))[0]
-
-
-@functools.partial(jax.jit, static_argnames=("model", "log_density"))
-def sums_over_draws(
-    model: Model, log_density: bool, draws: PyTree, weights: Any, rows: PyTree
-) -> tuple[Any, ...]:
-    """Return Σ_s w_s f_s and Σ_s w_s f_s² of the predictions f_s, and log Σ_s w_s p_s if wanted.
-
-    Args:
-        model: with ``predict``.
-        log_density: return the log-densities of the rows too.
-        draws: parameters with a leading axis.
-        weights: (draws,).
-        rows: pytree of arrays (rows, ...).
-    """
-    predict = model.predict
-    if predict is None:
-        raise TypeError("the model has no predict")
-    first = _weighted_sum(predict, draws, weights, rows)
-    second = _weighted_sum(lambda p, r: predict(p, r) ** 2, draws, weights, rows)
-    if not log_density:
-        return first, second
-    return first, second, _log_sum(model.log_likelihood, draws, weights, rows)
 
 
 def _over_draws(

@@ -103,6 +103,8 @@ class Calibration:
         Raises:
             MissingExtraError: the extra ``plots`` is not installed.
         """
-        from consortia.report.uniformity import draw_uniformity  # Matplotlib is optional
+        from consortia.diagnostics.figures.uniformity import (
+            draw_uniformity,  # Matplotlib is optional
+        )
 
         return draw_uniformity(self.names, self.shares, Path(path))

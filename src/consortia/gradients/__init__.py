@@ -1,7 +1,6 @@
 """Gradient oracles: exact, minibatch, noisy; each may wrap another and has one signature."""
 
 from consortia.gradients.base import GradientOracle
-from consortia.gradients.conducive import conducive
 from consortia.gradients.control_variate import control_variate
 from consortia.gradients.exact import exact
 from consortia.gradients.minibatch import estimate, minibatch
@@ -9,7 +8,6 @@ from consortia.gradients.noisy import noisy
 
 __all__ = [
     "GradientOracle",
-    "conducive",
     "control_variate",
     "estimate",
     "exact",

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from consortia.core.gaussian import gaussian_wasserstein2
 from consortia.errors import InputError, MissingExtraError
 from consortia.graphs.mixing import MixingMatrix
 
@@ -63,8 +64,6 @@ def agent_errors(tree: Any, mean: Any, covariance: Any) -> np.ndarray:
         >>> agent_errors(tree, [0.0], [[1.0]]).round(1)
         array([0., 0., 0.])
     """
-    from consortia.diagnostics.distances import gaussian_wasserstein2
-
     agents, names = _agents(tree)
     count = agents.sizes["agent"]
     parts = [agents[name].transpose("agent", "chain", "draw", ...).values for name in names]

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from consortia.report.canvas import RULE, SERIES, Plot, axes_of, cut, drawing
+from consortia.diagnostics.figures.canvas import RULE, SERIES, Plot, axes_of, cut, drawing
 from consortia.report.run_report import HeldOutScores, RunReport
 
 GROUPS = 10

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from consortia.diagnostics.figures.canvas import Plot
 from consortia.diagnostics.verdict import Verdict
-from consortia.report.canvas import Plot
 from consortia.report.tables import Table
 
 

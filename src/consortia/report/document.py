@@ -11,11 +11,11 @@ from pathlib import Path
 
 from consortia.core.printable import printable
 from consortia.core.version import __version__
+from consortia.diagnostics.figures.canvas import COLOURS, check_extra, write_png
 from consortia.diagnostics.summary import COMPARISON
 from consortia.diagnostics.verdict import readings_in
 from consortia.errors import InputError, StoreError
 from consortia.report import accuracy, effects, methods, network, paper, plots
-from consortia.report.canvas import COLOURS, check_extra, write_png
 from consortia.report.chapters import Chapter, Part
 from consortia.report.run_report import RunReport, load_run
 from consortia.report.tables import (

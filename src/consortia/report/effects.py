@@ -10,6 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from consortia.core import parameters
+from consortia.diagnostics.figures.canvas import Plot, drawing
+from consortia.diagnostics.figures.forest import forest_figure
 from consortia.diagnostics.units import SLOPES, in_column_units
 from consortia.diagnostics.verdict import Severity
 from consortia.errors import InputError
@@ -18,8 +20,6 @@ from consortia.models.regression.families import FAMILIES
 from consortia.models.regression.heterogeneity import SiteEffects, Varying, site_effects
 from consortia.models.regression.margins import MarginalEffects
 from consortia.models.regression.priors import read_prior
-from consortia.report.canvas import Plot, drawing
-from consortia.report.forest import forest_figure
 from consortia.report.run_report import RunReport, by_weight
 
 LEVEL = 0.95

@@ -11,8 +11,17 @@ from consortia.core.contract import Route
 from consortia.core.queries import Conversation
 from consortia.core.start import starting_parameters
 from consortia.core.target import Target
+from consortia.diagnostics.figures.canvas import (
+    INK,
+    MUTED,
+    RULE,
+    SERIES,
+    Plot,
+    axes_of,
+    cut,
+    drawing,
+)
 from consortia.errors import InputError
-from consortia.report.canvas import INK, MUTED, RULE, SERIES, Plot, axes_of, cut, drawing
 from consortia.report.plots import DASHES, MOST_POINTS, WIDTH
 from consortia.report.run_report import RunReport
 from consortia.theory.tuning import completed

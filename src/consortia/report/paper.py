@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from consortia.core.printable import printable
+from consortia.diagnostics.figures.canvas import DPI, drawing
 from consortia.errors import MissingExtraError
-from consortia.report.canvas import DPI, drawing
 from consortia.report.chapters import Chapter, Part
 from consortia.report.tables import Table
 

@@ -9,8 +9,18 @@ from typing import Any
 import numpy as np
 
 from consortia.core import parameters
+from consortia.diagnostics.figures.canvas import (
+    INK,
+    MUTED,
+    RULE,
+    SERIES,
+    TIP,
+    Plot,
+    axes_of,
+    cut,
+    drawing,
+)
 from consortia.report import accuracy
-from consortia.report.canvas import INK, MUTED, RULE, SERIES, TIP, Plot, axes_of, cut, drawing
 from consortia.report.effects import PriorBeside
 from consortia.report.run_report import RunReport, by_weight
 

@@ -15,9 +15,9 @@ import numpy as np
 
 from consortia.core.printable import printable
 from consortia.core.words import duration, size
+from consortia.diagnostics.figures.canvas import COLOURS
 from consortia.diagnostics.summary import summary
 from consortia.errors import StoreError
-from consortia.report.canvas import COLOURS
 from consortia.report.run_report import short_names
 from consortia.store.runs import open_run, read_record
 from consortia.store.status import read_status

@@ -13,6 +13,7 @@ import numpy as np
 
 from consortia.core import arguments, fingerprints
 from consortia.core import parameters as naming
+from consortia.core.predictions import sums_over_draws
 from consortia.core.target import Target
 from consortia.errors import InputError
 from consortia.store.results import dataset_of
@@ -325,8 +326,6 @@ class PredictiveAccumulator(Accumulator):
     """The weight of the draws so far, and sums of predictions over them."""
 
     def __init__(self, chains: int, target: Target, spec: PredictionSpec) -> None:
-        from consortia.diagnostics import predictive  # heavy
-
         if target.model.predict is None:
             raise InputError(
                 "keep_predictions needs Model.predict: give the model "
@@ -334,7 +333,7 @@ class PredictiveAccumulator(Accumulator):
             )
         super().__init__(chains, target.dimension)
         self._target, self._log_density = target, spec.log_density
-        self._sums_of = predictive.sums_over_draws
+        self._sums_of = sums_over_draws
         self._rows = jax.tree.map(jnp.asarray, spec.rows)
         lengths = {np.shape(leaf)[0] if np.ndim(leaf) else 0 for leaf in jax.tree.leaves(spec.rows)}
         if len(lengths) != 1 or 0 in lengths:
@@ -352,7 +351,7 @@ class PredictiveAccumulator(Accumulator):
         self._count = 0
 
     def _of_block(self, draws: np.ndarray, weights: np.ndarray) -> Any:
-        """Return the sums over the draws of all chains, as `diagnostics.predictive` makes them."""
+        """Return the sums over the draws of all chains, as `core.predictions` makes them."""
         flat = jnp.asarray(draws.reshape(-1, draws.shape[-1]), self._target.dtype)
         given = jnp.asarray(weights.reshape(-1), self._target.dtype)
         parameters = jax.vmap(self._target.unravel)(flat)

@@ -3,7 +3,7 @@ r"""Gaussian surrogates of the sites' likelihoods, and the correction of gradien
 Site c's likelihood p(x_c | θ), a product over its rows without the prior, is approximated by a
 Gaussian q_c. The Gaussians are computed once, at the sites, and shared once; what they change in a
 gradient has mean zero over the sites, whatever they are, so a poor surrogate costs variance or
-stability and never the target. `consortia.gradients.conducive` puts them to use.
+stability and never the target. `consortia.surrogates.conducive` puts them to use.
 
 Ways to make them: the user's own `Gaussian`; ``"anchored"``, ``"laplace"`` and ``"sgld_moments"``,
 which `Recipe` describes.
@@ -11,7 +11,8 @@ which `Recipe` describes.
 
 from __future__ import annotations
 
-# What FSGLD and conducive gradients are made of, not for users.
+# Parts of FSGLD and of conducive gradients, not for users.
+from consortia.surrogates.conducive import conducive as conducive
 from consortia.surrogates.correction import Correction as Correction
 from consortia.surrogates.correction import correction_of as correction_of
 from consortia.surrogates.correction import given_correction as given_correction

@@ -11,7 +11,7 @@ from jaxtyping import Float
 from numpy.typing import ArrayLike
 
 from consortia.core import arguments
-from consortia.diagnostics.distances import gaussian_wasserstein2
+from consortia.core.gaussian import gaussian_wasserstein2
 from consortia.errors import InputError
 from consortia.theory.affine import Array, Normal, Recursion
 from consortia.theory.arguments import filled, floats

@@ -80,7 +80,7 @@ class Estimates(Shown):
         Raises:
             MissingExtraError: the extra ``plots`` is not installed.
         """
-        from consortia.report.forest import draw_forest  # Matplotlib is optional
+        from consortia.diagnostics.figures.forest import draw_forest  # Matplotlib is optional
 
         return draw_forest({"": self.lines}, self.effect, self.level, Path(path), title)
 

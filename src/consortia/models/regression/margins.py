@@ -193,7 +193,7 @@ class MarginalEffects(Shown):
         Raises:
             MissingExtraError: the extra ``plots`` is not installed.
         """
-        from consortia.report.forest import draw_forest  # Matplotlib is optional
+        from consortia.diagnostics.figures.forest import draw_forest  # Matplotlib is optional
 
         panels: dict[str, list[Line]] = {}
         for one in sorted(self.lines, key=lambda one: one.site == ALL):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from consortia.report.canvas import RULE, SERIES, check_picture, drawing, write_figure
+from consortia.diagnostics.figures.canvas import RULE, SERIES, check_picture, drawing, write_figure
 
 BAND, SIMULATIONS = 0.95, 1000
 ACROSS, PANEL = 3, (2.3, 1.7)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from consortia.report.canvas import (
+from consortia.diagnostics.figures.canvas import (
     INK,
     MUTED,
     RULE,
@@ -47,7 +47,7 @@ def draw_forest(
 def forest_figure(
     blocks: Mapping[str, Sequence[Any]], effect: str, level: float, title: str = ""
 ) -> Any:
-    """Return the figure of `draw_forest`, drawn within `consortia.report.canvas.drawing`."""
+    """Return the figure of `draw_forest`, to be drawn within `canvas.drawing`."""
     from matplotlib.figure import Figure
 
     heights = [len(rows) * LINE + MARGIN for rows in blocks.values()]

@@ -1,0 +1,1 @@
+"""Figures of statistics: a canvas, forests, and ranks against the uniform law."""
