@@ -10,9 +10,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from consortia.core import wrong_sums
-from consortia.core.garbage import seldom_collected
 from consortia.core.version import __version__ as __version__
+from consortia.runtime import wrong_sums
+from consortia.runtime.garbage import seldom_collected
 
 wrong_sums.avoid()
 

@@ -31,8 +31,8 @@ def main() -> None:
 def _run() -> None:
     with begun_early(sys.argv[1:]) as early:
         from consortia.cli.commands import app
-        from consortia.core.garbage import set_imports_aside
         from consortia.run.compiled import keep_compiled_programs
+        from consortia.runtime.garbage import set_imports_aside
 
         set_imports_aside()
         keep_compiled_programs()

@@ -6,7 +6,7 @@ import sys
 from typing import Annotated
 
 try:
-    from consortia.core.garbage import collect_seldom
+    from consortia.runtime.garbage import collect_seldom
 
     collect_seldom()  # before all that is imported below
     import jax as _jax  # noqa: F401

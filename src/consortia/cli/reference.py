@@ -19,7 +19,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from consortia.core.garbage import collect_seldom, set_imports_aside
+from consortia.runtime.garbage import collect_seldom, set_imports_aside
 
 if TYPE_CHECKING:
     from consortia.study.build import Built, Study

@@ -429,7 +429,7 @@ class Method(metaclass=Named):
 
     @property
     def lightly_compiled(self) -> bool:
-        """True if rounds take as long with `consortia.core.compiler.lightly`, as measured.
+        """True if rounds take as long with `consortia.runtime.compiler.lightly`, as measured.
 
         Their time goes into many products with all rows, and not into other loops over them; or, in
         a small problem, into the minibatch of one site at a time.

@@ -10,10 +10,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from consortia.core import compiler
 from consortia.core.model import Model
 from consortia.core.target import Target, in_jax_width
 from consortia.errors import InputError, warn
+from consortia.runtime import compiler
 
 Array = jax.Array
 PyTree = Any

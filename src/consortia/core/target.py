@@ -10,11 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
-from consortia.core import wrong_sums
 from consortia.core.contract import Site
 from consortia.core.model import Model
 from consortia.core.parameters import is_function
 from consortia.errors import InputError
+from consortia.runtime import wrong_sums
 
 Array = jax.Array
 PyTree = Any

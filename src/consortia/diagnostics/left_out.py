@@ -25,7 +25,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from consortia.core.compiler import map_in_blocks
 from consortia.core.model import Model
 from consortia.core.parameters import (
     draw_imputations,
@@ -42,6 +41,7 @@ from consortia.diagnostics.summary import aligned
 from consortia.engines.contract import Engine
 from consortia.engines.local import LocalEngine
 from consortia.errors import InputError
+from consortia.runtime.compiler import map_in_blocks
 
 RANGES = (0.7, 1.0)
 """Ends of the ranges of k-hat that are counted: good, bad, very bad."""

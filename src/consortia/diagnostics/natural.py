@@ -9,11 +9,11 @@ import jax
 import numpy as np
 
 from consortia.core.arguments import hinted
-from consortia.core.compiler import map_in_blocks
 from consortia.core.model import Model
 from consortia.core.parameters import draws_to_pytree, posterior_draws, structure_of
 from consortia.data.sites import Sites
 from consortia.errors import InputError
+from consortia.runtime.compiler import map_in_blocks
 
 AT_ONCE = 64
 """Draws of which a site's own parameters are drawn together."""

@@ -11,13 +11,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from consortia.core import arguments, compiler, density, parameters, start
+from consortia.core import arguments, density, parameters, start
 from consortia.core.model import Model
 from consortia.core.target import Target
 from consortia.data.sites import Sites
 from consortia.diagnostics.convergence import add_diagnostics
 from consortia.diagnostics.prediction import BiasPrediction
 from consortia.errors import InputError, MissingExtraError
+from consortia.runtime import compiler
 from consortia.store import results
 
 Array = jax.Array

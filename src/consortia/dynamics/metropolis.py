@@ -15,9 +15,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from consortia.core import compiler
 from consortia.core.contract import Site
 from consortia.core.target import Target
+from consortia.runtime import compiler
 
 COARSE = 64.0
 """Unit of the coarse parts in single precision: their sum over sites is exact up to 1e9."""

@@ -11,7 +11,6 @@ from jax.experimental import multihost_utils
 from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, PyTree
 
-from consortia.core import compiler
 from consortia.core.queries import Conversation, Query
 from consortia.core.target import Target
 from consortia.data.sites import Sites
@@ -19,6 +18,7 @@ from consortia.engines.panel import Answer, Panel
 from consortia.engines.phases import SiteArrays
 from consortia.engines.programs import SitePrograms
 from consortia.engines.sharding import ARRAYS, Sharding, rank_losses
+from consortia.runtime import compiler
 from consortia.store.answers import packed, unpacked
 
 StartValues = Callable[[SiteArrays, Float[Array, "chains d"]], tuple[Any, Any, Any]]

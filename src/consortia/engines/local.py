@@ -15,7 +15,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 
-from consortia.core import compiler, fingerprints
+from consortia.core import fingerprints
 from consortia.core.contract import Algorithm, Mean, Method
 from consortia.core.model import Model
 from consortia.core.queries import Conversation
@@ -30,6 +30,7 @@ from consortia.engines.rng import Layout
 from consortia.engines.run import LocalRun
 from consortia.engines.sharding import ShardedProgram, ShardedRun
 from consortia.errors import InputError
+from consortia.runtime import compiler
 
 BLOCK_BYTES = 96 * 1024
 """Random numbers drawn at once; larger blocks leave the processor's cache."""

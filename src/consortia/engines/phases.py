@@ -20,7 +20,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int32, PyTree, UInt32
 
-from consortia.core import compiler
 from consortia.core.contract import Algorithm, Phase, Site
 from consortia.engines import exchanges, mailbox, rng
 from consortia.engines.buffers import (
@@ -33,6 +32,7 @@ from consortia.engines.buffers import (
 )
 from consortia.engines.mailbox import Ring
 from consortia.engines.rng import Counter, Events, Layout, PhaseKeys, PhaseRandomness
+from consortia.runtime import compiler
 
 Keys = tuple[PhaseKeys, ...]
 

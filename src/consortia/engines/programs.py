@@ -17,7 +17,6 @@ import numpy as np
 from jax.sharding import PartitionSpec
 from jaxtyping import Array, Int32, PyTree
 
-from consortia.core import compiler
 from consortia.core.contract import Site
 from consortia.core.queries import SiteFunction
 from consortia.core.target import Target
@@ -25,6 +24,7 @@ from consortia.dynamics.metropolis import NUMBERS_OF_ROW, two_sum
 from consortia.engines.panel import Answer, evaluated_points
 from consortia.engines.phases import SiteArrays
 from consortia.engines.sharding import ARRAYS, NODES, Sharding
+from consortia.runtime import compiler
 
 VALUES_TOGETHER = {"cpu": 2**18}
 """Row values that sites computed side by side hold; more leave a processor's cache."""

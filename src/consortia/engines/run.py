@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from consortia.core import compiler, random
+from consortia.core import random
 from consortia.core.contract import Site
 from consortia.core.model import Model
 from consortia.core.target import Target
@@ -23,6 +23,7 @@ from consortia.engines.contract import Run, from_names, named
 from consortia.engines.phases import Carry, Program, SiteArrays
 from consortia.engines.rng import PhaseKeys
 from consortia.errors import InputError
+from consortia.runtime import compiler
 
 
 class LocalRun(Run):

@@ -21,7 +21,7 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, PyTree, UInt32
 
-from consortia.core import arguments, compiler
+from consortia.core import arguments
 from consortia.core.contract import Algorithm, Mailbox, Mean, Mix, Phase, Route, Site, Sum
 from consortia.core.target import Target
 from consortia.data.sites import Sites
@@ -32,6 +32,7 @@ from consortia.engines.phases import Carry, Keys, Program, SiteArrays
 from consortia.engines.rng import Layout, PhaseKeys
 from consortia.engines.run import LocalRun, gradients
 from consortia.errors import InputError, RankError
+from consortia.runtime import compiler
 
 # --- devices -------------------------------------------------------------------------------------
 

@@ -13,7 +13,6 @@ from consortia.algorithms.expanding import expands_first
 from consortia.algorithms.preconditioning import Preconditioned
 from consortia.core import start
 from consortia.core.contract import Fault, Method, Plan
-from consortia.core.garbage import collected_seldom
 from consortia.core.model import Model
 from consortia.core.queries import Conversation
 from consortia.core.target import Target
@@ -42,6 +41,7 @@ from consortia.run.recording import NEVER, Recorder
 from consortia.run.specification import Request, check_extensible, check_same, rounding_of
 from consortia.run.stopping import StopWhen
 from consortia.run.task import Posterior, Resumption, Task
+from consortia.runtime.garbage import collected_seldom
 from consortia.store.ending import Ending, RunEnd
 from consortia.store.runs import open_run
 from consortia.theory.bias import Problem

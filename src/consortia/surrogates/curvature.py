@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from consortia.core import compiler
 from consortia.core.contract import Site
 from consortia.core.target import Target
+from consortia.runtime import compiler
 
 Array = jax.Array
 PyTree = Any

@@ -13,12 +13,13 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike
 
-from consortia.core import arguments, compiler
+from consortia.core import arguments
 from consortia.core.model import Model
 from consortia.core.parameters import spaced
 from consortia.core.target import Target, in_jax_width
 from consortia.data.sites import Sites
 from consortia.errors import InputError
+from consortia.runtime import compiler
 from consortia.theory.arguments import floats
 
 Array = jax.Array

@@ -17,11 +17,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from consortia.core import compiler
 from consortia.core.model import Model
 from consortia.core.target import Target, in_jax_width
 from consortia.data.sites import Sites
 from consortia.errors import InputError
+from consortia.runtime import compiler
 from consortia.surrogates.curvature import NEWTON_STEPS, NEWTON_TOLERANCE, hessian
 
 PyTree = Any

@@ -10,7 +10,6 @@ import jax
 import numpy as np
 from jaxtyping import Array, PyTree
 
-from consortia.core import compiler
 from consortia.core.contract import Mean, Phase, Route
 from consortia.engines import exchanges, rng
 from consortia.engines.flower import nonfinite, plausible
@@ -29,6 +28,7 @@ from consortia.engines.flower.stages import (
 from consortia.engines.phases import Carry, Iteration, SiteArrays, kept_where
 from consortia.engines.rng import Counter, PhaseKeys
 from consortia.errors import SiteImplausibleError
+from consortia.runtime import compiler
 
 Note = Callable[[PyTree, Any], None]
 

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PyTree
 
-from consortia.core import compiler, fingerprints, random, start
+from consortia.core import fingerprints, random, start
 from consortia.core.contract import Method, Phase, Route
 from consortia.core.model import Model
 from consortia.core.prior import PriorScale, prior_scale
@@ -48,6 +48,7 @@ from consortia.engines.flower.stages import (
 from consortia.engines.local import LocalEngine, effort, site_arrays
 from consortia.engines.phases import Carry, SiteArrays, kept_where
 from consortia.engines.rng import PhaseKeys
+from consortia.runtime import compiler
 
 BEFORE_ALL = (-1, -1, -1, -1)
 PLACE = "evaluated"

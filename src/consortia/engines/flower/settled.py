@@ -28,11 +28,11 @@ import numpy as np
 from filelock import FileLock
 from jaxtyping import Array, Float
 
-from consortia.core import compiler
 from consortia.core.contract import Site
 from consortia.core.queries import Revealed
 from consortia.core.target import Target
 from consortia.data.patterns import is_categorical, is_response
+from consortia.runtime import compiler
 from consortia.store.checkpoint import Checkpoint, read, write
 
 NEAR = 0.1

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PyTree
 
-from consortia.core import compiler, random
+from consortia.core import random
 from consortia.core.contract import Algorithm, Mailbox, Method, Mix, Phase, Route
 from consortia.core.queries import Conversation
 from consortia.core.target import any_target
@@ -20,6 +20,7 @@ from consortia.engines.flower.envelope import EnvelopeError
 from consortia.engines.phases import Carry, Iteration, SiteArrays
 from consortia.engines.rng import Counter, Layout, PhaseKeys, PhaseRandomness
 from consortia.errors import InputError
+from consortia.runtime import compiler
 
 QUERY = 3
 """Number of the stage of a conversation's queries; those of phases stand in `rng`."""

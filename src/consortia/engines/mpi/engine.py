@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from consortia.core import arguments, compiler, fingerprints
+from consortia.core import arguments, fingerprints
 from consortia.core.contract import Mailbox, Method, Route
 from consortia.core.model import Model
 from consortia.core.queries import Conversation
@@ -37,6 +37,7 @@ from consortia.engines.mpi.run import MPIRun
 from consortia.engines.mpi.travelling import TravellingRun
 from consortia.engines.phases import Program, SiteArrays
 from consortia.errors import InputError, RankError
+from consortia.runtime import compiler
 
 LONGEST_DEADLINE = 1e6
 """Seconds."""

@@ -18,7 +18,6 @@ import numpy as np
 from jaxtyping import Array, Int32, PyTree, UInt32
 
 from consortia import graphs
-from consortia.core import compiler
 from consortia.core.contract import Algorithm, Exchange, Mean, Mix, Phase, Route, Sum
 from consortia.engines import exchanges, rng
 from consortia.engines.buffers import Buffers, Window, Yield
@@ -29,6 +28,7 @@ from consortia.engines.mpi.wire import Wire
 from consortia.engines.phases import Keys, Program, SiteArrays
 from consortia.engines.rng import Layout, PhaseKeys
 from consortia.errors import InputError
+from consortia.runtime import compiler
 
 
 class RankProgram(Program):

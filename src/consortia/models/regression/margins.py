@@ -25,7 +25,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from consortia.core.arguments import unknown
-from consortia.core.compiler import map_in_blocks
 from consortia.data.columns import Table, as_levels, rows_of
 from consortia.diagnostics.summary import Shown
 from consortia.errors import InputError
@@ -45,6 +44,7 @@ from consortia.models.regression.prediction import (
 )
 from consortia.models.regression.question import RESPONSE
 from consortia.models.regression.specification import GAP, Specification
+from consortia.runtime.compiler import map_in_blocks
 
 ALL = ROW_NAMES["common"]
 SLOPE = "per unit"

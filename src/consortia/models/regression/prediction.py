@@ -10,7 +10,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from consortia.core.compiler import map_in_blocks
 from consortia.errors import InputError
 from consortia.models._integrated import drawn
 from consortia.models._shared import Array, PyTree
@@ -18,6 +17,7 @@ from consortia.models.regression.density import Density
 from consortia.models.regression.design import time_rows
 from consortia.models.regression.formula import SITE
 from consortia.models.regression.specification import Specification
+from consortia.runtime.compiler import map_in_blocks
 
 MEAN, SURVIVAL = "mean", "survival"
 

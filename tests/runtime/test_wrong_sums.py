@@ -9,12 +9,12 @@ from importlib.metadata import version
 
 import pytest
 
-from consortia.core import wrong_sums
+from consortia.runtime import wrong_sums
 
 SAMPLED = """
 model = consortia.models.linear_regression(2)
 consortia.core.target.Target(model, model.init)
-print(consortia.core.wrong_sums.right())
+print(consortia.runtime.wrong_sums.right())
 """
 affected = pytest.mark.skipif(version("jaxlib") != wrong_sums.VERSION, reason="needs that version")
 
@@ -37,7 +37,7 @@ def test_they_are_right_where_jax_was_imported_before_and_has_not_computed():
 @affected
 def test_where_jax_has_computed_before_they_are_wrong_and_nothing_is_sampled():
     early = "import jax; jax.numpy.zeros(1) + 1; import consortia, consortia.core.target\n"
-    done = ran(early + "print(consortia.core.wrong_sums.right())")
+    done = ran(early + "print(consortia.runtime.wrong_sums.right())")
     assert done.stdout == "False\n"
     assert "InputError: jaxlib 0.10.2 computes some sums of 32 bits wrongly" in done.stderr
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from consortia.core.garbage import SELDOM, collected_seldom, seldom_collected
+from consortia.runtime.garbage import SELDOM, collected_seldom, seldom_collected
 
 
 @pytest.fixture(autouse=True)
@@ -52,7 +52,7 @@ one.itself = one
 @pytest.mark.parametrize(("made", "told"), [("after", ["finalised"]), ("before", [])])
 def test_a_model_that_is_imported_after_the_rest_was_set_aside_is_finalised(tmp_path, made, told):
     (tmp_path / "model.py").write_text(MODEL)
-    aside = "from consortia.core.garbage import set_imports_aside; set_imports_aside()"
+    aside = "from consortia.runtime.garbage import set_imports_aside; set_imports_aside()"
     lines = [aside, "import model"] if made == "after" else ["import model", aside]
     command = [sys.executable, "-c", "; ".join(lines)]
     ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)

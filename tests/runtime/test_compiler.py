@@ -19,10 +19,10 @@ from consortia import (
     federated_hmc,
     stale_sgld,
 )
-from consortia.core import compiler
 from consortia.core.contract import Method
 from consortia.core.target import Target
 from consortia.models import linear_regression
+from consortia.runtime import compiler
 
 FA_HMC = fa_hmc(1e-3, leapfrog_steps=2, local_steps=1)
 
