@@ -393,16 +393,16 @@ def test_a_schedule_is_connected_when_its_turns_are_together():
 
 @pytest.mark.usefixtures("x64")
 def test_the_turn_in_the_outbox_chooses_the_matrix():
-    from consortia.core.contract import Mix
+    from consortia.core.contract import InTurn, Mix
 
     schedule = graphs.lost_links(graphs.mixing_matrix(graphs.torus(3, 4)), 0.5, turns=5, seed=0)
     values = np.random.default_rng(0).normal(size=(12, 3, 2))
     weights = np.full(12, 1 / 12)
     for turn in range(5):
-        outbox = {"position": values, "turn": np.full((12, 3), turn, np.int32)}
+        outbox = InTurn(values, np.full((12, 3), turn, np.int32))
         inbox = exchanges.message_of(Mix(schedule), outbox, weights)
         expected = np.tensordot(np.asarray(schedule.matrices[turn]), values, axes=1)
-        np.testing.assert_allclose(inbox["position"], expected, rtol=0, atol=1e-14)
+        np.testing.assert_allclose(inbox.value, expected, rtol=0, atol=1e-14)
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,18 @@ from jaxtyping import Array, Float, Int, PyTree
 
 from consortia import gradients, graphs, schedules
 from consortia.core import arguments
-from consortia.core.contract import Algorithm, Claims, Cost, Draws, Info, Method, Mix, Phase, Site
+from consortia.core.contract import (
+    Algorithm,
+    Claims,
+    Cost,
+    Draws,
+    Info,
+    InTurn,
+    Method,
+    Mix,
+    Phase,
+    Site,
+)
 from consortia.core.random import RandomStreams
 from consortia.core.target import Target
 from consortia.errors import InputError, warn
@@ -445,7 +456,7 @@ def _message(method: Gossip, position: Float[Array, " d"], turn: PyTree) -> PyTr
     """
     if not isinstance(method.mixing, MixingSchedule):
         return position
-    return {"position": position, "turn": turn}
+    return InTurn(position, turn)
 
 
 # --- an iteration at an agent --------------------------------------------------------------------
@@ -519,7 +530,7 @@ def _mixed(method: Gossip, state: Agent, inbox: PyTree) -> tuple[Float[Array, " 
     The noise never enters it. It is summed from what mixing changes: taken from positions, rounding
     of one sign would add up to a force that moves all agents away.
     """
-    change = inbox["position"] if isinstance(method.mixing, MixingSchedule) else inbox
+    change = inbox.value if isinstance(inbox, InTurn) else inbox
     mixed = state.position + change
     if not method.corrected:
         return mixed, ()

@@ -62,7 +62,7 @@ class Mix:
         matrix: W, doubly stochastic: a `consortia.graphs.MixingMatrix`, a tuple of rows, or the
             name of a network that the number of nodes determines (`consortia.graphs.NETWORKS`).
             It compares and hashes by value. With a `consortia.graphs.MixingSchedule` the outbox is
-            a dict that says under ``"turn"``, the same at all nodes, whose turn it is.
+            `InTurn`.
         times: number of multiplications by W, one communication round each.
         change: node i receives what mixing changes, Σ_j W_ij (outbox_j − outbox_i), with the
             precision of the differences: exactly 0 where all agree. A method that sums it up needs
@@ -72,6 +72,18 @@ class Mix:
     matrix: Hashable
     times: int = 1
     change: bool = False
+
+
+class InTurn(NamedTuple):
+    """An outbox, and a message, of `Mix` with a schedule of matrices.
+
+    Attributes:
+        value: pytree that is mixed.
+        turn: index of the matrix, int32, equal at all nodes.
+    """
+
+    value: PyTree
+    turn: Array
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 from consortia import graphs
-from consortia.core.contract import Exchange, Mailbox, Mean, Mix, Phase, Route, Sum
+from consortia.core.contract import Exchange, InTurn, Mailbox, Mean, Mix, Phase, Route, Sum
 from consortia.errors import InputError
 
 
@@ -91,12 +91,11 @@ def changed(
 
 
 def _mixed_in_turn(
-    schedule: graphs.MixingSchedule, outbox: PyTree, times: int, change: bool
-) -> PyTree:
+    schedule: graphs.MixingSchedule, outbox: InTurn, times: int, change: bool
+) -> InTurn:
     """Return what each node receives from the matrix of the turn which the outboxes name."""
     receivers, senders, weights = schedule.table()
-    turn = outbox["turn"]
-    now = jnp.asarray(weights, jnp.result_type(float))[turn.reshape(-1)[0]]
+    now = jnp.asarray(weights, jnp.result_type(float))[outbox.turn.reshape(-1)[0]]
 
     def step(leaf: Array) -> Array:
         weight = now.astype(leaf.dtype).reshape((-1,) + (1,) * (leaf.ndim - 1))
@@ -104,10 +103,10 @@ def _mixed_in_turn(
         sums = jax.ops.segment_sum(terms, receivers, schedule.agents, indices_are_sorted=True)
         return sums if change else leaf + sums
 
-    rest = {name: value for name, value in outbox.items() if name != "turn"}
+    value = outbox.value
     for _ in range(times):
-        rest = jax.tree.map(step, rest)
-    return {**rest, "turn": turn}
+        value = jax.tree.map(step, value)
+    return InTurn(value, outbox.turn)
 
 
 def _total(terms: list[Array], like: Array) -> Array:

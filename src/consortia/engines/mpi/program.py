@@ -18,7 +18,7 @@ import numpy as np
 from jaxtyping import Array, Int32, PyTree, UInt32
 
 from consortia import graphs
-from consortia.core.contract import Algorithm, Exchange, Mean, Mix, Phase, Route, Sum
+from consortia.core.contract import Algorithm, Exchange, InTurn, Mean, Mix, Phase, Route, Sum
 from consortia.engines import exchanges, rng
 from consortia.engines.buffers import Buffers, Window, Yield
 from consortia.engines.mpi.callback import HostCallback
@@ -130,12 +130,8 @@ def _totals(communicator: Communicator, own: list[np.ndarray], result: list[np.n
 def _mixed(exchange: Mix, around: Neighbourhood, outbox: PyTree, arrived: PyTree) -> PyTree:
     """Return what own outboxes and those of neighbouring ranks become at this rank's nodes."""
     weights = jnp.asarray(around.weights, jnp.result_type(float))
-    now, turn = weights[0], {}
-    if isinstance(exchange.matrix, graphs.MixingSchedule) or len(weights) > 1:
-        turn = {"turn": outbox["turn"]}
-        now = weights[outbox["turn"].reshape(-1)[0]]
-        outbox = {name: value for name, value in outbox.items() if name != "turn"}
-        arrived = {name: value for name, value in arrived.items() if name != "turn"}
+    in_turn = isinstance(outbox, InTurn)
+    now = weights[outbox.turn.reshape(-1)[0]] if in_turn else weights[0]
 
     def step(own: Array, other: Array) -> Array:
         change = jnp.zeros_like(own)
@@ -145,8 +141,9 @@ def _mixed(exchange: Mix, around: Neighbourhood, outbox: PyTree, arrived: PyTree
             change = change + weight * (_rows_of(own, other, senders) - own)
         return change if exchange.change else own + change
 
-    mixed = jax.tree.map(step, outbox, arrived)
-    return {**mixed, **turn} if turn else mixed
+    if in_turn:
+        return InTurn(jax.tree.map(step, outbox.value, arrived.value), outbox.turn)
+    return jax.tree.map(step, outbox, arrived)
 
 
 def _rows_of(own: Array, other: Array, rows: np.ndarray) -> Array:
