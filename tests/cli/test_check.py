@@ -230,10 +230,8 @@ def test_the_page_of_the_command_line_has_every_command_option_and_exit_code():
         assert f"| {code} | {meaning} |" in text
 
 
-def test_the_table_of_the_readme_names_every_algorithm():
-    text = (ROOT / "README.md").read_text()
-    section = text[text.index("## Algorithms") :]
-    section = section[: section.index("\n## ")]
+def test_the_table_of_methods_names_every_algorithm():
+    section = (ROOT / "docs" / "methods" / "index.md").read_text()
     named = re.findall(
         r"`(\w+)(?:\([^`]*\))?`",
         "\n".join(line.split("|")[1] for line in section.splitlines() if line.startswith("| `")),

@@ -20,7 +20,7 @@ import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 from consortia.core import arguments
-from consortia.core.contract import Algorithm, Evaluation, Method, Phase, Site
+from consortia.core.contract import Algorithm, Evaluation, Method, Phase, Site, SurrogateBased
 from consortia.core.target import Target
 from consortia.errors import InputError
 
@@ -145,7 +145,9 @@ def _scaled(kind: Any) -> Any:
         scaled = ScaledTarget(target, self.scales)
         return str(kind.explain_end(self, scaled, site, name, position / np.asarray(self.scales)))
 
-    members = {"build": build, "check": check, "explain_end": explain_end}
+    members: dict[str, Any] = {"build": build, "check": check}
+    if issubclass(kind, SurrogateBased):
+        members["explain_end"] = explain_end
     members |= {"__post_init__": finish, "plain": kind, "__module__": kind.__module__}
     scales = ("scales", Any, field(default=None, kw_only=True))
     return make_dataclass(

@@ -34,8 +34,8 @@ from consortia.core.contract import (
     Draws,
     Info,
     Mailbox,
-    Method,
     Phase,
+    ServerBased,
     Site,
 )
 from consortia.core.random import RandomStreams
@@ -74,7 +74,7 @@ class Workers:
     weighting: str = "time"
 
 
-class StaleGradients(Workers, Method):
+class StaleGradients(Workers, ServerBased):
     """The base of the samplers: their checks, and a phase of a gradient and a step."""
 
     step_size: Any

@@ -39,6 +39,7 @@ from consortia.core.contract import (
     Phase,
     Route,
     Site,
+    SurrogateBased,
 )
 from consortia.core.random import RandomStreams
 from consortia.core.target import Target
@@ -197,7 +198,7 @@ class DSGLD(Method):
 
 
 @dataclass(frozen=True)
-class FSGLD(DSGLD):
+class FSGLD(DSGLD, SurrogateBased):
     r"""Federated stochastic gradient Langevin dynamics (FSGLD): `dsgld` with conducive gradients.
 
     **Samples** a law near exp(−U), with the variance that the minibatches add: on Gaussian sites

@@ -353,7 +353,8 @@ class Method(metaclass=Named):
 
     A method states its `name` and its `claims`, and `build` turns its parameters into phases for
     one model; everything that depends on the sites arrives later, through `Site`. All other members
-    have a default that suits a method without needs of its own.
+    have a default that suits a method without needs of its own. A member that few methods need
+    belongs to a capability, a class beside this one that they inherit from too.
 
     Attributes:
         name: the name in plans, records and study files.
@@ -398,10 +399,6 @@ class Method(metaclass=Named):
         """
         return None
 
-    def full_iterations(self, hub: PyTree, done: int) -> float:
-        """Return ``done`` iterations in units of the longest, which `cost` and the plan count."""
-        return done
-
     # --- facts of its parameters -----------------------------------------------------------------
 
     def parameters(self) -> dict[str, Any]:
@@ -430,11 +427,6 @@ class Method(metaclass=Named):
         return False
 
     @property
-    def fits_surrogates(self) -> bool:
-        """True if the sites fit surrogates before the first round, on which the law depends."""
-        return False
-
-    @property
     def gradient_rows(self) -> int | None:
         """Rows of a site that a gradient reads; None where it reads all."""
         return None
@@ -454,24 +446,47 @@ class Method(metaclass=Named):
         return None
 
     @property
-    def servers_alike(self) -> bool:
-        """True if all servers have one law; else R-hat compares different laws."""
-        return True
-
-    @property
     def adapts(self) -> bool:
         """True if the warm-up learns something, so that a run without it is another one."""
         return False
 
-    # --- checks, in the order in which a run makes them ------------------------------------------
+    # --- checks ----------------------------------------------------------------------------------
 
     def check(self, sizes: np.ndarray, names: tuple[str, ...], dimension: int) -> None:
         """Raise an `InputError` that names the site where the method cannot run on these sites."""
         return
 
+
+# --- capabilities: what a run does with some methods only ---------------------------------------
+
+
+class Adaptive(Method):
+    """A method that learns in the warm-up, and can judge what it has learned."""
+
     def check_warmup(self, warmup: int) -> None:
         """Raise an `InputError` where the warm-up is too short for what it has to learn."""
         return
+
+    def check_learned(self, hub: PyTree) -> str | None:
+        """Return why a run should end after its warm-up, with advice; None when it should not."""
+        return None
+
+    def check_draws(self, hub: PyTree) -> tuple[Fault, ...]:
+        """Return what speaks against the draws that were made, from the hub's last state."""
+        return ()
+
+    def full_iterations(self, hub: PyTree, done: int) -> float:
+        """Return ``done`` iterations in units of the longest, which `cost` and the plan count."""
+        return done
+
+
+class SurrogateBased(Method):
+    """A method whose sites fit surrogates before the first round."""
+
+    @property
+    def fits_surrogates(self) -> bool:
+        """True if the sites fit surrogates before the first round, on which the law depends."""
+        return False
 
     def check_fitted(self, fitted: PyTree, names: tuple[str, ...]) -> tuple[str, ...]:
         """Return warnings about what the ``fit`` phases left, or raise an `InputError`.
@@ -480,14 +495,6 @@ class Method(metaclass=Named):
             fitted: of all sites, node axis first.
             names: of the sites.
         """
-        return ()
-
-    def check_learned(self, hub: PyTree) -> str | None:
-        """Return why a run should end after its warm-up, with advice; None when it should not."""
-        return None
-
-    def check_draws(self, hub: PyTree) -> tuple[Fault, ...]:
-        """Return what speaks against the draws that were made, from the hub's last state."""
         return ()
 
     def explain_end(self, target: Any, site: Site, name: str, position: Array) -> str:
@@ -500,6 +507,15 @@ class Method(metaclass=Named):
             position: the last finite one, (d,).
         """
         return ""
+
+
+class ServerBased(Method):
+    """A method of parameter servers, each an independent chain with workers of its own."""
+
+    @property
+    def servers_alike(self) -> bool:
+        """True if all servers have one law; else R-hat compares different laws."""
+        return True
 
     def measure(
         self,

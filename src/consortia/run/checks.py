@@ -12,7 +12,7 @@ import numpy as np
 
 from consortia.core import arguments as checks
 from consortia.core import density, fingerprints
-from consortia.core.contract import Fault, Method
+from consortia.core.contract import Fault, Method, SurrogateBased
 from consortia.core.model import Model
 from consortia.core.queries import Conversation
 from consortia.core.target import Target
@@ -180,7 +180,7 @@ def check_stability(judgements: list[str | None]) -> tuple[tuple[str, ...], bool
     return (), bool(known[0])
 
 
-def check_fitted(method: Method, fitted: PyTree, names: tuple[str, ...]) -> None:
+def check_fitted(method: SurrogateBased, fitted: PyTree, names: tuple[str, ...]) -> None:
     """Give the method's warnings about what its ``fit`` phases left at the sites, or its error."""
     for text in method.check_fitted(fitted, names):
         warn(text)
@@ -188,7 +188,7 @@ def check_fitted(method: Method, fitted: PyTree, names: tuple[str, ...]) -> None
 
 def explain(error: NonFiniteError, method: Method, target: Target, run: Run) -> None:
     """Add to the error what the method knows of the end of a chain at a site."""
-    if error.site is None:
+    if error.site is None or not isinstance(method, SurrogateBased):
         return
     position = jnp.asarray(error.position, target.dtype)
     site = run.site(error.site)

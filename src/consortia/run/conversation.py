@@ -62,7 +62,6 @@ def converse(task: Task, method: Conversation) -> Any:
     ``rounds`` are the most batches of draws.
     """
     request, engine, sites = task.request, task.engine, task.sites
-    method.check_warmup(request.warmup)
     posterior = task.posterior()
     target = posterior.target
     first = start.starting_parameters(task.model, task.init, request.seed, 1)[0]

@@ -12,7 +12,7 @@ import numpy as np
 from consortia.algorithms.expanding import expands_first
 from consortia.algorithms.preconditioning import Preconditioned
 from consortia.core import start
-from consortia.core.contract import Fault, Method, Plan
+from consortia.core.contract import Adaptive, Fault, Method, Plan, SurrogateBased
 from consortia.core.model import Model
 from consortia.core.queries import Conversation
 from consortia.core.target import Target
@@ -66,7 +66,8 @@ def execute(model: Model, sites: Sites, algorithm: Method, request: Request, **o
 def _execute(task: Task) -> Any:
     """Run a method that is a loop over phases."""
     request, engine, sites = task.request, task.engine, task.sites
-    task.algorithm.check_warmup(request.warmup)
+    if isinstance(task.algorithm, Adaptive):
+        task.algorithm.check_warmup(request.warmup)
     length = RunLength(request.warmup, request.rounds, request.thin)
     checks.check_schedule(task.algorithm, length.total)
     posterior = task.posterior()
@@ -227,14 +228,17 @@ def _begun(
         return run.restore(resumption.checkpoint.arrays, *parts), prediction
     with doing("checking the start", show=task.progress and run.root):
         start.check_start_values(run.start_values(positions), sites.names)
-    fits, wanted = algorithm.fits_surrogates, resumption is None and task.on_divergence != "ignore"
+    wanted = resumption is None and task.on_divergence != "ignore"
+    # Its law is known with the surrogates only, which exist after the start.
+    fits = isinstance(algorithm, SurrogateBased) and algorithm.fits_surrogates
     known = algorithm, model, sites, first, positions.shape[1], engine
     if wanted and prediction is None and not begin.expands and not fits:
         with doing("predicting the bias", show=task.progress and run.root):
             prediction = predicted(*known)
         respond(prediction, task.on_divergence, warned=settled.warned)
     carry = run.start(*parts)
-    checks.check_fitted(algorithm, run.fitted, sites.names)
+    if isinstance(algorithm, SurrogateBased):
+        checks.check_fitted(algorithm, run.fitted, sites.names)
     if wanted and fits:
         with doing("predicting the bias", show=task.progress and run.root):
             prediction = predicted(*known, run.fitted)
@@ -367,7 +371,7 @@ class PhaseRun:
                 self._recorder,
                 shown,
                 task.stop,
-                algorithm.check_learned,
+                algorithm.check_learned if isinstance(algorithm, Adaptive) else None,
                 reached=_reached(task.resumption, self._length, task.stop),
                 save=None if task.writer is None else self._save,
             )
@@ -395,7 +399,7 @@ class PhaseRun:
                 ending = Ending(RunEnd.INTERRUPTED, f"interrupted after round {loop.done}")
                 how = "" if writer is None else f"; go on with `consortia resume {writer.path}`"
                 warn(f"{ending.text}; the draws so far are returned{how}")
-        faults = algorithm.check_draws(loop.hub)
+        faults = algorithm.check_draws(loop.hub) if isinstance(algorithm, Adaptive) else ()
         tree = self._tree(loop, ending, faults=faults)
         checks.warn_of(faults)
         return tree
@@ -442,7 +446,9 @@ class PhaseRun:
             facts, groups = run.outcome(loop.done)
             # By all processes: the last positions may be divided among them.
             facts |= planning.measured(run, algorithm, target, loop.carry, loop.done)
-        full = algorithm.full_iterations(loop.hub, loop.done)
+        full: float = loop.done
+        if isinstance(algorithm, Adaptive):
+            full = algorithm.full_iterations(loop.hub, loop.done)
         if not run.root:
             return None
         record.update(facts)

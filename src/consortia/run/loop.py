@@ -75,7 +75,8 @@ class RunLoop:
         recorder: takes the draws of each chunk.
         progress: is told after each call.
         stop: the stopping rule, or None.
-        check_learned: from the hub's state after the warm-up, a reason to end the run, or None.
+        check_learned: from the hub's state after the warm-up, a reason to end the run, or None;
+            None for a method that learns nothing.
         reached: how far the run is.
         save: writes what the recorder holds, and a checkpoint; None without a store.
 
@@ -92,7 +93,7 @@ class RunLoop:
         recorder: Recorder,
         progress: Progress,
         stop: StopWhen | None,
-        check_learned: Callable[[Any], str | None],
+        check_learned: Callable[[Any], str | None] | None,
         *,
         reached: ResumePoint | None = None,
         save: Callable[[RunLoop], None] | None = None,
@@ -168,7 +169,7 @@ class RunLoop:
             while self.done < self.warmup:
                 self._until(self.warmup, NO_DRAWS)
                 self._store_if(self._late())
-            if self.warmup > 0:
+            if self.warmup > 0 and self._check_learned is not None:
                 reason = self._check_learned(self.hub)
                 if reason is not None:
                     raise WarmupError(reason)

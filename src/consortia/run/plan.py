@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from consortia.core.contract import Method, Plan
+from consortia.core.contract import Method, Plan, ServerBased
 from consortia.core.target import Target
 from consortia.core.words import size
 from consortia.data.sites import Sites
@@ -171,7 +171,7 @@ def common_record(
         "participation": "full",
         "staleness": 0,
         "processes": run.where,
-        "servers_alike": method.servers_alike,
+        "servers_alike": not isinstance(method, ServerBased) or method.servers_alike,
         "sites": list(sites.names),
         "site_rows": [int(size) for size in sites.sizes],
         "versions": results.versions(),
@@ -184,7 +184,7 @@ def measured(run: Run, method: Method, target: Target, carry: Carry, done: int) 
     Only where the engine has all sites at hand; elsewhere it would cost rounds.
     """
     gradients = run.gradients(target)
-    if done == 0 or gradients is None:
+    if done == 0 or gradients is None or not isinstance(method, ServerBased):
         return {}
     shares = None
     if run.arrivals is not None and run.layout.nodes > 1:

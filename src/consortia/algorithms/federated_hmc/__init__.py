@@ -36,7 +36,16 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 from consortia import schedules
 from consortia.algorithms.federated_hmc.wire import FullWidth, Quantized
 from consortia.core import arguments
-from consortia.core.contract import Algorithm, Claims, Cost, Draws, Info, Method, Phase, Sum
+from consortia.core.contract import (
+    Adaptive,
+    Algorithm,
+    Claims,
+    Cost,
+    Draws,
+    Info,
+    Phase,
+    Sum,
+)
 from consortia.core.prior import normal_at
 from consortia.core.random import RandomStreams
 from consortia.core.target import Target
@@ -71,7 +80,7 @@ FURTHER = 1.5
 
 
 @dataclass(frozen=True, kw_only=True)
-class FederatedHMC(Method):
+class FederatedHMC(Adaptive):
     r"""Hamiltonian Monte Carlo on data that stay at their sites.
 
     **Samples** exp(−U), U = Σ_c U_c, exactly: every draw passes a Metropolis test on the summed

@@ -40,6 +40,7 @@ from consortia.algorithms.surrogate_hmc.state import (
 )
 from consortia.core import arguments
 from consortia.core.contract import (
+    Adaptive,
     Algorithm,
     Claims,
     Cost,
@@ -47,10 +48,10 @@ from consortia.core.contract import (
     Fault,
     Info,
     Mean,
-    Method,
     Phase,
     Site,
     Sum,
+    SurrogateBased,
 )
 from consortia.core.random import RandomStreams
 from consortia.core.target import Target
@@ -85,7 +86,7 @@ FALLEN = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
-class SurrogateHMC(Method):
+class SurrogateHMC(Adaptive, SurrogateBased):
     r"""Hamiltonian Monte Carlo with the force of a Gaussian surrogate of the posterior.
 
     **Samples** exp(−U), U = Σ_c U_c, exactly, as `federated_hmc`: every draw passes a Metropolis

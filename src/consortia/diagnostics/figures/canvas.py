@@ -35,20 +35,20 @@ COLOURS = {
     "series-6": ("#8a5a2b", "#cf9f70"),
     "series-7": ("#2b8a9a", "#68c6d6"),
 }
-"""By variable of the style sheet: on light pages, in which figures are drawn, and on dark ones."""
+"""Colours by variable of the style sheet: on light pages, as in figures, and on dark ones."""
 
 INK, MUTED, RULE, *SERIES = (light for light, _ in COLOURS.values())
 """Text, lesser text, lines, and chains or runs: first the federated run's, then its reference's."""
 
 DPI = 160
 FORMATS = (".png", ".svg", ".pdf")
-"""Of a figure's file."""
+"""Endings of a figure's file."""
 
 MOST_NAMED = 32
 """Letters of a name beside a figure."""
 
 TIP = "tip: "
-"""How the group of an artist begins whose rest is shown when the pointer is over it."""
+"""Prefix of the group of an artist whose rest is shown when the pointer is over it."""
 
 GAP = 0.15
 """Between the figures of a picture, in inches."""

@@ -1,4 +1,4 @@
-"""How far numbers are from uniform: their distribution function less that of uniform ones."""
+"""Distance of numbers from uniform: their distribution function less that of uniform ones."""
 
 from __future__ import annotations
 
