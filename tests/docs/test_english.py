@@ -109,4 +109,5 @@ def test_an_imperative_subject_passes(subject) -> None:
 def test_the_hook_of_commit_subjects_is_installed_with_the_others() -> None:
     hooks = (Path(ROOT) / ".pre-commit-config.yaml").read_text("utf-8")
     assert "default_install_hook_types: [pre-commit, commit-msg]" in hooks
-    assert "entry: .venv/bin/python scripts/commit_subject.py" in hooks
+    assert "scripts/commit_subject.py" in hooks
+    assert "stages: [commit-msg]" in hooks

@@ -65,26 +65,23 @@ def sample(
 
     Args:
         model: log-prior and per-row log-likelihood.
-        sites: the data, one shard per site. A tuple of several, completed by imputation
-            (`consortia.regression` with ``missing="impute"``), is sampled one after the other, and
-            the draws are put together, equally many of each: those of the mixture of posteriors.
+        sites: the data, one shard per site. Data sets completed by imputation, a tuple, are sampled
+            one after the other, with equally many draws of each.
         algorithm: what `consortia.fa_hmc` or another factory returns.
         rounds: iterations after the warm-up ones; each yields one draw. A method that ends by
             itself (`consortia.few_rounds`) needs none: it is then the most that are run.
         chains: independent chains, at each server where there are several. Sites are not chains.
         seed: 0 <= seed < 2**63; equal seeds give equal draws on every engine.
-        thin: keep draws number thin, 2·thin, ...: the last of each block.
+        thin: keep draws number thin, 2·thin, ...
         warmup: iterations before the first recorded one; some methods end it by themselves.
         init: a start in place of ``model.init``: for all chains, or a function of a JAX key.
         engine: `LocalEngine()` when None; a tuple of one for each imputation. All ranks of a
             `consortia.MPIEngine` make the same call, and all but rank 0 get None.
-        store: a directory for the run, written chunk by chunk with a checkpoint after each; the
-            result then opens it lazily, and `resume` continues it, however it ended.
+        store: a directory for the run and its checkpoints; `resume` continues it.
         progress: show a bar on a terminal, JSON lines elsewhere, on standard error.
         stop: a rule from `consortia.stop_when`; ``rounds`` is then the most that are run.
-        keep: ``"draws"``, all of them; ``"moments"`` or `consortia.keep_moments`, means and
-            covariances and some draws of a model that is too large; `consortia.keep_predictions`,
-            predictions at given rows and nothing else.
+        keep: ``"draws"``; of large models ``"moments"``, `consortia.keep_moments`, means,
+            covariances and some draws, or `consortia.keep_predictions`, at given rows only.
         metadata: names and units that are kept with the draws, a `consortia.Metadata`.
         on_divergence: ``"warn"`` where the bias predicted at the mode is bad, ``"raise"`` where a
             chain is predicted to diverge; ``"ignore"``: predict nothing.
