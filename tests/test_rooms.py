@@ -180,11 +180,9 @@ MAX_LINES = 90
 """Of a function, with its signature and docstring."""
 
 LONG = {
-    "models.regression.agreement.agree": 143,
     "report.document._parts": 127,
     "models.regression.construction.regression": 127,
     "federation.app.serve": 117,
-    "models.numpyro._sorted": 108,
     "federation.governance.proposal.proposed": 95,
     "models.mlp.mlp": 93,
     "models.regression.model.marginal_effects": 92,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, NamedTuple
@@ -413,11 +413,6 @@ def _sorted(traced: _Traced, example: Mapping[str, np.ndarray], site_plate: str)
         run = of(rows, point)
         return {name: _log_density(run[name]) for name in (*observed, *latents, *own)}
 
-    @jax.jit
-    def values_of(rows: Any, point: Any) -> dict[str, Array]:
-        run = of(rows, point)
-        return {name: run[name]["value"] for name in derived}
-
     prior: list[str] = []
     likelihood: list[str] = []
     together = [densities(example, point) for point in points]
@@ -443,22 +438,50 @@ def _sorted(traced: _Traced, example: Mapping[str, np.ndarray], site_plate: str)
                 f"from_numpyro: {name!r} depends on {' or '.join(map(repr, own))}, which each site "
                 "draws for itself, and on no row: sites share it, so it cannot."
             )
-    values_read = reads_rows(lambda rows: values_of(rows, points[0]), example)
-    derived = [name for name in derived if not values_read[name]]
-    derived_of = [values_of(single, points[0]) for single in singles] if derived else []
-    derived = [
-        name
-        for name in derived
-        if all(np.allclose(run[name], derived_of[0][name], TOLERANCE) for run in derived_of)
-    ]
-    other_own = values_of(singles[0], elsewhere) if own and derived else {}
-    of_own = tuple(
-        name
-        for name in derived
-        if own and not np.allclose(other_own[name], derived_of[0][name], TOLERANCE, TOLERANCE)
-    )
-    shared = tuple(name for name in derived if name not in of_own)
+    shared, of_own = _derived(of, derived, example, points[0], elsewhere if own else None)
     return _Sorted(traced, latents, own, tuple(prior), tuple(likelihood), shared, of_own, points[0])
+
+
+def _derived(
+    of: Callable[..., dict[str, Any]],
+    names: Sequence[str],
+    example: Mapping[str, np.ndarray],
+    point: Mapping[str, np.ndarray],
+    elsewhere: Mapping[str, np.ndarray] | None,
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the deterministic values that all sites share, and those of each site's own.
+
+    Args:
+        of: rows and values of the latents to the statements.
+        names: of deterministic statements.
+        example: some rows.
+        point: values of the latents.
+        elsewhere: the same with other values of the site's own; None without such.
+    """
+
+    @jax.jit
+    def values_of(rows: Any, at: Any) -> dict[str, Array]:
+        run = of(rows, at)
+        return {name: run[name]["value"] for name in names}
+
+    read = reads_rows(lambda rows: values_of(rows, point), example)
+    free = [name for name in names if not read[name]]
+    if not free:
+        return (), ()
+    count = len(next(iter(example.values())))
+    singles = [{name: one[i : i + 1] for name, one in example.items()} for i in range(count)]
+    first, *others = (values_of(single, point) for single in singles)
+    # A value that changes from row to row is none of the model's: it would differ by site.
+    free = [
+        name
+        for name in free
+        if all(np.allclose(run[name], first[name], TOLERANCE) for run in others)
+    ]
+    moved = first if elsewhere is None else values_of(singles[0], elsewhere)
+    of_own = tuple(
+        name for name in free if not np.allclose(moved[name], first[name], TOLERANCE, TOLERANCE)
+    )
+    return tuple(name for name in free if name not in of_own), of_own
 
 
 def _shapes(run: Mapping[str, Any]) -> dict[str, Array]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -70,44 +71,9 @@ def agree(
     parsed, notes = question.parsed, []
     kinds = common_kinds(question, facts, names, located)
 
-    def together(name: str) -> Moments | None:
-        parts = [one.moments[name] for one in facts if name in one.moments]
-        return moments_of_all(parts) if parts else None
-
-    def unit(name: str) -> Unit:
-        found = together(name)
-        if found is None:
-            raise InputError(f"{name} has no value at any site.")
-        sd = float(found.sd)
-        return Unit(float(found.centre), sd if sd > 0 else 1.0, found.rows)
-
-    units: dict[str, Unit] = {}
-    levels: dict[str, tuple[str, ...]] = {}
-    for text, factor in parsed.factors.items():
-        if is_levels(factor, kinds):
-            found, said = _levels_of(question, factor, facts, names, kinds, sum(rows))
-            levels[text] = found
-            notes += said
-            continue
-        if factor.kind == "plain" and factor.column in question.levels:
-            raise InputError(
-                f"levels: the column {factor.column!r} holds numbers; write C({text}) in the "
-                "formula for levels."
-            )
-        plain = unit(text)
-        moments = together(text)
-        if moments is not None and bool(moments.constant) and factor.kind != "smooth":
-            notes.append(
-                f"{text} is the same in all rows: with an intercept, its coefficient is known from "
-                "the prior only"
-            )
-        if factor.kind == "plain" or factor.kind == "smooth":
-            units[text] = plain
-            continue
-        units[f"inside {text}"] = plain
-        wide = np.sqrt(plain.rows / max(plain.rows - 1, 1))
-        sd = plain.sd if factor.kind == "centre" else 1 / wide
-        units[text] = Unit(0.0, float(sd), plain.rows)
+    unit = partial(_unit, facts)
+    units, levels, of_factors = _of_factors(question, facts, names, kinds, sum(rows))
+    notes += of_factors
     missing = {name: sum(one.missing[name] for one in facts) for name in question.columns}
     gaps = [name for name in parsed.columns if missing[name] and name not in question.always]
     fills = {}
@@ -150,30 +116,7 @@ def agree(
         raise InputError("breaks are for family='piecewise_exponential'.")
     readings = [guess for one in facts for guess in one.guesses]
     readings += _of_words(question, levels, kinds)
-    measured = {text: one.column for text, one in parsed.factors.items() if one.column}
-    first = parsed.response[0].column
-    if first is not None:
-        measured[TIME if question.family.response == "time" else RESPONSE] = first
-    of_columns = {
-        column: {
-            name: Moments(*one.moments[text])
-            for name, one in zip(names, facts, strict=True)
-            if text in one.moments
-        }
-        for text, column in measured.items()
-    }
-    apart = scales_apart(of_columns, question.harmonise)
-    readings += [one.guess for one in apart]
-    others = {
-        column: every
-        for column, every in of_columns.items()
-        if kinds[column] == "number" and column not in {one.column for one in apart}
-    }
-    readings += supports_apart(others, question.harmonise)
-    for column, parts in levels_by_column(question, facts, names).items():
-        if column not in question.levels:
-            near = nearly_equal(column, parts)
-            readings += near or without_common_levels(column, parts, names)
+    readings += _apart(question, facts, names, kinds)
     made = Specification(
         question,
         tuple(names),
@@ -189,6 +132,90 @@ def agree(
     if not made.has_intercept and question.family.response in ("ordered",):
         raise InputError("family 'ordinal' has thresholds in the place of an intercept: keep it.")
     return made
+
+
+def _moments(facts: Sequence[TableFacts], name: str) -> Moments | None:
+    """Return the moments of a column over all sites; None where no site has a value."""
+    parts = [one.moments[name] for one in facts if name in one.moments]
+    return moments_of_all(parts) if parts else None
+
+
+def _unit(facts: Sequence[TableFacts], name: str) -> Unit:
+    """Return the mean and the standard deviation of a column over all sites."""
+    found = _moments(facts, name)
+    if found is None:
+        raise InputError(f"{name} has no value at any site.")
+    sd = float(found.sd)
+    return Unit(float(found.centre), sd if sd > 0 else 1.0, found.rows)
+
+
+def _of_factors(
+    question: Question,
+    facts: Sequence[TableFacts],
+    names: Sequence[str],
+    kinds: Mapping[str, str],
+    rows: int,
+) -> tuple[dict[str, Unit], dict[str, tuple[str, ...]], list[str]]:
+    """Return units and levels of the formula's factors, and notes on them."""
+    units: dict[str, Unit] = {}
+    levels: dict[str, tuple[str, ...]] = {}
+    notes: list[str] = []
+    for text, factor in question.parsed.factors.items():
+        if is_levels(factor, kinds):
+            levels[text], said = _levels_of(question, factor, facts, names, kinds, rows)
+            notes += said
+            continue
+        if factor.kind == "plain" and factor.column in question.levels:
+            raise InputError(
+                f"levels: the column {factor.column!r} holds numbers; write C({text}) in the "
+                "formula for levels."
+            )
+        plain, moments = _unit(facts, text), _moments(facts, text)
+        if moments is not None and bool(moments.constant) and factor.kind != "smooth":
+            notes.append(
+                f"{text} is the same in all rows: with an intercept, its coefficient is known from "
+                "the prior only"
+            )
+        if factor.kind == "plain" or factor.kind == "smooth":
+            units[text] = plain
+            continue
+        # A factor that is centred or scaled has its own unit beside that of its column.
+        units[f"inside {text}"] = plain
+        wide = np.sqrt(plain.rows / max(plain.rows - 1, 1))
+        sd = plain.sd if factor.kind == "centre" else 1 / wide
+        units[text] = Unit(0.0, float(sd), plain.rows)
+    return units, levels, notes
+
+
+def _apart(
+    question: Question, facts: Sequence[TableFacts], names: Sequence[str], kinds: Mapping[str, str]
+) -> list[Guess]:
+    """Return the guesses that only a comparison of the sites' numbers and levels shows."""
+    measured = {text: one.column for text, one in question.parsed.factors.items() if one.column}
+    first = question.parsed.response[0].column
+    if first is not None:
+        measured[TIME if question.family.response == "time" else RESPONSE] = first
+    of_columns = {
+        column: {
+            name: Moments(*one.moments[text])
+            for name, one in zip(names, facts, strict=True)
+            if text in one.moments
+        }
+        for text, column in measured.items()
+    }
+    apart = scales_apart(of_columns, question.harmonise)
+    readings = [one.guess for one in apart]
+    others = {
+        column: every
+        for column, every in of_columns.items()
+        if kinds[column] == "number" and column not in {one.column for one in apart}
+    }
+    readings += supports_apart(others, question.harmonise)
+    for column, parts in levels_by_column(question, facts, names).items():
+        if column not in question.levels:
+            near = nearly_equal(column, parts)
+            readings += near or without_common_levels(column, parts, names)
+    return readings
 
 
 def common_kinds(

@@ -87,13 +87,8 @@ def regression(
     Parameters are sampled in a basis in which numbers are centred and scaled; `Regression.natural`
     and `Regression.estimates` give them back in the units of the columns.
 
-    **Priors**, by default and wide enough to say little: of a coefficient normal(0, 2.5 s_y / s_x),
-    with s_x the sd of a number over all rows (1 for a level, a product for interactions), and s_y
-    that of the response for gaussian and student, else 1; of the intercept, where all numbers have
-    their mean, normal(m, 2.5 s_y) with m the mean response (its logarithm with a log link, 0 with
-    the logit); of sigma exponential(1 / s_y), both as rstanarm has them; thresholds
-    student_t(3, 0, 2.5), spreads half_student_t(3, 2.5 s_y) and negative_binomial's phi
-    inverse_gamma(0.4, 0.3) as brms; other shapes gamma(2, 0.1), a Weibull shape half_normal(2).
+    **Priors** are wide by default, scaled as rstanarm and brms scale theirs: see
+    `consortia.models.regression.priors`.
 
     Args:
         formula: as above.
@@ -157,11 +152,7 @@ def regression(
         imputation_seed=imputation_seed,
     )
     tables, names = _tables(sites)
-    changes: Mapping[str, Any] = {}
-    if harmonise is not None:
-        from consortia.data.harmonisation import read_harmonisations  # it needs pydantic
-
-        changes = read_harmonisations(harmonise, names)
+    changes = _changes(harmonise, names)
     question = replace(question, harmonise=changes)
     read: dict[int, Table] = {}
 
@@ -176,6 +167,17 @@ def regression(
         raise InputError("algorithm is missing: with an engine it decides who reads which site.")
     facts = gathered(question, names, contribute, read, engine or Here(), algorithm)
     return assembled(question, facts, names, read, prior, breaks)
+
+
+def _changes(
+    harmonise: Mapping[str, Mapping[str, Any]] | None, names: Sequence[str]
+) -> Mapping[str, Any]:
+    """Return what is changed in the tables of sites, by site."""
+    if harmonise is None:
+        return {}
+    from consortia.data.harmonisation import read_harmonisations  # it needs pydantic
+
+    return read_harmonisations(harmonise, names)
 
 
 def question_of(

@@ -1,4 +1,13 @@
-"""Priors in words: ``"normal(0, 1)"`` as a density, and as a source of draws."""
+"""Priors in words: ``"normal(0, 1)"`` as a density, and as a source of draws.
+
+The default of a coefficient is normal(0, 2.5 s_y / s_x), with s_x the sd of a number over all rows
+(1 for a level, a product for interactions), and s_y that of the response for gaussian and student,
+else 1; of the intercept, where all numbers have their mean, normal(m, 2.5 s_y) with m the mean
+response (its logarithm with a log link, 0 with the logit); of sigma exponential(1 / s_y), as
+rstanarm has them. As in brms are student_t(3, 0, 2.5) of thresholds, half_student_t(3, 2.5 s_y) of
+spreads and inverse_gamma(0.4, 0.3) of negative_binomial's phi; other shapes have gamma(2, 0.1), a
+Weibull shape half_normal(2).
+"""
 
 from __future__ import annotations
 
