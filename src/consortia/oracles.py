@@ -10,7 +10,7 @@ from __future__ import annotations
 from consortia.theory.agents import GaussianAgents
 from consortia.theory.decentralized import decentralized_hmc_law, decentralized_ula_moments
 from consortia.theory.estimates import minibatch_covariance, minibatch_noise
-from consortia.theory.federated_averaging import fa_hmc_law, leading_order_mean_bias
+from consortia.theory.federated_averaging import fa_hmc_law
 from consortia.theory.gossip import de_sghmc_law, de_sgld_law
 from consortia.theory.law import AgentMoments, Law, Moments
 from consortia.theory.stability import (
@@ -27,7 +27,6 @@ from consortia.theory.staleness import (
     langevin_server,
     mean_square_growth,
     random_staleness_variance,
-    sghmc_error_slopes,
     sghmc_server,
     site_noise,
     stale_server_law,
@@ -60,14 +59,12 @@ __all__ = [
     "gradient_constants",
     "langevin_server",
     "largest_stable_step",
-    "leading_order_mean_bias",
     "location_shards",
     "mean_limit",
     "mean_square_growth",
     "minibatch_covariance",
     "minibatch_noise",
     "random_staleness_variance",
-    "sghmc_error_slopes",
     "sghmc_server",
     "site_noise",
     "stale_server_law",

@@ -125,58 +125,6 @@ def fa_hmc_law(
         return _law(clients, response, spread, heat, sent, debias=debias)
 
 
-def leading_order_mean_bias(
-    means: ArrayLike,
-    curvatures: ArrayLike,
-    weights: ArrayLike,
-    *,
-    step_size: float,
-    leapfrog_steps: int,
-    local_steps: int,
-    mass_matrix: ArrayLike | None = None,
-) -> Array:
-    r"""Return the stationary mean bias of FA-HMC to leading order in the trajectory length.
-
-    .. math::
-        -\kappa \bar L^{-1} \sum_c w_c L_c M^{-1} L_c (m_c - m_*), \qquad
-        \kappa = (K\eta)^2 \Bigl[\tfrac{T-1}{4} + \tfrac{1 - 1/K^2}{12}\Bigr], \quad
-        \bar L = \sum_c w_c L_c
-
-    It vanishes for K = T = 1 only, or when all curvatures are equal. The next order is
-    :math:`(K\eta)^4`. Arguments are those of `fa_hmc_law`.
-
-    Args:
-        means: m_c, as in `fa_hmc_law`; so are the others.
-        curvatures: L_c.
-        weights: w_c.
-        step_size: η.
-        leapfrog_steps: K.
-        local_steps: T.
-        mass_matrix: M.
-
-    Returns:
-        The bias, ``(d,)``.
-
-    Raises:
-        InputError: an argument has a wrong shape or value.
-
-    Example:
-        >>> bias = leading_order_mean_bias([20.0, 1.0], [1.0, 0.25], [0.5, 0.5],
-        ...                                step_size=0.02, leapfrog_steps=5, local_steps=10)
-        >>> print(bias.round(4))
-        [-0.0531]
-    """
-    clients = read_clients(means, curvatures, weights, mass_matrix)
-    eta = arguments.positive("step_size", step_size)
-    steps = arguments.whole("leapfrog_steps", leapfrog_steps, 1)
-    iterations = arguments.whole("local_steps", local_steps, 1)
-    kappa = (steps * eta) ** 2 * ((iterations - 1) / 4.0 + (1.0 - 1.0 / steps**2) / 12.0)
-    force = _applied(clients.curvatures, clients.means - clients.target_mean)
-    velocity = np.linalg.solve(clients.mass, force[..., None])[..., 0]
-    pull = clients.average(_applied(clients.curvatures, velocity))
-    return -kappa * np.linalg.solve(clients.precision, pull[..., None]).reshape(-1)
-
-
 def _one_round(
     clients: GaussianClients,
     *,

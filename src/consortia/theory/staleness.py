@@ -317,34 +317,6 @@ def stale_sghmc_law(
     return stale_server_law(sghmc_server(step_size, friction, **options), curvature, staleness)
 
 
-def sghmc_error_slopes(
-    step_sizes: ArrayLike, friction: float = 1.0, **options: Any
-) -> tuple[Array, Array]:
-    """Return relative errors of the variance over step sizes, and the order from each to the next.
-
-    Args:
-        step_sizes: h, decreasing, (k,).
-        friction: B.
-        **options: of `stale_sghmc_law`.
-
-    Returns:
-        Errors (k,) and slopes log|e_i/e_{i+1}| / log(h_i/h_{i+1}), (k − 1,).
-
-    Raises:
-        InputError: an argument is out of its range.
-
-    Example:
-        >>> errors, slopes = sghmc_error_slopes([0.1, 0.05], 1.0, staleness=1)
-        >>> slopes.round(2)
-        array([1.1])
-    """
-    steps = floats(step_sizes, "step_sizes")
-    laws = [stale_sghmc_law(float(h), friction, **options) for h in steps]
-    errors = np.array([law.stationary.variance_ratio[0] - 1 for law in laws])
-    slopes = np.diff(np.log(np.abs(errors))) / np.diff(np.log(steps))
-    return errors, slopes
-
-
 def stale_sgld_variance(contraction: float, staleness: int, noise_variance: float) -> float:
     r"""Return the stationary variance with a constant staleness, in closed form.
 
