@@ -15,15 +15,14 @@ REMAINING = {
     "src/consortia/models/regression": 81,
     "docs": 79,
     "src/consortia/engines/flower": 57,
-    "src/consortia/study": 39,
     "src/consortia/federation": 33,
     "src/consortia/report": 33,
-    "src/consortia/run": 29,
     "src/consortia/federation/governance": 28,
     "src/consortia/models": 26,
-    "src/consortia/cli": 22,
     "src/consortia/algorithms/few_rounds": 15,
+    "src/consortia/study": 13,
     "src/consortia/surrogates/proposals": 5,
+    "src/consortia/cli": 4,
 }
 """Offences that are left, by file or folder: they may become fewer. Every other place has none."""
 

@@ -70,7 +70,7 @@ def check(
             from consortia.theory.bias import predict_bias
 
             prediction = plan.details["prediction"]
-            if prediction.open:  # perhaps because nobody had asked
+            if prediction.open:  # perhaps since it is not predicted by default
                 prediction = predict_bias(built.model, built.rows, built.algorithm)
             rounds = given.run.rounds * given.run.chains
             doubts = readings_in({"settings": built.metadata.settings}, "doubts")

@@ -53,7 +53,7 @@ def options(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
     ] = False,
 ) -> None:
-    """Federated Bayesian sampling: posteriors from data that stay at their sites."""
+    """Sample posteriors from data that stay at their sites: federated Bayesian sampling."""
 
 
 CODES = "Exit codes: " + "; ".join(f"{code}: {text}" for code, text in EXIT_CODES.items()) + "."

@@ -32,10 +32,10 @@ BAD = 11
 UNKNOWN = 12
 INTERRUPTED = 130
 UNUSABLE = 2
-"""What an argument names cannot be used; see `EXIT_CODES`."""
+"""Exit code where what an argument names cannot be used; see `EXIT_CODES`."""
 
 BACKENDS = "xla_bridge.py"
-"""Where JAX looks for devices; what it raises there is sometimes without a word."""
+"""File in which JAX looks for devices, and raises errors that may have no message."""
 
 INTERRUPTED_OUTSIDE = "interrupted while no round ran"
 INTERRUPTED_AGAIN = "interrupted again: what came after the last checkpoint is not kept"

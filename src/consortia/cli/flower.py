@@ -76,7 +76,7 @@ app = client_app(Path(__file__).parent / "study.toml")
 
 @flower.callback()
 def _several() -> None:
-    """Studies between institutions, over Flower."""
+    """Run studies between institutions, over Flower."""
 
 
 @flower.command()

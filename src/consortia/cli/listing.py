@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from consortia.algorithms.registry import Entry, Setting
 
 INSTALLED = Path(__file__).parent / "examples"
-"""Where a wheel holds the examples; in a source tree they are at its root."""
+"""Folder of the examples in a wheel; in a source tree they are at its root."""
 
 
 def algorithms(

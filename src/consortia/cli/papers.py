@@ -25,7 +25,7 @@ OUTPUT = Path("runs/papers")
 
 
 class Scale(StrEnum):
-    """How much of a paper is run."""
+    """The part of a paper that is run."""
 
     quick = "quick"
     small = "small"
@@ -37,7 +37,7 @@ papers = typer.Typer(help="Redraw the figures and tables of the five papers.")
 
 @papers.callback(invoke_without_command=True)
 def listed(context: typer.Context, as_json: Json = False) -> None:
-    """List the papers: their studies, the data at hand, and the verdicts of the stored runs."""
+    """List the papers: their studies, the available data, and the verdicts of the stored runs."""
     if context.invoked_subcommand is not None:
         return
     with reported(as_json):
@@ -106,7 +106,7 @@ def run(
 def write() -> None:
     """Write RESULTS.md, cards and figures again from the claims and the results of stored runs.
 
-    What was found is computed again from the results. Quotes are looked for in the papers' texts,
+    What was found is computed again from the results. Quotes are looked for in the papers,
     where CONSORTIA_PAPERS, or papers beside CONSORTIA_DATA, has them.
     """
     with reported(False):
@@ -187,7 +187,7 @@ def _modules(*names: str) -> list[ModuleType]:
 
 
 def _entry(records: Any, paper: Any, study: Any) -> dict[str, Any]:
-    """Return a study as plain values, with what is at hand of its data and its verdicts."""
+    """Return a study as plain values, with its available data and its verdicts."""
     record = records.best(paper, study)
     found = {} if record is None else records.findings(record)
     share = "" if record is None else study.shares.get(record["scale"], "")

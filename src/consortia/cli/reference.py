@@ -1,4 +1,4 @@
-"""A study's reference: NUTS on the pooled data, in a process of its own while the run goes on.
+"""A study's reference: NUTS on the pooled data, in a process of its own beside the run.
 
 Run as ``python -P reference.py STUDY DIRECTORY``, this file samples the reference into a directory.
 """
@@ -88,7 +88,7 @@ def begun_aside(
 ) -> Iterator[Aside | None]:
     """Sample a study's reference in another process, which is ended with this context.
 
-    None where that is not wanted, would not be sooner, or is not possible: with one core, on an
+    None where that is not wanted, would not be faster, or is not possible: with one core, on an
     accelerator, whose memory is this process's, and without BlackJAX.
 
     Args:

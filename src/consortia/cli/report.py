@@ -14,7 +14,7 @@ from consortia.errors import InputError
 
 
 class Kind(StrEnum):
-    """What a report is written as."""
+    """Format of a report."""
 
     html = "html"
     docx = "docx"
@@ -52,7 +52,7 @@ def report(
         suffix = f".{kind or Kind.html}"
         target = output or runs[0] / (("report" if len(runs) == 1 else "comparison") + suffix)
         if kind is not None and target.suffix != suffix:
-            raise InputError(f"--output {target} is no file of --format {kind}.")
+            raise InputError(f"--output {target} does not end as files of --format {kind} do.")
         written = write_report(runs, target, code=code)
         if not quiet:
             typer.echo(f"written: {written}")

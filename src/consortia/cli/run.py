@@ -283,7 +283,7 @@ def sample_beside(study: Study, built: Built, directory: Path, engine: Any, *, q
     A run that is there already is resumed, and returned as it is where it has ended.
 
     Raises:
-        KeyboardInterrupt: it was interrupted; `consortia resume` of the other goes on with it.
+        KeyboardInterrupt: it was interrupted; `consortia resume` of the other continues it.
     """
     from consortia.run.sampling import resume
     from consortia.store.runs import holds_run
@@ -337,7 +337,7 @@ def _report(
     if found is not None and found.reference is not None:
         beside = stored(directory / REFERENCE, found.reference, built)
     elif study.reference is None:
-        pass  # nobody asked for one
+        pass  # none is wanted
     elif why := left_away(built, wanted=reference):
         skipped.append(f"reference: {why}")
     elif interrupted:

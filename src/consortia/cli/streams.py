@@ -1,7 +1,7 @@
 """Standard output and error that never end a command: what cannot be written is left out.
 
 A run's result is on the disk, and a terminal that is gone, a disk that is full under a log, or an
-encoding without some letter is no reason to lose it.
+encoding without some letter must not lose it.
 """
 
 from __future__ import annotations

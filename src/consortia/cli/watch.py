@@ -73,7 +73,7 @@ def _follow(watched: Watch, view: View, *, once: bool) -> None:
                 time.sleep(SECONDS)
                 view = watched.look()
                 live.update(view_panel(view), refresh=True)
-        except KeyboardInterrupt:  # of the watcher; the run goes on
+        except KeyboardInterrupt:  # of the watcher; the run continues
             pass
 
 

@@ -23,7 +23,7 @@ from consortia.schedules import Tabulated
 from consortia.theory import stability
 
 PROCESS = os.getpid()
-"""In which JAX was loaded."""
+"""The process in which JAX was loaded."""
 
 SINGLE = 2.0**-24
 """Relative rounding error of a number of 32 bits."""
@@ -32,7 +32,7 @@ RESOLVED = 0.5
 """A log-density must be known to such a difference for a Metropolis test to mean something."""
 
 ROUNDED_MAX = 1e-3
-"""Of a column's standard deviation; what rounding may move without being told of."""
+"""Share of a column's standard deviation that rounding may move without a warning."""
 
 CHAINS_MAX = 100_000
 

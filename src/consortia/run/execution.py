@@ -54,7 +54,7 @@ time is up before."""
 
 @collected_seldom
 def execute(model: Model, sites: Sites, algorithm: Method, request: Request, **options: Any) -> Any:
-    """Checks, plan, run, result; options as of `Task`, arguments and errors of `sample`."""
+    """Check, plan and run; options are those of `Task`, arguments and errors those of `sample`."""
     keep_compiled_programs()
     task = Task(model, sites, algorithm, request, **options)
     task.check()
@@ -100,7 +100,7 @@ def _execute(task: Task) -> Any:
 
 
 class Start(NamedTuple):
-    """Where the chains start.
+    """The starts of the chains.
 
     Attributes:
         parameters: of each chain.
@@ -483,7 +483,7 @@ def _as_chosen(algorithm: Method, before: Mapping[str, Any]) -> Method:
 def _reached(
     resumption: Resumption | None, length: RunLength, stop: StopWhen | None
 ) -> ResumePoint:
-    """Return where to resume; a run that ended goes on when it is longer, or without its rule."""
+    """Return where to resume; a run that ended continues when it is longer, or without its rule."""
     if resumption is None or resumption.checkpoint is None:
         return ResumePoint()
     checkpoint = resumption.checkpoint

@@ -30,7 +30,7 @@ from consortia.store.results import tree_of
 from consortia.store.runs import RunStore, open_run, read_record
 
 FOLDER = "imputations"
-"""Of a run's directory, with the run of each imputation."""
+"""Folder of a run's directory, with the run of each imputation."""
 
 REQUEST = "imputation_request"
 """Attribute of the whole with the arguments of its runs."""
@@ -42,7 +42,7 @@ SUMS = (
 """Attributes of a run that are summed over the imputations."""
 
 Sampled = Callable[[int, int, Path | None], Any]
-"""From the number of an imputation, a seed and a directory to the result of a run."""
+"""A function of the number of an imputation, a seed and a directory: the result of a run."""
 
 
 def engines_of(engine: Engine | tuple[Engine, ...] | None, count: int) -> tuple[Engine, ...]:

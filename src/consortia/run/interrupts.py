@@ -30,7 +30,7 @@ SIGNALS = tuple(
     if (number := getattr(signal, name, None)) is not None  # Windows has no SIGHUP
 )
 USUAL = (signal.default_int_handler, signal.SIG_DFL)
-"""What stands where a program has no handler of its own."""
+"""Handlers where a program has none of its own."""
 
 
 class Interrupts:

@@ -33,7 +33,7 @@ NO_DRAWS = 2**31 - 1
 
 @dataclass(frozen=True)
 class RunLength:
-    """How long a run is: iterations before the first recorded one, after it, and per kept draw."""
+    """Iterations of a run before the first recorded one, after it, and per kept draw."""
 
     warmup: int
     rounds: int
@@ -73,7 +73,7 @@ class RunLoop:
         carry: the state to start from.
         length: warm-up, rounds, thinning.
         recorder: takes the draws of each chunk.
-        progress: is told after each call.
+        progress: is updated after each call.
         stop: the stopping rule, or None.
         check_learned: from the hub's state after the warm-up, a reason to end the run, or None;
             None for a method that learns nothing.
@@ -153,7 +153,7 @@ class RunLoop:
         """
         with self._interrupts:
             try:
-                self._store_if(True)  # what was asked for now, before anything is run
+                self._store_if(True)  # a request from before the run
                 self.ended = self.ended or self._execute()
                 self._store_if(True)
             except Abrupt:
@@ -186,7 +186,7 @@ class RunLoop:
         return ALL_ROUNDS
 
     def _stop_reason(self, stop: StopWhen) -> str | None:
-        """Why the run ends here by its stopping rule; who keeps the draws decides for all."""
+        """Return why the stopping rule ends the run here; who keeps the draws decides for all."""
         reason = None
         if self._run.root:
             reason = stop.reason(self._recorder.draws_so_far, self._started)
@@ -268,7 +268,7 @@ class RunLoop:
         return begun and self._run.draws_per_iteration == 1
 
     def _flush(self, until: int) -> None:
-        """Hand the finished blocks before round ``until`` to the recorder; empty the buffers."""
+        """Move the finished blocks before round ``until`` to the recorder; empty the buffers."""
         filled = self._draws(until) // self._length.thin - self._recorder.kept
         if filled <= 0:
             return

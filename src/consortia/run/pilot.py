@@ -13,7 +13,7 @@ h/2 leaves of it is at most what it takes away: 1 + 4Δ bounds the mean of r² +
 directions. A single direction, and a shift, that is small beside that mean is not seen.
 
 Half the step is run between two runs with the whole one, each from where the one before ended: what
-still drifts alike in all three, as a chain that has not arrived, drops out.
+still drifts equally in all three, as a chain that has not arrived, drops out.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ SUBSET = 10
 """Draws of each chain, of the later half of its rounds, whose energy is computed."""
 
 Run = Callable[[Method, int, PyTree], Any]
-"""From a method, rounds and starting parameters to the result of a short run."""
+"""A function of a method, rounds and starting parameters: the result of a short run."""
 
 
 class Level(NamedTuple):

@@ -1,4 +1,4 @@
-"""What will run where, said before it starts, and the record of a run."""
+"""The plan of a run, what will run where, and its record."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ def common_record(
 def measured(run: Run, method: Method, target: Target, carry: Carry, done: int) -> dict[str, Any]:
     """Return what a method measures at the end of a run, where the chains ended.
 
-    Only where the engine has all sites at hand; elsewhere it would cost rounds.
+    Only where the engine has all sites in this process; elsewhere it would cost rounds.
     """
     gradients = run.gradients(target)
     if done == 0 or gradients is None or not isinstance(method, ServerBased):

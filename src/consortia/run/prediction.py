@@ -62,7 +62,7 @@ def predicted(
     engine: Engine,
     fitted: Any = None,
 ) -> BiasPrediction:
-    """Return the predicted bias, or why there is none without being asked for.
+    """Return the predicted bias, or why there is none by default.
 
     Args:
         method: the method.

@@ -29,7 +29,7 @@ Sent = tuple[int, int, int]
 
 
 class Moment(NamedTuple):
-    """How far a run is.
+    """The progress of a run at one moment.
 
     Attributes:
         rounds: that are done, warm-up included; of a conversation its messages.
@@ -204,10 +204,10 @@ class Notebook(Progress):
 class Written(Progress):
     """Keeps ``status.json`` of a run directory up to date, beside what shows the progress.
 
-    A thread writes it, so that it goes on while a round waits for a site.
+    A thread writes it, so that it continues while a round waits for a site.
 
     Args:
-        shown: is told everything, too.
+        shown: is updated, too.
         directory: of the run.
         algorithm: its name.
         length: rounds in all, those of the warm-up, and in how many such a run ends as a rule.
@@ -286,7 +286,7 @@ def write_line(line: str) -> bool:
 
 @contextlib.contextmanager
 def doing(what: str, *, show: bool) -> Iterator[None]:
-    """Say what is being done before the first round, on standard error: it may take minutes.
+    """Show what is being done before the first round, on standard error: it may take minutes.
 
     On a terminal while it lasts; elsewhere as a JSON line once it lasts.
     """

@@ -1,4 +1,4 @@
-"""Where the draws of a run go, chunk by chunk: to memory or to a store."""
+"""Recorders of the draws of a run, chunk by chunk: to memory or to a store."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class Recorder:
 
     @property
     def full(self) -> bool:
-        """Return True if a store is to be written now."""
+        """True if a store is to be written now."""
         return self.kept > self._stored and self.kept % self.stride == 0
 
     def add(self, buffers: Any, filled: int) -> None:
@@ -112,7 +112,7 @@ class Recorder:
         self.kept += filled
 
     def write(self) -> None:
-        """Hand the draws that came since the last time to the store."""
+        """Write the draws since the last time to the store."""
         self._stored = self.kept
         if self.store is None or not self._pending:
             return

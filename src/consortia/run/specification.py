@@ -31,7 +31,7 @@ DIFFERENCES_LISTED_MAX = 6
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """How long a run is, and what it starts from: the scalar arguments of `sample`.
+    """The length and the seed of a run: the scalar arguments of `sample`.
 
     ``chains`` are those of one server; several servers multiply them.
     """

@@ -29,7 +29,7 @@ EXACT, SEED = "few_rounds", 1
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Verification:
-    """What `verify` found; shown as the run's summary beside the reference, with its verdict.
+    """The result of `verify`; shown as the run's summary beside the reference, with its verdict.
 
     Attributes:
         tree: the run.
@@ -73,7 +73,7 @@ def verify(
         tree: what `consortia.sample` returned; None in processes that keep nothing.
         model: of the run.
         sites: of the run.
-        engine: of the run; all its processes call this alike.
+        engine: of the run; all its processes make the same call.
         seed: of the exact sampler.
         progress: show a bar.
 

@@ -19,7 +19,7 @@ from consortia.errors import InputError
 from consortia.store.durable import private
 
 KNOWN = "factories.txt"
-"""In the user's cache directory: a hash a line, of what the user has had run."""
+"""File in the user's cache directory: a hash a line, of what the user has had run."""
 
 WARNING = "a factory is code, it runs with your rights"
 
@@ -27,7 +27,7 @@ DIGITS = 64
 
 
 def may_run(factory: str | None, folder: Path, *, code: bool) -> bool:
-    """Return True if a study has no factory, or one that was asked for or run before.
+    """Return True if a study has no factory, or one that was permitted or run before.
 
     Args:
         factory: ``module:name``, or None.

@@ -1,4 +1,4 @@
-"""What is wrong with a study file, in a sentence with the dotted key."""
+"""Errors of a study file, in sentences with the dotted key."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ EXPANDED_BYTES, EXPANSION = 2**28, 200
 """An array may have so many bytes, or so many times those that it is packed into."""
 
 SEPARATORS = (";", "\t")
-"""Of columns in other dialects."""
+"""Separators of columns in other dialects."""
 
 NAME_SHOWN = 40
 """Longer names of columns are not shown: what is read may be no table at all."""

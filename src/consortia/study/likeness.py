@@ -31,7 +31,7 @@ WORDS_MAX = 3
 
 UNITS = (7, 10, 12, 24, 30.4375, 60, 100, 365.25, 1000, 1e6)
 NEAR = 0.25
-"""Of a factor between two sites to one of the usual ones."""
+"""Distance of a factor between two sites from one of the usual ones, at most."""
 
 Kind = Literal["words", "numbers"]
 

@@ -26,7 +26,7 @@ MODELS: dict[str, Callable[..., Model]] = {name: getattr(models, name) for name 
 """The ready models, by the name that ``model.kind`` takes."""
 
 LINEAR = ("linear_regression", "logistic_regression", "softmax_regression")
-"""Those with coefficients of the columns, which can be turned back to the columns' units."""
+"""Models with coefficients of the columns, which can be converted to the columns' units."""
 
 FROM_DATA = ("features", "classes")
 """Arguments of a model's factory that are filled in from the data when they are not given."""
@@ -85,12 +85,12 @@ class ModelTable(Table):
 
     @property
     def linear(self) -> bool:
-        """Whether its coefficients are of the columns, and can be turned back to their units."""
+        """True if its coefficients are of the columns, and can be turned back to their units."""
         return self.kind in LINEAR
 
     @property
     def question(self) -> Question | None:
-        """What a formula asks of every site; None without one."""
+        """The question of a formula to every site; None without one."""
         return None if self.formula is None else question_in(self.formula, self.options)
 
     def make(self, data: Prepared, directory: Path) -> Model:

@@ -95,7 +95,7 @@ def _decide(table: dict[str, Any], key: str, factories: Mapping[str, Callable[..
 def argument_schemas(
     factory: Callable[..., Any], elsewhere: Collection[str] = ()
 ) -> dict[str, dict[str, Any]]:
-    """Type, description and default of every argument that a study file may give.
+    """Return type, description and default of every argument that a study file may give.
 
     Args:
         factory: whose arguments they are.
@@ -120,7 +120,7 @@ def argument_schemas(
 
 
 def described(factory: Callable[..., Any]) -> dict[str, str]:
-    """Return the texts of the arguments; those left out stand at an algorithm of the same file."""
+    """Return the descriptions of arguments; others stand at an algorithm of the same file."""
     texts: dict[str, str] = {}
     for entry in ALGORITHMS.values():
         if entry.factory.__module__ == factory.__module__:

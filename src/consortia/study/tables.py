@@ -107,7 +107,7 @@ class Data(Table):
     ) -> Prepared:
         """Return the rows, ready to be dealt out; of files those of the sites of this process.
 
-        All processes of the engine call it alike.
+        All processes of the engine make the same call.
 
         Args:
             directory: where the names of files start.
@@ -353,7 +353,7 @@ class Prepared:
             without a partition.
         features: columns of x, None without x or columns.
         feature_names: one name per column of x, empty when they have none.
-        class_names: one name per class, None when the response is no class.
+        class_names: one name per class, None when the response is not a class.
         scaling: how columns and response were standardised, None where they were not.
         skipped: what cannot be had in this process, each with the reason.
     """
@@ -455,7 +455,7 @@ def deal(table: Any, data: Prepared) -> Sites:
 
 
 class _Agreed(NamedTuple):
-    """What follows from the rows of all sites together.
+    """Facts of the rows of all sites together.
 
     Attributes:
         x: moments of the features, where they are to be standardised.
@@ -471,7 +471,7 @@ class _Agreed(NamedTuple):
 
 
 def _labels(parts: list[Arrays]) -> Labels | None:
-    """Return whether responses are whole numbers, the least and the largest; None without any."""
+    """Return whether responses are integers, the least and the largest; None without any."""
     responses = [part["y"] for part in parts if "y" in part]
     if not responses:
         return None
