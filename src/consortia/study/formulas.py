@@ -41,7 +41,7 @@ UNUSED = ("scale", "standardise", "standardise_target", "intercept", "dtype", "t
 
 
 def options_of(**options: Any) -> None:
-    """Take the place of `consortia.regression` where its options are checked and described."""
+    """Stand for `consortia.regression` where its options are checked and described."""
 
 
 options_of.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
@@ -54,7 +54,7 @@ options_of.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
 
 
 class FormulaRows(NamedTuple):
-    """The parts of a study of a formula.
+    """What a study of a formula is made of.
 
     Attributes:
         regression: the model and the rows.
@@ -96,10 +96,10 @@ def site_facts(
 
     Args:
         data: the table ``[data]``.
-        question: the formula and its options.
+        question: what is asked.
         path: of the file.
         index: of the site.
-        least: levels with fewer rows are not sent.
+        least: levels with fewer rows are not told.
 
     Raises:
         InputError: the file cannot be used.
@@ -137,7 +137,7 @@ def formula_rows(
         engine: decides which sites this process runs.
         algorithm: what is run.
         own: where the files of sites are that are not there, by the sites' indices.
-        least: levels with fewer rows at a site are not sent.
+        least: levels with fewer rows at a site are not told.
         same: what all processes must have been given, by name.
         imputation: the number of the only one that is wanted; all of them when None.
         harmonise: what is changed in a site's table, by site.
