@@ -376,7 +376,7 @@ def _over_draws(
         for draw_index, draw_count in draw_blocks:
             block = jax.tree.map(lambda leaf, index=draw_index: leaf[index], draws)
             share = np.where(np.arange(len(draw_index)) < draw_count, weights[draw_index], 0)
-            if total is None:
+            if total is None:  # every later block has the same shapes
                 _check_output(function, block, batch, len(row_index))
             part = reduce(function, block, share.astype(jnp.result_type(float)), batch)
             part = np.asarray(part, dtype=np.float64)

@@ -183,7 +183,7 @@ def _chain(target: Target, draws: int, warmup: int, rate: float) -> Any:
 
         def step(carry: tuple[Any, Tuning], index: Array) -> Any:
             state, tuning = carry
-            place = jnp.minimum(index, warmup - 1)
+            place = jnp.minimum(index, warmup - 1)  # the schedule ends with the warm-up
             window = jnp.asarray(slow)[place], jnp.asarray(ends)[place]
             metric = tuning.metric.inverse_mass_matrix
             state, info = kernel(keys[index], state, log_density, tuning.step_size, metric)
@@ -192,6 +192,7 @@ def _chain(target: Target, draws: int, warmup: int, rate: float) -> Any:
                 lambda: adapted(tuning, *window, state.position, info.acceptance_rate),
                 lambda: tuning,
             )
+            # The draws take the average of the dual averaging, not its last, noisy step.
             frozen = jnp.where(index < warmup - 1, tuning.step_size, best_step(tuning.step))
             statistics = {
                 "diverging": info.is_divergent,

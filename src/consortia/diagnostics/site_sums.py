@@ -297,6 +297,7 @@ def told_by_sites(
     """
     models = list(model.parts.values()) if isinstance(model, Compared) else [model]
     given = positions_of("loo", list(zip(trees, models, strict=True)), engine, draws)
+    # Models are compared draw by draw, so that all need equally many.
     count = min(map(len, given))
     points = np.concatenate([one[spaced(len(one), count)] for one in given], axis=1)
     method = SiteSums(draws, tuple(tuple(one) for one in points.tolist()))

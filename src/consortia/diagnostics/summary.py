@@ -255,6 +255,7 @@ def summary(
     scaling = scaling_in(tree) if units == "columns" else None
     sampled: Summary | None = None
     if scaling is not None:
+        # The verdict is on the parameters as they were sampled.
         sampled = summary(tree, reference=reference, between=between, units="sampled", stein=stein)
         tree = in_column_units(tree, scaling)
         reference = None if reference is None else in_column_units(reference, scaling)

@@ -170,6 +170,7 @@ def simulate(
         parts = [_replay(log, server, workers, updates, cap) for server, log in enumerate(logs)]
     else:
         parts = [_events(latency, seed, s, workers, updates, cap) for s in range(servers)]
+    # Dropped gradients make servers differ in length: the trace is flat, with the server of each.
     columns = [np.concatenate([part[0][i] for part in parts]) for i in range(6)]
     lengths = [len(part[0][0]) for part in parts]
     worker, task, version, staleness, finish, dropped = columns

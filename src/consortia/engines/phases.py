@@ -613,6 +613,7 @@ class Program(Iteration):
                 here = jax.tree.map(lambda leaf: leaf[offset], numbers)
                 return one_round(here, start + offset, state)
 
+            # A window may begin and end within a block: the numbers are those of the whole run.
             low = jnp.maximum(window.first - start, 0)
             high = jnp.minimum(window.stop - start, block)
             return jax.lax.fori_loop(low, high, body, state)

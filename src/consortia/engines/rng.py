@@ -216,6 +216,7 @@ def _arrival_randomness(
     servers = jnp.arange(mailbox.servers, dtype=jnp.int32)
     column = jnp.asarray(counter.iteration, jnp.int32) - events.first
 
+    # Chains of one server share its events: each value is repeated for all of them.
     def of_chains(values: Array) -> Array:
         return values[0] if alone else jnp.repeat(values, layout.chains // mailbox.servers)
 

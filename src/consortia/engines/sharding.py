@@ -375,6 +375,7 @@ class ShardedProgram(Program):
             layout, nodes=layout.nodes // division.nodes, chains=layout.chains // division.chains
         )
         inner = _Part(algorithm, own, start_values, layout)
+        # Before ``setup`` all nodes have one inbox, after it perhaps each its own: other axes.
         first, later = self.carry_axes(begun=False), self.carry_axes(begun=True)
         node_chain = PartitionSpec(NODES, CHAINS)
 
@@ -386,6 +387,7 @@ class ShardedProgram(Program):
 
         arrays, at = division.specs(ARRAYS), division.specs(later)
         before, buffers = division.specs(first), division.specs(BUFFERS)
+        # Keys lie where their nodes and chains are: each device draws the numbers of its own.
         of_keys = division.specs(self.key_axes(rng.ROUND))
         self._empty = jax.jit(self._zeros, out_shardings=division.shardings(BUFFERS))
         self.emptied = jax.jit(_emptied, donate_argnums=0)

@@ -97,7 +97,7 @@ def mixing_matrix(
         own = 1.0 / (1.0 + degrees)
     else:
         own = 1.0 - np.bincount(first, weights=weights, minlength=count)
-        own[np.abs(own) < 1e-12] = 0.0
+        own[np.abs(own) < 1e-12] = 0.0  # rounding would leave weights below 0
     everyone = np.arange(count)
     return MixingMatrix(
         np.concatenate([first, everyone]),

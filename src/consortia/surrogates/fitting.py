@@ -239,6 +239,7 @@ def _moments(
     recipe: Recipe, target: Target, settings: Settings, noise: Any, start: Array, site: Site
 ) -> tuple[Natural, Array, None]:
     oracle = _local_oracle(recipe, target, settings)
+    # The surrogate is of the likelihood alone: a share of the prior would count it once a site.
     likelihood = dataclasses.replace(site, prior_share=jnp.zeros_like(site.prior_share))
     gradient = oracle.bind(likelihood)
     h = recipe.step_size or settings.step_size
@@ -258,7 +259,7 @@ def _moments(
     def collect(carry: Any, numbers: Any) -> Any:
         at, first, second = carry
         at = step(at, numbers)
-        deviation = at - theta
+        deviation = at - theta  # from the end of the warm-up: squares of large means lose digits
         square = deviation[:, None] * deviation[None, :] if full else deviation**2
         return (at, first + deviation, second + square), None
 

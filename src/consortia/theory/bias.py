@@ -395,6 +395,7 @@ def _travelling(method: DSGLD, problem: Problem) -> Law:
             notes = ("From the surrogates that the sites fitted.",)
             unsure = "the likelihood of a site is Gaussian only near the mode"
         elif isinstance(method.surrogate, tuple):
+            # The law is around the mode, and so are its surrogates.
             options["surrogates"] = [
                 Gaussian.from_precision(own.mean - near.mode, own.precision)
                 for own in method.surrogate
@@ -412,6 +413,7 @@ def _travelling(method: DSGLD, problem: Problem) -> Law:
         method.site_weights(near.sizes),
         step_size=step,
         local_steps=method.local_steps,
+        # A flat direction of the prior has no mean: the pseudo-inverse leaves it at the mode.
         prior_mean=-np.linalg.pinv(prior, hermitian=True) @ near.prior_gradient,
         prior_precision=prior,
         gradient_noise=np.stack(noise),

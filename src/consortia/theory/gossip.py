@@ -113,12 +113,14 @@ def de_sgld_law(
     offset = eta * agents.pulls.ravel()
     iteration, entry = moved, identity
     if _choice("correction", correction, (None, "extra")):
+        # The state is the position and, below it, half the sum of the disagreements so far.
         iteration = np.block([[moved, -identity], [(identity - links) / 2, identity]])
         entry, offset = np.concatenate([identity, 0 * identity]), np.append(offset, 0 * offset)
         forget_sums(iteration, agents, matrix)
     if beta := arguments.number("momentum", momentum, 0.0):
         if beta >= 1 or heat > 0 or correction:
             raise InputError("momentum must be below 1, at temperature=0.0, without a correction.")
+        # The state is the extrapolated position and, below it, β times the last change.
         onward = beta * (moved - identity)
         iteration = np.block([[moved + onward, beta * identity], [onward, beta * identity]])
         entry = np.concatenate([(1 + beta) * identity, beta * identity])
@@ -184,6 +186,7 @@ def de_sghmc_law(
     nil = np.zeros_like(identity)
     kept = (1.0 - gamma * eta) * identity
     force = -eta * curvature
+    # The position moves by the momentum of the same iteration, so that the force acts in both.
     blocks = [[links + eta * force, eta * kept], [force, kept]]
     entry = np.concatenate([eta * identity, identity])
     pulls = eta * agents.pulls.ravel()

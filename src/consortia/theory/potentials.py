@@ -330,6 +330,7 @@ def _compiled(
 
     def likelihood(x: Array, rows: PyTree, size: Int[Array, ""]) -> Array:
         values = target.log_likelihood(x, rows)
+        # Rows beyond the size are padding, which repeats a row.
         return -jnp.sum(jnp.where(jnp.arange(len(values), dtype=size.dtype) < size, values, 0))
 
     def of_row(x: Array, row: PyTree) -> Array:
@@ -345,6 +346,7 @@ def _compiled(
 
     @few_times
     def rows_at(x: Array, rows: PyTree, size: Int[Array, ""]) -> dict[str, Array]:
+        # Row by row: all gradients at once would take rows × parameters of memory.
         def add(total: Array, each: tuple[Array, PyTree]) -> tuple[Array, None]:
             index, row = each
             value = jax.grad(of_row)(x, row)

@@ -444,6 +444,7 @@ def _decide(
     def test(carry: PyTree, arriving: PyTree) -> PyTree:
         (here, lift), rejections, longest = carry
         trial, trial_lift, level = arriving
+        # |ζ'|² − |ζ|² as a product, which cancels no digits of large squares.
         gained = jnp.sum((trial.white - here.white) * (trial.white + here.white)) / 2
         gained = gained - (trial_lift - lift)
         rate = metropolis.acceptance(trial.potential.above(here.potential) - gained)
@@ -479,6 +480,7 @@ def _decide(
         rounds=seen.rounds + 1,
         rates=seen.rates + rate,
     )
+    # What is seen in the warm-up says nothing of the draws: the proposal still changes.
     after = shared.iteration >= shared.warmup
     seen = jax.tree.map(lambda a, b: jnp.where(after, a, b), watched, seen)
     return hub._replace(seen=seen), trials.position, info
