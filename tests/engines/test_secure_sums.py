@@ -138,7 +138,7 @@ def of_another_site(circle: Circle) -> Any:
 
 
 @pytest.mark.parametrize("keys", [swapped, of_another_session, of_another_site])
-def test_a_key_that_its_site_has_not_signed_is_refused(tmp_path: Path, keys: Any) -> None:
+def test_a_key_that_its_site_has_not_signed_is_refused(keys: Any) -> None:
     circle = Circle()
     with pytest.raises(PolicyError, match="'site1' is not signed by the identity"):
         circle.members["site0"].agree(keys(circle), circle.identities)

@@ -19,6 +19,9 @@ from jaxtyping import Float, UInt64
 from consortia.errors import InputError
 
 FRACTION, VALUE_BITS, COUNT_BITS = 37, 104, 8
+BYTES = 16
+"""Length of an integer."""
+
 MOST_SITES = 2**COUNT_BITS - 1
 
 Integers = UInt64[np.ndarray, "n 2"]

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import re
 import struct
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -29,6 +30,7 @@ import numpy as np
 from jaxtyping import Float
 
 from consortia.engines.flower import fixed_point
+from consortia.engines.flower.envelope import EnvelopeError
 from consortia.engines.flower.fixed_point import Integers
 from consortia.errors import MissingExtraError, PolicyError
 
@@ -37,6 +39,16 @@ MINIMUM_SITES = 3
 
 PURPOSE = b"consortia secure sums 1"
 """Prefix of what is signed and derived, which fits nothing else."""
+
+
+MASKED = "masked"
+"""Name of the one array of an answer that is masked."""
+
+SUM_KEYS = "sum keys"
+"""Plain value of a message: of an agreement the key of a site, of a question those of all."""
+
+
+PUBLIC_BYTES, SIGNATURE_BYTES = 32, 64
 
 
 class Key(NamedTuple):
@@ -154,6 +166,39 @@ class SumMember:
         key = hkdf.HKDF(hashes.SHA256(), 32, salt=self._roster, info=info).derive(shared)
         stream = Cipher(algorithms.ChaCha20(key, bytes(16)), None).encryptor()
         return np.frombuffer(stream.update(bytes(16 * count)), "<u8").reshape(count, 2)
+
+
+def plain_key(key: Key) -> list[str]:
+    """Return a key as plain values."""
+    return [part.hex() for part in key]
+
+
+def key_of(value: Any) -> Key:
+    """Return the key that plain values are.
+
+    Raises:
+        EnvelopeError: they are none.
+    """
+    if isinstance(value, list) and len(value) == 2:
+        public, signature = value
+        if _is_hex(public, PUBLIC_BYTES) and _is_hex(signature, SIGNATURE_BYTES):
+            return Key(bytes.fromhex(public), bytes.fromhex(signature))
+    raise EnvelopeError("a key of a site is not a public key and its signature")
+
+
+def keys_of(value: Any) -> dict[str, Key]:
+    """Return the keys of all sites that plain values are.
+
+    Raises:
+        EnvelopeError: they are none.
+    """
+    if not isinstance(value, dict):
+        raise EnvelopeError("the keys of the sites are not a table by their names")
+    return {name: key_of(one) for name, one in value.items()}
+
+
+def _is_hex(value: Any, count: int) -> bool:
+    return isinstance(value, str) and re.fullmatch(f"[0-9a-f]{{{2 * count}}}", value) is not None
 
 
 def _signed(session: bytes, name: str, public: bytes) -> bytes:

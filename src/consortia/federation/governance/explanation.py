@@ -6,7 +6,7 @@ import inspect
 from typing import TYPE_CHECKING, Any
 
 from consortia.diagnostics.site_sums import LEFT_OUT
-from consortia.federation.governance.terms import StudyTerms
+from consortia.federation.governance.terms import MASKED, PLAIN, StudyTerms
 from consortia.run.verification import EXACT
 
 if TYPE_CHECKING:
@@ -31,6 +31,15 @@ SENT = {
     "query": "At each question of the server, one of these answers.",
 }
 """Each kind of message in one sentence."""
+
+SUMS = {
+    MASKED: "Each answer leaves you masked: the server learns the sum over all sites and not "
+    "yours, unless all other sites help it. Many sums can still tell rows, though not whose they "
+    "are. Your policy needs the keys of all sites for it (consortia site key).",
+    PLAIN: "The server sees each answer of your site by itself. Recommended: ask for the study "
+    "without run.secure_sums = false, with which it learns the sum over all sites alone.",
+}
+"""What becomes of answers that are sums, as of the study's terms."""
 
 AFTER = {
     EXACT: "with which the draws are compared",
@@ -202,6 +211,7 @@ def _of_a_patient(
             "Before each answer your site measures, on its own rows, how many of them all answers "
             "so far settle, and refuses where they are more than the policy permits (proposed: 0)."
         )
+    found += [SUMS[one] for one in dict.fromkeys(one.sums for one in terms.every) if one]
     if terms.sites == 2:
         found.append(
             "There are two sites: the other one can compute your messages from its own and the "

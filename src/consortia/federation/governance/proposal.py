@@ -13,7 +13,13 @@ from consortia.federation.governance.policy import (
     MINIMUM_ROWS_CHANGED,
     TWO_SITES,
 )
-from consortia.federation.governance.terms import BEFORE_PHASES, KINDS, StudyTerms
+from consortia.federation.governance.terms import (
+    BEFORE_PHASES,
+    KINDS,
+    MASKED,
+    PLAIN,
+    StudyTerms,
+)
 
 PARAMETERS_PER_ROW, RUNS = 0.33, 3
 """Of a proposal. A third of a parameter a row is what DataSHIELD permits, too."""
@@ -38,6 +44,28 @@ two_sites = true
 """
 
 
+KEYS = """
+# Public keys of coordinator and sites, which sign all that they send. Of answers the server learns
+# the sum over these sites. Compare each key with its owner, by telephone.
+{keys}"""
+
+NO_KEYS = """
+# NEEDED: public keys of the coordinator and of all sites, as `consortia site key` prints them
+# (`consortia site check --identities FILE` writes them here). They sign all that they send, and of
+# answers the server learns the sum over these sites. Without them nothing is answered.
+# coordinator = "..."
+# [identities]
+# SITE = "..."
+"""
+
+SEEN = """\
+# The study says run.secure_sums = false: the server sees the answers of this site by themselves.
+# RECOMMENDED: ask for the study without that line, and then remove this one.
+secure_sums = false
+
+"""
+
+
 def proposed(
     terms: StudyTerms,
     app: str | None = None,
@@ -46,6 +74,7 @@ def proposed(
     two_sites: bool = False,
     numbers: int | None = None,
     per_value: float | None = None,
+    keys: str = "",
 ) -> str:
     """Return the text of a ``site-policy.toml`` that permits a study and nothing else.
 
@@ -56,6 +85,7 @@ def proposed(
         two_sites: a study of two sites is agreed to.
         numbers: most that depend on rows in the messages of a run, where the site's file was read.
         per_value: the same of a run of each study, for each value that the file holds.
+        keys: lines with the public keys of all.
 
     Raises:
         InputError: the study has two sites, and that was not agreed to.
@@ -78,6 +108,10 @@ def proposed(
     kinds = "\n".join(f"#   {kind}: {KINDS[kind]}" for kind in terms.leaving)
     names = ", ".join(f'"{kind}"' for kind in terms.leaving)
     agreed = AGREED if terms.sites == 2 else ""
+    agreed += SEEN if any(one.sums == PLAIN for one in every) else ""
+    known = KEYS.format(keys=keys) if keys else ""
+    if not keys and any(one.sums == MASKED for one in every):
+        known = NO_KEYS
     several = any(one.usual is not None for one in every)
     usual = f", {LEEWAY} times those of a usual run" if several else ""
     return f"""\
@@ -132,7 +166,7 @@ messages = [{names}]
 # maximum_points = {chains}        # positions in a message
 # minimum_batch = 32         # rows of a minibatch
 # [noise]                    # least gradient_noise, temperature, private_momentum
-"""
+{known}"""
 
 
 def _settled(every: tuple[StudyTerms, ...]) -> str:
