@@ -13,7 +13,7 @@ from jaxtyping import Array, Float
 
 from consortia.core.contract import Phase, Sum
 from consortia.core.prior import prior_scale
-from consortia.core.queries import Conversation, Query, SiteFunction
+from consortia.core.queries import LEEWAY, Conversation, Query, SiteFunction
 from consortia.core.target import Target
 from consortia.data.sites import Sites
 from consortia.engines.flower import fixed_point, nonfinite
@@ -37,6 +37,12 @@ FARTHEST = 16.0
 """Prior standard deviations beyond which sites are not asked: a policy that is proposed refuses
 middles of points beyond 10, and of points that show tails counts half the distance."""
 
+
+ENDS = (
+    "sites with the policy that is proposed answer {count} messages. A run that needs more, "
+    "such as one whose draws are left to chains (at most {most}), ends there without a result: "
+    "give it a larger maximum_messages at every site."
+)
 
 SUMS = (
     "secure sums: of all answers the server learns the sum over the {sites} sites, unless all "
@@ -79,12 +85,18 @@ class FlowerPanel(Panel):
 
     @property
     def notes(self) -> tuple[str, ...]:  # type: ignore[override]
-        """Return what sums that nobody can take apart hide, and what they give up."""
-        if not self._channel.masking:
+        """Return when sites' policies end a run, and what secure sums hide and give up."""
+        if not self._channel.private:
             return ()
+        most = min(
+            LEEWAY * self.method.usual_messages(self.target.dimension), self.method.most_messages
+        )
+        ends = ENDS.format(count=most, most=self.method.most_messages)
+        if not self._channel.masking:
+            return (ends,)
         plain = [name for name, one in self.method.functions.items() if not one.summed]
         beside = f" Sent plainly by each site: {', '.join(plain)}." if plain else ""
-        return (SUMS.format(sites=len(self.names)) + beside,)
+        return ends, SUMS.format(sites=len(self.names)) + beside
 
     def bytes_of_number(self, function: SiteFunction) -> int:
         """Return the bytes of a number in a site's answer, more of one that is masked."""

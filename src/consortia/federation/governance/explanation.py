@@ -6,6 +6,7 @@ import inspect
 from typing import TYPE_CHECKING, Any
 
 from consortia.diagnostics.site_sums import LEFT_OUT
+from consortia.federation.governance.proposal import proposed_messages
 from consortia.federation.governance.terms import MASKED, PLAIN, StudyTerms
 from consortia.run.verification import EXACT
 
@@ -168,7 +169,9 @@ def _length(study: Study, terms: StudyTerms) -> str:
     if terms.usual is not None:
         return (
             f"{terms.chains} chains side by side: your site sends {terms.usual:,} messages as a "
-            f"rule, and at most {terms.exchanges:,}."
+            f"rule, and at most {terms.exchanges:,}. Under the policy that is proposed a run ends "
+            f"after {proposed_messages(terms):,}, also one that then has no result yet: its "
+            "coordinator may ask you for more."
         )
     warmup = f", {run.warmup} of them to warm up" if run.warmup else ""
     return (

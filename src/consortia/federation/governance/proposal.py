@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from consortia.core.queries import LEEWAY
 from consortia.errors import InputError
 from consortia.federation.governance.policy import (
     MAXIMUM_POSITION,
@@ -23,9 +24,6 @@ from consortia.federation.governance.terms import (
 
 PARAMETERS_PER_ROW, RUNS = 0.33, 3
 """Of a proposal. A third of a parameter a row is what DataSHIELD permits, too."""
-
-LEEWAY = 4
-"""Messages of a conversation that a proposal permits, in those of a usual run."""
 
 MINIMUM_ROWS = 50
 """Of a proposal. A statistic of fewer rows says much of each."""
@@ -57,6 +55,9 @@ NO_KEYS = """
 # [identities]
 # SITE = "..."
 """
+
+LONGER = """ A run that needs more ends there, without a result: it is for you
+# to say whether it may ask more."""
 
 SEEN = """\
 # The study says run.secure_sums = false: the server sees the answers of this site by themselves.
@@ -97,7 +98,7 @@ def proposed(
     models = ", ".join(dict.fromkeys(f'"{one.model}"' for one in every))
     algorithms = ", ".join(dict.fromkeys(f'"{one.algorithm}"' for one in every))
     rounds, chains = max(one.rounds for one in every), max(one.chains for one in every)
-    most = max(map(_messages, every))
+    most = max(map(proposed_messages, every))
     limit = "# maximum_numbers = 100_000  # give --data FILE to have this run's"
     if numbers is not None:
         limit = f"maximum_numbers = {numbers}"
@@ -114,6 +115,7 @@ def proposed(
         known = NO_KEYS
     several = any(one.usual is not None for one in every)
     usual = f", {LEEWAY} times those of a usual run" if several else ""
+    ends = LONGER if several else ""
     return f"""\
 # What this site permits. It is checked before data are read; what is not permitted is refused.
 
@@ -134,7 +136,7 @@ maximum_parameters_per_row = {PARAMETERS_PER_ROW}
 minimum_pattern_rows = {MINIMUM_PATTERN_ROWS}
 
 # Questions of a run that are answered{usual}; each counts once however
-# often it is sent. And runs in the ledger, interrupted ones included.
+# often it is sent.{ends} And runs in the ledger, interrupted ones included.
 maximum_messages = {most}
 maximum_runs = {RUNS * len(every)}
 
@@ -192,7 +194,7 @@ def _rounded_up(value: float) -> float:
     return float(f"{math.ceil(value / unit) * unit:.6g}")
 
 
-def _messages(terms: StudyTerms) -> int:
+def proposed_messages(terms: StudyTerms) -> int:
     """Return the messages that a proposal permits of a run."""
     if terms.usual is None:
         return terms.exchanges
