@@ -117,6 +117,7 @@ def test_the_server_learns_sums_and_every_message_is_signed(run: tuple[Network, 
             assert list(answer.arrays) == [MASKED]
         left = verify(network.folder / name / "ledger.jsonl")
         assert left.problem is None
+        assert tree.attrs["last_messages"][name] == left.entries[-1].sha256
         kinds = {one.kind for one in left.entries if one.event == "released"}
         assert kinds == {"description", "query"}
 

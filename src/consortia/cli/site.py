@@ -137,6 +137,10 @@ def ledger(
     head: Annotated[
         str | None, typer.Option(help="A head that was noted before: must be in the ledger.")
     ] = None,
+    message: Annotated[
+        str | None,
+        typer.Option(help="SHA-256 of a message, as last_messages of a run's record has it."),
+    ] = None,
     lines: Annotated[int, typer.Option(min=0, help="How many of the last lines to show.")] = 20,
     as_json: Json = False,
 ) -> None:
@@ -159,6 +163,11 @@ def ledger(
             raise LedgerError(
                 f"{path}: no line has the hash {head}: lines were removed from the end, or the "
                 "ledger was written anew."
+            )
+        if message is not None and message not in {entry.sha256 for entry in found.entries}:
+            raise LedgerError(
+                f"{path}: no line is of the message {message}, which the server has: an older copy "
+                "of the ledger was put back, or it was written anew."
             )
         if as_json:
             return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -102,6 +103,7 @@ class RequestChannel:
         sum_keys: of each site its key of the session, by name, as it has agreed to the run.
         rejected: replies that were not used.
         received: of each node the messages and bytes that came from it, used or not.
+        last: of each node the SHA-256 of the last of them, which is in its site's ledger.
         messages: requests that were answered, and ``seconds`` what the slowest of each took.
         since: when each site was asked that has not answered yet, by `time.monotonic`.
         took: seconds that the last answer of each site took.
@@ -127,6 +129,7 @@ class RequestChannel:
         self.keys = keys
         self.rejected = Rejected()
         self.received: dict[int, tuple[int, int]] = {}
+        self.last: dict[int, str] = {}
         self.messages, self.seconds = 0, 0.0
         self.since: dict[int, float] = {}
         self.took: dict[int, float] = {}
@@ -151,10 +154,11 @@ class RequestChannel:
         )
 
     def count(self, arrival: Arrival) -> None:
-        """Count what came, whatever it is, in ``received``."""
+        """Count what came, whatever it is, in ``received`` and ``last``."""
         if arrival.payload is not None:
             messages, size = self.received.get(arrival.sender, (0, 0))
             self.received[arrival.sender] = (messages + 1, size + len(arrival.payload))
+            self.last[arrival.sender] = hashlib.sha256(arrival.payload).hexdigest()
 
     def ask(
         self,
