@@ -133,6 +133,5 @@ def test_nothing_wrong_is_accepted_and_no_question_answered_twice_with_other_bit
                 bits.setdefault(question_of(request).digest, set()).add(left)
         assert bits
         assert all(len(one) == 1 for one in bits.values())
-    print(network.kills, network.ends)
-    assert len(network.kills) == KILLS
+    assert len(network.kills) == KILLS, (network.kills, network.ends)
     assert all(decode(body_of(a)).run == decode(body_of(b)).run for a, b in network.seen["north"])

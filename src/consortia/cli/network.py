@@ -74,6 +74,7 @@ def node(
 ) -> None:
     """Take part in studies: start Flower's SuperNode, for the apps that the policy approves."""
     with reported(False):
+        from consortia.engines.flower.identities import site_ring
         from consortia.federation.commands import environment, supernode_command
         from consortia.federation.reaching import check_superlink
         from consortia.federation.supernode import SWITCH
@@ -81,6 +82,7 @@ def node(
         folder = folder.resolve()
         name = data.stem if site is None else site
         policy = _checked(folder, data)
+        site_ring(folder, name, policy.coordinator, policy.identities)
         silent = check_superlink(superlink, folder / "ca.crt")
         if silent is not None:
             typer.echo(f"warning: {silent}; trying on", err=True)

@@ -185,9 +185,11 @@ def _of_a_patient(
 ) -> list[str]:
     """Return what could be learned of one patient."""
     parameters: dict[str, Any] = dict(terms.parameters)
+    alone = any(one.sums != MASKED for one in terms.every)
     found = [
-        "No row leaves you, but all that leaves is computed from your rows, and the server sees "
-        "all of it. What a row has in common with few others, or with none, is what shows."
+        "No row leaves you, but all that leaves is computed from your rows"
+        + (", and the server sees all of it. " if alone else ". ")
+        + "What a row has in common with few others, or with none, is what shows."
     ]
     noise = float(parameters.get("gradient_noise") or 0)
     private = parameters.get("momentum_correlation")
