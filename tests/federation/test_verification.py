@@ -14,6 +14,7 @@ from parity import flower_study
 from parity.comparing import assert_same_run
 
 import consortia
+from consortia.engines.flower.identities import made_keys
 from consortia.engines.flower.transport import InProcess
 from consortia.errors import SiteRefusedError
 from consortia.federation import app
@@ -36,14 +37,15 @@ def written(folder: Path) -> Path:
 def network(path: Path, folder: Path, terms: StudyTerms) -> InProcess:
     """Sites with a policy that permits what these terms say."""
 
+    keys = made_keys(folder / "server", {name: folder / name for name in flower_study.NAMES})
+
     def site(name: str) -> Any:
         node = {
             "site": name,
             "data": str(next(path.parent.glob(f"{name}.*"))),
             "folder": str(folder / name),
         }
-        (folder / name).mkdir(parents=True)
-        text = proposed(terms, rows=1)  # of thirty rows the first answer settles one
+        text = proposed(terms, rows=1, keys=keys)  # of thirty rows the first answer settles one
         text = text.replace("maximum_settled_rows = 0", "maximum_settled_rows = 30")
         (folder / name / app.POLICY).write_text(text)
         return lambda message: app.answer(path, message, node, {"x64": True})
@@ -52,7 +54,8 @@ def network(path: Path, folder: Path, terms: StudyTerms) -> InProcess:
 
 
 def config(folder: Path) -> dict[str, Any]:
-    return {"output": str(folder / "run"), "origin": "", "x64": True}
+    keys = str(folder / "server")
+    return {"output": str(folder / "run"), "origin": "", "x64": True, "keys": keys}
 
 
 def without(study: Study) -> StudyTerms:

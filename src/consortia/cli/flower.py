@@ -50,6 +50,7 @@ minimum-sites = 0      # with "go on": so many sites make an average
 maximum-position = 20.0  # of a site's message, in prior sds; beyond it the run ends, the site named
 maximum-step = 20.0    # likewise, of how far a site moves a chain in a round
 x64 = {x64}            # numbers of 64 bits, at the server and all sites
+keys = ""              # folder of the coordinator: identity-key and identities.toml
 origin = ""            # in a simulation: the folder where the study's data files are
 """
 

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 PORT = 9092
 NODE_PORT = 9094
 POLICY = "site-policy.toml"
+KEYS = "coordinator"
+"""Folder of the coordinator's key."""
 
 
 def certificates(
@@ -72,6 +74,7 @@ def node(
 ) -> None:
     """Take part in studies: start Flower's SuperNode, for the apps that the policy approves."""
     with reported(False):
+        from consortia.engines.flower.identities import site_ring
         from consortia.federation.commands import environment, supernode_command
         from consortia.federation.reaching import check_superlink
         from consortia.federation.supernode import SWITCH
@@ -79,6 +82,7 @@ def node(
         folder = folder.resolve()
         name = data.stem if site is None else site
         policy = _checked(folder, data)
+        site_ring(folder, name, policy.coordinator, policy.identities)
         silent = check_superlink(superlink, folder / "ca.crt")
         if silent is not None:
             typer.echo(f"warning: {silent}; trying on", err=True)
@@ -135,6 +139,7 @@ def loopback(
 
 def prepared_sites(app: Path, data: Path, place: Path, rows: int) -> list[Node]:
     """Make a folder for each site of an app's study, with a policy that permits nothing else."""
+    from consortia.engines.flower.identities import made_keys
     from consortia.errors import InputError
     from consortia.federation.bundle import app_hash, study_of
     from consortia.federation.governance import terms_of
@@ -148,20 +153,25 @@ def prepared_sites(app: Path, data: Path, place: Path, rows: int) -> list[Node]:
         terms, hashed = terms_of(study), app_hash(app)
     if study.data.files is None:
         raise InputError("the study needs data.files, one a site, to be run between sites.")
-    nodes = []
-    for name, file in zip(names_of(study.data.files), study.data.files, strict=True):
+    nodes, names = [], names_of(study.data.files)
+    for name, file in zip(names, study.data.files, strict=True):
         if not (data / file).is_file():
             raise InputError(f"{data / file}: there is no such file, which is the site {name!r}.")
+    keys = made_keys(place / KEYS, {name: place / "sites" / name for name in names})
+    for name, file in zip(names, study.data.files, strict=True):
         site = place / "sites" / name
-        site.mkdir(parents=True)
-        (site / POLICY).write_text(proposed(terms, hashed, rows, two_sites=True), encoding="utf-8")
+        text = proposed(terms, hashed, rows, two_sites=True, keys=keys)
+        (site / POLICY).write_text(text, encoding="utf-8")
         config = _node_config(site.resolve(), data / file, name)
         nodes.append(Node(name, config, (hashed,)))
     return nodes
 
 
 def _run(network: Loopback, app: Path, place: Path) -> str:
-    config = {"output": str((place / "run").resolve())}
+    config = {
+        "output": str((place / "run").resolve()),
+        "keys": str((place / KEYS).resolve()),
+    }
     return network.run(app, config=config, show=typer.echo)
 
 

@@ -1,4 +1,4 @@
-"""``consortia site check | rehearse | ledger``: what a site permits, what it risks, what left."""
+"""``consortia site check | key | rehearse | ledger``: what a site permits, risks, and has sent."""
 
 from __future__ import annotations
 
@@ -49,6 +49,12 @@ def check(
         Path | None,
         typer.Option(metavar="FILE", help="The rows of the site, to be counted; nothing leaves."),
     ] = None,
+    identities: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Public keys of coordinator and sites, for the policy proposed."
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Validate a policy; say in sentences what a study wants, and whether the policy permits it.
@@ -57,6 +63,7 @@ def check(
     the terminal's error output, so that the policy can be written to a file).
     """
     with reported(as_json):
+        from consortia.engines.flower.identities import lines_in
         from consortia.errors import InputError, PolicyError, warn
         from consortia.federation.governance import load_policy
         from consortia.federation.governance.proposal import proposed
@@ -75,10 +82,13 @@ def check(
         if found is None:
             if not as_json:
                 _show(terms, of_app, told, err=True)
+            if identities is not None:
+                limits["keys"] = lines_in(identities)
             typer.echo(proposed(terms, of_app, two_sites=two_sites, **limits), nl=False)
             return
         try:
             found.permits(terms, of_app)
+            found.check_keys(terms)
         except PolicyError as error:
             if as_json:
                 answer = {"app": of_app, "permitted": False, "rules": error.rules}
@@ -94,11 +104,42 @@ def check(
 
 
 @site.command()
+def key(
+    folder: Annotated[
+        Path, typer.Argument(metavar="FOLDER", help="Of the site, or of the coordinator.")
+    ],
+    name: Annotated[
+        str | None, typer.Option("--site", help="The site's name in studies; by default FOLDER's.")
+    ] = None,
+    coordinator: Annotated[
+        bool, typer.Option("--coordinator", help="The key is that of the coordinator.")
+    ] = False,
+) -> None:
+    """Make the key by which others know a site or the coordinator; print the line for policies."""
+    with reported(False):
+        from consortia.engines.flower.identities import COORDINATOR, FILE, RING, make_identity
+
+        public = make_identity(folder).hex()
+        own = folder.resolve().name if name is None else name
+        typer.echo(f"{folder / FILE}: stays there; whoever has it can speak for {own}")
+        if coordinator:
+            typer.echo(f"For every policy, and {folder / RING} (above [identities]):")
+            typer.echo(f'{COORDINATOR} = "{public}"')
+        else:
+            typer.echo("For every policy, and the coordinator's file (below [identities]):")
+            typer.echo(f'"{own}" = "{public}"')
+
+
+@site.command()
 def ledger(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The ledger, or its folder.")],
     run: Annotated[str | None, typer.Option(help="Show this run only.")] = None,
     head: Annotated[
         str | None, typer.Option(help="A head that was noted before: must be in the ledger.")
+    ] = None,
+    message: Annotated[
+        str | None,
+        typer.Option(help="SHA-256 of a message, as last_messages of a run's record has it."),
     ] = None,
     lines: Annotated[int, typer.Option(min=0, help="How many of the last lines to show.")] = 20,
     as_json: Json = False,
@@ -122,6 +163,11 @@ def ledger(
             raise LedgerError(
                 f"{path}: no line has the hash {head}: lines were removed from the end, or the "
                 "ledger was written anew."
+            )
+        if message is not None and message not in {entry.sha256 for entry in found.entries}:
+            raise LedgerError(
+                f"{path}: no line is of the message {message}, which the server has: an older copy "
+                "of the ledger was put back, or it was written anew."
             )
         if as_json:
             return

@@ -29,6 +29,9 @@ from jaxtyping import Float, Int
 from consortia.core.contract import Algorithm, Array, Disclosure, Evaluation, Fault, Method, Site
 from consortia.core.target import Target, in_jax_width
 
+LEEWAY = 4
+"""Messages that a site's policy permits as it is proposed, in those of a usual run."""
+
 Arrays = Mapping[str, np.ndarray]
 Reply = Mapping[str, Array]
 

@@ -146,6 +146,10 @@ class Panel(ABC):
             self._completed = query.arrays, in_width(function.complete(query.arrays))
         return self._completed[1]
 
+    def bytes_of_number(self, function: SiteFunction) -> int:
+        """Return the bytes of a number in a site's answer."""
+        return self.target.dtype.itemsize
+
     def points(self, query: Query) -> int:
         """Return at how many points each site evaluates its rows for a query."""
         return evaluated_points(self.function(query), self.completed(query))

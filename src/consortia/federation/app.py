@@ -20,13 +20,20 @@ from consortia.engines.flower.asking import REFUSAL, REQUEST
 from consortia.engines.flower.engine import FlowerEngine
 from consortia.engines.flower.envelope import Envelope, EnvelopeError, decode, digest_of_any
 from consortia.engines.flower.files import identity_of
+from consortia.engines.flower.identities import (
+    RING,
+    KeyRing,
+    body_of,
+    coordinator_ring,
+    site_ring,
+)
 from consortia.engines.flower.plausible import MAXIMUM_POSITION, MAXIMUM_STEP
 from consortia.engines.flower.questions import Place, Question
 from consortia.engines.flower.runtime import Job
 from consortia.engines.flower.settled import Statement
 from consortia.engines.flower.site import AGREEMENT, DESCRIPTION, FlowerSite, Gate
 from consortia.engines.flower.stages import check_method
-from consortia.engines.flower.transport import Transport
+from consortia.engines.flower.transport import DEPLOYED, Transport
 from consortia.errors import InputError, PolicyError
 from consortia.run.verification import Verification
 from consortia.study.build import Study, load_study
@@ -64,7 +71,7 @@ def serve(path: Path, transport: Transport, config: Config) -> None:
     Args:
         path: the study file.
         transport: carries the messages.
-        config: ``output``, ``origin``, ``deadline``, ``resend``, ``join-deadline``,
+        config: ``output``, ``origin``, ``keys``, ``deadline``, ``resend``, ``join-deadline``,
             ``on-missing``, ``minimum-sites``, ``maximum-position``, ``maximum-step``, ``x64``, as
             in the app's pyproject.toml.
 
@@ -86,6 +93,7 @@ def serve(path: Path, transport: Transport, config: Config) -> None:
     )
     from consortia.diagnostics.site_sums import told_by_sites
     from consortia.federation.governance import terms_of
+    from consortia.federation.governance.terms import MASKED
     from consortia.report.run_report import VERIFICATION
     from consortia.store.runs import holds_run, read_record
 
@@ -107,6 +115,15 @@ def serve(path: Path, transport: Transport, config: Config) -> None:
         print(f"{directory} is finished; another run needs another output.", flush=True)
         return
     origin = _origin(config)
+    keys = str(config.get("keys") or "")
+    ring = coordinator_ring(Path(keys).expanduser()) if keys else None
+    if ring is None and transport.kind == DEPLOYED and terms_of(study).sums == MASKED:
+        raise InputError(
+            "the study's answers leave the sites as secure sums, which needs keys: make the "
+            "coordinator's with `consortia site key FOLDER --coordinator`, list it and those of "
+            f"all sites in FOLDER/{RING}, and give the run keys = FOLDER. Or the study says "
+            "run.secure_sums = false, where every site's policy permits that."
+        )
     minimum = int(config.get("minimum-sites", 0)) or None
 
     def over(asked: Study) -> FlowerEngine:
@@ -119,6 +136,7 @@ def serve(path: Path, transport: Transport, config: Config) -> None:
             on_missing=str(config.get("on-missing", "stop")),
             minimum_sites=minimum,
             study=terms_of(asked).study,
+            keys=ring,
             maximum_position=float(config.get("maximum-position", MAXIMUM_POSITION)),
             maximum_step=float(config.get("maximum-step", MAXIMUM_STEP)),
         )
@@ -255,7 +273,7 @@ def answer(path: Path, message: bytes, node: Config, config: Config) -> bytes:
         run = _envelope_of(message, "run")
 
         def wrap(reason: str) -> bytes:
-            values = {REQUEST: digest_of_any(message), "reason": reason}
+            values = {REQUEST: digest_of_any(body_of(message)), "reason": reason}
             return Envelope(REFUSAL, run, name, "", (), values).encode()
 
         return _refusal(folder, name, error, identity_of(run), wrap)
@@ -263,7 +281,7 @@ def answer(path: Path, message: bytes, node: Config, config: Config) -> bytes:
 
 def _envelope_of(message: bytes, part: Literal["run", "study"]) -> str:
     try:
-        envelope = decode(message)
+        envelope = decode(body_of(message))
     except EnvelopeError:
         return ""
     return envelope.run if part == "run" else envelope.study
@@ -276,7 +294,12 @@ def sites_of(path: Path, node: Config, config: Config) -> tuple[FlowerSite, ...]
 
 
 def site_of(
-    study: Study, node: Config, config: Config, *, private: bool | None = None
+    study: Study,
+    node: Config,
+    config: Config,
+    *,
+    private: bool | None = None,
+    apart: bool = False,
 ) -> FlowerSite:
     """Return the site of a node.
 
@@ -286,8 +309,11 @@ def site_of(
         config: of the run.
         private: what the phases declare as private comes from a secret of the site, not from the
             study's seed; by default between institutions, and not in a simulation.
+        apart: nothing is signed or masked, whatever study and policy say: for a rehearsal, of what
+            is left where all other sites help the server.
     """
     from consortia.federation.governance import terms_of
+    from consortia.federation.governance.terms import MASKED
 
     simulated = "site" not in node
     compute_inline()
@@ -323,6 +349,15 @@ def site_of(
 
         return 1 if simulated else load_policy(_policy(folder, node)).minimum_level_rows
 
+    def keys() -> KeyRing | None:
+        from consortia.federation.governance.policy import load_policy
+
+        if simulated or apart:
+            return None
+        policy = load_policy(_policy(folder, node))
+        policy.check_keys(terms)
+        return site_ring(folder, name, policy.coordinator, policy.identities)
+
     def build(engine: Engine) -> Job:
         built = study.build(engine, data_folder=origin, own=own, least=least())
         run = study.run
@@ -346,6 +381,8 @@ def site_of(
         lambda error, run, wrap: _refusal(folder, name, error, run, wrap),
         private=not simulated if private is None else private,
         digests=None if simulated else digests,
+        keys=keys,
+        sums=terms.sums == MASKED and not (simulated or apart),
     )
 
 
@@ -446,6 +483,9 @@ class Simulated:
 
     def settled(self, statement: Statement | None) -> None:
         """Any rows may be."""
+
+    def before_masks(self, arrays: Mapping[str, Any]) -> None:
+        """Any numbers may leave."""
 
     def release(
         self,

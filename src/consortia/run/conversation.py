@@ -254,7 +254,7 @@ class AnswerSource:
         points, sites = self.panel.points(query), len(self.panel.names)
         self.messages.append({"for": query.purpose, "points": points})
         copies = sites if self.panel.function(query).summed else 1
-        width = self.panel.target.dtype.itemsize
+        width = self.panel.bytes_of_number(self.panel.function(query))
         up = sum(values.size for values in answer.values()) * width * copies
         down = sum(values.nbytes for values in query.arrays.values()) * sites
         self.sent = self.sent[0] + up, self.sent[1] + down

@@ -152,7 +152,9 @@ class Study(Table):
     @property
     def run_options(self) -> dict[str, Any]:
         """The arguments of `consortia.sample` that ``[run]`` gives."""
-        return self.run.model_dump(exclude={"predict", "precondition", "verify", "loo"})
+        return self.run.model_dump(
+            exclude={"predict", "precondition", "verify", "loo", "secure_sums"}
+        )
 
     @property
     def verification(self) -> Study | None:

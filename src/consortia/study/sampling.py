@@ -74,6 +74,12 @@ class Run(Table):
         "WAIC), and the posterior without each site, as `consortia run --loo` does; over Flower "
         "that is a study of its own, which each site's policy permits or not",
     )
+    secure_sums: bool | None = Field(
+        None,
+        description="over Flower with three sites or more, answers that are sums leave a site "
+        "masked, so that the server learns the sum over the sites alone. false: it sees those of "
+        "each site, where every site's policy permits that",
+    )
     bias_target: list[float] | None = Field(
         None,
         min_length=2,

@@ -64,6 +64,7 @@ BROKEN: dict[str, dict[str, Any]] = {
     "messages": {"messages": ("description", "moments", "round")},
     "maximum_rounds": {"rounds": 101},
     "own_levels": {"own_levels": True},
+    "secure_sums": {"sums": "plain"},
     "minimum_batch": {"parameters": TERMS.parameters | {"batch_size": 15}},
     "maximum_chains": {"chains": 5},
     "two_sites": {"sites": 2},
@@ -119,6 +120,7 @@ def test_every_key_of_a_policy_is_tried_here_or_at_the_gate() -> None:
         "minimum_level_rows",
     }  # the latter where facts are made
     of_gate |= {"maximum_position", "maximum_step", "maximum_answers", "maximum_refusals"}
+    of_gate |= {"coordinator", "identities"}  # where messages are read
     tried = {rule for rule in BROKEN if "." not in rule} | of_gate
     assert set(Policy.model_fields) - {"noise"} == tried
     assert {f"noise.{name}" for name in Noise.model_fields} <= BROKEN.keys()

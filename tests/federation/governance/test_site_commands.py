@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 import zipfile
 from pathlib import Path
 
 import pytest
+from federation.hospitals import HOSPITALS, NAMES, study
 from typer.testing import CliRunner, Result
 
 from consortia.cli.commands import app
+from consortia.engines.flower.identities import coordinator_ring
 from consortia.federation.bundle import app_hash, study_of
-from consortia.federation.governance import Ledger, verify
+from consortia.federation.governance import Ledger, load_policy, verify
 from consortia.federation.governance.ledger import WITNESS
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -197,9 +200,12 @@ def test_ledger_names_the_changed_line_and_ends_with_its_own_code(ledger: Path) 
 
 
 def test_a_head_that_was_noted_before_is_looked_for(ledger: Path, tmp_path: Path) -> None:
-    noted = verify(ledger).head
+    noted, sent = verify(ledger).head, verify(ledger).entries[-1].sha256
     Ledger(ledger).append("released", run="2", site="s", kind="round", round=9, payload=b"1")
-    assert command("ledger", ledger, "--head", noted).exit_code == 0
+    assert command("ledger", ledger, "--head", noted, "--message", sent).exit_code == 0
+    older = command("ledger", ledger, "--message", "0" * 64)
+    assert older.exit_code == 10
+    assert "an older copy of the ledger was put back" in older.output
     ledger.unlink()
     Path(f"{ledger}.head").unlink()
     (ledger.parent / WITNESS).unlink()
@@ -207,6 +213,32 @@ def test_a_head_that_was_noted_before_is_looked_for(ledger: Path, tmp_path: Path
     rewritten = command("ledger", ledger, "--head", noted)
     assert rewritten.exit_code == 10
     assert "written anew" in rewritten.output
+
+
+def test_keys_are_made_and_stand_in_the_policy_that_check_proposes(tmp_path: Path) -> None:
+    path, lines = tmp_path / "study.toml", []
+    path.write_text(study('name = "few_rounds"'))
+    for name in NAMES:
+        shutil.copy(HOSPITALS / f"{name}.csv", tmp_path)
+        lines.append(command("key", tmp_path / name).output.splitlines()[-1])
+    own = command("key", tmp_path / "server", "--coordinator").output.splitlines()[-1]
+    assert command("key", tmp_path / "north").exit_code == 2  # it is there already
+    bare = command("check", "--study", path)
+    assert "NEEDED: public keys of the coordinator and of all sites" in bare.stdout
+    without = tmp_path / "without.toml"
+    without.write_text(bare.stdout)
+    refused = command("check", without, "--study", path)
+    assert refused.exit_code == 9
+    assert "each makes its own with `consortia site key`" in " ".join(refused.output.split())
+    known = tmp_path / "server" / "identities.toml"
+    known.write_text("\n".join([own, "[identities]", *lines]))
+    proposal = tmp_path / "policy.toml"
+    proposal.write_text(command("check", "--study", path, "--identities", known).stdout)
+    assert command("check", proposal, "--study", path).exit_code == 0
+    policy, ring = load_policy(proposal), coordinator_ring(tmp_path / "server")
+    assert policy.coordinator == ring.coordinator.hex()
+    assert policy.identities == {name: key.hex() for name, key in ring.sites.items()}
+    assert set(policy.identities) == set(NAMES)
 
 
 def test_an_absent_ledger_is_named(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from consortia.core.target import Target
 from consortia.engines.flower import nonfinite
 from consortia.engines.flower.asking import RequestChannel
 from consortia.engines.flower.envelope import Envelope, EnvelopeError
+from consortia.engines.flower.secure_sums import SUM_KEYS, key_of
 from consortia.engines.flower.site import AGREEMENT
 from consortia.engines.flower.stages import from_arrays
 
@@ -36,6 +37,8 @@ def agreed(
         found = {name: from_arrays(answer.arrays, like[name], name) for name in like}
         if found["potential"].max(initial=0) >= len(nonfinite.VALUES):
             raise EnvelopeError("a flag is none")
+        if SUM_KEYS in answer.values:
+            channel.sum_keys[channel.names[site]] = key_of(answer.values[SUM_KEYS])
         return found
 
     arrays = {"positions": np.asarray(positions)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -11,6 +12,15 @@ from consortia.core.printable import printable
 from consortia.data.facts import SiteFacts
 from consortia.engines.flower.envelope import Envelope, EnvelopeError, decode, digest
 from consortia.engines.flower.errors import PHRASES
+from consortia.engines.flower.identities import (
+    TO_COORDINATOR,
+    TO_SITE,
+    KeyRing,
+    body_of,
+    is_signed,
+    signed,
+)
+from consortia.engines.flower.secure_sums import Key
 from consortia.engines.flower.transport import Arrival, Transport
 from consortia.errors import SiteMissingError, SiteRefusedError
 
@@ -83,13 +93,17 @@ class RequestChannel:
         study: fingerprint of the study.
         deadline: seconds that a site has for an answer.
         resend: seconds after which a request without an answer is sent again.
+        keys: of coordinator and sites, with which messages are signed; None: they are not.
 
     Attributes:
         node: node of each site, by its number.
         facts: of each site, as it has described itself.
         private: sites that draw what is private from secrets of their own.
+        masking: sites whose answers leave masked, so that only their sum is known.
+        sum_keys: of each site its key of the session, by name, as it has agreed to the run.
         rejected: replies that were not used.
         received: of each node the messages and bytes that came from it, used or not.
+        last: of each node the SHA-256 of the last of them, which is in its site's ledger.
         messages: requests that were answered, and ``seconds`` what the slowest of each took.
         since: when each site was asked that has not answered yet, by `time.monotonic`.
         took: seconds that the last answer of each site took.
@@ -103,14 +117,19 @@ class RequestChannel:
         study: str,
         deadline: float,
         resend: float,
+        keys: KeyRing | None = None,
     ) -> None:
         self.transport, self.names, self.run, self.study = transport, names, run, study
         self.deadline, self.resend = deadline, resend
         self.node: dict[int, int] = {}
         self.facts: dict[int, SiteFacts] = {}
         self.private: set[int] = set()
+        self.masking: set[int] = set()
+        self.sum_keys: dict[str, Key] = {}
+        self.keys = keys
         self.rejected = Rejected()
         self.received: dict[int, tuple[int, int]] = {}
+        self.last: dict[int, str] = {}
         self.messages, self.seconds = 0, 0.0
         self.since: dict[int, float] = {}
         self.took: dict[int, float] = {}
@@ -122,11 +141,24 @@ class RequestChannel:
         """Return a message of this run to a site."""
         return Envelope(kind, self.run, self.names[site], self.study, **more)
 
+    def sealed(self, body: bytes) -> bytes:
+        """Return a message to a site, signed where there are keys."""
+        return body if self.keys is None else signed(body, self.keys.private, TO_SITE)
+
+    def forged(self, message: bytes, site: str) -> str | None:
+        """Return why a message is not that of a site, by its signature; None where it may be."""
+        if self.keys is None or is_signed(message, self.keys.sites.get(site), TO_COORDINATOR):
+            return None
+        return (
+            f"it is not signed by the key that the coordinator has of {printable(site, most=60)!r}"
+        )
+
     def count(self, arrival: Arrival) -> None:
-        """Count what came, whatever it is, in ``received``."""
+        """Count what came, whatever it is, in ``received`` and ``last``."""
         if arrival.payload is not None:
             messages, size = self.received.get(arrival.sender, (0, 0))
             self.received[arrival.sender] = (messages + 1, size + len(arrival.payload))
+            self.last[arrival.sender] = hashlib.sha256(arrival.payload).hexdigest()
 
     def ask(
         self,
@@ -174,7 +206,7 @@ class RequestChannel:
                     due.append(site)
                     sent[site] = now
             if due:
-                leaving = [(self.node[site], bodies[site]) for site in due]
+                leaving = [(self.node[site], self.sealed(bodies[site])) for site in due]
                 names = self.transport.push(leaving, left)
                 self._open.update(zip(names, due, strict=True))
             if waiting is None:
@@ -230,11 +262,12 @@ class RequestChannel:
             self._reject(iteration, sender, f"forged: it answers for site {self.names[site]!r}")
             return None, None
         try:
-            answer = decode(arrival.payload)
+            answer = decode(body_of(arrival.payload))
         except EnvelopeError as error:
             self._reject(iteration, site, f"malformed: {error}")
             return site, None
-        problem = self._problem(answer, site, wanted, requests)
+        problem = self.forged(arrival.payload, self.names[site])
+        problem = problem or self._problem(answer, site, wanted, requests)
         if problem is not None:
             self._reject(iteration, site, problem)
             return site, None

@@ -120,12 +120,21 @@ class QueryRuntime(SiteWork):
         return min(function.noise.values(), default=0.0) / math.sqrt(len(self._job.sites))
 
     @functools.cached_property
+    def digest(self) -> str:
+        """The SHA-256 of the rows as the model takes them."""
+        site = self._arrays.site(0, self._number)
+        return digest.of_rows(jax.tree.map(np.asarray, site.data))
+
+    def summed(self, label: Label, request: Envelope) -> bool:
+        """Return True if the server needs the sum over the sites of these answers only."""
+        return self._function(label, request).summed
+
+    @functools.cached_property
     def _settled(self) -> Settled:
         """What was answered about the same values, in whichever run."""
         assert self._secret is not None
         site = self._arrays.site(0, self._number)
-        values = digest.of_rows(jax.tree.map(np.asarray, site.data))
-        named = hmac.new(self._secret, values.encode(), hashlib.sha256).hexdigest()
+        named = hmac.new(self._secret, self.digest.encode(), hashlib.sha256).hexdigest()
         path = self._files.folder.parent.parent / SETTLED / f"{named[:32]}.bin"
         return Settled(self._target, site, path, int(named[32:], 16))
 

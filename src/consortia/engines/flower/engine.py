@@ -26,13 +26,14 @@ from consortia.engines.contract import Engine
 from consortia.engines.flower.asking import RequestChannel
 from consortia.engines.flower.envelope import HEADER_BYTES
 from consortia.engines.flower.handshake import joined
+from consortia.engines.flower.identities import KeyRing
 from consortia.engines.flower.panel import FlowerPanel
 from consortia.engines.flower.plausible import MAXIMUM_POSITION, MAXIMUM_STEP
 from consortia.engines.flower.run import FlowerRun
 from consortia.engines.flower.stages import Stages, check_method
 from consortia.engines.local import LocalEngine, effort
 from consortia.engines.phases import Program, SiteArrays
-from consortia.errors import InputError
+from consortia.errors import InputError, SiteRefusedError
 
 MOST_FACTS = HEADER_BYTES - 2**14
 """Characters of the facts of all sites, which each site is sent."""
@@ -68,6 +69,8 @@ class FlowerEngine(Engine):
         run: identity of the run, by which the sites know their state again: 32 digits 0-9 and
             a-f; made when None.
         study: fingerprint of the study, the same at server and sites.
+        keys: of the coordinator and of all sites, with which messages are signed and verified;
+            None where sites' policies name none.
         maximum_position: farthest that a site's position may be from the prior's centre, in any
             parameter, in standard deviations of the prior. One site beyond it, or beyond a thousand
             times the median of the sites' gradients or moves, ends the run with
@@ -98,6 +101,7 @@ class FlowerEngine(Engine):
         join_deadline: float | None = None,
         run: str | None = None,
         study: str = "",
+        keys: KeyRing | None = None,
         maximum_position: float = MAXIMUM_POSITION,
         maximum_step: float = MAXIMUM_STEP,
     ) -> None:
@@ -124,7 +128,7 @@ class FlowerEngine(Engine):
 
             transport = GridTransport(grid)
         run = secrets.token_hex(16) if run is None else run
-        self._channel = RequestChannel(transport, names, run, study, self.deadline, resend)
+        self._channel = RequestChannel(transport, names, run, study, self.deadline, resend, keys)
         self._join_deadline = self.deadline if join_deadline is None else join_deadline
         self._facts: dict[str, Any] = {"sites": [], "root": None}
         self._of_other = False
@@ -139,6 +143,18 @@ class FlowerEngine(Engine):
         """Wait until all sites have described themselves, and run what the server runs."""
         if len(self._channel.node) < len(self._channel.names):
             joined(self._channel, self._join_deadline)
+            self._check_sums()
+
+    def _check_sums(self) -> None:
+        """Check that all sites mask their answers, or none.
+
+        Raises:
+            SiteRefusedError: only some do, of whose masks the sum would not be rid.
+        """
+        names = self._channel.names
+        plain = tuple(name for site, name in enumerate(names) if site not in self._channel.masking)
+        if plain and len(plain) < len(names):
+            raise SiteRefusedError(plain, reason="it sends no secure sums, others do", waited=0.0)
 
     def local_sites(self, nodes: int, method: Method) -> np.ndarray:
         """Return the indices of the sites whose rows this process needs: of none.

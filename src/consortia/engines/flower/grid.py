@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from consortia.engines.flower.transport import Arrival
+from consortia.engines.flower.transport import DEPLOYED, Arrival
 from consortia.errors import MissingExtraError
 
 try:
@@ -49,7 +49,7 @@ class GridTransport:
     def __init__(self, grid: Grid) -> None:
         self._grid = grid
         simulated = type(grid).__name__ == "InMemoryGrid"
-        self.kind = "Flower's simulation" if simulated else "Flower"
+        self.kind = "Flower's simulation" if simulated else DEPLOYED
         self.seconds = SIMULATION_SECONDS if simulated else DEPLOYMENT_SECONDS
 
     def nodes(self) -> list[int]:

@@ -16,6 +16,7 @@ from consortia.engines.flower.asking import (
     refused,
 )
 from consortia.engines.flower.envelope import Envelope, EnvelopeError, decode, digest
+from consortia.engines.flower.identities import body_of
 from consortia.engines.flower.site import DESCRIPTION, description
 from consortia.engines.flower.transport import Arrival
 from consortia.errors import SiteMissingError, SiteRefusedError
@@ -47,7 +48,8 @@ def joined(channel: RequestChannel, deadline: float) -> None:
             if node not in known and now >= due_at.get(node, now)
         ]
         if due:
-            names = channel.transport.push([(node, question) for node in due], left)
+            sealed = channel.sealed(question)
+            names = channel.transport.push([(node, sealed) for node in due], left)
             waiting.update(zip(names, due, strict=True))
             due_at.update(dict.fromkeys(due, now + channel.resend))
         arrivals = channel.transport.replies(list(waiting))
@@ -73,7 +75,7 @@ def _failed(channel: RequestChannel, arrival: Arrival, named: str, own: dict[str
         channel.rejected.add(f"before the run: a node: no answer: {arrival.error}")
         return True
     try:
-        answer = decode(arrival.payload)
+        answer = decode(body_of(arrival.payload))
     except EnvelopeError as error:
         channel.rejected.add(f"before the run: a node: malformed: {error}")
         return True
@@ -82,6 +84,9 @@ def _failed(channel: RequestChannel, arrival: Arrival, named: str, own: dict[str
         return False
     if answer.kind == REFUSAL and answer.site in channel.names:
         raise refused(answer.site[:60], answer, 0)
+    forged = channel.forged(arrival.payload, answer.site)
+    if answer.site in channel.names and forged is not None:
+        raise SiteRefusedError((answer.site,), reason=forged, waited=0.0)
     if answer.site not in channel.names or answer.kind != DESCRIPTION:
         channel.rejected.add(f"before the run: {answer.site[:60]!r} is no site of this study")
         return False
@@ -102,6 +107,8 @@ def _failed(channel: RequestChannel, arrival: Arrival, named: str, own: dict[str
     channel.node[site], channel.facts[site] = arrival.sender, facts
     if answer.values.get("private") is True:
         channel.private.add(site)
+    if answer.values.get("sums") is True:
+        channel.masking.add(site)
     return False
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any
@@ -12,15 +13,16 @@ from jaxtyping import Array, Float
 
 from consortia.core.contract import Phase, Sum
 from consortia.core.prior import prior_scale
-from consortia.core.queries import Conversation, Query, SiteFunction
+from consortia.core.queries import LEEWAY, Conversation, Query, SiteFunction
 from consortia.core.target import Target
 from consortia.data.sites import Sites
-from consortia.engines.flower import nonfinite
+from consortia.engines.flower import fixed_point, nonfinite
 from consortia.engines.flower.agreement import agreed, values_of
 from consortia.engines.flower.asking import RequestChannel
 from consortia.engines.flower.envelope import Envelope, EnvelopeError
 from consortia.engines.flower.plausible import Judge, Sent, unlike_sums
 from consortia.engines.flower.reporting import expected, facts_of, seconds_of_sites, where
+from consortia.engines.flower.secure_sums import MASKED, SUM_KEYS, plain_key
 from consortia.engines.flower.stages import QUERY, STAGES, Label, function_names
 from consortia.engines.panel import Answer, Panel
 from consortia.engines.phases import SiteArrays
@@ -34,6 +36,21 @@ KEPT_SHAPES = 32
 FARTHEST = 16.0
 """Prior standard deviations beyond which sites are not asked: a policy that is proposed refuses
 middles of points beyond 10, and of points that show tails counts half the distance."""
+
+
+ENDS = (
+    "sites with the policy that is proposed answer {count} messages. A run that needs more, "
+    "such as one whose draws are left to chains (at most {most}), ends there without a result: "
+    "give it a larger maximum_messages at every site."
+)
+
+SUMS = (
+    "secure sums: of all answers the server learns the sum over the {sites} sites, unless all "
+    "sites but one help it. Given up: a site that sends what cannot be honest is not named, "
+    "nothing is known of one site alone, and where a site is missing there is no answer. "
+    "run.secure_sums = false of the study has each site's answers plain, where every policy "
+    "permits that."
+)
 
 
 class FlowerPanel(Panel):
@@ -67,6 +84,30 @@ class FlowerPanel(Panel):
         self._shapes: OrderedDict[Any, Any] = OrderedDict()
 
     @property
+    def notes(self) -> tuple[str, ...]:  # type: ignore[override]
+        """Return when sites' policies end a run, and what secure sums hide and give up."""
+        if not self._channel.private:
+            return ()
+        most = min(
+            LEEWAY * self.method.usual_messages(self.target.dimension), self.method.most_messages
+        )
+        ends = ENDS.format(count=most, most=self.method.most_messages)
+        if not self._channel.masking:
+            return (ends,)
+        plain = [name for name, one in self.method.functions.items() if not one.summed]
+        beside = f" Sent plainly by each site: {', '.join(plain)}." if plain else ""
+        return ends, SUMS.format(sites=len(self.names)) + beside
+
+    def bytes_of_number(self, function: SiteFunction) -> int:
+        """Return the bytes of a number in a site's answer, more of one that is masked."""
+        if self._masked(function):
+            return fixed_point.BYTES
+        return super().bytes_of_number(function)
+
+    def _masked(self, function: SiteFunction) -> bool:
+        return function.summed and bool(self._channel.masking)
+
+    @property
     def farthest(self) -> float:  # type: ignore[override]
         """Return how far out sites answer: between institutions their policies bound it."""
         return FARTHEST if self._channel.private else float("inf")
@@ -93,16 +134,22 @@ class FlowerPanel(Panel):
         index = function_names(self.method).index(query.function)
         label = Label(QUERY, number, index, 0)
         channel = self._channel
+        values: dict[str, Any] = {"function": query.function}
+        masked = self._masked(function)
+        if masked:
+            values[SUM_KEYS] = {name: plain_key(key) for name, key in channel.sum_keys.items()}
         requests = {
             site: channel.request(
                 STAGES[QUERY],
                 site,
                 label=tuple(label),
-                values={"function": query.function},
+                values=values,
                 arrays=query.arrays,
             )
             for site in range(len(self.names))
         }
+        if masked:
+            return self._summed(like, requests, number)
         arrays = self.completed(query)
         distinct = len(np.unique(np.asarray(function.evaluation(arrays).positions), axis=0)) > 1
 
@@ -124,6 +171,29 @@ class FlowerPanel(Panel):
                 n: np.asarray(np.sum([one[n] for one in ordered], axis=0, dtype=np.float64))
                 for n in like
             }
+
+    def _summed(
+        self, like: Mapping[str, Any], requests: Mapping[int, Envelope], number: int
+    ) -> Answer:
+        """Return the sum of answers that are masked, in double precision."""
+        count = sum(math.prod(leaf.shape) for leaf in like.values())
+
+        def read(site: int, one: Envelope) -> np.ndarray:
+            array = one.arrays.get(MASKED)
+            if array is None or len(one.arrays) > 1:
+                raise EnvelopeError("it holds something else than one masked array")
+            if array.shape != (count, 2) or array.dtype != np.uint64:
+                raise EnvelopeError(f"the masked array is {array.dtype} {array.shape}")
+            return array
+
+        answers = self._channel.ask(requests, read, iteration=number)
+        total = fixed_point.sum_of([answers[site] for site in range(len(self.names))])
+        found, begin = {}, 0
+        for name in sorted(like):
+            end = begin + math.prod(like[name].shape)
+            found[name] = total[begin:end].reshape(like[name].shape)
+            begin = end
+        return found
 
     def _check_plausible(
         self, function: SiteFunction, query: Query, answers: Mapping[int, Answer], number: int

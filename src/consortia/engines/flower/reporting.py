@@ -31,6 +31,10 @@ def facts_of(channel: RequestChannel) -> dict[str, Any]:
         "rejected_replies": channel.rejected.count,
         "rejected": channel.rejected.lines,
         "received": received,
+        "last_messages": {
+            name: channel.last.get(channel.node[site], "")
+            for site, name in enumerate(channel.names)
+        },
         "seconds_per_message": channel.seconds / max(channel.messages, 1),
     }
 

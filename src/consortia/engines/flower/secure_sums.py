@@ -2,44 +2,53 @@ r"""Sums over sites of which the server learns nothing but the sum.
 
 Each pair of sites has a secret in common, by X25519 with keys that each site signs by its Ed25519
 identity. For every question both draw the same mask from it, by HKDF-SHA-256 and ChaCha20; one adds
-it and the other takes it away. Numbers are integers mod :math:`2^{64}` at a resolution of
-:math:`2^{-32}`, so that a masked vector is uniform to whoever has not the secrets of its pairs,
-and the masks of all sites cancel exactly. Where a site is missing the sum is noise: it is all or
-nothing.
+it and the other takes it away. Numbers are integers mod :math:`2^{128}`
+(`consortia.engines.flower.fixed_point`), so that a masked vector is uniform to whoever has not the
+secrets of its pairs, and the masks of all sites cancel exactly. Where a site is missing the sum is
+noise: it is all or nothing.
 
 A mask is bound to session, roster, place and the digest of the question. A second vector for one
 question would give its difference from the first away, and is refused. With C sites, C - 1 that
 collude know what the last one sent.
 
-A member lives as long as its process: of a session nothing is written but that it has begun. The
-messages of a deployment do not carry masked sums yet.
+A site's key of a session is derived from a secret of the site, the session and the rows themselves:
+a process that is started anew has the same key, and a folder that was restored from a backup
+answers with the same bits. Where the rows or the secret have changed the key is another, which is
+not the one that all have agreed on.
 """
 
 from __future__ import annotations
 
 import hashlib
 import hmac
+import re
 import struct
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
 
+from consortia.engines.flower import fixed_point
+from consortia.engines.flower.envelope import EnvelopeError
+from consortia.engines.flower.fixed_point import Integers
 from consortia.errors import MissingExtraError, PolicyError
-from consortia.store.durable import fresh_private, write_through
-
-BITS = 32
-"""Binary digits behind the point."""
 
 MINIMUM_SITES = 3
 """Of two sites each computes the other's numbers from the sum and its own."""
 
 PURPOSE = b"consortia secure sums 1"
-"""Of signatures and masks, which fit nothing else."""
+"""Prefix of what is signed and derived, which fits nothing else."""
 
-FOLDER = "sums"
+
+MASKED = "masked"
+"""Name of the one array of an answer that is masked."""
+
+SUM_KEYS = "sum keys"
+"""Plain value of a message: of an agreement the key of a site, of a question those of all."""
+
+
+PUBLIC_BYTES, SIGNATURE_BYTES = 32, 64
 
 
 class Key(NamedTuple):
@@ -55,21 +64,19 @@ class SumMember:
     Args:
         name: of the site.
         identity: its Ed25519 private key, 32 bytes.
-        session: which run; a site begins each session once.
-        folder: of the site, where it notes that a session has begun.
+        session: which run, and all that decides what its questions mean.
+        secret: from which the key of the session is derived; another one for other rows.
 
     Attributes:
         key: that is sent to the other sites.
-
-    Raises:
-        PolicyError: the session was begun before, and its keys are gone.
     """
 
-    def __init__(self, name: str, identity: bytes, session: bytes, folder: Path) -> None:
-        ed25519, x25519, _ = _primitives()
+    def __init__(self, name: str, identity: bytes, session: bytes, secret: bytes) -> None:
+        ed25519, x25519, hashes, hkdf = _primitives()
         self.name, self._session = name, session
-        self._note_begun(folder / FOLDER)
-        self._secret = x25519.X25519PrivateKey.generate()
+        info = PURPOSE + b" key" + _framed(name.encode())
+        derived = hkdf.HKDF(hashes.SHA256(), 32, salt=session, info=info).derive(secret)
+        self._secret = x25519.X25519PrivateKey.from_private_bytes(derived)
         public = self._secret.public_key().public_bytes_raw()
         signer = ed25519.Ed25519PrivateKey.from_private_bytes(identity)
         self.key = Key(public, signer.sign(_signed(session, name, public)))
@@ -95,13 +102,16 @@ class SumMember:
         """
         from cryptography.exceptions import InvalidSignature
 
-        ed25519, x25519, _ = _primitives()
+        ed25519, x25519, _, _ = _primitives()
         if keys.keys() != identities.keys() or self.name not in keys:
             raise _refused(f"the sites {sorted(keys)} are not those that the policy names")
         if len(keys) < minimum:
             raise _refused(f"there are {len(keys)} sites, fewer than {minimum}")
         if keys[self.name] != self.key:
-            raise _refused(f"the key of {self.name!r} is not its own")
+            text = (
+                f"the key of {self.name!r} is not its own: its rows have changed, or it was swapped"
+            )
+            raise _refused(text)
         for name, key in keys.items():
             known = ed25519.Ed25519PublicKey.from_public_bytes(identities[name])
             try:
@@ -121,8 +131,8 @@ class SumMember:
             if name != self.name
         }
 
-    def masked(self, values: Float[np.ndarray, " n"], place: str, question: str) -> np.ndarray:
-        """Return the masked numbers, uint64 (n,).
+    def masked(self, values: Float[np.ndarray, " n"], place: str, question: str) -> Integers:
+        """Return the masked numbers, uint64 (n, 2).
 
         Args:
             values: to be added over the sites.
@@ -130,63 +140,65 @@ class SumMember:
             question: digest of all that was asked.
 
         Raises:
-            PolicyError: nothing was agreed on, a number is not finite or too large, or the question
-                was answered before with other numbers.
+            PolicyError: nothing was agreed on, or the question was answered before with other
+                numbers.
         """
         if not self._shared:
             raise _refused("no keys were agreed on in this session")
-        plain = fixed_point(values, len(self._names))
+        total = fixed_point.encoded(values, len(self._names))
         asked = _framed(place.encode()) + _framed(question.encode())
-        now = hashlib.sha256(plain.tobytes()).digest()
+        now = hashlib.sha256(total.tobytes()).digest()
         if not hmac.compare_digest(self._answered.setdefault(asked, now), now):
             raise _refused(f"{place} was answered before with other numbers: the data have changed")
-        total = plain.copy()
         for peer, shared in self._shared.items():
-            mask = self._mask(peer, shared, asked, plain.size)
-            total = total + mask if self.name < peer else total - mask
+            mask = self._mask(peer, shared, asked, len(total))
+            total = fixed_point.added(
+                total, mask if self.name < peer else fixed_point.negated(mask)
+            )
         return total
 
-    def _mask(self, peer: str, shared: bytes, asked: bytes, count: int) -> np.ndarray:
+    def _mask(self, peer: str, shared: bytes, asked: bytes, count: int) -> Integers:
         from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
-        from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-        _, _, hashes = _primitives()
+        _, _, hashes, hkdf = _primitives()
         pair = b"".join(_framed(name.encode()) for name in sorted((self.name, peer)))
         info = PURPOSE + _framed(self._session) + asked + pair
-        key = HKDF(hashes.SHA256(), 32, salt=self._roster, info=info).derive(shared)
+        key = hkdf.HKDF(hashes.SHA256(), 32, salt=self._roster, info=info).derive(shared)
         stream = Cipher(algorithms.ChaCha20(key, bytes(16)), None).encryptor()
-        return np.frombuffer(stream.update(bytes(8 * count)), "<u8")
-
-    def _note_begun(self, folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        path = folder / hashlib.sha256(self._session).hexdigest()
-        try:
-            with open(path, "wb", opener=fresh_private) as file:
-                write_through(file, self.name.encode())
-        except FileExistsError:
-            text = "this session was begun before by this site, and its keys are gone: begin anew"
-            raise _refused(text) from None
+        return np.frombuffer(stream.update(bytes(16 * count)), "<u8").reshape(count, 2)
 
 
-def fixed_point(values: Float[np.ndarray, " n"], sites: int) -> np.ndarray:
-    """Return numbers as integers mod 2^64, so small that the sum over the sites cannot wrap.
+def plain_key(key: Key) -> list[str]:
+    """Return a key as plain values."""
+    return [part.hex() for part in key]
+
+
+def key_of(value: Any) -> Key:
+    """Return the key that plain values are.
 
     Raises:
-        PolicyError: one is not finite or too large.
+        EnvelopeError: they are none.
     """
-    scaled = np.rint(np.asarray(values, np.float64) * 2.0**BITS)
-    if not (np.isfinite(scaled).all() and np.abs(scaled).max(initial=0) < 2.0**63 / sites):
-        most = 2.0 ** (63 - BITS) / sites
-        raise _refused(f"a number is not finite, or not smaller than {most:g}")
-    return scaled.astype(np.int64).view(np.uint64)
+    if isinstance(value, list) and len(value) == 2:
+        public, signature = value
+        if _is_hex(public, PUBLIC_BYTES) and _is_hex(signature, SIGNATURE_BYTES):
+            return Key(bytes.fromhex(public), bytes.fromhex(signature))
+    raise EnvelopeError("a key of a site is not a public key and its signature")
 
 
-def unmasked(vectors: Sequence[np.ndarray]) -> Float[np.ndarray, " n"]:
-    """Return the sum of the masked numbers of all sites; without one of them it is noise."""
-    total = np.zeros_like(vectors[0])
-    for vector in vectors:
-        total = total + vector  # wraps by design
-    return total.view(np.int64) / 2.0**BITS
+def keys_of(value: Any) -> dict[str, Key]:
+    """Return the keys of all sites that plain values are.
+
+    Raises:
+        EnvelopeError: they are none.
+    """
+    if not isinstance(value, dict):
+        raise EnvelopeError("the keys of the sites are not a table by their names")
+    return {name: key_of(one) for name, one in value.items()}
+
+
+def _is_hex(value: Any, count: int) -> bool:
+    return isinstance(value, str) and re.fullmatch(f"[0-9a-f]{{{2 * count}}}", value) is not None
 
 
 def _signed(session: bytes, name: str, public: bytes) -> bytes:
@@ -202,12 +214,13 @@ def _refused(text: str) -> PolicyError:
     return PolicyError(f"secure sums: {text}.", rules=("secure_sums",))
 
 
-def _primitives() -> tuple[Any, Any, Any]:
+def _primitives() -> tuple[Any, Any, Any, Any]:
     try:
         from cryptography.hazmat.primitives import hashes
         from cryptography.hazmat.primitives.asymmetric import ed25519, x25519
+        from cryptography.hazmat.primitives.kdf import hkdf
     except ImportError as error:
         raise MissingExtraError(
             'secure sums need the extra flower: pip install "consortia[flower]".'
         ) from error
-    return ed25519, x25519, hashes
+    return ed25519, x25519, hashes, hkdf

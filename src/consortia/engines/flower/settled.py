@@ -103,10 +103,12 @@ class Settled:
 
     def __init__(self, target: Target, site: Site, path: Path, seed: int) -> None:
         self._target, self._path = target, path
-        self._rows, self._mask = site.all()
+        at = () if site.node is None else int(site.node)
+        rows = jax.tree.map(lambda leaf: np.asarray(leaf)[at], site.data)  # nothing is compiled
         self._count = int(site.size)
         self._rng = np.random.default_rng(seed)
-        self.unknowns = unknowns_of(self._rows, self._count, self._rng)
+        self.unknowns = unknowns_of(rows, self._count, self._rng)
+        self._rows = jax.tree.map(lambda leaf: leaf[self.unknowns.rows], rows)
         options = compiler.for_once()
         self._derivatives = jax.jit(
             partial(_derivatives, target), static_argnums=0, compiler_options=options
@@ -161,26 +163,25 @@ class Settled:
         places = tuple(tuple(map(int, one)) for one in self.unknowns.places)
         made = self._derivatives(
             _Shape(places, structure, tuple(revealed.orders)),
-            *(leaves, self._mask, self.unknowns.rows),
-            jnp.asarray(points, self._target.dtype),
+            leaves,
+            points.astype(self._target.dtype),
         )
         units = np.tile(self.unknowns.units, len(self.unknowns.rows))
         exact = ROUNDING[self._target.dtype.itemsize]
         found = []
         for order, values in made.items():
-            jacobian = np.asarray(values, np.float64) * units
-            jacobian = np.where(np.isfinite(jacobian), jacobian, 0.0)
+            jacobian = np.nan_to_num(np.asarray(values), nan=0.0, posinf=0.0, neginf=0.0)
             error = exact
             if order == 0:
                 error = math.hypot(noise, exact)
                 if reference is not None:
-                    *jacobian, base = jacobian
-                    jacobian = np.asarray(jacobian) - base
+                    jacobian, base = jacobian[:-1], jacobian[-1:]
+                    jacobian = jacobian - base
                     if revealed.height:
-                        found.append(base[None] / exact)
+                        found.append(base * (units / exact))
             elif reference is not None:
                 jacobian = jacobian[: -(len(jacobian) // len(points))]
-            found.append(self._fewer(jacobian / error))
+            found.append(self._fewer(jacobian) * (units / error))
         return np.concatenate(found)
 
     def _fewer(self, jacobian: Float[np.ndarray, "m N"]) -> Float[np.ndarray, "p N"]:
@@ -191,7 +192,8 @@ class Settled:
         signs = self._rng.choice((-1.0, 1.0), len(jacobian)) * math.sqrt(SAFETY)
         order = np.argsort(groups, kind="stable")
         first = np.flatnonzero(np.diff(groups[order], prepend=-1))
-        return np.add.reduceat((signs[:, None] * jacobian)[order], first, axis=0)
+        signed = jacobian[order] * signs[order, None].astype(jacobian.dtype)
+        return np.add.reduceat(signed, first, axis=0, dtype=np.float64)
 
 
 def triangular_root(stacked: Float[np.ndarray, "m N"]) -> Float[np.ndarray, "r N"]:
@@ -214,31 +216,31 @@ class _Shape(NamedTuple):
 
 
 def _derivatives(
-    target: Target,
-    shape: _Shape,
-    leaves: Sequence[Array],
-    mask: Array,
-    chosen: Array,
-    points: Float[Array, "m d"],
+    target: Target, shape: _Shape, leaves: Sequence[Array], points: Float[Array, "m d"]
 ) -> dict[int, Float[Array, "k N"]]:
-    """Return derivatives by the unknowns of sums over rows, and of their derivatives by θ."""
-    each = sum(map(len, shape.places))
-    size = chosen.shape[0] * each
+    """Return derivatives by the unknowns of sums over rows, and of their derivatives by θ.
 
-    def total(shifts: Float[Array, "s k"], position: Float[Array, " d"]) -> Array:
+    A row's log-density is a function of that row alone, so that one shift of all rows together has
+    the derivatives by the measurements of each.
+    """
+    each = sum(map(len, shape.places))
+
+    def summands(shift: Float[Array, " k"], position: Float[Array, " d"]) -> Float[Array, " n"]:
         shifted, begin = [], 0
         for leaf, columns in zip(leaves, shape.places, strict=True):
             flat = leaf.reshape(leaf.shape[0], -1)
-            part = shifts[:, begin : begin + len(columns)].astype(flat.dtype)
-            index = jnp.asarray(columns, jnp.int32)
-            shifted.append(flat.at[chosen[:, None], index[None]].add(part).reshape(leaf.shape))
+            added = np.zeros((len(columns), flat.shape[1]), flat.dtype)
+            added[np.arange(len(columns)), list(columns)] = 1
+            if len(columns):
+                part = shift[begin : begin + len(columns)].astype(flat.dtype)
+                flat = flat + part[None] @ added
+            shifted.append(flat.reshape(leaf.shape))
             begin += len(columns)
-        rows = jax.tree.unflatten(shape.structure, shifted)
-        return jnp.sum(target.summands(position, rows, mask))
+        return target.log_likelihood(position, jax.tree.unflatten(shape.structure, shifted))
 
     def of_order_0(position: Float[Array, " d"]) -> dict[int, Array]:
-        zeros = jnp.zeros((chosen.shape[0], each), points.dtype)
-        return {0: jax.grad(total)(zeros, position).ravel()}
+        zeros = jnp.zeros(each, points.dtype)
+        return {0: jax.jacfwd(summands)(zeros, position).ravel()}
 
     function: Callable[[Array], dict[int, Array]] = of_order_0
     for order in range(max(shape.orders)):
@@ -254,7 +256,7 @@ def _derivatives(
         return {order: made[order] for order in shape.orders}
 
     made = compiler.map_in_blocks(at, points, POINTS_AT_ONCE)
-    return jax.tree.map(lambda leaf: leaf.reshape(-1, size), made)
+    return jax.tree.map(lambda leaf: leaf.reshape(-1, leaf.shape[-1]), made)
 
 
 def _with_next(

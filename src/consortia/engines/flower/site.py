@@ -28,10 +28,20 @@ from consortia.engines.flower.envelope import Envelope, EnvelopeError, decode, d
 from consortia.engines.flower.errors import MismatchError
 from consortia.engines.flower.facts import SiteEngine
 from consortia.engines.flower.files import IDENTITY, RunFiles, identity_of, secret_of
+from consortia.engines.flower.identities import (
+    TO_COORDINATOR,
+    TO_SITE,
+    KeyRing,
+    body_of,
+    is_signed,
+    signed,
+)
 from consortia.engines.flower.questions import Place, Question, question_of
 from consortia.engines.flower.runtime import Job, SiteRuntime
+from consortia.engines.flower.secure_sums import MASKED, SUM_KEYS, SumMember, keys_of, plain_key
 from consortia.engines.flower.settled import Statement
 from consortia.engines.flower.stages import QUERY, STAGES, Label
+from consortia.errors import PolicyError
 from consortia.store import results
 
 DESCRIPTION, AGREEMENT, FITTED = "description", "agreement", "fitted"
@@ -70,6 +80,10 @@ class Gate(Protocol):
 
     def settled(self, statement: Statement | None) -> None:
         """Refuse an answer with which too many rows, or it is not known how many, are settled."""
+        ...
+
+    def before_masks(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Refuse numbers that may not leave, before masks hide what they are."""
         ...
 
     def release(
@@ -113,6 +127,9 @@ class FlowerSite:
             seed of the study.
         digests: a digest of each row of the site's file under the site's secret; None where rows
             are not known again.
+        keys: reads the keys of all that the site's policy names, with which messages are signed;
+            None where it names none.
+        sums: answers that are sums leave masked, so that nobody can take the sum apart.
     """
 
     def __init__(
@@ -128,10 +145,14 @@ class FlowerSite:
         *,
         private: bool = False,
         digests: Callable[[bytes], Sequence[bytes]] | None = None,
+        keys: Callable[[], KeyRing | None] = lambda: None,
+        sums: bool = False,
     ) -> None:
         self.name, self.number, self.folder, self.study = name, number, Path(folder), study
         self._contribute, self._build, self._open, self._refuse = contribute, build, gate, refuse
         self._private, self._digests = private, digests
+        self._keys, self._sums = keys, sums
+        self._members: dict[str, SumMember] = {}
         self._gates: dict[str, Gate] = {}
         self._files: dict[str, RunFiles] = {}
         self._work: dict[str, SiteRuntime | QueryRuntime] = {}
@@ -141,8 +162,12 @@ class FlowerSite:
         request = Envelope("", "", self.name, self.study)
         gate: Gate | None = None
         question: Question | None = None
+        ring: KeyRing | None = None
+        body = body_of(message)
         try:
-            request = decode(message)
+            request = decode(body)
+            ring = self._keys()
+            self._check_signed(message, ring)
             self._check(request)
             question = question_of(request)
             gate = self._gates.get(request.run)
@@ -152,25 +177,28 @@ class FlowerSite:
             files = self._files.get(request.run)
             if files is None:  # only now, or whoever is refused could fill the disk
                 files = self._files[request.run] = RunFiles(self.folder, request.run)
-            named = digest(message)
+            named = digest(body)
             before, statement = files.reply(named), None
             if before is not None:
                 kind, values, arrays = before.header["kind"], before.header["values"], before.arrays
             else:
                 began = time.monotonic()
-                kind, values, arrays, statement = self._answer(request, files, gate, again=again)
-                if time.monotonic() - began > KEPT_FROM and request.kind in STAGES.values():
+                kind, values, arrays, statement = self._answer(
+                    request, files, gate, ring, again=again
+                )
+                long = time.monotonic() - began > KEPT_FROM or MASKED in arrays
+                if long and request.kind in STAGES.values():
                     files.keep_reply(named, arrays, kind=kind, values=values)
-            reply = self._reply(request, named, values, arrays)
+            reply = _sealed(self._reply(request, named, values, arrays), ring)
             beside = SiteFacts.read(values["facts"]).numbers if "facts" in values else 0
             return gate.release(kind, question, reply, arrays, beside, statement)
         except Exception as error:
             code = error.code if isinstance(error, MismatchError) else None
 
             def wrap(reason: str) -> bytes:
-                values = {REQUEST: digest_of_any(message), "reason": reason, "mismatch": code}
+                values = {REQUEST: digest_of_any(body), "reason": reason, "mismatch": code}
                 labelled = (request.run, self.name, self.study, request.label, values)
-                return Envelope(REFUSAL, *labelled).encode()
+                return _sealed(Envelope(REFUSAL, *labelled).encode(), ring)
 
             if gate is None:
                 return self._refuse(error, identity_of(request.run), wrap)
@@ -189,6 +217,16 @@ class FlowerSite:
             arrays,
         ).encode()
 
+    def _check_signed(self, message: bytes, ring: KeyRing | None) -> None:
+        """Check that a message is the coordinator's, where the policy names it.
+
+        Raises:
+            PolicyError: it is not.
+        """
+        if ring is not None and not is_signed(message, ring.coordinator, TO_SITE):
+            text = "the message is not signed by the coordinator that the site's policy names"
+            raise PolicyError(f"identities: {text}.", rules=("identities",))
+
     def _check(self, request: Envelope) -> None:
         if request.site != self.name and request.kind != DESCRIPTION:
             raise MismatchError("site")
@@ -205,7 +243,7 @@ class FlowerSite:
     # --- what is asked ------------------------------------------------------------------------
 
     def _answer(
-        self, request: Envelope, files: RunFiles, gate: Gate, *, again: bool
+        self, request: Envelope, files: RunFiles, gate: Gate, ring: KeyRing | None, *, again: bool
     ) -> tuple[str, Any, Any, Statement | None]:
         """Return the kind of what leaves, plain values, arrays, and what these settle of rows."""
         if request.kind == DESCRIPTION:
@@ -214,23 +252,38 @@ class FlowerSite:
             if self._digests is not None:
                 gate.data(self._digests(secret_of(self.folder)), facts.values)
             values = description() | {"private": self._private, "facts": facts.plain()}
+            values["sums"] = self._sums
             of_columns = bool(facts.moments) or facts.table is not None
             return "moments" if of_columns else "description", values, {}, None
         if request.kind == AGREEMENT:
             every, model = (request.values.get(name) for name in ("facts", "model"))
             if not isinstance(every, dict) or not isinstance(model, str):
                 raise EnvelopeError("the run begins without facts of the sites, or a model")
-            files.keep("begun", request.arrays, facts=json.dumps(every))
+            session = question_of(request).digest
+            files.keep("begun", request.arrays, facts=json.dumps(every), session=session)
             self._work.pop(request.run, None)
+            self._members.pop(request.run, None)
             work = self._worked(request.run, files, gate)
             work.check_model(model)
-            return "description", {}, work.start_flags(), None
+            values = {}
+            if self._sums and isinstance(work, QueryRuntime):
+                values[SUM_KEYS] = plain_key(self._member(request, files, work, ring).key)
+            return "description", values, work.start_flags(), None
         work = self._worked(request.run, files, gate)
         if request.kind == FITTED and isinstance(work, SiteRuntime):
             return "fit", {}, work.finish_fit(request), None
         if isinstance(work, QueryRuntime) != (request.kind == STAGES[QUERY]):
             raise EnvelopeError("the study has no messages of this kind")
         label = Label(*request.label)
+        keys = keys_of(request.values[SUM_KEYS]) if SUM_KEYS in request.values else None
+        if self._sums and isinstance(work, QueryRuntime) and work.summed(label, request):
+            if keys is None or ring is None:
+                text = "answers of this study leave masked, and the question has no keys of sites"
+                raise PolicyError(f"secure sums: {text}.", rules=("secure_sums",))
+            member = self._member(request, files, work, ring)
+            member.agree(keys, ring.sites)
+        else:
+            member = None
         place = work.place(label, request)
         gate.place(place, again=again)
         values, arrays = work.step(label, request)
@@ -239,7 +292,30 @@ class FlowerSite:
             if isinstance(work, QueryRuntime) and self._private:
                 statement = work.settles(label, request, arrays, gate.settled)
             work.keep_place(label, request, place)
-        return request.kind, values, nonfinite.marked(arrays), statement
+        left = nonfinite.marked(arrays)
+        if member is not None:
+            gate.before_masks(left)
+            question = question_of(request)
+            every = np.concatenate([np.ravel(arrays[name]) for name in sorted(arrays)])
+            left = {MASKED: member.masked(every, question.place, question.digest)}
+        return request.kind, values, left, statement
+
+    def _member(
+        self, request: Envelope, files: RunFiles, work: QueryRuntime, ring: KeyRing | None
+    ) -> SumMember:
+        """Return this site as one of those whose answers are added in a run."""
+        member = self._members.get(request.run)
+        if member is None:
+            begun = files.kept("begun")
+            assert begun is not None
+            assert ring is not None
+            parts = request.run, self.study, begun.header["session"]
+            session = hashlib.sha256("\0".join(parts).encode()).digest()
+            rows = work.digest.encode()
+            secret = hmac.new(secret_of(self.folder), b"sums " + rows, hashlib.sha256).digest()
+            member = SumMember(self.name, ring.private, session, secret)
+            self._members[request.run] = member
+        return member
 
     def _own(self, facts: SiteFacts) -> SiteFacts:
         """Return the facts with a digest that nobody without this site's secret can check."""
@@ -265,6 +341,11 @@ class FlowerSite:
             gate.rows(int(job.sites.sizes[self.number]), work.dimension, smallest_cell(rows))
             self._work[run] = work
         return work
+
+
+def _sealed(body: bytes, ring: KeyRing | None) -> bytes:
+    """Return a message to the coordinator, signed where there are keys."""
+    return body if ring is None else signed(body, ring.private, TO_COORDINATOR)
 
 
 def _facts(text: str) -> tuple[list[SiteFacts], Any]:

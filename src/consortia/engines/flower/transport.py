@@ -6,6 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+DEPLOYED = "Flower"
+"""Kind of the transport between machines."""
+
 
 @dataclass(frozen=True)
 class Arrival:

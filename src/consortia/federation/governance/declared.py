@@ -11,12 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from consortia.core.model import Model
-from consortia.core.queries import Conversation
+from consortia.core.queries import LEEWAY, Conversation
 from consortia.core.start import starting_parameters
 from consortia.core.target import Target
 from consortia.engines.flower.stages import Stage, Stages
 from consortia.engines.local import LocalEngine, effort, site_arrays
-from consortia.federation.governance.proposal import LEEWAY
 
 if TYPE_CHECKING:
     from consortia.core.contract import Method

@@ -6,7 +6,8 @@ import inspect
 from typing import TYPE_CHECKING, Any
 
 from consortia.diagnostics.site_sums import LEFT_OUT
-from consortia.federation.governance.terms import StudyTerms
+from consortia.federation.governance.proposal import proposed_messages
+from consortia.federation.governance.terms import MASKED, PLAIN, StudyTerms
 from consortia.run.verification import EXACT
 
 if TYPE_CHECKING:
@@ -31,6 +32,15 @@ SENT = {
     "query": "At each question of the server, one of these answers.",
 }
 """Each kind of message in one sentence."""
+
+SUMS = {
+    MASKED: "Each answer leaves you masked: the server learns the sum over all sites and not "
+    "yours, unless all other sites help it. Many sums can still tell rows, though not whose they "
+    "are. Your policy needs the keys of all sites for it (consortia site key).",
+    PLAIN: "The server sees each answer of your site by itself. Recommended: ask for the study "
+    "without run.secure_sums = false, with which it learns the sum over all sites alone.",
+}
+"""What becomes of answers that are sums, as of the study's terms."""
 
 AFTER = {
     EXACT: "with which the draws are compared",
@@ -159,7 +169,9 @@ def _length(study: Study, terms: StudyTerms) -> str:
     if terms.usual is not None:
         return (
             f"{terms.chains} chains side by side: your site sends {terms.usual:,} messages as a "
-            f"rule, and at most {terms.exchanges:,}."
+            f"rule, and at most {terms.exchanges:,}. Under the policy that is proposed a run ends "
+            f"after {proposed_messages(terms):,}, also one that then has no result yet: its "
+            "coordinator may ask you for more."
         )
     warmup = f", {run.warmup} of them to warm up" if run.warmup else ""
     return (
@@ -173,9 +185,11 @@ def _of_a_patient(
 ) -> list[str]:
     """Return what could be learned of one patient."""
     parameters: dict[str, Any] = dict(terms.parameters)
+    alone = any(one.sums != MASKED for one in terms.every)
     found = [
-        "No row leaves you, but all that leaves is computed from your rows, and the server sees "
-        "all of it. What a row has in common with few others, or with none, is what shows."
+        "No row leaves you, but all that leaves is computed from your rows"
+        + (", and the server sees all of it. " if alone else ". ")
+        + "What a row has in common with few others, or with none, is what shows."
     ]
     noise = float(parameters.get("gradient_noise") or 0)
     private = parameters.get("momentum_correlation")
@@ -202,6 +216,7 @@ def _of_a_patient(
             "Before each answer your site measures, on its own rows, how many of them all answers "
             "so far settle, and refuses where they are more than the policy permits (proposed: 0)."
         )
+    found += [SUMS[one] for one in dict.fromkeys(one.sums for one in terms.every) if one]
     if terms.sites == 2:
         found.append(
             "There are two sites: the other one can compute your messages from its own and the "

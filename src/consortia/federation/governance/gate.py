@@ -31,7 +31,14 @@ from consortia.errors import (
     StoreError,
 )
 from consortia.federation.governance.holdings import Holdings
-from consortia.federation.governance.ledger import BY_ROWS, NUMBERS, SETTLED, Ledger, numbers_of
+from consortia.federation.governance.ledger import (
+    BY_ROWS,
+    MASKED,
+    NUMBERS,
+    SETTLED,
+    Ledger,
+    numbers_of,
+)
 from consortia.federation.governance.policy import forbidden, load_policy
 from consortia.federation.governance.terms import BEFORE_PHASES, StudyTerms
 from consortia.store.durable import private
@@ -259,6 +266,16 @@ class Gate:
             text += f"than {most}: each measurement in them would be known to the server"
             raise forbidden("this question", [("maximum_settled_rows", text)], of_rows=True)
 
+    def before_masks(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Check the numbers of an answer before masks hide what they are.
+
+        Raises:
+            PolicyError: one is not finite, or they are larger than the policy permits.
+        """
+        found = [rule for name, array in arrays.items() for rule in self._of_array(name, array)]
+        if found:
+            raise forbidden("this question", found, of_rows=True)
+
     def release(
         self,
         kind: str,
@@ -287,7 +304,11 @@ class Gate:
 
         def check() -> None:
             self._check(kind, question)  # other processes may have answered meanwhile
-            if question.digest not in self._answers(question):
+            first = self._answers(question).get(question.digest)
+            if MASKED in arrays and first not in (None, hashlib.sha256(payload).hexdigest()):
+                text = "it was answered before with other numbers: the two would tell what changed"
+                raise forbidden(what, [("secure_sums", text)], of_rows=True)
+            if first is None:
                 found = self._too_many_numbers(numbers_of(shapes) + beside)
                 if found:
                     raise forbidden(what, found)
@@ -324,8 +345,8 @@ class Gate:
         where = "" if question is None else question.place
         return refusal(error, folder=folder, site=self.site, run=run, wrap=wrap, place=where)
 
-    def _answers(self, question: SiteRequest) -> set[str]:
-        return self._ledger.answered.get((self.terms.run, question.place), set())
+    def _answers(self, question: SiteRequest) -> Mapping[str, str]:
+        return self._ledger.answered.get((self.terms.run, question.place), {})
 
     def _too_many_numbers(self, more: int) -> list[tuple[str, str]]:
         """Return what forbids so many more numbers in the messages of the run."""
@@ -365,7 +386,7 @@ class Gate:
                 found.append(("maximum_messages", f"{answered} questions of this run are answered"))
             elif sent >= MOST_REPEATS * most:
                 found.append(("maximum_messages", f"{sent} messages of this run have left"))
-        others = self._answers(question) - {question.digest}
+        others = self._answers(question).keys() - {question.digest}
         if len(others) >= policy.maximum_answers:
             text = f"{question.place} was answered already, to another question"
             found.append(("maximum_answers", text))
@@ -379,14 +400,8 @@ class Gate:
                 ("maximum_bytes", f"it has {len(payload)} bytes, more than {policy.maximum_bytes}")
             )
         for name, array in arrays.items():
-            if array.dtype.kind not in "biuf":
-                found.append(("messages", f"the array {name!r} holds no numbers"))
-            elif array.dtype.kind == "f" and not np.isfinite(array).all():
-                found.append(("messages", f"the array {name!r} holds a number that is not finite"))
-            elif policy.maximum_norm is not None:
-                norm = float(np.linalg.norm(array.astype(np.float64).ravel()))
-                if norm > policy.maximum_norm:
-                    found.append(("maximum_norm", f"the norm of the array {name!r} is {norm:g}"))
+            if name != MASKED:  # these were looked at before
+                found += self._of_array(name, array)
         known = sum(array.nbytes for array in arrays.values())
         most = known + OVERHEAD + OVERHEAD_OF_ARRAY * len(arrays)
         if arrays and len(payload) > most:
@@ -394,6 +409,17 @@ class Gate:
                 ("messages", f"it has {len(payload)} bytes, but only {known} in its arrays")
             )
         return found
+
+    def _of_array(self, name: str, array: np.ndarray) -> list[tuple[str, str]]:
+        if array.dtype.kind not in "biuf":
+            return [("messages", f"the array {name!r} holds no numbers")]
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
+            return [("messages", f"the array {name!r} holds a number that is not finite")]
+        if self.policy.maximum_norm is not None:
+            norm = float(np.linalg.norm(array.astype(np.float64).ravel()))
+            if norm > self.policy.maximum_norm:
+                return [("maximum_norm", f"the norm of the array {name!r} is {norm:g}")]
+        return []
 
 
 def open_gate(

@@ -59,6 +59,9 @@ REFUSED_BY_ROWS = 3
 NOT_FINITE = "not finite: "
 """How the name of an array of marks begins, see `consortia.engines.flower.nonfinite`."""
 
+MASKED = "masked"
+"""Name of the array of an answer that is masked, see `consortia.engines.flower.secure_sums`."""
+
 WITNESS = Path("runs") / "ledger.head"
 """Second copy of the head, relative to the folder of the ledger."""
 
@@ -144,7 +147,8 @@ class Ledger:
         data: of each run the name of its data and how many values these hold.
         refusals: of each run, how much was refused; one that depends on rows counts
             `REFUSED_BY_ROWS` times.
-        answered: by run and place in it, the digests of the questions that were answered.
+        answered: by run and place in it, of the questions that were answered their digest and the
+            SHA-256 of the first answer.
         strangers: refusals since the last run was opened that were of none that is.
 
     Raises:
@@ -159,7 +163,7 @@ class Ledger:
         self.numbers: Counter[str] = Counter()
         self.data: dict[str, tuple[str, int]] = {}
         self.refusals: Counter[str] = Counter()
-        self.answered: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
+        self.answered: defaultdict[tuple[str, str], dict[str, str]] = defaultdict(dict)
         self.strangers = 0
         self._offset = 0
         self._last: Entry | None = None
@@ -284,7 +288,7 @@ class Ledger:
                 self.answers[entry.run] += new
                 if new:
                     self.numbers[entry.run] += _numbers_of(entry)
-                known.add(entry.details["question"])
+                known.setdefault(entry.details["question"], entry.sha256)
         if entry.event == "refused":
             by_rows = BY_ROWS in entry.details
             self.refusals[entry.run] += REFUSED_BY_ROWS if by_rows else 1
@@ -386,8 +390,15 @@ def _numbers_of(entry: Entry) -> int:
 
 
 def numbers_of(arrays: Sequence[tuple[str, str, tuple[int, ...]]]) -> int:
-    """Return how many numbers arrays hold; marks of those that are not finite are none."""
-    return sum(math.prod(shape) for name, _, shape in arrays if not name.startswith(NOT_FINITE))
+    """Return how many numbers arrays hold; marks of those that are not finite are none.
+
+    One that is masked has two entries.
+    """
+    return sum(
+        math.prod(shape) // (2 if name == MASKED else 1)
+        for name, _, shape in arrays
+        if not name.startswith(NOT_FINITE)
+    )
 
 
 def _canonical(record: Mapping[str, Any]) -> bytes:

@@ -22,7 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, model_validator
 
 from consortia.core.arguments import read_toml, unknown
 from consortia.errors import InputError, PolicyError
-from consortia.federation.governance.terms import KINDS, StudyTerms
+from consortia.federation.governance.terms import KINDS, MASKED, PLAIN, StudyTerms
 
 ANY = "any"
 MAXIMUM_POSITION, MAXIMUM_STEP, MAXIMUM_REFUSALS = 10.0, 10.0, 3
@@ -31,6 +31,7 @@ MAXIMUM_POSITION, MAXIMUM_STEP, MAXIMUM_REFUSALS = 10.0, 10.0, 3
 MINIMUM_PATTERN_ROWS, MINIMUM_ROWS_CHANGED = 3, 10
 """Of a policy that does not say it."""
 
+Key = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Hash = Annotated[str, Field(pattern=r"^([0-9a-f]{64}|any)$")]
 
 
@@ -222,6 +223,22 @@ class Policy(BaseModel):
         description="permitted versions of consortia; whatever stands here, that of the server "
         "must be the one that is installed at the site",
     )
+    secure_sums: bool = Field(
+        True,
+        description="with three sites or more, answers that are sums leave masked only, so that "
+        "the server learns the sum over the sites; false: also studies with run.secure_sums = "
+        "false, in which it sees the answers of this site",
+    )
+    coordinator: Key | None = Field(
+        None,
+        description="public key of the coordinator, whose messages alone are answered; as "
+        "`consortia site key` prints it",
+    )
+    identities: dict[str, Key] = Field(
+        {},
+        description="public keys of all sites, this one included, by their names; they sign what "
+        "they send, and secure sums are with these sites and no other",
+    )
     noise: Noise = Noise()
     _digest: str = PrivateAttr("")
 
@@ -232,6 +249,8 @@ class Policy(BaseModel):
                 "give studies or models: without a hash nothing is permitted "
                 "(`consortia site check POLICY --study STUDY.toml` prints both)"
             )
+        if bool(self.identities) != (self.coordinator is not None):
+            raise ValueError("identities and coordinator go together: give the keys of all")
         for kind in self.messages:
             if kind not in KINDS:
                 raise ValueError(f"messages: {kind!r}: {unknown(kind, KINDS)}")
@@ -267,6 +286,22 @@ class Policy(BaseModel):
             found.append(("versions", f"consortia {terms.version} is not among {self.versions}"))
         if found:
             raise forbidden("this study", found)
+
+    def check_keys(self, terms: StudyTerms) -> None:
+        """Check that the keys are there that sums need which nobody can take apart.
+
+        Raises:
+            PolicyError: they are not.
+        """
+        if self.identities or not any(one.sums == MASKED for one in terms.every):
+            return
+        text = (
+            "answers of this study leave as sums that nobody can take apart, which needs the "
+            "public keys of all sites and of the coordinator in the policy: each makes its own "
+            "with `consortia site key`. Or the study says run.secure_sums = false, and each "
+            "policy permits that"
+        )
+        raise forbidden("this study", [("identities", text)])
 
     def permits_rows(
         self, rows: int, parameters: int | None = None, cell: int | None = None
@@ -325,6 +360,9 @@ class Policy(BaseModel):
             found.append(
                 ("maximum_rounds", f"it has {terms.rounds} rounds, more than {self.maximum_rounds}")
             )
+        if terms.sums == PLAIN and self.secure_sums:
+            text = "the study says run.secure_sums = false: the server sees this site's answers"
+            found.append(("secure_sums", text))
         if terms.sites == 2 and not self.two_sites:
             found.append(("two_sites", TWO_SITES))
         if self.maximum_chains is not None and terms.chains > self.maximum_chains:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from consortia.core.queries import LEEWAY
 from consortia.errors import InputError
 from consortia.federation.governance.policy import (
     MAXIMUM_POSITION,
@@ -13,13 +14,16 @@ from consortia.federation.governance.policy import (
     MINIMUM_ROWS_CHANGED,
     TWO_SITES,
 )
-from consortia.federation.governance.terms import BEFORE_PHASES, KINDS, StudyTerms
+from consortia.federation.governance.terms import (
+    BEFORE_PHASES,
+    KINDS,
+    MASKED,
+    PLAIN,
+    StudyTerms,
+)
 
 PARAMETERS_PER_ROW, RUNS = 0.33, 3
 """Of a proposal. A third of a parameter a row is what DataSHIELD permits, too."""
-
-LEEWAY = 4
-"""Messages of a conversation that a proposal permits, in those of a usual run."""
 
 MINIMUM_ROWS = 50
 """Of a proposal. A statistic of fewer rows says much of each."""
@@ -38,6 +42,31 @@ two_sites = true
 """
 
 
+KEYS = """
+# Public keys of coordinator and sites, which sign all that they send. Of answers the server learns
+# the sum over these sites. Compare each key with its owner, by telephone.
+{keys}"""
+
+NO_KEYS = """
+# NEEDED: public keys of the coordinator and of all sites, as `consortia site key` prints them
+# (`consortia site check --identities FILE` writes them here). They sign all that they send, and of
+# answers the server learns the sum over these sites. Without them nothing is answered.
+# coordinator = "..."
+# [identities]
+# SITE = "..."
+"""
+
+LONGER = """ A run that needs more ends there, without a result: it is for you
+# to say whether it may ask more."""
+
+SEEN = """\
+# The study says run.secure_sums = false: the server sees the answers of this site by themselves.
+# RECOMMENDED: ask for the study without that line, and then remove this one.
+secure_sums = false
+
+"""
+
+
 def proposed(
     terms: StudyTerms,
     app: str | None = None,
@@ -46,6 +75,7 @@ def proposed(
     two_sites: bool = False,
     numbers: int | None = None,
     per_value: float | None = None,
+    keys: str = "",
 ) -> str:
     """Return the text of a ``site-policy.toml`` that permits a study and nothing else.
 
@@ -56,6 +86,7 @@ def proposed(
         two_sites: a study of two sites is agreed to.
         numbers: most that depend on rows in the messages of a run, where the site's file was read.
         per_value: the same of a run of each study, for each value that the file holds.
+        keys: lines with the public keys of all.
 
     Raises:
         InputError: the study has two sites, and that was not agreed to.
@@ -67,7 +98,7 @@ def proposed(
     models = ", ".join(dict.fromkeys(f'"{one.model}"' for one in every))
     algorithms = ", ".join(dict.fromkeys(f'"{one.algorithm}"' for one in every))
     rounds, chains = max(one.rounds for one in every), max(one.chains for one in every)
-    most = max(map(_messages, every))
+    most = max(map(proposed_messages, every))
     limit = "# maximum_numbers = 100_000  # give --data FILE to have this run's"
     if numbers is not None:
         limit = f"maximum_numbers = {numbers}"
@@ -78,8 +109,13 @@ def proposed(
     kinds = "\n".join(f"#   {kind}: {KINDS[kind]}" for kind in terms.leaving)
     names = ", ".join(f'"{kind}"' for kind in terms.leaving)
     agreed = AGREED if terms.sites == 2 else ""
+    agreed += SEEN if any(one.sums == PLAIN for one in every) else ""
+    known = KEYS.format(keys=keys) if keys else ""
+    if not keys and any(one.sums == MASKED for one in every):
+        known = NO_KEYS
     several = any(one.usual is not None for one in every)
     usual = f", {LEEWAY} times those of a usual run" if several else ""
+    ends = LONGER if several else ""
     return f"""\
 # What this site permits. It is checked before data are read; what is not permitted is refused.
 
@@ -100,7 +136,7 @@ maximum_parameters_per_row = {PARAMETERS_PER_ROW}
 minimum_pattern_rows = {MINIMUM_PATTERN_ROWS}
 
 # Questions of a run that are answered{usual}; each counts once however
-# often it is sent. And runs in the ledger, interrupted ones included.
+# often it is sent.{ends} And runs in the ledger, interrupted ones included.
 maximum_messages = {most}
 maximum_runs = {RUNS * len(every)}
 
@@ -132,7 +168,7 @@ messages = [{names}]
 # maximum_points = {chains}        # positions in a message
 # minimum_batch = 32         # rows of a minibatch
 # [noise]                    # least gradient_noise, temperature, private_momentum
-"""
+{known}"""
 
 
 def _settled(every: tuple[StudyTerms, ...]) -> str:
@@ -158,7 +194,7 @@ def _rounded_up(value: float) -> float:
     return float(f"{math.ceil(value / unit) * unit:.6g}")
 
 
-def _messages(terms: StudyTerms) -> int:
+def proposed_messages(terms: StudyTerms) -> int:
     """Return the messages that a proposal permits of a run."""
     if terms.usual is None:
         return terms.exchanges

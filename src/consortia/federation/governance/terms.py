@@ -18,6 +18,12 @@ if TYPE_CHECKING:
 BEFORE_PHASES = 2
 """Messages of a site before the first phase: its description, and that it agrees to the run."""
 
+MINIMUM_SITES = 3
+"""Of secure sums: of two sites each computes the other's numbers from the sum and its own."""
+
+MASKED, PLAIN = "masked", "plain"
+"""What becomes of answers that are sums."""
+
 KINDS = {
     "description": "number of rows; names, types and shapes of the arrays; least and largest "
     "label; a digest of the rows",
@@ -61,6 +67,8 @@ class StudyTerms:
         noisy: of the functions that answer a server's questions those to whose answers the site
             adds noise from its own secret.
         measured: whether the site measures, before each answer, how many rows are settled.
+        sums: what becomes of answers that are sums: "" where there are none, or fewer than three
+            sites; "masked", so that nobody can take the sum apart; or "plain", as the study says.
         besides: requirements of the studies that are run after it on the same rows, of the same
             model or of the one that it is compared with.
     """
@@ -81,6 +89,7 @@ class StudyTerms:
     own_levels: bool = False
     noisy: tuple[str, ...] = ()
     measured: bool = False
+    sums: str = ""
     besides: tuple[StudyTerms, ...] = ()
 
     @property
@@ -144,8 +153,19 @@ def terms_of(study: Study, *, run: str = "", version: str | None = None) -> Stud
         own_levels=question is not None and question.tells_levels,
         noisy=traffic.noisy,
         measured=traffic.measured and not (question is not None and question.by_site),
+        sums=_sums_of(study),
         besides=tuple(terms_of(one, run=run, version=version) for one in study.besides),
     )
+
+
+def _sums_of(study: Study) -> str:
+    """Return what becomes of the answers of a study that are sums, as of `StudyTerms`."""
+    method, sites = study.method, len(study.data.files or ())
+    if sites < MINIMUM_SITES or not isinstance(method, Conversation):
+        return ""
+    if not any(one.summed for one in method.functions.values()):
+        return ""
+    return PLAIN if study.run.secure_sums is False else MASKED
 
 
 class _Traffic(NamedTuple):

@@ -23,7 +23,7 @@ from consortia.errors import InputError, SiteRefusedError
 from consortia.federation.governance.declared import declared_of
 from consortia.federation.governance.policy import load_policy
 from consortia.federation.governance.proposal import proposed
-from consortia.federation.governance.terms import terms_of
+from consortia.federation.governance.terms import MASKED, terms_of
 from consortia.federation.rehearsal import attacks
 from consortia.federation.rehearsal.membership import FALSE_ALARMS, found_out
 from consortia.federation.rehearsal.reading import NEAR
@@ -198,8 +198,18 @@ def _honest(on: Rehearsal, *, measured: bool) -> Finding:
         attack,
         f"all answers together settle {found[-1] if found else 'no row, for none has left'}. Of a "
         "settled row the server knows each measurement to a tenth of its column's standard "
-        f"deviation.{refused}",
+        f"deviation.{_helped(stage)}{refused}",
         {"answers": len(found), "settled": int(found[-1].split()[0]) if found else 0},
+    )
+
+
+def _helped(stage: Stage) -> str:
+    """Return what of secure sums a rehearsal leaves out."""
+    if stage.terms.sums != MASKED:
+        return ""
+    return (
+        " Your answers leave masked: this is so, here and below, where all other sites help the "
+        "server; else it has the sums over all sites."
     )
 
 

@@ -71,7 +71,7 @@ class Stage:
             (folder / name / app.POLICY).write_text(policy, encoding="utf-8")
             load_policy(folder / name / app.POLICY)
             node = {"site": name, "data": str(files[name]), "folder": str(folder / name)}
-            site = app.site_of(self.study, node, {}, private=private)
+            site = app.site_of(self.study, node, {}, private=private, apart=True)
             liar = (liars or {}).get(name)
             self._sites[name] = functools.partial(self._answered, name, site.answer, liar)
 

@@ -1,0 +1,268 @@
+"""Runs over Flower of whose answers the server learns the sums, and messages that are signed."""
+
+from __future__ import annotations
+
+import functools
+import shutil
+import warnings
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("flwr")
+pytest.importorskip("cryptography")
+
+from federation.hospitals import HOSPITALS, NAMES, study
+
+import consortia
+from consortia.engines.flower import fixed_point
+from consortia.engines.flower.engine import FlowerEngine
+from consortia.engines.flower.envelope import Envelope, decode
+from consortia.engines.flower.identities import (
+    FILE,
+    TO_SITE,
+    body_of,
+    coordinator_ring,
+    made_keys,
+    make_identity,
+    signed,
+)
+from consortia.engines.flower.secure_sums import MASKED, SUM_KEYS
+from consortia.engines.flower.transport import Arrival, InProcess
+from consortia.errors import PolicyError, SiteMissingError, SiteRefusedError
+from consortia.federation import app
+from consortia.federation.governance import load_policy, terms_of, verify
+from consortia.federation.governance.proposal import proposed
+from consortia.study.build import load_study
+
+RUN = "ab" * 16
+FEW = 'name = "few_rounds"\neffective_size = 200'
+
+
+class Network:
+    """The three hospitals in one process, each with keys, policy and ledger.
+
+    Attributes:
+        seen: of each site the messages to it and its answers, as they travel.
+    """
+
+    def __init__(self, folder: Path, text: str = "", *, sums: bool = True) -> None:
+        self.folder = folder
+        folder.mkdir(exist_ok=True)
+        self.path = folder / "study.toml"
+        self.path.write_text(study(FEW) + text + ("" if sums else "secure_sums = false\n"))
+        for name in NAMES:
+            shutil.copy(HOSPITALS / f"{name}.csv", folder)
+        self.study = load_study(self.path)
+        self.terms = terms_of(self.study)
+        self.lines = made_keys(folder / "server", {name: folder / name for name in NAMES})
+        self.ring = coordinator_ring(folder / "server")
+        policy = proposed(self.terms).replace(
+            "maximum_settled_rows = 0", "maximum_settled_rows = 9"
+        )
+        for name in NAMES:
+            (folder / name / app.POLICY).write_text(policy + self.lines)
+        self.sites = {name: self.site(name) for name in NAMES}
+        self.seen: dict[str, list[tuple[bytes, bytes]]] = {name: [] for name in NAMES}
+
+    def site(self, name: str) -> Any:
+        node = {"site": name, "data": str(self.folder / f"{name}.csv")}
+        return app.site_of(self.study, node | {"folder": str(self.folder / name)}, {})
+
+    def answer(self, name: str, message: bytes) -> bytes:
+        answer = self.sites[name].answer(message)
+        self.seen[name].append((message, answer))
+        return answer
+
+    def engine(self, faults: Any = None, **options: Any) -> FlowerEngine:
+        sites = {n: functools.partial(self.answer, name) for n, name in enumerate(NAMES)}
+        options = dict[str, Any](keys=self.ring, deadline=3.0, run=RUN) | options
+        return FlowerEngine(InProcess(sites, faults), NAMES, study=self.terms.study, **options)
+
+    def run(self, engine: FlowerEngine | None = None, **more: Any) -> Any:
+        engine = self.engine() if engine is None else engine
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            built = self.study.build(engine)
+            options = self.study.run_options | {"engine": engine, "progress": False} | more
+            return consortia.sample(built.model, built.rows, built.algorithm, **options)
+
+    def queries(self, name: str) -> list[tuple[Envelope, Envelope]]:
+        found = [(decode(body_of(a)), decode(body_of(b))) for a, b in self.seen[name]]
+        return [pair for pair in found if pair[0].kind == "query"]
+
+    def reason(self, name: str) -> str:
+        return (self.folder / name / "errors.log").read_text()
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Network, Any]:
+    network = Network(tmp_path_factory.mktemp("secure"))
+    return network, network.run()
+
+
+@pytest.mark.engines
+def test_the_server_learns_sums_and_every_message_is_signed(run: tuple[Network, Any]) -> None:
+    network, tree = run
+    assert "effective draws" in tree.attrs["stopped"]
+    assert tree.attrs["rejected_replies"] == 0
+    for name in NAMES:
+        assert network.queries(name)
+        for request, answer in network.queries(name):
+            assert set(request.values[SUM_KEYS]) == set(NAMES)
+            assert list(answer.arrays) == [MASKED]
+        left = verify(network.folder / name / "ledger.jsonl")
+        assert left.problem is None
+        assert tree.attrs["last_messages"][name] == left.entries[-1].sha256
+        kinds = {one.kind for one in left.entries if one.event == "released"}
+        assert kinds == {"description", "query"}
+
+
+@pytest.mark.engines
+def test_draws_are_those_without_sums_up_to_rounding(tmp_path: Path) -> None:
+    """Without noise of the sites, which is another one where the question has keys."""
+    trees = []
+    for sums in (True, False):
+        network = Network(tmp_path / str(sums), sums=sums)
+        for site in network.sites.values():
+            site._private = False
+        trees.append(network.run())
+    one, other = (tree["posterior"].dataset for tree in trees)
+    for name in one.data_vars:
+        np.testing.assert_allclose(one[name], other[name], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.engines
+def test_a_question_again_has_the_same_bits_in_a_new_process_and_from_a_backup(
+    run: tuple[Network, Any], tmp_path: Path
+) -> None:
+    network, _ = run
+    message, answer = network.seen["north"][3]
+    assert network.site("north").answer(message) == answer
+    # All of the folder is put back to before the run, and the server asks again.
+    again = Network.__new__(Network)
+    again.__dict__ |= network.__dict__ | {"folder": tmp_path}
+    for file in (FILE, app.POLICY, "secret"):
+        (tmp_path / "north").mkdir(exist_ok=True)
+        shutil.copy(network.folder / "north" / file, tmp_path / "north")
+    shutil.copy(network.folder / "north.csv", tmp_path)
+    site = again.site("north")
+    replayed = [site.answer(one) for one, _ in network.seen["north"][:4]]
+    assert decode(body_of(replayed[3])).arrays[MASKED].tolist() == (
+        decode(body_of(answer)).arrays[MASKED].tolist()
+    )
+    # With a row changed, too, the key is another one: it is not of those that all agreed on.
+    shutil.rmtree(tmp_path / "north" / "runs")
+    for path in (tmp_path / "north").glob("ledger*"):
+        path.unlink()
+    shutil.rmtree(tmp_path / "north" / "rows")
+    rows = (tmp_path / "north.csv").read_text().splitlines()
+    (tmp_path / "north.csv").write_text("\n".join([*rows[:-1], rows[-2], ""]))
+    site = again.site("north")
+    replayed = [site.answer(one) for one, _ in network.seen["north"][:4]]
+    assert decode(body_of(replayed[3])).kind == "refusal"
+
+
+@pytest.mark.engines
+def test_another_answer_to_one_question_does_not_leave(
+    run: tuple[Network, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network, _ = run
+    message, _ = network.seen["west"][3]
+    shutil.rmtree(network.folder / "west" / "compiled", ignore_errors=True)
+    site = network.site("west")
+    monkeypatch.setattr(
+        fixed_point, "encoded", lambda values, sites: np.ones((len(values), 2), np.uint64)
+    )
+    answer = decode(body_of(site.answer(message)))
+    assert answer.kind == "refusal"
+    assert "secure_sums: it was answered before with other numbers" in network.reason("west")
+    assert "secure_sums" not in str(answer.values)  # it depends on rows
+
+
+LIES: dict[str, Callable[[dict[str, Any]], dict[str, Any] | None]] = {
+    "not signed by the identity": lambda keys: (
+        keys | {"north": [keys["west"][0], keys["north"][1]]}
+    ),
+    "are not those that the policy names": lambda keys: {
+        name: key for name, key in keys.items() if name != "west"
+    },
+    "the question has no keys of sites": lambda keys: None,
+}
+
+
+@pytest.mark.engines
+def test_a_server_that_lies_about_keys_gets_no_answer(run: tuple[Network, Any]) -> None:
+    network, _ = run
+    site, private = network.site("south"), network.ring.private
+    request, _ = network.queries("south")[1]
+    stage, _, phase, repetition = request.label
+    for number, (reason, lie) in enumerate(LIES.items(), 20):
+        values = {"function": request.values["function"]}
+        if (keys := lie(dict(request.values[SUM_KEYS]))) is not None:
+            values[SUM_KEYS] = keys
+        label = (stage, number, phase, repetition)
+        message = replace(request, values=values, label=label).encode()
+        answer = decode(body_of(site.answer(signed(message, private, TO_SITE))))
+        assert answer.kind == "refusal"
+        assert reason in network.reason("south")
+
+
+def test_a_message_that_the_coordinator_has_not_signed_is_refused_by_name(tmp_path: Path) -> None:
+    network = Network(tmp_path)
+    with pytest.raises(SiteRefusedError, match=r"does not permit this \(identities\)"):
+        network.run(network.engine(keys=None))
+    assert "not signed by the coordinator that the site's policy names" in network.reason("north")
+    ring = network.ring
+    own = make_identity(tmp_path / "other")
+    swapped = replace(ring, private=bytes.fromhex((tmp_path / "other" / FILE).read_text().strip()))
+    assert own not in ring.sites.values()
+    with pytest.raises(SiteRefusedError, match=r"does not permit this \(identities\)"):
+        network.run(network.engine(keys=swapped))
+
+
+def test_a_site_with_another_key_than_the_coordinator_has_is_named(tmp_path: Path) -> None:
+    network = Network(tmp_path)
+    ring = network.ring
+    sites = dict(ring.sites) | {"south": ring.sites["west"], "west": ring.sites["south"]}
+    with pytest.raises(SiteRefusedError, match="not signed by the key that the coordinator has"):
+        network.run(network.engine(keys=replace(ring, sites=sites)))
+
+
+@pytest.mark.engines
+def test_an_answer_that_was_changed_on_its_way_is_not_used(tmp_path: Path) -> None:
+    network = Network(tmp_path)
+
+    def faults(node: int, name: str, payload: bytes, arrival: Arrival) -> list[Arrival]:
+        if node == 1 and decode(body_of(payload)).kind == "agreement":
+            body = body_of(arrival.payload or b"")
+            return [replace(arrival, payload=body)]
+        return [arrival]
+
+    with pytest.raises(SiteMissingError):
+        network.run(network.engine(faults, deadline=1.0))
+
+
+def test_a_policy_says_whether_answers_may_leave_plain(tmp_path: Path) -> None:
+    network = Network(tmp_path, sums=False)
+    assert network.terms.sums == "plain"
+    path = network.folder / "north" / app.POLICY
+    load_policy(path).permits(network.terms)
+    path.write_text(path.read_text().replace("secure_sums = false", ""))
+    with pytest.raises(PolicyError, match="secure_sums: the study says run"):
+        load_policy(path).permits(network.terms)
+
+
+def test_sums_without_keys_are_refused_with_what_to_do(tmp_path: Path) -> None:
+    network = Network(tmp_path)
+    for name in NAMES:
+        path = network.folder / name / app.POLICY
+        path.write_text(path.read_text().replace(network.lines, ""))
+    with pytest.raises(SiteRefusedError, match=r"does not permit this \(identities\)"):
+        network.run(network.engine(keys=None))
+    assert "each makes its own with `consortia site key`" in network.reason("north")
+    assert network.terms.sums == "masked"
