@@ -555,14 +555,35 @@ def test_a_spoiled_surrogate_slows_the_chains_and_does_not_move_their_law(
         *({"depth": depth} for depth in (17.0, 1e2, 1e10, 1e30, math.inf, math.nan)),
         *({"share": share} for share in (0.05, 0.0, math.nan)),
         *({"heaviest": share} for share in (0.01, 1.0, math.nan)),
+        *({"effective": size} for size in (0.5, math.nan)),
         {"not_covered": [np.ones(3)]},
     ],
 )
 def test_a_batch_that_something_speaks_against_does_not_count(against: dict[str, Any]) -> None:
     chains = Chains(np.zeros((2, 5, 3)), np.zeros((2, 5)), np.ones((2, 5), bool))
-    sound = algorithm.Judged(chains, 0.9, 0.0, 0.0, [], 1.5, 1e-3)
+    sound = algorithm.Judged(chains, 0.9, 0.0, 0.0, [], 1.5, 1e-3, 5.0)
     assert sound.counts
     assert not sound._replace(**against).counts
+
+
+def test_batches_of_a_proposal_that_a_later_batch_speaks_against_are_not_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    judge, judged = algorithm._judged, []
+
+    def judging(*args: Any) -> algorithm.Judged:
+        one = judge(*args)
+        if not judged:
+            one = one._replace(effective=0.2 * one.effective)  # more is wanted
+        if len(judged) == 1:
+            one = one._replace(not_covered=[np.ones(3)])
+        judged.append(one)
+        return one
+
+    monkeypatch.setattr(algorithm, "_judged", judging)
+    tree = sampled(MODEL, EMPTY, consortia.few_rounds(effective_size=2500), rounds=20)
+    assert len(judged) == 3
+    np.testing.assert_array_equal(draws_of(tree), judged[2].chains.draws.astype(np.float32))
 
 
 @pytest.mark.parametrize("double", [False, True])

@@ -81,6 +81,9 @@ LEAST_SHARE, STANDING = 0.1, 0.5
 HEAVIEST = 0.006
 """Share of a batch's draws that its heaviest point may be, as expected."""
 
+LEAST_OF_SHARE = 0.1
+"""Effective draws by the effective number of proposals, at least: else chains stay somewhere."""
+
 FEW_DRAWS = 400
 """Proposals of a message, at least; else the envelope itself is sent."""
 
@@ -153,6 +156,7 @@ class Judged(NamedTuple):
         not_covered: directions of the lines of which that is too much.
         depth: mean of how far the draws lie below the highest point.
         heaviest: expected share of the draws at one point.
+        effective: smallest effective size of the draws, of the bulk and of both tails.
         mass_error: standard error of the logarithm by which q is normalised.
     """
 
@@ -163,17 +167,18 @@ class Judged(NamedTuple):
     not_covered: list[Float[np.ndarray, " d"]]
     depth: float
     heaviest: float
+    effective: float = 0.0
     mass_error: float = 0.0
 
     @property
     def counts(self) -> bool:
         """Whether the draws are kept."""
-        sound = self.depth <= 2 * self.chains.draws.shape[2] + 10
         return (
-            sound
+            self.depth <= 2 * self.chains.draws.shape[2] + 10
             and not self.not_covered
             and self.heaviest < HEAVIEST
-            and (self.share >= LEAST_SHARE)
+            and self.share >= LEAST_SHARE
+            and self.effective >= LEAST_OF_SHARE * self.share * self.chains.heights.size
         )
 
 
@@ -291,7 +296,7 @@ def converse(settings: Settings, known: Known) -> Conversing:
 
     centres, covariance = yield from _local_fits(server, scale)
     server.reference = centres[0]
-    searched, poor, kept, shares, missed = d > FEW_PARAMETERS, 0, [], [], []
+    searched, poor, kept, earlier, shares, missed = d > FEW_PARAMETERS, 0, [], 0, [], []
     if searched:  # few points of a wide exploration would lie in the bulk
         found = yield from _search(server, np.stack(centres), scale)
         if found.converged:
@@ -302,21 +307,24 @@ def converse(settings: Settings, known: Known) -> Conversing:
         profiles, judged = yield from _evaluate(server, sent)
         if judged is not None and judged.counts:
             kept.append(judged)
-            yield _batch(judged)
-            reached = smallest_effective_size(_joined(kept))
+            reached = judged.effective if len(kept) == 1 else smallest_effective_size(_joined(kept))
             server.records[-1]["effective_size"] = round(reached)
-            if settings.effective_size is not None and reached >= settings.effective_size:
-                return _outcome(server, kept, f"{reached:.0f} effective draws")
-            if len(kept) == known.batches:
+            enough = settings.effective_size is not None and reached >= settings.effective_size
+            if enough or len(kept) == known.batches:
+                for one in kept:
+                    yield _batch(one)
+                if enough:
+                    return _outcome(server, kept, f"{reached:.0f} effective draws")
                 return _outcome(server, kept, "all batches of draws", _short(settings, reached))
             if judged.share >= STANDING:
                 sent = _drawn(server, sent.proposal, sent.lines)
                 continue
         elif judged is not None:
+            del kept[earlier:]  # what this batch has found, others of its proposal did not see
             poor, missed = poor + 1, judged.not_covered
             shares.append(judged.share)
             if poor >= MOST_POOR or (poor >= HOPELESS and max(shares[-2:]) < LEAST_HOPE):
-                return (yield from _walk(server, settings, kept))
+                return (yield from _walk(server, settings))
         base = server.base(covariance)
         learnt = learn(
             server.memory,
@@ -343,8 +351,8 @@ def converse(settings: Settings, known: Known) -> Conversing:
                 sent = _exploration(server, [found.position], covariance)
                 continue
         if learnt.proposal is None:
-            return (yield from _walk(server, settings, kept))
-        covariance = learnt.covariance
+            return (yield from _walk(server, settings))
+        covariance, earlier = learnt.covariance, len(kept)
         lines = lines_through(covariance, server.rays, profiles)
         sent = _drawn(server, learnt.proposal, lines)
 
@@ -511,6 +519,7 @@ def _judged(
         [p.line.direction for p, mass in zip(profiles, masses, strict=True) if mass >= MOST_MISSED],
         float(server.memory.heights.max() - own[inside] @ heights[inside]),
         float(own.max()),
+        smallest_effective_size(chains.draws),
         sent.proposal.mass_error,
     )
 
@@ -524,7 +533,7 @@ def _search(
     return (yield from server.counted(asking))
 
 
-def _walk(server: Server, settings: Settings, kept: list[Judged]) -> Conversing:
+def _walk(server: Server, settings: Settings) -> Conversing:
     """Let many chains of Hamiltonian Monte Carlo go on from the weighted points."""
     weighted, d = server.memory.weighted(), server.dimension
     if not len(weighted.points):
@@ -534,7 +543,7 @@ def _walk(server: Server, settings: Settings, kept: list[Judged]) -> Conversing:
     away = weighted.points - mean
     root = mixture.cholesky_root((away.T * own) @ away)
     places = resampled(weighted.points, own, _walkers(server), server.rng)
-    return (yield from _chains(server, settings, kept, places, mean, root, MOST_WALKED))
+    return (yield from _chains(server, settings, places, mean, root, MOST_WALKED))
 
 
 def _by_gradients(server: Server, settings: Settings, scale: PriorScale) -> Conversing:
@@ -551,7 +560,7 @@ def _by_gradients(server: Server, settings: Settings, scale: PriorScale) -> Conv
     groups = np.minimum(np.arange(count) * GROUPS // count, GROUPS - 1)
     places = found.position + found.root * server.rng.standard_normal((GROUPS, d))[groups]
     most = MOST_WALKED_BY_GRADIENTS
-    return (yield from _chains(server, settings, [], places, found.position, found.root, most))
+    return (yield from _chains(server, settings, places, found.position, found.root, most))
 
 
 def _walkers(server: Server) -> int:
@@ -563,7 +572,6 @@ def _walkers(server: Server) -> int:
 def _chains(
     server: Server,
     settings: Settings,
-    kept: list[Judged],
     places: Float[np.ndarray, "W d"],
     centre: Float[np.ndarray, " d"],
     root: Float[np.ndarray, "*d"],
@@ -601,10 +609,10 @@ def _chains(
         yield Batch(positions, stats)
         reached = smallest_effective_size(np.concatenate(draws, axis=1))
         enough = settings.effective_size is not None and reached >= settings.effective_size
-        if enough or len(kept) + len(draws) >= server.known.batches:
+        if enough or len(draws) >= server.known.batches:
             reason = f"{reached:.0f} effective draws" if enough else "all batches of draws"
             faults += () if enough else _short(settings, reached)
-            return _outcome(server, kept, reason, faults, walked=True)
+            return _outcome(server, [], reason, faults, walked=True)
 
 
 def _unvisited(
