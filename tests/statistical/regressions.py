@@ -115,10 +115,10 @@ def poisson(x: Any, rows: Any) -> Any:
 
 
 def negative_binomial(x: Any, rows: Any) -> Any:
-    eta, size = rows["x"] @ x[:-1], jnp.exp(x[-1])
-    total = jnp.logaddexp(x[-1], eta)
+    eta, log_size = rows["x"] @ x[:-1], jnp.clip(x[-1], -8.0, 8.0)  # beyond them rounding is all
+    size, total = jnp.exp(log_size), jnp.logaddexp(log_size, eta)
     own = gammaln(rows["y"] + size) - gammaln(size)
-    return own + size * (x[-1] - total) + rows["y"] * (eta - total)
+    return own + size * (log_size - total) + rows["y"] * (eta - total)
 
 
 def student(x: Any, rows: Any) -> Any:
@@ -223,7 +223,8 @@ def gamma(x: Any, rows: Any) -> Any:
 
 
 def beta(x: Any, rows: Any) -> Any:
-    mean, precision = jax.nn.sigmoid(rows["x"] @ x[:-1]), jnp.exp(x[-1])
+    eta = jnp.clip(rows["x"] @ x[:-1], -12.0, 12.0)  # beyond them one shape rounds to 0
+    mean, precision = jax.nn.sigmoid(eta), jnp.exp(jnp.clip(x[-1], -8.0, 8.0))
     a, b = mean * precision, (1 - mean) * precision
     both = (a - 1) * jnp.log(rows["y"]) + (b - 1) * jnp.log1p(-rows["y"])
     return gammaln(precision) - gammaln(a) - gammaln(b) + both
@@ -245,7 +246,8 @@ def ordinal(x: Any, rows: Any) -> Any:
     second = first + jnp.exp(x[-1])
     below = jax.nn.log_sigmoid(first - eta)
     above = jax.nn.log_sigmoid(eta - second)
-    middle = jnp.log(jax.nn.sigmoid(second - eta) - jax.nn.sigmoid(first - eta))
+    gap = jnp.log(-jnp.expm1(first - second))
+    middle = jax.nn.log_sigmoid(second - eta) + jax.nn.log_sigmoid(eta - first) + gap
     return jnp.where(rows["y"] == 0, below, jnp.where(rows["y"] == 2, above, middle))
 
 

@@ -111,6 +111,9 @@ WORST_CORRELATION = 0.3
 APART = 4.0
 """Standard deviations, of both, by which two guesses are of different modes."""
 
+WIDER = 1.5
+"""By how much two guesses differ in standard deviations, on average, to be explored both."""
+
 ELSEWHERE = 1.0
 """Standard deviations of the starts of further local fits where the prior is wider."""
 
@@ -294,15 +297,15 @@ def converse(settings: Settings, known: Known) -> Conversing:
     if d > MOST_CURVED:
         return (yield from _by_gradients(server, settings, scale))
 
-    centres, covariance = yield from _local_fits(server, scale)
+    centres, covariances = yield from _local_fits(server, scale)
     server.reference = centres[0]
     searched, poor, kept, earlier, shares, missed = d > FEW_PARAMETERS, 0, [], 0, [], []
     if searched:  # few points of a wide exploration would lie in the bulk
         found = yield from _search(server, np.stack(centres), scale)
         if found.converged:
-            centres, covariance = [found.position], found.root @ found.root.T
-    guess = covariance
-    sent = _exploration(server, centres, covariance)
+            centres, covariances = [found.position], [found.root @ found.root.T]
+    guess = covariance = covariances[0]
+    sent = _exploration(server, centres, covariances)
     while True:
         profiles, judged = yield from _evaluate(server, sent)
         if judged is not None and judged.counts:
@@ -348,7 +351,7 @@ def converse(settings: Settings, known: Known) -> Conversing:
             if found.converged:
                 server.memory.forget_drawn()
                 covariance = found.root @ found.root.T
-                sent = _exploration(server, [found.position], covariance)
+                sent = _exploration(server, [found.position], [covariance])
                 continue
         if learnt.proposal is None:
             return (yield from _walk(server, settings))
@@ -362,11 +365,11 @@ def converse(settings: Settings, known: Known) -> Conversing:
 
 def _local_fits(
     server: Server, scale: PriorScale
-) -> Generator[Query, Arrays, tuple[list[np.ndarray], np.ndarray]]:
-    """Ask for local fits; return the guesses that differ, and the covariance of the first.
+) -> Generator[Query, Arrays, tuple[list[np.ndarray], list[np.ndarray]]]:
+    """Ask for local fits; return the guesses that differ, and their covariances.
 
     Beside the model's start two more are sent, a prior standard deviation away on either side:
-    where guesses differ there are several modes.
+    where guesses differ there are several modes. One more leaves out sites with few rows.
     """
     start, d = server.known.start, server.dimension
     away = np.minimum(scale.sd, ELSEWHERE) * server.rng.standard_normal(d)
@@ -380,39 +383,57 @@ def _local_fits(
         },
         "local fits",
     )
+    fits = list(zip(answer["precisions"], answer["pulls"], strict=True))
     centres: list[np.ndarray] = []
-    roots: list[np.ndarray] = []
-    for triangle, pull in zip(answer["precisions"], answer["pulls"], strict=True):
+    covariances: list[np.ndarray] = []
+    wide = np.minimum(scale.sd, ELSEWHERE)
+    if fits[-1][0].any():  # some sites have rows enough: theirs is the guess to begin with
+        fits = [fits[-1], *fits[:-1]]
+    for triangle, pull in fits:
         precision = search.symmetric(triangle, d)
         if not (np.isfinite(precision).all() and np.isfinite(pull).all()):
             continue
-        root = search.inverse_root(precision)
-        centre = start + root @ (root.T @ pull)
-        distances = (
-            np.linalg.norm(np.linalg.solve(other, centre - middle))
-            for middle, other in zip(centres, roots, strict=True)
-        )
-        if all(distance > APART for distance in distances):
+        centre, covariance = start, np.diag(wide**2)
+        if precision.any():
+            root = search.inverse_root(precision)
+            centre, covariance = start + root @ (root.T @ pull), root @ root.T
+        finest = 4 * np.finfo(server.dtype).eps * (np.abs(centre) + wide)
+        covariance = covariance + np.diag(finest**2)
+        before = zip(centres, covariances, strict=True)
+        if all(_differ(centre, covariance, *one) for one in before):
             centres.append(centre)
-            roots.append(root)
+            covariances.append(covariance)
     if not centres:
-        return [start], np.diag(np.minimum(scale.sd, ELSEWHERE) ** 2)
-    return centres, roots[0] @ roots[0].T
+        return [start], [np.diag(wide**2)]
+    return centres, covariances
+
+
+def _differ(
+    centre: Float[np.ndarray, " d"],
+    covariance: Float[np.ndarray, "d d"],
+    other: Float[np.ndarray, " d"],
+    of_other: Float[np.ndarray, "d d"],
+) -> bool:
+    """Return whether two guesses are of different modes, or of different precision."""
+    larger = (np.linalg.slogdet(covariance)[1] - np.linalg.slogdet(of_other)[1]) / 2
+    away = centre - other
+    distance = math.sqrt(abs(away @ np.linalg.solve(of_other, away)))
+    return distance > APART or abs(larger) > len(centre) * math.log(WIDER)
 
 
 def _exploration(
-    server: Server, centres: list[np.ndarray], covariance: Float[np.ndarray, "d d"]
+    server: Server, centres: list[np.ndarray], covariances: list[np.ndarray]
 ) -> Sent:
     """Return points of a mixture around the guesses, and rays through the first."""
     wide = WIDE if server.dimension <= FEW_PARAMETERS else NARROW
     shares, middles, scales = [], [], []
-    for centre in centres:
+    for centre, covariance in zip(centres, covariances, strict=True):
         for share, factor in wide:
             shares.append(share)
             middles.append(centre)
             scales.append(factor * covariance)
     envelope = mixture.mixture_of(shares, middles, scales)
-    lines = lines_through(covariance, server.rays, [])
+    lines = lines_through(covariances[0], server.rays, [])
     server.centre = centres[0]
     return _drawn(server, Proposal(envelope, None, Plain()), lines, exploring=True)
 
