@@ -88,7 +88,10 @@ FEW_DRAWS = 400
 """Proposals of a message, at least; else the envelope itself is sent."""
 
 MOST_POOR, HOPELESS, LEAST_HOPE = 7, 3, 0.02
-"""Batches that do not count before chains take over; or so many, none with such a share."""
+"""Batches that do not count before chains take over; or so many, the last two below such a share.
+
+Where the mode has not been sought yet, it is sought first.
+"""
 
 MOST_SEARCHED, MOST_WALKED = 16, 60
 """Messages of a search for the mode, and of chains before their first draws."""
@@ -299,7 +302,8 @@ def converse(settings: Settings, known: Known) -> Conversing:
 
     centres, covariances = yield from _local_fits(server, scale)
     server.reference = centres[0]
-    searched, poor, kept, earlier, shares, missed = d > FEW_PARAMETERS, 0, [], 0, [], []
+    searched, hopeless, poor = d > FEW_PARAMETERS, False, 0
+    kept, earlier, shares, missed = [], 0, [], []
     if searched:  # few points of a wide exploration would lie in the bulk
         found = yield from _search(server, np.stack(centres), scale)
         if found.converged:
@@ -326,7 +330,8 @@ def converse(settings: Settings, known: Known) -> Conversing:
             del kept[earlier:]  # what this batch has found, others of its proposal did not see
             poor, missed = poor + 1, judged.not_covered
             shares.append(judged.share)
-            if poor >= MOST_POOR or (poor >= HOPELESS and max(shares[-2:]) < LEAST_HOPE):
+            hopeless = poor >= HOPELESS and max(shares[-2:]) < LEAST_HOPE
+            if poor >= MOST_POOR or (hopeless and searched):
                 return (yield from _walk(server, settings))
         base = server.base(covariance)
         learnt = learn(
@@ -342,7 +347,7 @@ def converse(settings: Settings, known: Known) -> Conversing:
         )
         server.records[-1]["error"] = float(f"{learnt.error:.3g}")
         lost = learnt.error > TRUSTED and server.memory.weighted().effective < LOST
-        if lost and not searched:
+        if (lost or hopeless) and not searched:
             searched = True
             if not len(server.memory.points):  # the guess was none
                 server.reference = known.start
@@ -350,6 +355,7 @@ def converse(settings: Settings, known: Known) -> Conversing:
             found = yield from _search(server, start[None], scale)
             if found.converged:
                 server.memory.forget_drawn()
+                hopeless, poor = False, 0
                 covariance = found.root @ found.root.T
                 sent = _exploration(server, [found.position], [covariance])
                 continue
@@ -421,9 +427,7 @@ def _differ(
     return distance > APART or abs(larger) > len(centre) * math.log(WIDER)
 
 
-def _exploration(
-    server: Server, centres: list[np.ndarray], covariances: list[np.ndarray]
-) -> Sent:
+def _exploration(server: Server, centres: list[np.ndarray], covariances: list[np.ndarray]) -> Sent:
     """Return points of a mixture around the guesses, and rays through the first."""
     wide = WIDE if server.dimension <= FEW_PARAMETERS else NARROW
     shares, middles, scales = [], [], []

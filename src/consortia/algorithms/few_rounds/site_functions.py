@@ -23,7 +23,6 @@ from consortia.surrogates.curvature import hessian, mode_of
 from consortia.surrogates.mode_search import symmetric
 from consortia.surrogates.proposals.mixture import Mixture, envelope_points
 
-
 ROWS_PER_PARAMETER = 2
 """Rows of a site by parameters, below which its local fit is not trusted."""
 
