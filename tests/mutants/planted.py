@@ -80,9 +80,22 @@ MUTANTS = (
     ),
     Mutant(
         "algorithms/few_rounds/algorithm.py",
-        "sound = self.depth <= 2 * self.chains.draws.shape[2] + 10",
-        "sound = self.depth <= math.inf",
+        "self.depth <= 2 * self.chains.draws.shape[2] + 10",
+        "self.depth <= math.inf",
         "algorithms/test_few_rounds.py::test_a_batch_that_something_speaks_against_does_not_count",
+    ),
+    Mutant(
+        "algorithms/few_rounds/algorithm.py",
+        "and self.effective >= LEAST_OF_SHARE * self.share * self.chains.heights.size",
+        "and self.effective >= 0",
+        "algorithms/test_few_rounds.py::test_a_batch_that_something_speaks_against_does_not_count",
+    ),
+    Mutant(
+        "algorithms/few_rounds/algorithm.py",
+        "del kept[earlier:]",
+        "del kept[:0]",
+        "algorithms/test_few_rounds.py::"
+        "test_batches_of_a_proposal_that_a_later_batch_speaks_against_are_not_kept",
     ),
     Mutant(
         "algorithms/few_rounds/algorithm.py",

@@ -1,4 +1,4 @@
-"""Eight regressions, each at unlike sites, with moments by importance sampling at the mode."""
+"""Regressions, each at unlike sites, with moments by importance sampling at the mode."""
 
 from __future__ import annotations
 
@@ -115,10 +115,10 @@ def poisson(x: Any, rows: Any) -> Any:
 
 
 def negative_binomial(x: Any, rows: Any) -> Any:
-    eta, size = rows["x"] @ x[:-1], jnp.exp(x[-1])
-    total = jnp.logaddexp(x[-1], eta)
+    eta, log_size = rows["x"] @ x[:-1], jnp.clip(x[-1], -8.0, 8.0)  # beyond them rounding is all
+    size, total = jnp.exp(log_size), jnp.logaddexp(log_size, eta)
     own = gammaln(rows["y"] + size) - gammaln(size)
-    return own + size * (x[-1] - total) + rows["y"] * (eta - total)
+    return own + size * (log_size - total) + rows["y"] * (eta - total)
 
 
 def student(x: Any, rows: Any) -> Any:
@@ -197,6 +197,219 @@ def separated() -> Case:
     return case(logistic, lambda x: normal(x, 2.5), 4, designs, responses)
 
 
+# --- sixteen more, of which each has one thing of its own ---------------------------------------
+
+
+def grouped(x: Any, rows: Any) -> Any:
+    """Return successes of trials."""
+    odds = rows["x"] @ x
+    return rows["y"] * odds - rows["trials"] * jnp.logaddexp(0.0, odds)
+
+
+def probit(x: Any, rows: Any) -> Any:
+    return jax.scipy.special.log_ndtr((2 * rows["y"] - 1) * (rows["x"] @ x))
+
+
+def log_log(x: Any, rows: Any) -> Any:
+    """Return yes or no with the complementary log-log link."""
+    rate = jnp.exp(rows["x"] @ x)
+    return jnp.where(rows["y"] > 0, jnp.log(-jnp.expm1(-rate)), -rate)
+
+
+def gamma(x: Any, rows: Any) -> Any:
+    shape, eta = jnp.exp(x[-1]), rows["x"] @ x[:-1]
+    scaled = shape * rows["y"] * jnp.exp(-eta)
+    return shape * (x[-1] - eta) + (shape - 1) * jnp.log(rows["y"]) - scaled - gammaln(shape)
+
+
+def beta(x: Any, rows: Any) -> Any:
+    eta = jnp.clip(rows["x"] @ x[:-1], -12.0, 12.0)  # beyond them one shape rounds to 0
+    mean, precision = jax.nn.sigmoid(eta), jnp.exp(jnp.clip(x[-1], -8.0, 8.0))
+    a, b = mean * precision, (1 - mean) * precision
+    both = (a - 1) * jnp.log(rows["y"]) + (b - 1) * jnp.log1p(-rows["y"])
+    return gammaln(precision) - gammaln(a) - gammaln(b) + both
+
+
+def weibull(x: Any, rows: Any) -> Any:
+    scaled = jnp.exp(x[-1]) * (jnp.log(rows["y"]) - rows["x"] @ x[:-1])
+    return rows["event"] * (x[-1] + scaled) - jnp.exp(scaled)
+
+
+def exponential(x: Any, rows: Any) -> Any:
+    eta = rows["x"] @ x
+    return rows["event"] * eta - rows["y"] * jnp.exp(eta)
+
+
+def ordinal(x: Any, rows: Any) -> Any:
+    """Return three levels, with the first threshold and the logarithm of the gap."""
+    eta, first = rows["x"][:, 1:] @ x[:-2], x[-2]
+    second = first + jnp.exp(x[-1])
+    below = jax.nn.log_sigmoid(first - eta)
+    above = jax.nn.log_sigmoid(eta - second)
+    gap = jnp.log(-jnp.expm1(first - second))
+    middle = jax.nn.log_sigmoid(second - eta) + jax.nn.log_sigmoid(eta - first) + gap
+    return jnp.where(rows["y"] == 0, below, jnp.where(rows["y"] == 2, above, middle))
+
+
+def robust(x: Any, rows: Any) -> Any:
+    """Return a regression with logistic errors."""
+    scaled = (rows["y"] - rows["x"] @ x[:-1]) * jnp.exp(-x[-1])
+    return -2 * jnp.logaddexp(scaled / 2, -scaled / 2) - x[-1]
+
+
+def spread_too(x: Any, rows: Any) -> Any:
+    """Return a regression whose log spread is linear in the treatment."""
+    spread = x[-2] + x[-1] * rows["x"][:, 1]
+    return -(((rows["y"] - rows["x"] @ x[:-2]) * jnp.exp(-spread)) ** 2) / 2 - spread
+
+
+Response = Callable[[np.random.Generator, np.ndarray, np.ndarray], np.ndarray]
+
+
+def of_response(
+    likelihood: Callable[[Any, Any], Any],
+    respond: Response,
+    features: int,
+    sites: int,
+    rows: int,
+    *,
+    extra: int = 0,
+    size: float = 0.5,
+    prior: float = 2.5,
+    more: Callable[[np.random.Generator, np.ndarray, np.ndarray], dict[str, Any]] | None = None,
+) -> Case:
+    """Return a regression of a response that is drawn from the linear predictor.
+
+    Args:
+        likelihood: of the rows.
+        respond: generator, design and coefficients -> the response.
+        features: columns beside the intercept.
+        sites: number of them.
+        rows: of all sites.
+        extra: further parameters, logarithms.
+        size: of the coefficients.
+        prior: their scale.
+        more: generator, design, response -> further columns, or others in their place.
+    """
+    rng = np.random.default_rng([features, sites, rows])
+    b = rng.normal(0, size, features + 1)
+    designs = columns(rng, rows, features, sites, 0.7)
+    responses = [np.asarray(respond(rng, x, b), float) for x in designs]
+    further: dict[str, list[np.ndarray]] = {}
+    if more is not None:
+        for index, x in enumerate(designs):
+            for name, values in more(rng, x, responses[index]).items():
+                if name == "y":
+                    responses[index] = values
+                else:
+                    further.setdefault(name, []).append(np.asarray(values, float))
+    d = features + 1 + extra
+
+    def log_prior(x: Any) -> Any:
+        return normal(x[: features + 1], prior) + normal(x[features + 1 :], 1.5)
+
+    return case(likelihood, log_prior, d, designs, responses, **further)
+
+
+def yes(link: Callable[[np.ndarray], np.ndarray]) -> Response:
+    """Return yes or no by an inverse link."""
+    return lambda rng, x, b: rng.random(len(x)) < link(x @ b)
+
+
+def censored(rng: np.random.Generator, x: np.ndarray, time: np.ndarray) -> dict[str, np.ndarray]:
+    """Return times up to an end of the study of each row, and whether the event was seen."""
+    end = rng.uniform(0.3, 3, len(x))
+    return {"y": np.minimum(time, end), "event": time < end}
+
+
+def _odds(eta: np.ndarray) -> np.ndarray:
+    return 1 / (1 + np.exp(-eta))
+
+
+def _levels(rng: np.random.Generator, x: np.ndarray, b: np.ndarray) -> np.ndarray:
+    latent = x[:, 1:] @ b[1:] + rng.logistic(size=len(x))
+    return (latent > -0.5).astype(int) + (latent > 0.7)
+
+
+def _fractions(rng: np.random.Generator, x: np.ndarray, b: np.ndarray) -> np.ndarray:
+    mean = _odds(x @ b)
+    return np.clip(rng.beta(8 * mean, 8 * (1 - mean)), 0.001, 0.999)
+
+
+def of_trials() -> Case:
+    """Return successes of two to nine trials."""
+    rng = np.random.default_rng(31)
+    b, designs = rng.normal(0, 0.5, 6), columns(rng, 120, 5, 7, 0.7)
+    trials = [rng.integers(2, 10, len(x)).astype(float) for x in designs]
+    pairs = zip(designs, trials, strict=True)
+    responses = [rng.binomial(n.astype(int), _odds(x @ b)) for x, n in pairs]
+    return case(grouped, lambda x: normal(x, 2.5), 6, designs, responses, trials=trials)
+
+
+def of_rare_events() -> Case:
+    """Return a logistic regression with some two events in a hundred rows."""
+    rng = np.random.default_rng(32)
+    b, designs = np.array([-4.0, 0.8, 0.5, -0.6]), columns(rng, 1500, 3, 6, 0.7)
+    responses = [rng.random(len(x)) < _odds(x @ b) for x in designs]
+    return case(logistic, lambda x: normal(x, 5.0), 4, designs, responses)
+
+
+OWN: dict[str, Callable[[], Case]] = {
+    "linear, 12 sites": lambda: of_response(
+        gaussian, lambda g, x, b: x @ b + g.normal(0, 0.7, len(x)), 6, 12, 250, extra=1
+    ),
+    "linear, few rows": lambda: of_response(
+        gaussian, lambda g, x, b: x @ b + g.normal(0, 1, len(x)), 3, 4, 24, extra=1
+    ),
+    "logistic errors": lambda: of_response(
+        robust, lambda g, x, b: x @ b + g.logistic(0, 0.6, len(x)), 5, 6, 200, extra=1
+    ),
+    "spread by treatment": lambda: of_response(
+        spread_too,
+        lambda g, x, b: x @ b + g.normal(size=len(x)) * np.exp(0.6 * x[:, 1] - 0.4),
+        *(4, 5, 220),
+        extra=2,
+    ),
+    "t with 20 sites": lambda: of_response(
+        student, lambda g, x, b: x @ b + 0.5 * g.standard_t(4, len(x)), 7, 20, 400, extra=1
+    ),
+    "probit": lambda: of_response(
+        probit, lambda g, x, b: g.normal(size=len(x)) < x @ b, 6, 5, 300, prior=2.0
+    ),
+    "complementary log-log": lambda: of_response(
+        log_log, yes(lambda eta: 1 - np.exp(-np.exp(np.clip(eta, -8, 3)))), 4, 8, 350, size=0.4
+    ),
+    "wide prior, 30 rows": lambda: of_response(logistic, yes(_odds), 2, 3, 30, prior=10.0),
+    "trials": of_trials,
+    "rare events": of_rare_events,
+    "Poisson, small counts": lambda: of_response(
+        poisson,
+        lambda g, x, b: g.poisson(np.exp(x @ b - 1)),
+        *(4, 10, 300),
+        size=0.3,
+        more=lambda g, x, y: {"e": np.full(len(x), -1.0)},
+    ),
+    "gamma": lambda: of_response(
+        gamma, lambda g, x, b: g.gamma(2, np.exp(x @ b) / 2) + 1e-4, 5, 4, 200, extra=1
+    ),
+    "beta": lambda: of_response(beta, _fractions, 4, 6, 180, extra=1),
+    "Weibull, censored": lambda: of_response(
+        weibull,
+        lambda g, x, b: np.exp(x @ b) * g.weibull(1.4, len(x)),
+        *(4, 5, 250),
+        extra=1,
+        more=censored,
+    ),
+    "exponential, censored": lambda: of_response(
+        exponential,
+        lambda g, x, b: g.exponential(np.exp(-x @ b)),
+        *(6, 15, 400),
+        more=censored,
+    ),
+    "ordinal": lambda: of_response(ordinal, _levels, 5, 7, 250, extra=1),
+}
+"""Regressions with one thing of their own each."""
+
 CASES: dict[str, Callable[[], Case]] = {
     "logistic, d = 5": lambda: of_odds(5, 150, 3, 11),
     "logistic, d = 10": lambda: of_odds(10, 400, 5, 12),
@@ -206,5 +419,6 @@ CASES: dict[str, Callable[[], Case]] = {
     "Student": of_outliers,
     "ill-conditioned": ill_conditioned,
     "separated": separated,
+    **OWN,
 }
 """Regressions by name."""

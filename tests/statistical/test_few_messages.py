@@ -17,6 +17,11 @@ from consortia.errors import WarmupError
 pytestmark = pytest.mark.slow
 SEEDS = (1, 2, 3)
 STARTS = 10
+MOST_MESSAGES = {"linear, few rows": 12}
+"""Where it is not 4: none of the four hospitals has two rows a parameter, so that no local fit says
+where the posterior is.
+"""
+
 LARGEST_SD, LARGEST_QUANTILE = 0.07, 0.2
 """By how much a spread may be off, and a quantile in sds, beyond three Monte Carlo errors."""
 
@@ -52,7 +57,7 @@ def test_a_regression_is_right_in_four_messages_from_ten_starts(name: str) -> No
         # The reference has an error of up to .02 sd.
         assert np.all(shift < 0.05 + 4 / np.sqrt(ess)), (name, seed)
         assert np.all(ratio < 0.05 + 4 / np.sqrt(2 * ess)), (name, seed)
-    assert max(messages) <= 4
+    assert max(messages) <= MOST_MESSAGES.get(name, 4)
 
 
 @pytest.mark.parametrize("name", bends.CASES)

@@ -148,7 +148,7 @@ class FewRounds(Conversation):
         triangle = dimension * (dimension + 1) // 2
         count = self.points_of(dimension, 1)
         return {
-            "local_fits": Size(4 * dimension + 1, 3 * (triangle + dimension)),
+            "local_fits": Size(4 * dimension + 1, 4 * (triangle + dimension)),
             "log_densities": Size(count * dimension, count + 2),
         }
 

@@ -81,11 +81,17 @@ LEAST_SHARE, STANDING = 0.1, 0.5
 HEAVIEST = 0.006
 """Share of a batch's draws that its heaviest point may be, as expected."""
 
+LEAST_OF_SHARE = 0.1
+"""Effective draws by the effective number of proposals, at least: else chains stay somewhere."""
+
 FEW_DRAWS = 400
 """Proposals of a message, at least; else the envelope itself is sent."""
 
 MOST_POOR, HOPELESS, LEAST_HOPE = 7, 3, 0.02
-"""Batches that do not count before chains take over; or so many, none with such a share."""
+"""Batches that do not count before chains take over; or so many, the last two below such a share.
+
+Where the mode has not been sought yet, it is sought first.
+"""
 
 MOST_SEARCHED, MOST_WALKED = 16, 60
 """Messages of a search for the mode, and of chains before their first draws."""
@@ -107,6 +113,9 @@ WORST_CORRELATION = 0.3
 
 APART = 4.0
 """Standard deviations, of both, by which two guesses are of different modes."""
+
+WIDER = 1.5
+"""By how much two guesses differ in standard deviations, on average, to be explored both."""
 
 ELSEWHERE = 1.0
 """Standard deviations of the starts of further local fits where the prior is wider."""
@@ -153,6 +162,7 @@ class Judged(NamedTuple):
         not_covered: directions of the lines of which that is too much.
         depth: mean of how far the draws lie below the highest point.
         heaviest: expected share of the draws at one point.
+        effective: smallest effective size of the draws, of the bulk and of both tails.
         mass_error: standard error of the logarithm by which q is normalised.
     """
 
@@ -163,17 +173,18 @@ class Judged(NamedTuple):
     not_covered: list[Float[np.ndarray, " d"]]
     depth: float
     heaviest: float
+    effective: float = 0.0
     mass_error: float = 0.0
 
     @property
     def counts(self) -> bool:
         """Whether the draws are kept."""
-        sound = self.depth <= 2 * self.chains.draws.shape[2] + 10
         return (
-            sound
+            self.depth <= 2 * self.chains.draws.shape[2] + 10
             and not self.not_covered
             and self.heaviest < HEAVIEST
-            and (self.share >= LEAST_SHARE)
+            and self.share >= LEAST_SHARE
+            and self.effective >= LEAST_OF_SHARE * self.share * self.chains.heights.size
         )
 
 
@@ -289,34 +300,39 @@ def converse(settings: Settings, known: Known) -> Conversing:
     if d > MOST_CURVED:
         return (yield from _by_gradients(server, settings, scale))
 
-    centres, covariance = yield from _local_fits(server, scale)
+    centres, covariances = yield from _local_fits(server, scale)
     server.reference = centres[0]
-    searched, poor, kept, shares, missed = d > FEW_PARAMETERS, 0, [], [], []
+    searched, hopeless, poor = d > FEW_PARAMETERS, False, 0
+    kept, earlier, shares, missed = [], 0, [], []
     if searched:  # few points of a wide exploration would lie in the bulk
         found = yield from _search(server, np.stack(centres), scale)
         if found.converged:
-            centres, covariance = [found.position], found.root @ found.root.T
-    guess = covariance
-    sent = _exploration(server, centres, covariance)
+            centres, covariances = [found.position], [found.root @ found.root.T]
+    guess = covariance = covariances[0]
+    sent = _exploration(server, centres, covariances)
     while True:
         profiles, judged = yield from _evaluate(server, sent)
         if judged is not None and judged.counts:
             kept.append(judged)
-            yield _batch(judged)
-            reached = smallest_effective_size(_joined(kept))
+            reached = judged.effective if len(kept) == 1 else smallest_effective_size(_joined(kept))
             server.records[-1]["effective_size"] = round(reached)
-            if settings.effective_size is not None and reached >= settings.effective_size:
-                return _outcome(server, kept, f"{reached:.0f} effective draws")
-            if len(kept) == known.batches:
+            enough = settings.effective_size is not None and reached >= settings.effective_size
+            if enough or len(kept) == known.batches:
+                for one in kept:
+                    yield _batch(one)
+                if enough:
+                    return _outcome(server, kept, f"{reached:.0f} effective draws")
                 return _outcome(server, kept, "all batches of draws", _short(settings, reached))
             if judged.share >= STANDING:
                 sent = _drawn(server, sent.proposal, sent.lines)
                 continue
         elif judged is not None:
+            del kept[earlier:]  # what this batch has found, others of its proposal did not see
             poor, missed = poor + 1, judged.not_covered
             shares.append(judged.share)
-            if poor >= MOST_POOR or (poor >= HOPELESS and max(shares[-2:]) < LEAST_HOPE):
-                return (yield from _walk(server, settings, kept))
+            hopeless = poor >= HOPELESS and max(shares[-2:]) < LEAST_HOPE
+            if poor >= MOST_POOR or (hopeless and searched):
+                return (yield from _walk(server, settings))
         base = server.base(covariance)
         learnt = learn(
             server.memory,
@@ -331,7 +347,7 @@ def converse(settings: Settings, known: Known) -> Conversing:
         )
         server.records[-1]["error"] = float(f"{learnt.error:.3g}")
         lost = learnt.error > TRUSTED and server.memory.weighted().effective < LOST
-        if lost and not searched:
+        if (lost or hopeless) and not searched:
             searched = True
             if not len(server.memory.points):  # the guess was none
                 server.reference = known.start
@@ -339,12 +355,13 @@ def converse(settings: Settings, known: Known) -> Conversing:
             found = yield from _search(server, start[None], scale)
             if found.converged:
                 server.memory.forget_drawn()
+                hopeless, poor = False, 0
                 covariance = found.root @ found.root.T
-                sent = _exploration(server, [found.position], covariance)
+                sent = _exploration(server, [found.position], [covariance])
                 continue
         if learnt.proposal is None:
-            return (yield from _walk(server, settings, kept))
-        covariance = learnt.covariance
+            return (yield from _walk(server, settings))
+        covariance, earlier = learnt.covariance, len(kept)
         lines = lines_through(covariance, server.rays, profiles)
         sent = _drawn(server, learnt.proposal, lines)
 
@@ -354,11 +371,11 @@ def converse(settings: Settings, known: Known) -> Conversing:
 
 def _local_fits(
     server: Server, scale: PriorScale
-) -> Generator[Query, Arrays, tuple[list[np.ndarray], np.ndarray]]:
-    """Ask for local fits; return the guesses that differ, and the covariance of the first.
+) -> Generator[Query, Arrays, tuple[list[np.ndarray], list[np.ndarray]]]:
+    """Ask for local fits; return the guesses that differ, and their covariances.
 
     Beside the model's start two more are sent, a prior standard deviation away on either side:
-    where guesses differ there are several modes.
+    where guesses differ there are several modes. One more leaves out sites with few rows.
     """
     start, d = server.known.start, server.dimension
     away = np.minimum(scale.sd, ELSEWHERE) * server.rng.standard_normal(d)
@@ -372,39 +389,55 @@ def _local_fits(
         },
         "local fits",
     )
+    fits = list(zip(answer["precisions"], answer["pulls"], strict=True))
     centres: list[np.ndarray] = []
-    roots: list[np.ndarray] = []
-    for triangle, pull in zip(answer["precisions"], answer["pulls"], strict=True):
+    covariances: list[np.ndarray] = []
+    wide = np.minimum(scale.sd, ELSEWHERE)
+    if fits[-1][0].any():  # some sites have rows enough: theirs is the guess to begin with
+        fits = [fits[-1], *fits[:-1]]
+    for triangle, pull in fits:
         precision = search.symmetric(triangle, d)
         if not (np.isfinite(precision).all() and np.isfinite(pull).all()):
             continue
-        root = search.inverse_root(precision)
-        centre = start + root @ (root.T @ pull)
-        distances = (
-            np.linalg.norm(np.linalg.solve(other, centre - middle))
-            for middle, other in zip(centres, roots, strict=True)
-        )
-        if all(distance > APART for distance in distances):
+        centre, covariance = start, np.diag(wide**2)
+        if precision.any():
+            root = search.inverse_root(precision)
+            centre, covariance = start + root @ (root.T @ pull), root @ root.T
+        finest = 4 * np.finfo(server.dtype).eps * (np.abs(centre) + wide)
+        covariance = covariance + np.diag(finest**2)
+        before = zip(centres, covariances, strict=True)
+        if all(_differ(centre, covariance, *one) for one in before):
             centres.append(centre)
-            roots.append(root)
+            covariances.append(covariance)
     if not centres:
-        return [start], np.diag(np.minimum(scale.sd, ELSEWHERE) ** 2)
-    return centres, roots[0] @ roots[0].T
+        return [start], [np.diag(wide**2)]
+    return centres, covariances
 
 
-def _exploration(
-    server: Server, centres: list[np.ndarray], covariance: Float[np.ndarray, "d d"]
-) -> Sent:
+def _differ(
+    centre: Float[np.ndarray, " d"],
+    covariance: Float[np.ndarray, "d d"],
+    other: Float[np.ndarray, " d"],
+    of_other: Float[np.ndarray, "d d"],
+) -> bool:
+    """Return whether two guesses are of different modes, or of different precision."""
+    larger = (np.linalg.slogdet(covariance)[1] - np.linalg.slogdet(of_other)[1]) / 2
+    away = centre - other
+    distance = math.sqrt(abs(away @ np.linalg.solve(of_other, away)))
+    return distance > APART or abs(larger) > len(centre) * math.log(WIDER)
+
+
+def _exploration(server: Server, centres: list[np.ndarray], covariances: list[np.ndarray]) -> Sent:
     """Return points of a mixture around the guesses, and rays through the first."""
     wide = WIDE if server.dimension <= FEW_PARAMETERS else NARROW
     shares, middles, scales = [], [], []
-    for centre in centres:
+    for centre, covariance in zip(centres, covariances, strict=True):
         for share, factor in wide:
             shares.append(share)
             middles.append(centre)
             scales.append(factor * covariance)
     envelope = mixture.mixture_of(shares, middles, scales)
-    lines = lines_through(covariance, server.rays, [])
+    lines = lines_through(covariances[0], server.rays, [])
     server.centre = centres[0]
     return _drawn(server, Proposal(envelope, None, Plain()), lines, exploring=True)
 
@@ -511,6 +544,7 @@ def _judged(
         [p.line.direction for p, mass in zip(profiles, masses, strict=True) if mass >= MOST_MISSED],
         float(server.memory.heights.max() - own[inside] @ heights[inside]),
         float(own.max()),
+        smallest_effective_size(chains.draws),
         sent.proposal.mass_error,
     )
 
@@ -524,7 +558,7 @@ def _search(
     return (yield from server.counted(asking))
 
 
-def _walk(server: Server, settings: Settings, kept: list[Judged]) -> Conversing:
+def _walk(server: Server, settings: Settings) -> Conversing:
     """Let many chains of Hamiltonian Monte Carlo go on from the weighted points."""
     weighted, d = server.memory.weighted(), server.dimension
     if not len(weighted.points):
@@ -534,7 +568,7 @@ def _walk(server: Server, settings: Settings, kept: list[Judged]) -> Conversing:
     away = weighted.points - mean
     root = mixture.cholesky_root((away.T * own) @ away)
     places = resampled(weighted.points, own, _walkers(server), server.rng)
-    return (yield from _chains(server, settings, kept, places, mean, root, MOST_WALKED))
+    return (yield from _chains(server, settings, places, mean, root, MOST_WALKED))
 
 
 def _by_gradients(server: Server, settings: Settings, scale: PriorScale) -> Conversing:
@@ -551,7 +585,7 @@ def _by_gradients(server: Server, settings: Settings, scale: PriorScale) -> Conv
     groups = np.minimum(np.arange(count) * GROUPS // count, GROUPS - 1)
     places = found.position + found.root * server.rng.standard_normal((GROUPS, d))[groups]
     most = MOST_WALKED_BY_GRADIENTS
-    return (yield from _chains(server, settings, [], places, found.position, found.root, most))
+    return (yield from _chains(server, settings, places, found.position, found.root, most))
 
 
 def _walkers(server: Server) -> int:
@@ -563,7 +597,6 @@ def _walkers(server: Server) -> int:
 def _chains(
     server: Server,
     settings: Settings,
-    kept: list[Judged],
     places: Float[np.ndarray, "W d"],
     centre: Float[np.ndarray, " d"],
     root: Float[np.ndarray, "*d"],
@@ -601,10 +634,10 @@ def _chains(
         yield Batch(positions, stats)
         reached = smallest_effective_size(np.concatenate(draws, axis=1))
         enough = settings.effective_size is not None and reached >= settings.effective_size
-        if enough or len(kept) + len(draws) >= server.known.batches:
+        if enough or len(draws) >= server.known.batches:
             reason = f"{reached:.0f} effective draws" if enough else "all batches of draws"
             faults += () if enough else _short(settings, reached)
-            return _outcome(server, kept, reason, faults, walked=True)
+            return _outcome(server, [], reason, faults, walked=True)
 
 
 def _unvisited(

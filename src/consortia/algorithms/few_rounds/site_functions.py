@@ -23,6 +23,9 @@ from consortia.surrogates.curvature import hessian, mode_of
 from consortia.surrogates.mode_search import symmetric
 from consortia.surrogates.proposals.mixture import Mixture, envelope_points
 
+ROWS_PER_PARAMETER = 2
+"""Rows of a site by parameters, below which its local fit is not trusted."""
+
 
 def _log_densities(target: Target, given: Mapping[str, Array], site: Site) -> Reply:
     """Return U_c at the points minus U_c at the reference, and U_c there in two parts."""
@@ -64,7 +67,9 @@ def _local_fits(target: Target, given: Mapping[str, Array], site: Site) -> Reply
     r"""Return A_c and A_c (m_c - reference) of Gaussians fitted to the site's own posterior.
 
     From each start, m_c is where damped Newton steps on log L_c + (1/S) log p end, with S sites,
-    and A_c is minus the curvature there.
+    and A_c is minus the curvature there. The first fit comes once more at the end, as 0 of a site
+    with few rows: where a scale is a parameter, such a site fits its rows exactly, and claims a
+    precision that it does not have.
     """
     own = replace(site, prior_share=given["share"])
     rows, mask = own.all()
@@ -74,7 +79,11 @@ def _local_fits(target: Target, given: Mapping[str, Array], site: Site) -> Reply
         fitted, precision, _ = mode_of(lambda at: target.potential(at, rows, mask, own), start)
         return precision[upper], precision @ (fitted - given["reference"])
 
-    precisions, pulls = jax.lax.map(from_start, given["starts"])
+    fits = jax.lax.map(from_start, given["starts"])
+    enough = jnp.sum(mask) >= ROWS_PER_PARAMETER * target.dimension
+    precisions, pulls = (
+        jnp.concatenate([fitted, jnp.where(enough, fitted[:1], 0)]) for fitted in fits
+    )
     return {"precisions": precisions, "pulls": pulls}
 
 
@@ -119,7 +128,7 @@ def _of_derivatives(orders: tuple[int, ...], arrays: Arrays, answer: Arrays) -> 
 def _of_fits(arrays: Arrays, answer: Arrays) -> tuple[Revealed]:
     """Return gradient and curvature at the modes, which are what a fit is a function of."""
     modes = []
-    for triangle, pull in zip(answer["precisions"], answer["pulls"], strict=True):
+    for triangle, pull in zip(answer["precisions"][:-1], answer["pulls"][:-1], strict=True):
         precision = symmetric(triangle, pull.size)
         if np.isfinite(precision).all() and np.isfinite(pull).all():
             away = np.linalg.lstsq(precision, np.asarray(pull, float), rcond=None)[0]

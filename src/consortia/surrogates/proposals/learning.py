@@ -82,13 +82,25 @@ def learn(
         return Learnt(None, covariance, math.inf)
     try:
         if memory.points.shape[1] > FEW_PARAMETERS:
-            return _weighted(memory, guess, missed, rng)
-        fitted, coordinates = _surrogate(memory, profiles, covariance, rng, base)
-        if fitted.error < TRUSTED and not doubted:
-            return _following(fitted, coordinates, memory, covariance, missed, rng, bent=bent)
-        return _pooled(fitted, coordinates, memory, missed, rng)
+            found = _weighted(memory, guess, missed, rng)
+        else:
+            fitted, coordinates = _surrogate(memory, profiles, covariance, rng, base)
+            if fitted.error < TRUSTED and not doubted:
+                found = _following(fitted, coordinates, memory, covariance, missed, rng, bent=bent)
+            else:
+                found = _pooled(fitted, coordinates, memory, missed, rng)
     except (ArithmeticError, ValueError, np.linalg.LinAlgError):  # too few finite points
         return Learnt(None, covariance, math.inf)
+    return found if _definite(found.covariance) else found._replace(covariance=covariance)
+
+
+def _definite(covariance: Float[np.ndarray, "d d"]) -> bool:
+    """Return whether rays can be laid along a covariance: one of a few points has no width."""
+    try:
+        np.linalg.cholesky(covariance)
+    except np.linalg.LinAlgError:
+        return False
+    return True
 
 
 def _weighted(
