@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import os
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -66,7 +67,8 @@ def serve(path: Path, transport: Transport, config: Config) -> None:
         transport: carries the messages.
         config: ``output``, ``origin``, ``deadline``, ``resend``, ``join-deadline``,
             ``on-missing``, ``minimum-sites``, ``maximum-position``, ``maximum-step``, ``x64``, as
-            in the app's pyproject.toml.
+            in the app's pyproject.toml; ``quiet``, and ``run``, from which the identities of the
+            runs follow where a process cannot keep them.
 
     Raises:
         ConsortiaError: as `consortia.sample`.
@@ -91,8 +93,10 @@ def serve(path: Path, transport: Transport, config: Config) -> None:
 
     study = load_study(path)
     check_method(study.method)
-    print(expected(study, transport), flush=True)
-    for one in study.besides:
+    quiet = bool(config.get("quiet", False))
+    if not quiet:
+        print(expected(study, transport), flush=True)
+    for one in study.besides if not quiet else ():
         name = one.method.name
         if one.imputation == 0:
             name = f"{len(study.imputed)} runs of {name} if values miss, of which each"
@@ -110,6 +114,7 @@ def serve(path: Path, transport: Transport, config: Config) -> None:
     minimum = int(config.get("minimum-sites", 0)) or None
 
     def over(asked: Study) -> FlowerEngine:
+        terms = terms_of(asked)
         return FlowerEngine(
             transport,
             labels_of(asked, origin),
@@ -118,7 +123,8 @@ def serve(path: Path, transport: Transport, config: Config) -> None:
             join_deadline=float(config.get("join-deadline", 600.0)),
             on_missing=str(config.get("on-missing", "stop")),
             minimum_sites=minimum,
-            study=terms_of(asked).study,
+            run=_identity(config, terms.study),
+            study=terms.study,
             maximum_position=float(config.get("maximum-position", MAXIMUM_POSITION)),
             maximum_step=float(config.get("maximum-step", MAXIMUM_STEP)),
         )
@@ -127,7 +133,7 @@ def serve(path: Path, transport: Transport, config: Config) -> None:
         """Sample the study beside this one, which the sites take for another run."""
         assert beside is not None
         again = over(beside)
-        return compared_over(beside.build(again, data_folder=origin), again, quiet=False)(tree)
+        return compared_over(beside.build(again, data_folder=origin), again, quiet=quiet)(tree)
 
     def without(tree: Any) -> str | None:
         """Ask the sites once more, which take it for another run."""
@@ -138,7 +144,7 @@ def serve(path: Path, transport: Transport, config: Config) -> None:
         if other is not None:
             apart = over(other)
             beside = other.build(apart, data_folder=origin)
-            trees.append(sample_beside(other, beside, directory / COMPARED, apart, quiet=False))
+            trees.append(sample_beside(other, beside, directory / COMPARED, apart, quiet=quiet))
             names = list(TWO_MODELS)
         again = over(left_out)
         there = left_out.build(again, data_folder=origin)
@@ -171,7 +177,7 @@ def serve(path: Path, transport: Transport, config: Config) -> None:
         begin,
         request=lambda: keep_request(directory, path, {"reference": False}),
         reference=False,
-        quiet=False,
+        quiet=quiet,
         verify=None if beside is None else compare,
         leave_out=None if left_out is None else without,
     )
@@ -197,6 +203,12 @@ def expected(study: Study, transport: Transport) -> str:
         f"{rounds} rounds, {each} message{'s' * (each > 1)} each to each site, and {before} "
         f"before them, one after the other, about {transport.seconds:g} s each ({transport.kind})."
     )
+
+
+def _identity(config: Config, study: str) -> str | None:
+    """Return the identity of a study's run that follows from a given one; None: it is drawn."""
+    given = str(config.get("run") or "")
+    return hashlib.sha256(f"{given} {study}".encode()).hexdigest()[:32] if given else None
 
 
 def _exchanges(phases: Any) -> int:
@@ -276,7 +288,12 @@ def sites_of(path: Path, node: Config, config: Config) -> tuple[FlowerSite, ...]
 
 
 def site_of(
-    study: Study, node: Config, config: Config, *, private: bool | None = None
+    study: Study,
+    node: Config,
+    config: Config,
+    *,
+    private: bool | None = None,
+    watched: Callable[[Gate], Gate] = lambda gate: gate,
 ) -> FlowerSite:
     """Return the site of a node.
 
@@ -286,6 +303,7 @@ def site_of(
         config: of the run.
         private: what the phases declare as private comes from a secret of the site, not from the
             study's seed; by default between institutions, and not in a simulation.
+        watched: puts something around the gate, such as a person who is to permit each answer.
     """
     from consortia.federation.governance import terms_of
 
@@ -333,7 +351,8 @@ def site_of(
 
         if simulated:
             return Simulated(folder, name)
-        return open_gate(folder, _policy(folder, node), site=name, terms=replace(terms, run=run))
+        policy = _policy(folder, node)
+        return watched(open_gate(folder, policy, site=name, terms=replace(terms, run=run)))
 
     return FlowerSite(
         name,
