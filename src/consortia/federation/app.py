@@ -108,7 +108,8 @@ def serve(path: Path, transport: Transport, config: Config) -> None:
     compared = beside is None or (directory / VERIFICATION).exists()
     compared &= left_out is None or (directory / LEFT_OUT).exists()
     if begun and compared and read_record(directory)[0].get("state") == "finished":
-        print(f"{directory} is finished; another run needs another output.", flush=True)
+        if not quiet:
+            print(f"{directory} is finished; another run needs another output.", flush=True)
         return
     origin = _origin(config)
     minimum = int(config.get("minimum-sites", 0)) or None
