@@ -39,6 +39,7 @@ class Case:
 STALE = {"workers": 4, "latency": consortia.latency.constant()}
 CASES = {
     "few_rounds": Case({"effective_size": None, "proposals": 512}, 40, 4),
+    "private_posterior": Case({"epsilon": 9e4, "delta": 1e-4, "clip": 9.0}, 4, 4),
     "federated_hmc": Case({}, 500, 8, warmup=200),
     "surrogate_hmc": Case({}, 500, 8, warmup=200),
     "decentralized_exact_hmc": Case(
@@ -140,7 +141,7 @@ def _law(name: str, method: Any, problem: Problem, case: Case) -> tuple[float, f
     near = problem.near
     if keeps_posterior(method):
         return float(near.mode[0]), float(near.sd[0])
-    if name == "stale_sgnht":
+    if name in ("stale_sgnht", "private_posterior"):
         return None
     if name == "decentralized_ula":
         moments = decentralized_ula_moments(

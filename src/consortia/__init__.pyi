@@ -8,6 +8,7 @@ from consortia.algorithms.federated_hmc import federated_hmc
 from consortia.algorithms.few_rounds import few_rounds as few_rounds
 from consortia.algorithms.gossip import de_sghmc, de_sgld
 from consortia.algorithms.preconditioning import preconditioned
+from consortia.algorithms.private_posterior import private_posterior as private_posterior
 from consortia.algorithms.stale import stale_sghmc, stale_sgld, stale_sgnht
 from consortia.algorithms.surrogate_hmc import surrogate_hmc
 from consortia.algorithms.travelling import dsgld, fsgld

@@ -26,10 +26,10 @@ EVERYTHING: dict[str, Any] = PRIVATE | {
 }
 
 
-SLOW = {"few_rounds", *SHARING}
+SLOW = {"few_rounds", "private_posterior", *SHARING}
 """Algorithms whose phases and exchanges are another one's: what must be compiled runs slow.
 
-few_rounds is a conversation; its own tests have what is its own.
+few_rounds and private_posterior are conversations; their own tests have what is their own.
 """
 
 COMPILE_NOTHING = "test_values"
@@ -46,10 +46,12 @@ class Case(NamedTuple):
         return ALGORITHMS[self.name].factory(**(self.arguments | changed))
 
     def other(self, value: float) -> Any:
-        """A value with another step size; where the method has none another angle, or other K."""
+        """A value with another step size; where there is none another angle, K or clip."""
         known = inspect.signature(ALGORITHMS[self.name].factory).parameters
         name = next((n for n in ("step_size", "trajectory_angle") if n in known), None)
-        return self.method(proposals=640) if name is None else self.method(**{name: value})
+        if name is None:
+            return self.method(**({"clip": 16.0} if "clip" in known else {"proposals": 640}))
+        return self.method(**{name: value})
 
     def stepping(self) -> None:
         """Skip the test where the method has no step size."""

@@ -65,3 +65,17 @@ def test_variables_keep_their_order_however_the_disk_lists_them(
     assert list(found["posterior"].data_vars) == list(whole["posterior"].data_vars)
     assert next(iter(found.children)) == "posterior"
     assert found["posterior"].attrs == whole["posterior"].attrs
+
+
+def test_draws_are_exported_to_a_table_and_no_file_is_overwritten(tmp_path: Path) -> None:
+    method = consortia.fa_ld(0.05, local_steps=2)
+    options = {"rounds": 6, "chains": 2, "progress": False}
+    tree = consortia.sample(MODEL, SITES, method, store=tmp_path / "run", **options)
+    words = ["export", str(tmp_path / "run"), str(tmp_path / "a.csv")]
+    assert CliRunner().invoke(app, words).exit_code == 0
+    header, *rows = (tmp_path / "a.csv").read_text().splitlines()
+    assert header == "chain,draw,a[0],a[1]"
+    found = np.array([row.split(",") for row in rows], float)
+    assert found[:, 0].tolist() == [1] * 6 + [2] * 6
+    np.testing.assert_allclose(found[:, 2:], tree["posterior"]["a"].values.reshape(-1, 2))
+    assert CliRunner().invoke(app, words).exit_code == 3

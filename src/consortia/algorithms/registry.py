@@ -12,6 +12,7 @@ from consortia.algorithms.fa_hmc import fa_hmc, fa_ld
 from consortia.algorithms.federated_hmc import federated_hmc
 from consortia.algorithms.few_rounds import few_rounds
 from consortia.algorithms.gossip import de_sghmc, de_sgld
+from consortia.algorithms.private_posterior import private_posterior
 from consortia.algorithms.stale import stale_sghmc, stale_sgld, stale_sgnht
 from consortia.algorithms.surrogate_hmc import surrogate_hmc
 from consortia.algorithms.travelling import dsgld, fsgld
@@ -45,6 +46,11 @@ ALGORITHMS: dict[str, Entry] = {
         factory=few_rounds,
         engines=("local", "mpi", "flower"),
         example={"proposals": 600, "effective_size": 100.0},
+    ),
+    "private_posterior": Entry(
+        factory=private_posterior,
+        engines=("local", "mpi", "flower"),
+        example={"epsilon": 9e4, "delta": 1e-4, "clip": 9.0},
     ),
     "fa_hmc": Entry(
         factory=fa_hmc,

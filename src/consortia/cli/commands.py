@@ -21,6 +21,7 @@ from consortia.cli.exits import EXIT_CODES
 from consortia.cli.export import export
 from consortia.cli.flower import flower
 from consortia.cli.init import init
+from consortia.cli.letter import letter
 from consortia.cli.listing import algorithms, examples, schema
 from consortia.cli.network import certificates, key, loopback, node
 from consortia.cli.papers import papers
@@ -72,5 +73,6 @@ app.command()(schema)
 for command in (loopback, certificates, key, node):
     flower.command()(command)
 app.add_typer(flower, name="flower", epilog=CODES)
+app.add_typer(letter, name="letter", epilog=CODES)
 app.add_typer(papers, name="papers", epilog=CODES)
 app.add_typer(site, name="site", epilog=CODES)

@@ -1,4 +1,4 @@
-"""``consortia export RUN FILE.nc``."""
+"""``consortia export RUN FILE``."""
 
 from __future__ import annotations
 
@@ -13,10 +13,13 @@ from consortia.cli.options import Run
 
 def export(
     run: Run,
-    file: Annotated[Path, typer.Argument(metavar="FILE.nc", help="The file to write.")],
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="The file to write: NAME.nc, or NAME.csv.")
+    ],
 ) -> None:
-    """Write a run to one netCDF file (extra: netcdf)."""
+    """Write a run to one netCDF file (extra: netcdf), or its draws to a table."""
     with reported(quiet=False):
-        from consortia.store.export import to_netcdf
+        from consortia.store.export import to_csv, to_netcdf
 
-        typer.echo(f"written: {to_netcdf(run, file)}")
+        write = to_csv if file.suffix == ".csv" else to_netcdf
+        typer.echo(f"written: {write(run, file)}")

@@ -227,6 +227,13 @@ def _study_in(path: Path) -> Iterator[Path]:
         yield found
 
 
+def show_study(path: Path, data: Path | None) -> None:
+    """Print what a study asks of a site, in sentences."""
+    terms, of_app, told, _ = _terms(path, None, data)
+    assert terms is not None
+    _show(terms, of_app, told)
+
+
 # --- terms ---------------------------------------------------------------------------------------
 
 

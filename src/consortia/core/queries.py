@@ -27,6 +27,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from consortia.core.contract import Algorithm, Array, Disclosure, Evaluation, Fault, Method, Site
+from consortia.core.privacy import Privacy
 from consortia.core.target import Target, in_jax_width
 
 LEEWAY = 4
@@ -134,6 +135,8 @@ class SiteFunction:
             their sum over the sites, of mean σ²/2. Between institutions each site adds its part to
             each number, from its own secret. The mean of exp(−U) stays what it is, and with it the
             law of a Metropolis chain that keeps the number of the point where it is.
+        privacy: ``dimension -> Privacy``, of an answer of integers: discrete Gaussian noise that
+            the sites add in every engine. None where there is no guarantee.
     """
 
     answer: Callable[[Target, Mapping[str, Array], Site], Reply]
@@ -144,6 +147,7 @@ class SiteFunction:
     disclosure: Callable[[Arrays], Disclosure] | None = None
     reveals: Callable[[Arrays, Arrays], tuple[Revealed, ...]] | None = None
     noise: Mapping[str, float] = field(default_factory=dict)
+    privacy: Callable[[int], Privacy] | None = None
 
     def numbers(self, target: Target, arrays: Mapping[str, Any], site: Site) -> int:
         """Return how many row-dependent numbers an answer holds, from shapes alone.

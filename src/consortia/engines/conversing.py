@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, PyTree
 from consortia.core.queries import Conversation, Query
 from consortia.core.target import Target
 from consortia.data.sites import Sites
-from consortia.engines.panel import Answer, Panel
+from consortia.engines.panel import Answer, Panel, simulated_noise
 from consortia.engines.phases import SiteArrays
 from consortia.engines.programs import SitePrograms
 from consortia.engines.sharding import ARRAYS, Sharding, rank_losses
@@ -60,7 +60,8 @@ class LocalPanel(Panel):
     def ask(self, query: Query, number: int = 0) -> Answer:
         """Return the answer of all sites."""
         function = self.function(query)
-        return self._programs.answer(function, self.completed(query))
+        answer = self._programs.answer(function, self.completed(query))
+        return simulated_noise(function, query, answer, len(self.names))
 
     def memory(self) -> dict[str, int]:
         """Return the bytes of the data."""
@@ -148,7 +149,8 @@ class ShardedPanel(Panel):
     def _answer(self, query: Query) -> Answer:
         function = self.function(query)
         with rank_losses():
-            return self._programs.answer(function, self.completed(query), self._here)
+            answer = self._programs.answer(function, self.completed(query), self._here)
+        return simulated_noise(function, query, answer, len(self.names))
 
     def _here(self, tree: PyTree) -> PyTree:
         """Return arrays of all devices, whole in this process."""

@@ -15,6 +15,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float
 
+from consortia.core.privacy import simulated_generator, with_noise
 from consortia.core.queries import Arrays, Conversation, Query, SiteFunction, in_width
 from consortia.core.target import Target
 from consortia.data.sites import Sites
@@ -153,6 +154,17 @@ class Panel(ABC):
     def points(self, query: Query) -> int:
         """Return at how many points each site evaluates its rows for a query."""
         return evaluated_points(self.function(query), self.completed(query))
+
+
+def simulated_noise(function: SiteFunction, query: Query, summed: Answer, sites: int) -> Answer:
+    """Return a sum over sites with the noise of all of them, where one job holds all rows."""
+    if function.privacy is None:
+        return summed
+    privacy = function.privacy(np.size(query.arrays["position"]))
+    for site in range(sites):
+        rng = simulated_generator(query.function, query.arrays, site)
+        summed = with_noise(privacy, summed, sites, rng)
+    return summed
 
 
 def evaluated_points(function: SiteFunction, arrays: Arrays) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import os
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -73,7 +74,8 @@ def serve(path: Path, transport: Transport, config: Config) -> None:
         transport: carries the messages.
         config: ``output``, ``origin``, ``keys``, ``deadline``, ``resend``, ``join-deadline``,
             ``on-missing``, ``minimum-sites``, ``maximum-position``, ``maximum-step``, ``x64``, as
-            in the app's pyproject.toml.
+            in the app's pyproject.toml; ``quiet``, and ``run``, from which the identities of the
+            runs follow where a process cannot keep them.
 
     Raises:
         ConsortiaError: as `consortia.sample`.
@@ -99,8 +101,10 @@ def serve(path: Path, transport: Transport, config: Config) -> None:
 
     study = load_study(path)
     check_method(study.method)
-    print(expected(study, transport), flush=True)
-    for one in study.besides:
+    quiet = bool(config.get("quiet", False))
+    if not quiet:
+        print(expected(study, transport), flush=True)
+    for one in study.besides if not quiet else ():
         name = one.method.name
         if one.imputation == 0:
             name = f"{len(study.imputed)} runs of {name} if values miss, of which each"
@@ -112,7 +116,8 @@ def serve(path: Path, transport: Transport, config: Config) -> None:
     compared = beside is None or (directory / VERIFICATION).exists()
     compared &= left_out is None or (directory / LEFT_OUT).exists()
     if begun and compared and read_record(directory)[0].get("state") == "finished":
-        print(f"{directory} is finished; another run needs another output.", flush=True)
+        if not quiet:
+            print(f"{directory} is finished; another run needs another output.", flush=True)
         return
     origin = _origin(config)
     keys = str(config.get("keys") or "")
@@ -127,6 +132,7 @@ def serve(path: Path, transport: Transport, config: Config) -> None:
     minimum = int(config.get("minimum-sites", 0)) or None
 
     def over(asked: Study) -> FlowerEngine:
+        terms = terms_of(asked)
         return FlowerEngine(
             transport,
             labels_of(asked, origin),
@@ -135,7 +141,8 @@ def serve(path: Path, transport: Transport, config: Config) -> None:
             join_deadline=float(config.get("join-deadline", 600.0)),
             on_missing=str(config.get("on-missing", "stop")),
             minimum_sites=minimum,
-            study=terms_of(asked).study,
+            run=_identity(config, terms.study),
+            study=terms.study,
             keys=ring,
             maximum_position=float(config.get("maximum-position", MAXIMUM_POSITION)),
             maximum_step=float(config.get("maximum-step", MAXIMUM_STEP)),
@@ -145,7 +152,7 @@ def serve(path: Path, transport: Transport, config: Config) -> None:
         """Sample the study beside this one, which the sites take for another run."""
         assert beside is not None
         again = over(beside)
-        return compared_over(beside.build(again, data_folder=origin), again, quiet=False)(tree)
+        return compared_over(beside.build(again, data_folder=origin), again, quiet=quiet)(tree)
 
     def without(tree: Any) -> str | None:
         """Ask the sites once more, which take it for another run."""
@@ -156,7 +163,7 @@ def serve(path: Path, transport: Transport, config: Config) -> None:
         if other is not None:
             apart = over(other)
             beside = other.build(apart, data_folder=origin)
-            trees.append(sample_beside(other, beside, directory / COMPARED, apart, quiet=False))
+            trees.append(sample_beside(other, beside, directory / COMPARED, apart, quiet=quiet))
             names = list(TWO_MODELS)
         again = over(left_out)
         there = left_out.build(again, data_folder=origin)
@@ -189,7 +196,7 @@ def serve(path: Path, transport: Transport, config: Config) -> None:
         begin,
         request=lambda: keep_request(directory, path, {"reference": False}),
         reference=False,
-        quiet=False,
+        quiet=quiet,
         verify=None if beside is None else compare,
         leave_out=None if left_out is None else without,
     )
@@ -215,6 +222,12 @@ def expected(study: Study, transport: Transport) -> str:
         f"{rounds} rounds, {each} message{'s' * (each > 1)} each to each site, and {before} "
         f"before them, one after the other, about {transport.seconds:g} s each ({transport.kind})."
     )
+
+
+def _identity(config: Config, study: str) -> str | None:
+    """Return the identity of a study's run that follows from a given one; None: it is drawn."""
+    given = str(config.get("run") or "")
+    return hashlib.sha256(f"{given} {study}".encode()).hexdigest()[:32] if given else None
 
 
 def _exchanges(phases: Any) -> int:
@@ -300,6 +313,7 @@ def site_of(
     *,
     private: bool | None = None,
     apart: bool = False,
+    watched: Callable[[Gate], Gate] = lambda gate: gate,
 ) -> FlowerSite:
     """Return the site of a node.
 
@@ -311,6 +325,7 @@ def site_of(
             study's seed; by default between institutions, and not in a simulation.
         apart: nothing is signed or masked, whatever study and policy say: for a rehearsal, of what
             is left where all other sites help the server.
+        watched: puts something around the gate, such as a person who is to permit each answer.
     """
     from consortia.federation.governance import terms_of
     from consortia.federation.governance.terms import MASKED
@@ -368,7 +383,8 @@ def site_of(
 
         if simulated:
             return Simulated(folder, name)
-        return open_gate(folder, _policy(folder, node), site=name, terms=replace(terms, run=run))
+        policy = _policy(folder, node)
+        return watched(open_gate(folder, policy, site=name, terms=replace(terms, run=run)))
 
     return FlowerSite(
         name,

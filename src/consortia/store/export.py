@@ -1,7 +1,9 @@
-"""A result as one netCDF file, which other programs read."""
+"""A result as one file that other programs read: netCDF, or a table of draws."""
 
 from __future__ import annotations
 
+import csv
+import itertools
 import os
 from pathlib import Path
 from typing import Any
@@ -49,6 +51,49 @@ def to_netcdf(run: Any, file: str | os.PathLike[str]) -> Path:
     try:
         with written_beside(path) as temporary:
             tree.to_netcdf(temporary, engine="h5netcdf")
+    except OSError as error:
+        raise StoreError(f"{str(file)!r} cannot be written: {error}.") from error
+    return path
+
+
+def to_csv(run: Any, file: str | os.PathLike[str]) -> Path:
+    """Write the draws of the posterior to a table: chain, draw, and a column a scalar parameter.
+
+    Args:
+        run: as of `to_netcdf`.
+        file: where to; it must not exist.
+
+    Returns:
+        The path of the file.
+
+    Raises:
+        StoreError: the file exists or cannot be written, or there are no draws.
+    """
+    path = Path(file)
+    if path.exists():
+        raise StoreError(f"{str(file)!r} exists already: nothing was written. Give another name.")
+    tree = open_run(run) if isinstance(run, (str, os.PathLike)) else run
+    if "posterior" not in tree.children:
+        raise StoreError("the run holds no draws: nothing was written.")
+    posterior = tree["posterior"].to_dataset()
+    chains, draws = posterior.sizes["chain"], posterior.sizes["draw"]
+    header, columns = ["chain", "draw"], []
+    for name, variable in posterior.data_vars.items():
+        inner = [dim for dim in variable.dims if dim not in ("chain", "draw")]
+        flat = variable.transpose("chain", "draw", *inner).values.reshape(chains * draws, -1)
+        labels = itertools.product(*(map(str, variable[dim].values) for dim in inner))
+        header += [f"{name}[{','.join(one)}]" if one else str(name) for one in labels]
+        columns.append(flat)
+    places = itertools.product(range(1, chains + 1), range(1, draws + 1))
+    rows = zip(places, *(map(tuple, column.tolist()) for column in columns), strict=True)
+    try:
+        with (
+            written_beside(path) as temporary,
+            open(temporary, "x", newline="", encoding="utf-8") as opened,
+        ):
+            writer = csv.writer(opened)
+            writer.writerow(header)
+            writer.writerows([*itertools.chain(*row)] for row in rows)
     except OSError as error:
         raise StoreError(f"{str(file)!r} cannot be written: {error}.") from error
     return path

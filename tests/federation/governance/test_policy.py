@@ -119,6 +119,7 @@ def test_every_key_of_a_policy_is_tried_here_or_at_the_gate() -> None:
         "maximum_points",
         "minimum_level_rows",
     }  # the latter where facts are made
+    of_gate |= {"maximum_epsilon", "delta"}  # tests/federation/test_private_budget.py
     of_gate |= {"maximum_position", "maximum_step", "maximum_answers", "maximum_refusals"}
     of_gate |= {"coordinator", "identities"}  # where messages are read
     tried = {rule for rule in BROKEN if "." not in rule} | of_gate

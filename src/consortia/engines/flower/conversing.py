@@ -12,16 +12,25 @@ from typing import Any
 import jax
 import numpy as np
 
+from consortia.core.privacy import Privacy, simulated_generator, with_noise
 from consortia.core.queries import Conversation, SiteFunction, in_width
 from consortia.data import digest
 from consortia.engines.flower.envelope import Envelope, EnvelopeError
 from consortia.engines.flower.files import RunFiles
-from consortia.engines.flower.questions import NOWHERE, Place, Question, place_of, question_of
+from consortia.engines.flower.questions import (
+    NOWHERE,
+    Place,
+    Question,
+    Spending,
+    place_of,
+    question_of,
+)
 from consortia.engines.flower.runtime import Job, SiteWork
 from consortia.engines.flower.settled import Settled, Statement
 from consortia.engines.flower.stages import QUERY, Label, function_names
 from consortia.engines.panel import Answer
 from consortia.engines.programs import SitePrograms
+from consortia.errors import PolicyError
 
 SETTLED = "settled"
 """Folder at the site of what answers have given away."""
@@ -68,13 +77,20 @@ class QueryRuntime(SiteWork):
         sizes = self._method.declared_sizes(self.dimension)
         declared = sizes[name].up if (name := self._name(label)) in sizes else 0
         evaluation = function.evaluation(arrays)
+        spent = self._spent(function, request)
         if not np.size(evaluation.positions):
-            return Place(0, 0.0, 0.0, NOWHERE, numbers, declared)
+            return Place(0, 0.0, 0.0, NOWHERE, numbers, declared, spent)
         before, iterations = self._last_evaluated(QUERY)
         messages = np.maximum(label.iteration - iterations, 1)
         found = place_of(evaluation, 1, self._scale, before, messages)
         where = found.points, found.farthest, found.moved, found.middles
-        return Place(*where, numbers, declared)
+        return Place(*where, numbers, declared, spent)
+
+    def _spent(self, function: SiteFunction, request: Envelope) -> Spending | None:
+        if function.privacy is None:
+            return None
+        privacy = function.privacy(self.dimension)
+        return Spending(question_of(request).digest, privacy.loss, privacy.share)
 
     def keep_place(self, label: Label, request: Envelope, place: Place) -> None:
         """Note where the last query evaluated, for the next one."""
@@ -95,7 +111,29 @@ class QueryRuntime(SiteWork):
                 sd = function.noise[name] / math.sqrt(len(self._job.sites))
                 drawn = rng.standard_normal(found[name].shape)
                 found[name] = found[name] + (sd * drawn + sd**2 / 2)
+        if function.privacy is not None:
+            found = self._with_privacy(function.privacy(self.dimension), request, found)
         return {}, {name: values.astype(dtype) for name, values in found.items()}
+
+    def _with_privacy(self, privacy: Privacy, request: Envelope, found: Answer) -> Answer:
+        """Return an answer of integers with the noise of this site.
+
+        Raises:
+            PolicyError: it is a part of noise that protects sums alone, and the answer is seen.
+        """
+        sites, question = len(self._job.sites), question_of(request)
+        if self._secret is None:
+            name = str(request.values["function"])
+            rng = simulated_generator(name, in_width(request.arrays), self._number)
+        else:
+            rng = private_generator(self._secret, self._run, question)
+        if self._secret is not None and privacy.honest is not None:
+            raise PolicyError(
+                "algorithm.honest: a part of the noise protects a sum that nobody can take apart; "
+                "the messages of this engine are seen one by one. Leave algorithm.honest out.",
+                rules=("honest",),
+            )
+        return with_noise(privacy, found, sites, rng)
 
     def settles(
         self,

@@ -45,6 +45,21 @@ class Question:
 
 
 @dataclass(frozen=True)
+class Spending:
+    """What an answer costs of a privacy budget, see `consortia.core.privacy`.
+
+    Attributes:
+        question: digest of the question, which costs once however often it is answered.
+        loss: (Δ/σ)².
+        share: of the budget of its run.
+    """
+
+    question: str
+    loss: float
+    share: float
+
+
+@dataclass(frozen=True)
 class Place:
     """Where the rows would be looked at, in standard deviations of the prior.
 
@@ -56,6 +71,7 @@ class Place:
         numbers: that depend on rows and would leave in the answer, where it is known.
         declared: the most that the method declares of such an answer; None where the answer has the
             shape that the study's own phases give it.
+        spent: of a privacy budget; None where the answer has no guarantee.
     """
 
     points: int
@@ -64,6 +80,7 @@ class Place:
     middles: np.ndarray
     numbers: int = 0
     declared: int | None = None
+    spent: Spending | None = None
 
 
 def question_of(request: Envelope) -> Question:

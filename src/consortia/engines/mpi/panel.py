@@ -13,7 +13,7 @@ from consortia.data.sites import Sites
 from consortia.engines.conversing import StartValues
 from consortia.engines.mpi.communicator import Communicator
 from consortia.engines.mpi.placement import Places
-from consortia.engines.panel import Answer, Panel
+from consortia.engines.panel import Answer, Panel, simulated_noise
 from consortia.engines.phases import SiteArrays
 from consortia.engines.programs import SitePrograms
 from consortia.store.answers import packed, unpacked
@@ -73,7 +73,7 @@ class MPIPanel(Panel):
         self._send(packed(query))
         answer = self._answer(query)
         assert answer is not None
-        return answer
+        return simulated_noise(self.function(query), query, answer, len(self.names))
 
     def serve(self) -> None:
         """Answer rank 0's queries until it ends.

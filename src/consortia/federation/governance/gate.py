@@ -21,6 +21,7 @@ import numpy as np
 from filelock import FileLock
 
 from consortia.core.printable import printable
+from consortia.core.privacy import epsilon_of
 from consortia.errors import (
     InputError,
     LedgerError,
@@ -60,6 +61,9 @@ MOST_REPEATS = 100
 """So often, over all messages of a run, the same answer may be sent again: after a restart a site
 finds all that it was asked meanwhile."""
 
+SHARES = 1e-6
+"""Relative error of sums of a budget's shares, and of its accountant."""
+
 MOST_STRANGERS = 100
 """Refusals of runs that were never opened that the ledger has one after the other; of further ones
 no line is written."""
@@ -92,6 +96,19 @@ class SiteRequest(Protocol):
     def digest(self) -> str: ...  # noqa: D102
 
 
+class Spending(Protocol):
+    """What an answer costs of a privacy budget, see `consortia.core.privacy`."""
+
+    @property
+    def question(self) -> str: ...  # noqa: D102
+
+    @property
+    def loss(self) -> float: ...  # noqa: D102
+
+    @property
+    def share(self) -> float: ...  # noqa: D102
+
+
 class Reach(Protocol):
     """Where rows would be looked at, in standard deviations of the prior."""
 
@@ -109,6 +126,9 @@ class Reach(Protocol):
 
     @property
     def declared(self) -> int | None: ...  # noqa: D102
+
+    @property
+    def spent(self) -> Spending | None: ...  # noqa: D102
 
 
 class Measured(Protocol):
@@ -244,6 +264,46 @@ class Gate:
                 found.append((rule, text))
         if found:
             raise forbidden("this question", found)
+        if place.spent is not None:
+            self._spend(place.spent)
+
+    def _spend(self, spent: Spending) -> None:
+        """Write down what an answer costs of the privacy budget, before it is computed.
+
+        Raises:
+            PolicyError: it is more than the run, or the data in all runs, may lose.
+        """
+        policy, ledger, run = self.policy, self._ledger, self.terms.run
+        known = run, spent.question
+
+        def check() -> None:
+            if known in ledger.losses:
+                return
+            found, data = [], ledger.data.get(run)
+            share = ledger.share_of_run(run) + spent.share
+            if share > 1 + SHARES:
+                text = f"the answers of this run would cost {share:.2f} times its privacy budget"
+                found.append(("messages", text))
+            if policy.maximum_epsilon is not None:
+                if data is None:
+                    text = "it is not known which rows the run is about"
+                    found.append(("maximum_epsilon", text))
+                else:
+                    loss = ledger.loss_of_data(data[0]) + spent.loss
+                    epsilon = epsilon_of(loss, policy.delta)
+                    if epsilon > policy.maximum_epsilon * (1 + SHARES):
+                        text = f"all runs of these rows together would cost {epsilon:.3g} at delta "
+                        text += f"{policy.delta:g}, more than {policy.maximum_epsilon:g}"
+                        found.append(("maximum_epsilon", text))
+            if found:
+                raise forbidden("this question", found)
+
+        ledger.refresh()
+        check()
+        if known not in ledger.losses:
+            details = {"question": spent.question}
+            details |= {"loss": repr(spent.loss), "share": repr(spent.share)}
+            ledger.append("spent", run=run, site=self.site, details=details, check=check)
 
     def settled(self, statement: Measured | None) -> None:
         """Check how many rows an answer and those before would settle, before it leaves.

@@ -39,8 +39,9 @@ from consortia.store.durable import private, replace_file, sync_directory, write
 FIRST = "0" * 64
 """Hash that the first line names as the one before it."""
 
-EVENTS = ("opened", "held", "released", "refused", "recovered")
-"""A run was permitted; its rows are of these data; a message left; a refusal left; a line that a
+EVENTS = ("opened", "held", "spent", "released", "refused", "recovered")
+"""A run was permitted; its rows are of these data; an answer costs a part of their privacy budget,
+which is written before it is computed; a message left; a refusal left; a line that a
 crash cut short was removed.
 
 Only ``released`` and ``refused`` are messages.
@@ -145,6 +146,8 @@ class Ledger:
         numbers: of each run, how many row-dependent numbers the messages held, of every kind, each
             question counted once.
         data: of each run the name of its data and how many values these hold.
+        losses: of each run and question the loss and the share of the run's budget that its answer
+            costs, see `consortia.core.privacy`.
         refusals: of each run, how much was refused; one that depends on rows counts
             `REFUSED_BY_ROWS` times.
         answered: by run and place in it, of the questions that were answered their digest and the
@@ -162,6 +165,7 @@ class Ledger:
         self.answers: Counter[str] = Counter()
         self.numbers: Counter[str] = Counter()
         self.data: dict[str, tuple[str, int]] = {}
+        self.losses: dict[tuple[str, str], tuple[float, float]] = {}
         self.refusals: Counter[str] = Counter()
         self.answered: defaultdict[tuple[str, str], dict[str, str]] = defaultdict(dict)
         self.strangers = 0
@@ -185,6 +189,15 @@ class Ledger:
     def numbers_of_data(self, data: str) -> int:
         """Return how many row-dependent numbers left in all runs of the same data."""
         return sum(self.numbers[run] for run, (name, _) in self.data.items() if name == data)
+
+    def loss_of_data(self, data: str) -> float:
+        """Return the sum of the losses of all runs of the same data."""
+        runs = {run for run, (name, _) in self.data.items() if name == data}
+        return sum(loss for (run, _), (loss, _) in self.losses.items() if run in runs)
+
+    def share_of_run(self, run: str) -> float:
+        """Return how much of its own budget a run has spent."""
+        return sum(share for (name, _), (_, share) in self.losses.items() if name == run)
 
     def append(
         self,
@@ -280,6 +293,9 @@ class Ledger:
             self.strangers = 0
         if entry.event == "held":
             self.data[entry.run] = entry.details["data"], int(entry.details["values"])
+        if entry.event == "spent":
+            spent = float(entry.details["loss"]), float(entry.details["share"])
+            self.losses[entry.run, entry.details["question"]] = spent
         if entry.event == "released":
             self.messages[entry.run] += 1
             if "place" in entry.details:

@@ -194,6 +194,13 @@ class Policy(BaseModel):
         "these hold in the columns of the study; rows are known again by digests that stay at the "
         "site",
     )
+    maximum_epsilon: float | None = Field(
+        None,
+        gt=0,
+        description="most epsilon that all answers of algorithms with differential privacy may "
+        "cost together, over all runs and studies of the same rows, at the delta below",
+    )
+    delta: float = Field(1e-6, gt=0, lt=1, description="delta of maximum_epsilon")
     minimum_rows_changed: int = Field(
         MINIMUM_ROWS_CHANGED,
         ge=1,

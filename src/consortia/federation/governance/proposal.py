@@ -148,7 +148,7 @@ maximum_runs = {RUNS * len(every)}
 # Fewest rows that may have come or gone between two runs: the difference of two runs tells a row.
 minimum_rows_changed = {MINIMUM_ROWS_CHANGED}
 
-{_settled(every)}
+{_privacy(every)}{_settled(every)}
 # Where the site may be asked: how far from the prior's centre, and how far from the last time, in
 # standard deviations of the prior. Far out a gradient is a sum over a few rows.
 maximum_position = {MAXIMUM_POSITION}
@@ -169,6 +169,19 @@ messages = [{names}]
 # minimum_batch = 32         # rows of a minibatch
 # [noise]                    # least gradient_noise, temperature, private_momentum
 {known}"""
+
+
+def _privacy(every: tuple[StudyTerms, ...]) -> str:
+    """Return what is proposed on differential privacy: the budget of one run."""
+    found = [one.parameters for one in every if "epsilon" in one.parameters]
+    if not found:
+        return ""
+    return f"""\
+# Epsilon of differential privacy that all runs of the same rows may cost together, at this delta.
+maximum_epsilon = {sum(one["epsilon"] for one in found):g}
+delta = {min(one["delta"] for one in found):g}
+
+"""
 
 
 def _settled(every: tuple[StudyTerms, ...]) -> str:

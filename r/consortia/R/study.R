@@ -1,0 +1,75 @@
+# A study: a formula, a table at each site, a family and priors, written as a study file.
+
+toml_string <- function(text) {
+  encodeString(enc2utf8(as.character(text)), quote = "\"")
+}
+
+toml_table <- function(values) {
+  pairs <- sprintf("%s = %s", toml_string(names(values)), toml_string(unlist(values)))
+  sprintf("{ %s }", paste(pairs, collapse = ", "))
+}
+
+cons_study <- function(formula, sites, family = "bernoulli", priors = NULL,
+                       folder = tempfile("study-"), title = NULL, chains = 4L, seed = 1L,
+                       algorithm = c(name = "few_rounds")) {
+  if (is.null(names(sites)) || any(!nzchar(names(sites))) || anyDuplicated(names(sites))) {
+    stop("sites: give a list with the name of each site.", call. = FALSE)
+  }
+  if (!is.null(priors) && is.null(names(priors))) {
+    stop("priors: give names, as in c(coefficients = \"normal(0, 1)\").", call. = FALSE)
+  }
+  dir.create(folder, showWarnings = FALSE, recursive = TRUE)
+  files <- file.path(folder, paste0(names(sites), ".csv"))
+  for (i in seq_along(sites)) {
+    if (is.data.frame(sites[[i]])) {
+      write.csv(sites[[i]], files[i], row.names = FALSE, na = "", fileEncoding = "UTF-8")
+    } else if (is.character(sites[[i]]) && length(sites[[i]]) == 1) {
+      # A file that only the site has may be absent here.
+      if (file.exists(sites[[i]])) file.copy(sites[[i]], files[i], overwrite = TRUE)
+    } else {
+      stop("sites: ", names(sites)[i], " is neither a data frame nor a path.", call. = FALSE)
+    }
+  }
+  text <- paste(deparse(formula, width.cutoff = 500L), collapse = " ")
+  method <- sprintf("%s = %s", names(algorithm), vapply(algorithm, function(one) {
+    number <- suppressWarnings(as.numeric(one))
+    if (is.na(number)) toml_string(one) else format(number, digits = 15)
+  }, ""))
+  lines <- c(
+    if (!is.null(title)) paste("title =", toml_string(title)),
+    "[data]",
+    sprintf("files = [%s]", paste(toml_string(basename(files)), collapse = ", ")),
+    "[model]",
+    paste("formula =", toml_string(text)),
+    paste("family =", toml_string(family)),
+    if (!is.null(priors)) paste("prior =", toml_table(priors)),
+    "[algorithm]",
+    method,
+    "[run]",
+    sprintf("chains = %d", as.integer(chains)),
+    sprintf("seed = %d", as.integer(seed)),
+    "[output]",
+    "figure = false"
+  )
+  path <- file.path(folder, "study.toml")
+  writeLines(enc2utf8(lines), path, useBytes = TRUE)
+  structure(list(path = path, sites = names(sites)), class = "cons_study")
+}
+
+print.cons_study <- function(x, ...) {
+  cat("study of", length(x$sites), "sites:", x$path, "\n")
+  cat(readLines(x$path, encoding = "UTF-8"), sep = "\n")
+  invisible(x)
+}
+
+study_path <- function(study) if (inherits(study, "cons_study")) study$path else study
+
+cons_check <- function(study) {
+  run_command(c("check", study_path(study)))
+}
+
+cons_run <- function(study, output = tempfile("run-"), quiet = TRUE) {
+  words <- c("run", study_path(study), "--output", output, "--no-reference")
+  run_command(c(words, if (quiet) "--quiet"), quiet = quiet)
+  result_of(output)
+}

@@ -1,0 +1,3 @@
+library(testthat)
+library(consortia)
+test_check("consortia")

@@ -1,0 +1,145 @@
+r"""A posterior under differential privacy, in a few messages.
+
+Every row's gradient and curvature are clipped and rounded to integers, the sites add discrete
+Gaussian noise to their sums, and the server takes Newton steps from what it receives. The last
+message has most of the budget: at θ near the mode it brings g = ∇(−log L)(θ) + N, with a known
+variance of the noise N, and the curvature A. With those of the prior added, H = A + A₀, the result
+is
+
+.. math:: \mathrm{N}\bigl(\theta - H^{-1} g,\; H^{-1} + H^{-1}\,\mathrm{Cov}(N)\,H^{-1}\bigr)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from consortia.algorithms.private_posterior.stages import DRAWS, MOST_ROWS, STAGES, default_clip
+from consortia.core import arguments
+from consortia.core.contract import Claims, Cost
+from consortia.core.privacy import loss_of
+from consortia.core.queries import Conversation, Conversing, Known, SiteFunction, Size
+from consortia.errors import InputError
+
+UNITS = ("row",)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrivatePosterior(Conversation):
+    r"""A Gaussian posterior whose messages are (ε, δ) differentially private.
+
+    **Samples** a normal distribution around the posterior's mode, widened by the known variance of
+    the noise that protects the rows. It approximates the posterior, the better the more rows there
+    are; how much wider its intervals are than without noise stands in the attribute ``wider``.
+
+    **Draw**: θ, independent of all others.
+
+    **Step size**: none.
+
+    Two data sets are neighbours if one row is an empty row in the other (`consortia.core.privacy`).
+    The guarantee holds for all messages of the run together. Outside of it is what the sites say
+    beforehand: numbers of rows, names of columns, the least and largest response, and moments and
+    levels of a formula or of data.standardise; scale columns by published numbers instead. A site's
+    ledger counts what is spent of the same rows, over runs and studies.
+
+    Args:
+        epsilon: ε.
+        delta: δ, below one over the number of rows.
+        unit: what is protected; a row.
+        clip: Euclidean norm to which the gradient of each row is clipped; 1.25 √d when None,
+            for columns with a standard deviation of about one. Clipping of many rows biases the
+            result, and a large value widens it; the share of clipped rows is reported with noise.
+        honest: share of the sites that are trusted to add noise, where an engine lets nobody see
+            but sums. Left out, each site's messages are protected by its own noise alone, and the
+            noise of the sum is √S times as large with S sites.
+
+    Raises:
+        InputError: an argument is out of its range.
+
+    Example:
+        >>> PrivatePosterior(epsilon=1.0, delta=1e-6).name
+        'private_posterior'
+
+    Source: ours; discrete Gaussian noise after Canonne, Kamath, Steinke (2020).
+    """
+
+    epsilon: float
+    delta: float
+    unit: str = "row"
+    clip: float | None = None
+    honest: float | None = None
+
+    name = "private_posterior"
+    step_size = None
+    most_rounds = 1
+    most_messages = len(STAGES)
+    claims = Claims(
+        samples="a normal approximation of the posterior, widened by the noise of the messages",
+        bias="O(1/n), and that of clipped rows; all messages are differentially private",
+        draw="an independent draw of the normal",
+        step_size="none",
+        source="ours; discrete Gaussian noise after Canonne, Kamath, Steinke (2020)",
+    )
+
+    def __post_init__(self) -> None:
+        if self.unit not in UNITS:
+            raise InputError(f"unit is {self.unit!r}, expected 'row'.")
+        arguments.keep(
+            self,
+            epsilon=arguments.positive("epsilon", self.epsilon, 1e5),
+            delta=arguments.positive("delta", self.delta, 0.1),
+            clip=None if self.clip is None else arguments.positive("clip", self.clip, 1e9),
+            honest=arguments.optional_number("honest", self.honest, 0.01, 1.0),
+        )
+
+    @property
+    def functions(self) -> Mapping[str, SiteFunction]:  # type: ignore[override]
+        """Clipped sums with noise, of each stage."""
+        from consortia.algorithms.private_posterior.stages import functions_of
+
+        return functions_of(loss_of(self.epsilon, self.delta), self.clip, self.honest)
+
+    def usual_messages(self, dimension: int) -> int:
+        """Return the number of stages."""
+        return len(STAGES)
+
+    def message_sizes(self, dimension: int) -> Mapping[str, Size]:
+        """Return the sizes of gradients, and of gradients with curvatures."""
+        triangle = dimension * (dimension + 1) // 2
+        return {
+            one.name: Size(dimension + 2, dimension + 1 + one.curved * triangle) for one in STAGES
+        }
+
+    def check(self, sizes: np.ndarray, names: tuple[str, ...], dimension: int) -> None:
+        """Refuse sites whose integers could overflow, and a δ that protects nobody."""
+        if int(sizes.sum()) > MOST_ROWS:
+            raise InputError(
+                f"private_posterior: there are {int(sizes.sum()):,} rows, the most is "
+                f"{MOST_ROWS:,}, of which sums of 32-bit integers are exact."
+            )
+        if self.delta * int(sizes.sum()) >= 1:
+            raise InputError(
+                f"private_posterior: delta is {self.delta:g} with {int(sizes.sum()):,} rows: one "
+                "row could be published as it is. Give a delta well below one over their number."
+            )
+
+    def cost(self, sizes: np.ndarray, dimension: int) -> Cost:
+        """Return one gradient a site and message."""
+        return Cost(len(STAGES) * len(sizes), len(STAGES) * int(sizes.sum()))
+
+    def default_clip(self, dimension: int) -> float:
+        """Return the norm to which gradients are clipped."""
+        return default_clip(dimension) if self.clip is None else self.clip
+
+    def converse(self, known: Known) -> Conversing:
+        """Yield the queries of all stages, and independent draws."""
+        from consortia.algorithms.private_posterior.algorithm import converse
+
+        return converse(self, known)
+
+
+private_posterior = PrivatePosterior
+
+__all__ = ["DRAWS", "PrivatePosterior", "private_posterior"]

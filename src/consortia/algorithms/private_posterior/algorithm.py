@@ -1,0 +1,146 @@
+"""The server's part: Newton steps from noisy sums, and a normal that knows the noise."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float
+
+from consortia.algorithms.private_posterior.stages import DRAWS, STAGES, Stage, units_of
+from consortia.core.contract import Fault
+from consortia.core.privacy import Privacy, epsilon_of
+from consortia.core.queries import Batch, Conversing, Known, Outcome, Query
+
+if TYPE_CHECKING:
+    from consortia.algorithms.private_posterior import PrivatePosterior
+
+MOST_CLIPPED = 0.05
+"""Share of clipped rows from which the result may be biased."""
+
+MOST_WIDENED = 2.0
+"""Factor of an interval from which the noise says more than the rows."""
+
+FARTHEST_STEP = 4.0
+"""Standard deviations of the last message's estimate that its step may have, in any direction."""
+
+
+class Received(NamedTuple):
+    """The answer to a stage, in the units of the model.
+
+    Attributes:
+        gradient: of minus the log-likelihood, (d,).
+        curvature: of it, symmetric (d, d); None of a stage without.
+        clipped: rows that were clipped, with noise.
+        sd: of the noise in each number of the gradient.
+        curvature_sd: the same of the curvature's diagonal; √2 times as much as beside it.
+    """
+
+    gradient: Float[np.ndarray, " d"]
+    curvature: Float[np.ndarray, "d d"] | None
+    clipped: float
+    sd: float
+    curvature_sd: float
+
+
+def converse(method: PrivatePosterior, known: Known) -> Conversing:
+    """Yield a query of each stage, then the draws."""
+    target, d = known.target, known.target.dimension
+    # Not compiled: a program of this run alone takes longer than four evaluations.
+    prior_gradient = jax.grad(lambda at: -target.log_prior(at))
+    prior_curvature = jax.hessian(lambda at: -target.log_prior(at))
+    nonce = np.array([known.seed % 2**31, known.seed // 2**31 % 2**31], np.int32)
+    at = np.asarray(known.start, np.float64)
+    curvature = np.zeros((d, d))
+    for stage in STAGES:
+        query = Query(stage.name, {"position": at, "nonce": nonce}, stage.name.split("_")[1])
+        privacy = method.functions[stage.name].privacy
+        assert privacy is not None
+        answer = yield query
+        found = received(stage, answer, privacy(d), len(known.sizes), method.default_clip(d))
+        position = jnp.asarray(at, target.dtype)
+        gradient = found.gradient + np.asarray(prior_gradient(position), np.float64)
+        prior = np.asarray(prior_curvature(position), np.float64)
+        if found.curvature is not None:
+            # What noise alone could make is no curvature that a step may rely on.
+            least = 0.0 if stage is STAGES[-1] else found.curvature_sd * 2 * math.sqrt(d)
+            curvature = positive(found.curvature, least) + prior
+        step = -np.linalg.solve(curvature, gradient)
+        at = at + step
+    covariance = np.linalg.inv(curvature)
+    noise = found.sd**2 + found.curvature_sd**2 * float(step @ step)
+    whole = covariance + noise * covariance @ covariance
+    wider = np.sqrt(np.diag(whole) / np.diag(covariance))
+    rng = np.random.default_rng([known.seed, 1])
+    for _ in range(known.batches):
+        yield Batch(rng.multivariate_normal(at, whole, (known.chains, DRAWS)), {})
+    return Outcome("all messages were answered", *_report(method, known, found, step, whole, wider))
+
+
+def received(
+    stage: Stage, answer: dict[str, np.ndarray], privacy: Privacy, sites: int, clip: float
+) -> Received:
+    """Return the answer to a stage in the units of the model."""
+    units, sd = units_of(clip), math.sqrt(privacy.total_variance(sites))
+    gradient = answer["gradient"] * units.gradient
+    curvature = None
+    if stage.curved:
+        d = gradient.size
+        upper = np.triu_indices(d)
+        weights = np.where(upper[0] == upper[1], 1.0, math.sqrt(0.5))
+        curvature = np.zeros((d, d))
+        curvature[upper] = answer["curvature"] * units.curvature * weights
+        curvature = curvature + np.triu(curvature, 1).T
+    clipped = float(answer["clipped"][0]) * units.clipped
+    return Received(gradient, curvature, clipped, sd * units.gradient, sd * units.curvature)
+
+
+def positive(matrix: Float[np.ndarray, "d d"], least: float) -> Float[np.ndarray, "d d"]:
+    """Return the symmetric matrix with eigenvalues of ``least`` and more."""
+    values, vectors = np.linalg.eigh(matrix)
+    return (vectors * np.maximum(values, least)) @ vectors.T
+
+
+def _report(
+    method: PrivatePosterior,
+    known: Known,
+    found: Received,
+    step: Float[np.ndarray, " d"],
+    whole: Float[np.ndarray, "d d"],
+    wider: Float[np.ndarray, " d"],
+) -> tuple[dict[str, Any], tuple[Fault, ...]]:
+    """Return the attributes of the record, and what is in doubt."""
+    rows, d = int(known.sizes.sum()), known.target.dimension
+    privacies = [one.privacy(d) for one in method.functions.values() if one.privacy is not None]
+    share = float(np.clip(found.clipped / rows, 0.0, 1.0))
+    honest = "each site alone" if method.honest is None else f"{method.honest:g} of the sites"
+    report = {
+        "epsilon": epsilon_of(sum(one.loss for one in privacies), method.delta),
+        "delta": method.delta,
+        "neighbours": "data sets in which one row of one site is empty, which adds nothing",
+        "noise_by": honest,
+        "clip": method.default_clip(d),
+        "clipped_share": share,
+        "wider": float(wider.max()),
+        "wider_by_parameter": wider.tolist(),
+        "approximation": (
+            f"a normal approximation; intervals are {100 * (wider.max() - 1):.1f} % wider than "
+            "without the noise, at most"
+        ),
+    }
+    faults = []
+    if share > MOST_CLIPPED:
+        text = f"about {share:.0%} of the rows were clipped to a gradient of norm "
+        text += f"{method.default_clip(d):.3g}, which biases the result: give a larger clip."
+        faults.append(Fault(text))
+    if wider.max() > MOST_WIDENED:
+        text = f"the noise makes intervals up to {wider.max():.1f} times as wide as the rows do: "
+        faults.append(Fault(text + "take more rows or a larger epsilon."))
+    away = float(np.sqrt(step @ np.linalg.solve(whole, step)))
+    if away > FARTHEST_STEP * math.sqrt(d):
+        text = f"the last step was {away:.1f} standard deviations long, so that the curvature is "
+        faults.append(Fault(text + "not that of the mode: take more rows or a larger epsilon."))
+    return report, tuple(faults)

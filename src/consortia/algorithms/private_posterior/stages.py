@@ -1,0 +1,165 @@
+"""What a site computes: sums of clipped, rounded gradients and curvatures, one row at a time.
+
+The gradient of a row is clipped to a norm C, the upper triangle of its curvature, whose other
+entries count twice in the norm, to C²/4. Both are rounded to integers, of which a row's gradient
+has a norm of `LEVELS` at most, so that sums are exact and a row's part in them is bounded, whatever
+its values are. A last number counts the rows that were clipped.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from consortia.core import compiler
+from consortia.core.contract import Evaluation, Site
+from consortia.core.privacy import Privacy
+from consortia.core.queries import Arrays, Reply, SiteFunction
+from consortia.core.target import Target
+
+LEVELS = 2048
+"""Largest norm of a row's gradient in integers."""
+
+CURVATURE_LEVELS, COUNT_LEVELS = LEVELS // 2, LEVELS // 4
+"""The same of a curvature, and what a clipped row counts."""
+
+MOST_ROWS = 2**31 // (LEVELS + 1)
+"""Rows of all sites, of which no sum of 32-bit integers overflows."""
+
+ROWS_AT_ONCE = 4096
+DRAWS = 1000
+"""Independent draws of each chain."""
+
+
+class Stage(NamedTuple):
+    """One message.
+
+    Attributes:
+        name: of its site function.
+        share: part of the budget.
+        curved: it brings the curvature, too.
+    """
+
+    name: str
+    share: float
+    curved: bool
+
+
+STAGES = (
+    Stage("private_start", 0.10, True),
+    Stage("private_step", 0.06, False),
+    Stage("private_near", 0.09, False),
+    Stage("private_last", 0.75, True),
+)
+"""All messages of a run, in order: three come near the mode, the last one is the result."""
+
+
+def default_clip(dimension: int) -> float:
+    """Return 1.25 √d: rows of a logistic regression on standardised columns are hardly clipped."""
+    return 1.25 * math.sqrt(dimension)
+
+
+class Units(NamedTuple):
+    """What one integer of an answer stands for.
+
+    Attributes:
+        gradient: of a gradient.
+        curvature: of a curvature; entries beside the diagonal have a factor 1/√2.
+        clipped: of the number of clipped rows.
+    """
+
+    gradient: float
+    curvature: float
+    clipped: float
+
+
+def units_of(clip: float) -> Units:
+    """Return the units of an answer."""
+    return Units(clip / LEVELS, clip**2 / 4 / CURVATURE_LEVELS, 1 / COUNT_LEVELS)
+
+
+def sensitivity(dimension: int, curved: bool) -> int:
+    """Return the largest norm of a row's integers, rounding included."""
+    triangle = dimension * (dimension + 1) // 2
+    parts = [LEVELS + math.sqrt(dimension) / 2, COUNT_LEVELS]
+    if curved:
+        parts.append(CURVATURE_LEVELS + math.sqrt(triangle) / 2)
+    return math.ceil(math.hypot(*parts))
+
+
+@functools.lru_cache(maxsize=64)
+def functions_of(
+    loss: float, clip: float | None, honest: float | None
+) -> Mapping[str, SiteFunction]:
+    """Return the site functions of a method whose run may lose so much."""
+    return {
+        stage.name: SiteFunction(
+            functools.partial(_sums, stage.curved, clip),
+            _at_position,
+            f"the {'slope and the curvature' if stage.curved else 'slope'} of the log-likelihood "
+            "of all rows of the site, each row's part bounded and hidden by noise: "
+            f"{stage.share:.0%} of the run's privacy budget",
+            privacy=functools.partial(_privacy, loss, stage, honest),
+        )
+        for stage in STAGES
+    }
+
+
+def _privacy(loss: float, stage: Stage, honest: float | None, dimension: int) -> Privacy:
+    bound = sensitivity(dimension, stage.curved)
+    return Privacy(bound, bound / math.sqrt(loss * stage.share), stage.share, honest)
+
+
+def _at_position(arrays: Arrays) -> Evaluation:
+    return Evaluation(jnp.asarray(arrays["position"])[None])
+
+
+def _sums(
+    curved: bool, clip: float | None, target: Target, given: Mapping[str, Array], site: Site
+) -> Reply:
+    """Return sums over the rows of integers."""
+    rows, mask = site.all()
+    bound = default_clip(target.dimension) if clip is None else clip
+    units = units_of(bound)
+    upper = np.triu_indices(target.dimension)
+    weights = np.where(upper[0] == upper[1], 1.0, math.sqrt(2.0))
+
+    def of_row(both: tuple[Array, Array]) -> dict[str, Int[Array, " k"]]:
+        row, present = both
+        alone = jax.tree.map(lambda leaf: leaf[None], row)
+
+        def negative(position: Array) -> Array:
+            return -target.log_likelihood(position, alone)[0]
+
+        position = given["position"]
+        gradient, factor = _clipped(jax.grad(negative)(position), bound)
+        found = {
+            "gradient": jnp.rint(gradient / units.gradient),
+            "clipped": jnp.where(factor < 1, COUNT_LEVELS, 0)[None],
+        }
+        if curved:
+            curvature = jax.hessian(negative)(position)[upper] * weights
+            found["curvature"] = jnp.rint(_clipped(curvature, bound**2 / 4)[0] / units.curvature)
+        return {
+            name: jnp.where(present, values, 0).astype(jnp.int32) for name, values in found.items()
+        }
+
+    each = compiler.map_in_blocks(of_row, (rows, mask), ROWS_AT_ONCE)
+    return {name: values.sum(axis=0, dtype=jnp.int32) for name, values in each.items()}
+
+
+def _clipped(values: Float[Array, " k"], bound: float) -> tuple[Array, Array]:
+    """Return a vector of this norm at most, zero where it is not finite, and the factor."""
+    finite = jnp.isfinite(values).all()
+    values = jnp.where(finite, values, 0)
+    largest = jnp.maximum(jnp.abs(values).max(), 1e-30)  # the squares must not overflow
+    norm = largest * jnp.sqrt(jnp.sum((values / largest) ** 2))
+    factor = jnp.minimum(1.0, bound / norm)
+    return values * factor, factor

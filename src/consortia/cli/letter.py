@@ -1,0 +1,200 @@
+"""``consortia letter open | answer | next``: a study by files, without a network."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from consortia.cli.exits import exit_code, reported
+from consortia.cli.options import Json, StudyFile
+
+if TYPE_CHECKING:
+    from consortia.federation.letters.answering import Answered, Shown
+    from consortia.federation.letters.coordinating import Progress
+
+LOOK_SECONDS = 2.0
+"""Seconds between two looks into a folder that is watched."""
+
+DECLINED = 1
+
+letter = typer.Typer(
+    help="A study by letters: files in a shared folder, by mail or on a stick.",
+    no_args_is_help=True,
+)
+Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="The coordinator's folder.")]
+Watch = Annotated[bool, typer.Option("--watch", help="Look again every two seconds, to the end.")]
+
+
+@letter.command("open")
+def open_(
+    study: StudyFile,
+    folder: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="The coordinator's folder; by default letters/NAME."),
+    ] = None,
+    shared: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Where sites find their letters and put their answers; by default FOLDER/post.",
+        ),
+    ] = None,
+    x64: Annotated[bool, typer.Option("--x64", help="Compute with 64 bits, at all sites.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Write the first letter to each site of a study; the coordinator does it once."""
+    with reported(False):
+        from consortia.federation.letters.coordinating import Coordinator, open_study
+        from consortia.study.build import load_study
+
+        home = folder or Path("letters") / load_study(study).name
+        open_study(study, home, shared or home / "post", x64=x64)
+        _show(Coordinator(home).proceed(), home, shared or home / "post", as_json)
+
+
+@letter.command("next")
+def next_(
+    folder: Folder,
+    answers: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="[ANSWER]...", help="Answers that lie elsewhere, as from mail."),
+    ] = None,
+    watch: Watch = False,
+    as_json: Json = False,
+) -> None:
+    """Read the answers that have come; write the next letters, or the result."""
+    with reported(False):
+        from consortia.federation.letters.coordinating import Coordinator
+
+        coordinator = Coordinator(folder)
+        while True:
+            found = coordinator.proceed(answers or ())
+            if found.accepted or found.result or not watch:
+                _show(found, folder, coordinator.shared, as_json)
+            if found.result is not None or not watch:
+                return
+            time.sleep(LOOK_SECONDS)
+
+
+def _show(found: Progress, folder: Path, shared: Path, as_json: bool) -> None:
+    if as_json:
+        plain = {
+            "accepted": found.accepted,
+            "refused": {str(path): text for path, text in found.refused.items()},
+            "awaited": found.awaited,
+            "result": None if found.result is None else str(found.result),
+        }
+        typer.echo(json.dumps(plain))
+        return
+    for site, number in found.accepted:
+        typer.echo(f"answer {number} of {site} was accepted")
+    for path, reason in found.refused.items():
+        typer.echo(f"warning: {path} is not accepted: {reason}.", err=True)
+    if found.result is not None:
+        summary = found.result / "summary.txt"
+        if summary.exists():
+            typer.echo(summary.read_text(encoding="utf-8"))
+        typer.echo(f"The result is in {found.result}.")
+        return
+    for site, number in found.awaited.items():
+        typer.echo(f"{site}: letter {number} is in {shared}; its answer is awaited")
+    typer.echo(f"When an answer has come: consortia letter next {folder}")
+
+
+@letter.command()
+def answer(
+    request: Annotated[
+        Path, typer.Argument(metavar="REQUEST", help="The letter, or a folder of letters.")
+    ],
+    data: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="The rows of the site; needed for the first letter."),
+    ] = None,
+    folder: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Where the site keeps policy and ledger; by default ~/.consortia/sites/NAME.",
+        ),
+    ] = None,
+    policy: Annotated[
+        Path | None,
+        typer.Option(metavar="POLICY", help="By default site-policy.toml in the site's folder."),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="The answer; by default beside REQUEST.")
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Answer without asking.")] = False,
+    watch: Watch = False,
+    as_json: Json = False,
+) -> None:
+    """Show what a letter asks and what would leave; ask; write one answer."""
+    with reported(False):
+        from consortia.errors import ConsortiaError, InputError
+        from consortia.federation.letters.answering import Declined, answer_letter
+
+        def permit(shown: Shown) -> bool:
+            if not as_json:
+                _show_request(shown, data)
+            return yes or typer.confirm("Shall this be answered?", err=True)
+
+        if watch and not request.is_dir():
+            raise InputError("--watch: give the folder in which letters come, not a letter.")
+        given: dict[str, Any] = {"data": data, "folder": folder, "policy": policy}
+        done: set[bytes] = set()
+        while True:
+            for path in _letters(request, done):
+                try:
+                    found = answer_letter(path, permit=permit, output=output, **given)
+                except Declined:
+                    typer.echo("Nothing was written, and nothing has left.", err=True)
+                    raise typer.Exit(DECLINED) from None
+                _show_answered(found, as_json)
+                done.add(path.read_bytes())
+                if isinstance(found.error, ConsortiaError) and not watch:
+                    raise typer.Exit(exit_code(found.error))
+            if not watch:
+                return
+            time.sleep(LOOK_SECONDS)
+
+
+def _letters(request: Path, done: set[bytes]) -> list[Path]:
+    """Return the letters that are to be answered: in a folder those without an answer."""
+    from consortia.engines.letters.sealing import ANSWER, QUESTION, SUFFIX
+    from consortia.errors import InputError
+
+    if not request.is_dir():
+        if not request.exists():
+            raise InputError(f"{request}: there is no such letter.")
+        return [request]
+    found = sorted(request.glob(f"{QUESTION}-*{SUFFIX}"))
+    answers = [path.with_name(path.name.replace(QUESTION, ANSWER, 1)) for path in found]
+    there = zip(found, answers, strict=True)
+    return [p for p, a in there if not a.exists() and p.read_bytes() not in done]
+
+
+def _show_request(shown: Shown, data: Path | None) -> None:
+    if shown.study is not None:
+        from consortia.cli.site import show_study
+
+        show_study(shown.study, data)
+    for line in shown.lines:
+        typer.echo(line)
+
+
+def _show_answered(found: Answered, as_json: bool) -> None:
+    error = None if found.error is None else str(found.error)
+    if as_json:
+        plain = {"answer": str(found.path), "site": found.site, "number": found.number}
+        plain |= {"bytes": found.bytes, "left": list(found.left), "refused": error}
+        typer.echo(json.dumps(plain))
+        return
+    for text in found.left:
+        typer.echo(f"left with it: {text}")
+    if error is not None:
+        typer.echo(f"refused, and the coordinator learns that it was: {error}", err=True)
+    typer.echo(f"answer {found.number} of {found.site}: {found.path} ({found.bytes:,} bytes)")

@@ -1,0 +1,138 @@
+r"""Differential privacy of answers: what noise costs, and what it buys.
+
+Two data sets are *neighbours* if one row of one site is an empty row in the other, which adds
+nothing to a sum: the number of rows is public, and a row's part is not. A sum of vectors of
+integers whose Euclidean norms are at most Δ, with discrete Gaussian noise of standard deviation σ
+added to each number, has the *loss* (Δ/σ)². Losses of all answers add up to m², and all answers
+together are as private as one Gaussian mechanism of noise multiplier 1/m: their Rényi divergence of
+order α is at most α m²/2 (Canonne, Kamath, Steinke 2020), from which `epsilon_of` has (ε, δ).
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+LARGEST_LOSS = 1e6
+"""Above that of any ε that a method takes."""
+
+ORDERS = 1 + np.geomspace(1e-3, 1e5, 4001)
+"""Orders α of Rényi divergences."""
+
+RELATIVE_TOLERANCE = 1e-9
+
+
+@dataclass(frozen=True)
+class Privacy:
+    """Noise that sites add to integers of an answer, summed over their rows.
+
+    Attributes:
+        sensitivity: Δ, the largest Euclidean norm of a row's part, over all arrays together.
+        sd: σ of the noise in the sum over the sites that a row is protected by.
+        share: part of a run's budget that the answer costs; those of a run are at most 1.
+        honest: share of the sites that add their noise, where only sums are seen; None: each
+            answer is seen by itself, so that every site adds all of the noise.
+    """
+
+    sensitivity: int
+    sd: float
+    share: float
+    honest: float | None = None
+
+    def site_sd(self, sites: int) -> float:
+        """Return the standard deviation of the noise that each site adds."""
+        if self.honest is None:
+            return self.sd
+        return self.sd / math.sqrt(max(math.floor(self.honest * sites), 1))
+
+    def total_variance(self, sites: int) -> float:
+        """Return the variance of the noise in the sum of all sites, if all are honest."""
+        return sites * self.site_sd(sites) ** 2
+
+    @property
+    def loss(self) -> float:
+        """(Δ/σ)²."""
+        return (self.sensitivity / self.sd) ** 2
+
+
+def epsilon_of(loss: float, delta: float) -> float:
+    r"""Return the ε of answers whose losses add up to L.
+
+    .. math:: \min_{\alpha > 1} \frac{\alpha L}{2} + \log\frac{\alpha - 1}{\alpha}
+              - \frac{\log(\delta\alpha)}{\alpha - 1}
+
+    Each α gives a bound (Canonne, Kamath, Steinke 2020, proposition 12); the least is taken.
+    """
+    if not loss:
+        return 0.0
+    bounds = ORDERS * loss / 2 + np.log1p(-1 / ORDERS) - np.log(delta * ORDERS) / (ORDERS - 1)
+    return max(float(bounds.min()), 0.0)
+
+
+@functools.cache
+def loss_of(epsilon: float, delta: float) -> float:
+    """Return the most that losses may add up to for (ε, δ), by bisection from below."""
+    low, high = 0.0, LARGEST_LOSS
+    while high - low > RELATIVE_TOLERANCE * high:
+        middle = (low + high) / 2
+        if epsilon_of(middle, delta) <= epsilon:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+# --- noise ---------------------------------------------------------------------------------------
+
+
+def simulated_generator(
+    function: str, arrays: Mapping[str, np.ndarray], site: int
+) -> np.random.Generator:
+    """Return the generator of a site's noise where one machine plays all sites.
+
+    It follows from what is asked, so that a run can be resumed, and is the same in every engine.
+    Between institutions sites draw their noise from secrets of their own.
+    """
+    found = hashlib.sha256(function.encode())
+    for name in sorted(arrays):
+        found.update(np.ascontiguousarray(arrays[name]).tobytes())
+    return np.random.default_rng([int(found.hexdigest(), 16), site])
+
+
+def with_noise(
+    privacy: Privacy, answer: dict[str, np.ndarray], sites: int, rng: np.random.Generator
+) -> dict[str, np.ndarray]:
+    """Return an answer of integers with the noise of one of the sites."""
+    sd = privacy.site_sd(sites)
+    return {
+        name: answer[name] + discrete_gaussian(rng, sd, answer[name].shape)
+        for name in sorted(answer)
+    }
+
+
+def discrete_gaussian(
+    rng: np.random.Generator, sd: float, shape: tuple[int, ...]
+) -> np.ndarray[Any, np.dtype[np.int64]]:
+    r"""Return integers k with probabilities proportional to exp(-k²/(2σ²)).
+
+    A discrete Laplace of scale t = ⌊σ⌋ + 1 is accepted with probability
+    exp(-(|k| - σ²/t)²/(2σ²)) (Canonne, Kamath, Steinke 2020, algorithm 3), many at once, in
+    double precision: a probability may be off by 1e-16.
+    """
+    count = math.prod(shape)
+    scale = math.floor(sd) + 1
+    found = np.zeros(0, np.int64)
+    while found.size < count:
+        size = 2 * (count - found.size) + 16
+        # The difference of two geometric numbers is a discrete Laplace.
+        two = rng.geometric(-math.expm1(-1 / scale), (2, size))
+        drawn = two[0] - two[1]
+        log_accepted = -((np.abs(drawn) - sd**2 / scale) ** 2) / (2 * sd**2)
+        found = np.concatenate([found, drawn[np.log(rng.random(size)) < log_accepted]])
+    return found[:count].reshape(shape)

@@ -1,0 +1,1 @@
+"""Letters: files that carry the messages of `consortia.engines.flower` in place of a network."""

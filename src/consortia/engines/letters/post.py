@@ -1,0 +1,286 @@
+"""The coordinator's side of all letters: what was written, what has come, what is open.
+
+Everything lasts in one folder. A letter is kept there before it is put where a site finds it, and
+an answer before anything is computed from it, so that after a kill between any two steps the same
+letters are written again, byte for byte.
+
+    coordinator/sent/0-001.letter        the first letter to the first site
+    coordinator/received/0-001.letter    its answer
+    post/north/question-001.letter       a copy, for the site named north
+    post/north/answer-001.letter         where its answer is looked for, under any name
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from consortia.engines.flower.asking import REFUSAL, REQUEST
+from consortia.engines.flower.envelope import Envelope, EnvelopeError, decode
+from consortia.engines.flower.envelope import digest as message_digest
+from consortia.engines.letters.sealing import (
+    ANSWER,
+    MAX_LETTER_BYTES,
+    QUESTION,
+    SUFFIX,
+    Letter,
+    LetterError,
+    check_seal,
+    digest,
+    seal,
+    unfold,
+)
+from consortia.errors import StoreError
+from consortia.store.durable import read_regular, remove_parts, replace_file
+
+SENT, RECEIVED = "sent", "received"
+
+
+@dataclass
+class Exchange:
+    """A letter to a site and its answer.
+
+    Attributes:
+        question: the letter.
+        digest: of the letter.
+        data: bytes of the answer, or None while it is awaited.
+        replies: by the digest of each request, the site's reply to it.
+        refused: the last reply is a refusal, which a later answer may replace.
+    """
+
+    question: Letter
+    digest: str
+    data: bytes | None = None
+    replies: dict[str, bytes] = field(default_factory=dict)
+    refused: bool = False
+
+
+class Post:
+    """All letters of one run.
+
+    Args:
+        folder: where they last.
+        shared: where sites find their letters, in a folder of each.
+        names: of the sites.
+        run: identity of the run.
+        secret: of the coordinator, from which the keys of the sites follow.
+        opening: values of the first letter to each site, beside its key.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        shared: Path,
+        names: Sequence[str],
+        run: str,
+        secret: bytes,
+        opening: Mapping[str, Any],
+    ) -> None:
+        self.names, self.shared = tuple(names), shared
+        self._folder, self._run, self._secret, self._opening = folder, run, secret, opening
+        self._exchanges: list[list[Exchange]] = [self._kept(site) for site in range(len(names))]
+
+    def key(self, site: int) -> bytes:
+        """Return the key that seals the letters to and from a site."""
+        text = f"{self._run}\0{self.names[site]}"
+        return hmac.new(self._secret, text.encode(), hashlib.sha256).digest()
+
+    def place(self, site: int) -> Path:
+        """Return the folder in which a site finds its letters."""
+        return self.shared / quote(self.names[site], safe=" ")
+
+    # --- what is asked --------------------------------------------------------------------------
+
+    def reply(self, site: int, request: bytes) -> bytes | None:
+        """Return a site's reply to a request, or None where it has not come."""
+        wanted = message_digest(request)
+        return next((x.replies[wanted] for x in self._exchanges[site] if wanted in x.replies), None)
+
+    def write(self, site: int, requests: Sequence[bytes]) -> Path:
+        """Write the letter with these requests, unless it was written before; return its path.
+
+        Raises:
+            StoreError: the letter that is open holds others: the folder is that of another run, or
+                the same run was continued elsewhere.
+        """
+        exchanges = self._exchanges[site]
+        last = exchanges[-1] if exchanges else None
+        if last is not None and (last.data is None or last.refused):
+            if last.question.messages != tuple(requests):
+                raise StoreError(
+                    f"letter {last.question.number} to {self.names[site]!r} asks something else "
+                    "than this run asks now: the study, the library or the coordinator's folder "
+                    "was changed. Continue with what the letter was written with, or open the "
+                    "study anew."
+                )
+        else:
+            last = self._appended(site, tuple(requests))
+        path = self._copy_of(site, last.question.number)
+        data = self._path(SENT, site, last.question.number).read_bytes()
+        if not path.is_file() or path.read_bytes() != data:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            replace_file(path, [data])
+        return path
+
+    def _appended(self, site: int, requests: tuple[bytes, ...]) -> Exchange:
+        exchanges = self._exchanges[site]
+        seen, values = "", {}
+        if exchanges:
+            seen = hashlib.sha256([*exchanges[-1].replies.values()][-1]).hexdigest()
+        else:
+            values = {**self._opening, "key": self.key(site).hex()}
+        name, number = self.names[site], len(exchanges) + 1
+        letter = Letter(QUESTION, self._run, name, number, requests, seen, values)
+        data = seal(letter, self.key(site))
+        path = self._path(SENT, site, number)
+        path.parent.mkdir(exist_ok=True, mode=0o700)
+        replace_file(path, [data], own=True)
+        exchanges.append(Exchange(letter, digest(data)))
+        return exchanges[-1]
+
+    @property
+    def awaited(self) -> dict[str, int]:
+        """The number of the letter that each site has not answered, by the site's name."""
+        last = ((name, x[-1]) for name, x in zip(self.names, self._exchanges, strict=True) if x)
+        return {name: x.question.number for name, x in last if x.data is None}
+
+    # --- what has come --------------------------------------------------------------------------
+
+    def arrivals(self, more: Iterable[Path] = ()) -> list[Path]:
+        """Return the files in the folders of all sites that are not letters from here, and more."""
+        found = []
+        for site in range(len(self.names)):
+            own = {self._copy_of(site, x.question.number) for x in self._exchanges[site]}
+            place = self.place(site)
+            if place.is_dir():
+                found += sorted(path for path in place.glob(f"*{SUFFIX}") if path not in own)
+        return [*found, *more]
+
+    def accept(self, path: Path) -> tuple[str, int] | None:
+        """Keep the answer in a file; return site and number, or None where it is kept already.
+
+        Raises:
+            LetterError: it is not accepted; the message says why.
+        """
+        try:
+            data = read_regular(path, MAX_LETTER_BYTES)
+        except OSError as error:
+            raise LetterError(f"it cannot be read: {error}") from None
+        letter, given = unfold(data)
+        site, exchange = self._about(letter, given)
+        if exchange.data == data:
+            return None
+        replies = self._replies(letter, exchange)
+        refused = len(replies) < len(exchange.question.messages) or _is_refusal(letter.messages[-1])
+        if exchange.data is not None and not exchange.refused:
+            raise LetterError(f"letter {letter.number} was answered otherwise before: it is late")
+        kept = self._path(RECEIVED, site, letter.number)
+        kept.parent.mkdir(exist_ok=True, mode=0o700)
+        replace_file(kept, [data], own=True)
+        exchange.data, exchange.replies, exchange.refused = data, replies, refused
+        return self.names[site], letter.number
+
+    def _about(self, letter: Letter, given: str) -> tuple[int, Exchange]:
+        """Return the site and the exchange that a letter belongs to.
+
+        Raises:
+            LetterError: it belongs to none.
+        """
+        if letter.run != self._run:
+            raise LetterError("it is of another run or study")
+        if letter.site not in self.names:
+            raise LetterError("it is from a site that the study does not have")
+        site = self.names.index(letter.site)
+        check_seal(letter, given, self.key(site))
+        if letter.kind != ANSWER:
+            raise LetterError("it is a question, not an answer")
+        if letter.number > len(self._exchanges[site]):
+            raise LetterError(
+                f"it answers letter {letter.number}, which was not written here yet: it is from "
+                "the future, and is accepted once that letter is written"
+            )
+        exchange = self._exchanges[site][letter.number - 1]
+        if letter.about != exchange.digest:
+            raise LetterError(f"it answers another letter than number {letter.number} from here")
+        return site, exchange
+
+    def _replies(self, letter: Letter, exchange: Exchange) -> dict[str, bytes]:
+        """Return the replies in an answer, by the digests of their requests.
+
+        Raises:
+            LetterError: a reply is none, or answers something else.
+        """
+        requests = exchange.question.messages
+        if len(letter.messages) > len(requests):
+            raise LetterError("it holds more replies than the letter has requests")
+        found = {}
+        for request, data in zip(requests, letter.messages, strict=False):
+            try:
+                reply = decode(data)
+            except EnvelopeError as error:
+                raise LetterError(str(error)) from None
+            named = message_digest(request)
+            if reply.values.get(REQUEST) != named or reply.site != letter.site:
+                raise LetterError("a reply in it answers something else than the letter asks")
+            found[named] = data
+        if len(found) < len(requests) and not _is_refusal(letter.messages[-1]):
+            raise LetterError("it holds fewer replies than the letter has requests")
+        return found
+
+    # --- what lasts -----------------------------------------------------------------------------
+
+    def _kept(self, site: int) -> list[Exchange]:
+        """Return the letters to a site and their answers, as they were kept.
+
+        Raises:
+            StoreError: a kept letter was changed, or one of them is missing.
+        """
+        for name in (SENT, RECEIVED):
+            remove_parts(self._folder / name)
+        found: list[Exchange] = []
+        while (path := self._path(SENT, site, len(found) + 1)).exists():
+            try:
+                data = path.read_bytes()
+                question, given = unfold(data)
+                check_seal(question, given, self.key(site))
+                exchange = Exchange(question, digest(data))
+                answer = self._path(RECEIVED, site, question.number)
+                if answer.exists():
+                    exchange.data, path = answer.read_bytes(), answer
+                    letter, given = unfold(exchange.data)
+                    check_seal(letter, given, self.key(site))
+                    exchange.replies = self._replies(letter, exchange)
+                    exchange.refused = _is_refusal(letter.messages[-1])
+            except LetterError as error:
+                raise StoreError(
+                    f"{path}: {error}. The coordinator's folder was changed: put an intact copy "
+                    "of it back."
+                ) from None
+            if found and not found[-1].replies:
+                missing = self._path(RECEIVED, site, len(found))
+                raise StoreError(f"{missing} is missing: put an intact copy of the folder back.")
+            found.append(exchange)
+        return found
+
+    def _path(self, what: str, site: int, number: int) -> Path:
+        return self._folder / what / f"{site}-{number:03d}{SUFFIX}"
+
+    def _copy_of(self, site: int, number: int) -> Path:
+        return self.place(site) / f"{QUESTION}-{number:03d}{SUFFIX}"
+
+
+def _is_refusal(message: bytes) -> bool:
+    return decode(message).kind == REFUSAL
+
+
+def reply_to(request: bytes, arrays: Mapping[str, Any], **values: Any) -> bytes:
+    """Return what a site would reply to a request, with these arrays."""
+    asked = decode(request)
+    named = {REQUEST: message_digest(request), **values}
+    parts = asked.kind, asked.run, asked.site, asked.study, asked.label
+    return Envelope(*parts, named, dict(arrays)).encode()

@@ -1,0 +1,1 @@
+"""A study by letters: the coordinator's commands, and a site's."""

@@ -1,0 +1,332 @@
+"""A site in a study by letters: it reads a question, asks a person, and writes one answer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from consortia.core.queries import Conversation
+from consortia.engines.flower.asking import REFUSAL
+from consortia.engines.flower.envelope import Envelope, EnvelopeError, decode
+from consortia.engines.flower.questions import Place, Question
+from consortia.engines.flower.settled import Statement
+from consortia.engines.flower.site import DESCRIPTION, FlowerSite, Gate
+from consortia.engines.letters.sealing import (
+    ANSWER,
+    MAX_LETTER_BYTES,
+    QUESTION,
+    SUFFIX,
+    Letter,
+    LetterError,
+    check_seal,
+    digest,
+    seal,
+    unfold,
+)
+from consortia.errors import InputError, LedgerError, StoreError
+from consortia.federation.app import POLICY, site_of
+from consortia.federation.governance import load_policy, terms_of, verify
+from consortia.federation.governance.gate import LEDGER
+from consortia.federation.letters.coordinating import check_study
+from consortia.store.durable import read_regular, replace_file
+from consortia.study.build import Study, load_study
+
+OPENED, STUDY, KEPT = "opening.json", "study.toml", "letters"
+
+
+class Declined(BaseException):
+    """A person at the site does not permit an answer; nothing is written."""
+
+
+@dataclass
+class Shown:
+    """What a person is shown before and after an answer.
+
+    Attributes:
+        study: the study file, when the first letter has come; else None.
+        lines: sentences on what is asked and what would leave.
+    """
+
+    study: Path | None
+    lines: list[str]
+
+
+Permit = Callable[[Shown], bool]
+
+
+@dataclass(frozen=True)
+class Answered:
+    """An answer that was written.
+
+    Attributes:
+        path: of the file.
+        number: of the letter that it answers.
+        site: the site.
+        bytes: of the file.
+        left: one sentence for each message in it.
+        error: why the site refused, as its own people may read it; None where it did not.
+    """
+
+    path: Path
+    number: int
+    site: str
+    bytes: int
+    left: tuple[str, ...]
+    error: BaseException | None
+
+
+class AskingGate:
+    """The gate of a site, with a person in front of it.
+
+    Args:
+        inner: the gate.
+        study: the study.
+        permit: shows what is asked, and returns True if it may be answered.
+        request: that is being answered.
+    """
+
+    def __init__(self, inner: Gate, study: Study, permit: Permit, request: Envelope) -> None:
+        self._inner, self._study, self._permit, self.request = inner, study, permit, request
+        self.left: list[str] = []
+        self.error: BaseException | None = None
+
+    def admit(self, kind: str, question: Question) -> bool:
+        """Check what is asked; ask a person about a description."""
+        again = self._inner.admit(kind, question)
+        if question.message == DESCRIPTION:
+            self._ask(Shown(self._study.path, []))
+        return again
+
+    def rows(self, number: int, parameters: int | None = None, cell: int | None = None) -> None:
+        """Check the number of rows."""
+        self._inner.rows(number, parameters, cell)
+
+    def data(self, rows: Sequence[bytes], values: int) -> None:
+        """Check which rows they are."""
+        self._inner.data(rows, values)
+
+    def place(self, place: Place, *, again: bool) -> None:
+        """Check where rows would be looked at; ask a person about the query."""
+        self._inner.place(place, again=again)
+        name = str(self.request.values.get("function"))
+        methods = (one.method for one in (self._study, *self._study.besides))
+        functions = [one.functions for one in methods if isinstance(one, Conversation)]
+        describes = next(one[name].describes for one in functions if name in one)
+        lines = [
+            f"The coordinator asks for {name.replace('_', ' ')}: {describes}",
+            f"{place.numbers:,} numbers that depend on your rows would leave; your rows are looked "
+            f"at at {place.points:,} values of the parameters.",
+        ]
+        if again:
+            lines.append("The same was answered before: the same numbers would leave again.")
+        self._ask(Shown(None, lines))
+
+    def settled(self, statement: Statement | None) -> None:
+        """Check how many rows are settled."""
+        self._inner.settled(statement)
+
+    def release(
+        self,
+        kind: str,
+        question: Question,
+        payload: bytes,
+        arrays: Mapping[str, np.ndarray],
+        beside: int = 0,
+        statement: Statement | None = None,
+    ) -> bytes:
+        """Return the message, when it may leave, and note what is in it."""
+        data = self._inner.release(kind, question, payload, arrays, beside, statement)
+        numbers = sum(array.size for array in arrays.values()) + beside
+        text = f"{question.message}: {numbers:,} numbers, {len(data):,} bytes"
+        if statement is not None:
+            text += f"; all answers so far settle {statement}"
+        self.left.append(text)
+        return data
+
+    def refusal(
+        self,
+        error: BaseException,
+        wrap: Callable[[str], bytes],
+        question: Question | None = None,
+    ) -> bytes:
+        """Return what may leave of an error, and keep it for the site's own people."""
+        self.error = error
+        return self._inner.refusal(error, wrap, question)
+
+    def _ask(self, shown: Shown) -> None:
+        if not self._permit(shown):
+            raise Declined
+
+
+def answer_letter(
+    path: Path,
+    *,
+    permit: Permit,
+    data: Path | None = None,
+    folder: Path | None = None,
+    policy: Path | None = None,
+    output: Path | None = None,
+) -> Answered:
+    """Answer a letter of the coordinator; write one file.
+
+    Args:
+        path: of the letter.
+        permit: shows a person what is asked; nothing leaves if it returns False.
+        data: the file of this site; needed for the first letter of a run, and kept from there on.
+        folder: where the site keeps what must last, its policy and ledger among it; by default
+            ``~/.consortia/sites/NAME``.
+        policy: by default ``site-policy.toml`` in that folder.
+        output: by default beside the letter.
+
+    Raises:
+        LetterError: the letter cannot be accepted.
+        InputError: the study, the data or the policy cannot be used.
+        PolicyError: the policy forbids the study.
+        LedgerError: the ledger is broken, or lacks an answer that the coordinator has.
+        Declined: a person did not permit it.
+    """
+    try:
+        content = read_regular(path, MAX_LETTER_BYTES)
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error}") from error
+    try:
+        letter, given = unfold(content)
+        if letter.kind != QUESTION:
+            raise LetterError("it is an answer, not a question")
+        home = Path.home() / ".consortia" / "sites" / letter.site if folder is None else folder
+        kept = home / KEPT / letter.run
+        opened = _opened(letter, given, kept)
+    except LetterError as error:
+        raise LetterError(f"{path}: {error}.") from None
+    _check_ledger(letter, home)
+    file = data if data is not None else opened.get("data")
+    if file is None:
+        raise InputError("the site's rows: give the file with --data; later letters know it.")
+    rules = home / POLICY if policy is None else policy
+    study = _study_of(letter, opened, kept)
+    if not rules.is_file():
+        raise InputError(
+            f"{rules}: there is no such file. A site without a policy takes part in nothing: "
+            f"`consortia site check --study {kept / STUDY} --data {file} > {rules}` proposes one."
+        )
+    load_policy(rules).permits(terms_of(study))
+    _keep(kept / OPENED, {**opened, "data": str(Path(file).expanduser().resolve())})
+    node = {"site": letter.site, "data": str(file), "folder": str(home), "policy": str(rules)}
+    key = bytes.fromhex(opened["key"])
+    replies, left, refused = _replies(letter, study, node, opened, permit)
+    answer = Letter(ANSWER, letter.run, letter.site, letter.number, replies, digest(content))
+    sealed = seal(answer, key)
+    written = path.with_name(f"{ANSWER}-{letter.number:03d}{SUFFIX}") if output is None else output
+    replace_file(written, [sealed])
+    return Answered(written, letter.number, letter.site, len(sealed), left, refused)
+
+
+def _replies(
+    letter: Letter, study: Study, node: dict[str, str], opened: dict[str, Any], permit: Permit
+) -> tuple[tuple[bytes, ...], tuple[str, ...], BaseException | None]:
+    """Return the replies to the requests of a letter up to the first refusal, and what left."""
+    found: list[bytes] = []
+    gates: list[AskingGate] = []
+    requests = [decode(message) for message in letter.messages]
+
+    def watched(gate: Gate) -> Gate:
+        gates.append(AskingGate(gate, study, permit, requests[0]))
+        return gates[-1]
+
+    sites: dict[str, FlowerSite] = {}
+    for one in (study, *study.besides):
+        site = site_of(one, node, {"x64": opened["x64"]}, watched=watched)
+        sites[site.study] = site
+    for request, message in zip(requests, letter.messages, strict=True):
+        for gate in gates:
+            gate.request = request
+        site = sites.get(request.study, next(iter(sites.values())))
+        found.append(site.answer(message))
+        if decode(found[-1]).kind == REFUSAL:
+            break
+    left = tuple(text for gate in gates for text in gate.left)
+    refused = next((gate.error for gate in gates if gate.error is not None), None)
+    return tuple(found), left, refused
+
+
+# --- what a site has kept of a run ---------------------------------------------------------------
+
+
+def _opened(letter: Letter, given: str, kept: Path) -> dict[str, Any]:
+    """Return what the first letter of the run has said, once the seal of this one is checked.
+
+    Raises:
+        LetterError: the run is not known here, or the seal is not its own.
+    """
+    path = kept / OPENED
+    if path.exists():
+        try:
+            opened = dict.fromkeys(("site", "key", "x64"), "")
+            opened |= json.loads(path.read_text(encoding="utf-8"))
+        except (ValueError, TypeError):
+            raise StoreError(f"{path} was changed: put an intact copy back.") from None
+        if opened["site"] != letter.site:
+            raise LetterError(f"it is for another site, {letter.site!r}, than this folder's")
+    elif letter.number > 1:
+        raise LetterError(
+            f"it is letter {letter.number} of a run whose first letter was not answered from this "
+            "folder: answer that first, or give the folder that has its ledger"
+        )
+    else:
+        values = letter.values
+        typed = {"study": str, "key": str, "x64": bool}
+        if any(type(values.get(name)) is not kind for name, kind in typed.items()):
+            raise LetterError("it is a first letter without a study")
+        opened = {name: values[name] for name in ("key", "x64")} | {"site": letter.site}
+    try:
+        key = bytes.fromhex(opened["key"])
+    except ValueError:
+        raise LetterError("its key is none") from None
+    check_seal(letter, given, key)
+    for message in letter.messages:
+        try:
+            decode(message)
+        except EnvelopeError as error:
+            raise LetterError(str(error)) from None
+    return opened
+
+
+def _study_of(letter: Letter, opened: dict[str, Any], kept: Path) -> Study:
+    """Return the study of a run, which is kept from its first letter.
+
+    Raises:
+        InputError: it is none that letters can carry.
+    """
+    if letter.number == 1:
+        kept.mkdir(parents=True, exist_ok=True, mode=0o700)
+        replace_file(kept / STUDY, [str(letter.values["study"]).encode()], own=True)
+    study = load_study(kept / STUDY)
+    check_study(study)
+    return study
+
+
+def _keep(path: Path, values: dict[str, Any]) -> None:
+    replace_file(path, [json.dumps(values, indent=1).encode()], own=True)
+
+
+def _check_ledger(letter: Letter, folder: Path) -> None:
+    """Refuse a letter of a coordinator who has an answer that the ledger does not have.
+
+    Raises:
+        LedgerError: the folder was restored from an older copy, or is another site's.
+    """
+    if not letter.about:
+        return
+    path = folder / LEDGER
+    entries = verify(path).entries if path.exists() else ()
+    if letter.about not in {one.sha256 for one in entries if one.event == "released"}:
+        raise LedgerError(
+            f"letter {letter.number} names an answer of this site that its ledger {path} does not "
+            "have: an older copy of the folder was put back, or the letter before was answered "
+            "from another folder. Nothing was answered: what has left would be counted wrongly."
+        )

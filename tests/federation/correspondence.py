@@ -1,0 +1,75 @@
+"""Three hospitals and a coordinator by letters: directories that share nothing but a folder."""
+
+from __future__ import annotations
+
+import functools
+import shutil
+from pathlib import Path
+
+import pytest
+
+from consortia.federation.app import site_of
+from consortia.federation.letters import answering
+from consortia.federation.letters.answering import Answered, Permit, answer_letter
+from consortia.federation.letters.coordinating import Coordinator, Progress, open_study
+from tests.federation.hospitals import HOSPITALS, NAMES, study
+
+POLICY = """models = ["any"]
+maximum_rounds = 1000
+minimum_rows = 50
+"""
+
+
+class Correspondence:
+    """A study by letters in one folder, which may be copied.
+
+    Args:
+        root: of everything; new, or that of an earlier correspondence.
+        answers: algorithm of the study.
+    """
+
+    def __init__(self, root: Path, algorithm: str = 'name = "few_rounds"') -> None:
+        self.root, self.coordinator, self.shared = root, root / "coordinator", root / "post"
+        if not root.exists():
+            root.mkdir()
+            (root / "study.toml").write_text(study(algorithm))
+            for name in NAMES:
+                self.site(name).mkdir(parents=True)
+                (self.site(name) / "site-policy.toml").write_text(POLICY)
+                shutil.copy(HOSPITALS / f"{name}.csv", self.site(name) / "rows.csv")
+            open_study(root / "study.toml", self.coordinator, self.shared)
+
+    def site(self, name: str) -> Path:
+        """Return the folder of a site."""
+        return self.root / "sites" / name
+
+    def question(self, name: str, number: int) -> Path:
+        """Return the file of a letter to a site."""
+        return self.shared / name / f"question-{number:03d}.letter"
+
+    def reply(self, name: str, number: int) -> Path:
+        """Return the file of a site's answer."""
+        return self.shared / name / f"answer-{number:03d}.letter"
+
+    def proceed(self, *more: Path) -> Progress:
+        """Let the coordinator read what has come."""
+        return Coordinator(self.coordinator).proceed(more)
+
+    def answer(self, name: str, number: int, permit: Permit = lambda shown: True) -> Answered:
+        """Let a site answer a letter."""
+        folder = self.site(name)
+        path = self.question(name, number)
+        return answer_letter(path, permit=permit, data=folder / "rows.csv", folder=folder)
+
+    def copied(self, to: Path) -> Correspondence:
+        """Return a copy, whose letters lie in a folder of its own."""
+        shutil.copytree(self.root, to)
+        state = to / "coordinator" / "letters.json"
+        state.write_text(state.read_text().replace(str(self.shared), str(to / "post")))
+        return Correspondence(to)
+
+
+def as_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let sites add no noise of their own, so that draws are those of one process."""
+    simulated = functools.partial(site_of, private=False)
+    monkeypatch.setattr(answering, "site_of", simulated)

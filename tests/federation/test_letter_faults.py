@@ -1,0 +1,341 @@
+"""Letters under faults: nothing wrong is accepted, nothing is lost, and each is refused by name."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import consortia
+from consortia.engines.flower import files
+from consortia.engines.letters import post
+from consortia.engines.letters.sealing import LetterError, seal, unfold
+from consortia.errors import LedgerError, StoreError
+from consortia.federation.governance import ledger, verify
+from consortia.federation.letters import answering
+from consortia.store import checkpoint, runs
+from tests.federation.correspondence import Correspondence, as_one_process
+from tests.federation.hospitals import NAMES
+
+LETTERS = 4
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+WRITERS = (
+    (post, "replace_file"),
+    (answering, "replace_file"),
+    (ledger, "replace_file"),
+    (ledger, "write_through"),
+    (files, "write"),
+    (runs, "replace_file"),
+    (checkpoint, "replace_file"),
+)
+"""Where files are written."""
+
+
+@contextmanager
+def killed_at(number: int, *, after: bool) -> Iterator[None]:
+    """End the process in place of the write of this number, or just after it."""
+    count = 0
+    with pytest.MonkeyPatch.context() as patched:
+
+        def dying(write: Callable[..., None]) -> Callable[..., None]:
+            def called(*given: object, **more: object) -> None:
+                nonlocal count
+                count += 1
+                if count == number and not after:
+                    raise Killed
+                write(*given, **more)
+                if count == number:
+                    raise Killed
+
+            return called
+
+        for module, name in WRITERS:
+            patched.setattr(module, name, dying(getattr(module, name)))
+        yield
+
+
+class Faults:
+    """Faults of every kind, drawn at random, against one correspondence in progress."""
+
+    def __init__(self, now: Correspondence, other: Correspondence, seed: int) -> None:
+        self.now, self.other = now, other
+        self.rng = np.random.default_rng(seed)
+        self.done: dict[str, int] = {}
+        self.coordinators: list[Path] = []
+        self.places: dict[str, list[Path]] = {name: [] for name in NAMES}
+
+    def count(self, kind: str) -> None:
+        self.done[kind] = self.done.get(kind, 0) + 1
+
+    # --- what comes to the coordinator -----------------------------------------------------------
+
+    def false_answer(self, name: str, number: int) -> None:
+        """Send the coordinator a file that is not the answer."""
+        now, rng = self.now, self.rng
+        good = now.reply(name, number).read_bytes()
+        first, _ = unfold(now.question(name, 1).read_bytes())
+        key = bytes.fromhex(first.values["key"])
+        letter, _ = unfold(good)
+        at = int(rng.integers(len(good)))
+        other = str(rng.choice([one for one in NAMES if one != name]))
+
+        def sealed(with_key: bytes = key, **changes: object) -> bytes:
+            return seal(replace(letter, **changes), with_key)  # type: ignore[arg-type]
+
+        kinds: dict[str, tuple[bytes, str]] = {
+            "truncated": (good[:at], "not a whole letter"),
+            "changed": (good[:at] + bytes([good[at] ^ 4]) + good[at + 1 :], "not a whole letter"),
+            "forged": (sealed(rng.bytes(32)), "forged"),
+            "from another study": (
+                self.other.reply(name, 1).read_bytes(),
+                "another run or study",
+            ),
+            "from the future": (sealed(number=number + 1), "from the future"),
+            "of another site": (sealed(site=other), "forged"),
+            "of another letter": (sealed(about=rng.bytes(32).hex()), "another letter"),
+            "a question": (now.question(name, number).read_bytes(), "not an answer"),
+        }
+        kind = str(rng.choice(list(kinds)))
+        content, reason = kinds[kind]
+        path = now.shared / name / "from-mail.letter"
+        path.write_bytes(content)
+        hidden = now.reply(name, number).read_bytes()
+        now.reply(name, number).unlink()
+        found = now.proceed()
+        assert reason in found.refused[path], (kind, found.refused)
+        assert found.accepted == []
+        path.unlink()
+        now.reply(name, number).write_bytes(hidden)
+        self.count(kind)
+
+    def late_answer(self, name: str, number: int) -> None:
+        """Send an answer again that was accepted, under another name and with other numbers."""
+        now = self.now
+        good = now.reply(name, number).read_bytes()
+        path = now.shared / name / "again.letter"
+        path.write_bytes(good)
+        found = now.proceed()
+        assert "double of" in found.refused[max(path, now.reply(name, number))]
+        self.count("doubled")
+        first, _ = unfold(now.question(name, 1).read_bytes())
+        letter, _ = unfold(good)
+        key = bytes.fromhex(first.values["key"])
+        path.write_bytes(seal(replace(letter, values={"late": True}), key))
+        assert "answered otherwise before" in now.proceed().refused[path]
+        path.unlink()
+        self.count("late")
+
+    # --- what comes to a site --------------------------------------------------------------------
+
+    def false_question(self, name: str, number: int) -> None:
+        """Put something else in the place of a letter to a site."""
+        now, rng = self.now, self.rng
+        path = now.question(name, number)
+        good = path.read_bytes()
+        letter, _ = unfold(good)
+        at = int(rng.integers(len(good)))
+        kinds = {
+            "question truncated": (good[:at], "not a whole letter"),
+            "question forged": (seal(letter, rng.bytes(32)), "forged"),
+            "question from another run": (
+                seal(replace(letter, run="0" * 32, number=2), bytes(32)),
+                "first letter was not answered",
+            ),
+        }
+        kind = str(rng.choice(list(kinds)))
+        content, reason = kinds[kind]
+        path.write_bytes(content)
+        if kind == "question forged" and number == 1:
+            path.write_bytes(good)
+            return
+        with pytest.raises(LetterError, match=reason):
+            now.answer(name, number)
+        now.proceed()  # the coordinator writes it again
+        assert path.read_bytes() == good
+        self.count(kind)
+
+    def lost(self, name: str, number: int) -> None:
+        """Lose an answer that nobody has read; the same comes again."""
+        path = self.now.reply(name, number)
+        before = path.read_bytes()
+        path.unlink()
+        self.now.proceed()
+        self.now.answer(name, number)
+        assert path.read_bytes() == before
+        self.count("lost")
+
+    # --- folders ---------------------------------------------------------------------------------
+
+    def coordinator_changed(self) -> None:
+        """Damage a file of the coordinator's folder, and put it back."""
+        folder = self.now.coordinator
+        kept = sorted([*(folder / "sent").iterdir(), *(folder / "received").glob("*")])
+        path = kept[int(self.rng.integers(len(kept)))]
+        good = path.read_bytes()
+        at = int(self.rng.integers(len(good)))
+        path.write_bytes(good[:at] + bytes([good[at] ^ 1]) + good[at + 1 :])
+        with pytest.raises(StoreError, match=path.name):
+            self.now.proceed()
+        path.write_bytes(good)
+        self.count("changed file")
+
+    def coordinator_restored(self) -> None:
+        """Put an older copy of the coordinator's folder back; nothing is lost."""
+        if not self.coordinators:
+            return
+        older = self.coordinators[int(self.rng.integers(len(self.coordinators)))]
+        shutil.rmtree(self.now.coordinator)
+        shutil.copytree(older, self.now.coordinator)
+        self.now.proceed()
+        self.count("coordinator restored")
+
+    def site_restored(self, name: str, number: int) -> None:
+        """Put an older copy of a site's folder back; it does not answer."""
+        if len(self.places[name]) < number:
+            return
+        older = self.places[name][number - 2]  # from before the last answer
+        folder, aside = self.now.site(name), self.now.root / "aside"
+        folder.rename(aside)
+        shutil.copytree(older, folder)
+        with pytest.raises((LedgerError, LetterError), match=r"older copy|first letter"):
+            self.now.answer(name, number)
+        shutil.rmtree(folder)
+        aside.rename(folder)
+        self.count("site restored")
+
+    def killed_answer(self, name: str, number: int) -> None:
+        """Kill a site between two steps of its answer; it answers when it is back."""
+        reply = self.now.reply(name, number)
+        before = reply.read_bytes() if reply.exists() else None
+        try:
+            with killed_at(int(self.rng.integers(1, 12)), after=bool(self.rng.integers(2))):
+                self.now.answer(name, number)
+        except Killed:
+            self.count("site killed")
+        kept = self.now.site(name) / "ledger.jsonl"
+        assert not kept.exists() or verify(kept).problem is None
+        self.now.answer(name, number)
+        assert before is None or reply.read_bytes() == before
+
+    def killed_coordinator(self) -> None:
+        """Kill the coordinator between two steps."""
+        try:
+            with killed_at(int(self.rng.integers(1, 5)), after=bool(self.rng.integers(2))):
+                self.now.proceed()
+        except Killed:
+            self.count("coordinator killed")
+
+
+def course(root: Path, other: Correspondence, seed: int, faults: int) -> Faults:
+    """Return what happened to a study with faults between all of its steps, which ended."""
+    now = Correspondence(root)
+    found = Faults(now, other, seed)
+    rng = found.rng
+    found.killed_coordinator()
+    now.proceed()
+    for number in range(1, LETTERS + 1):
+        shutil.copytree(now.coordinator, root / f"coordinator-{number}")
+        found.coordinators.append(root / f"coordinator-{number}")
+        for name in rng.permutation(NAMES):
+            shutil.copytree(now.site(name), root / "older" / f"{name}-{number}")
+            found.places[name].append(root / "older" / f"{name}-{number}")
+            for _ in range(faults):
+                found.false_question(name, number)
+            if number > 1:
+                found.site_restored(name, number)
+            found.killed_answer(name, number)
+            found.lost(name, number)
+            for _ in range(faults):
+                found.false_answer(name, number)
+            found.killed_answer(name, number)
+            found.killed_coordinator()
+            now.proceed()
+            found.late_answer(name, number)
+            found.coordinator_changed()
+        found.coordinator_restored()
+        now.proceed()
+    return found
+
+
+@pytest.fixture(scope="module")
+def other(tmp_path_factory: pytest.TempPathFactory) -> Correspondence:
+    """Return another study whose first letters are answered."""
+    found = Correspondence(tmp_path_factory.mktemp("other") / "now")
+    found.proceed()
+    for name in NAMES:
+        found.answer(name, 1)
+    return found
+
+
+@pytest.fixture(scope="module")
+def draws(tmp_path_factory: pytest.TempPathFactory) -> np.ndarray:
+    """Return the draws of a study by letters without a fault."""
+    now = Correspondence(tmp_path_factory.mktemp("calm") / "now")
+    with pytest.MonkeyPatch.context() as patched:
+        as_one_process(patched)
+        return ended(now)
+
+
+def ended(now: Correspondence) -> np.ndarray:
+    """Return the draws at the end of a study."""
+    for number in range(1, LETTERS + 1):
+        now.proceed()
+        for name in NAMES:
+            if not now.reply(name, number).exists():
+                now.answer(name, number)
+    found = now.proceed()
+    assert found.result is not None
+    return consortia.open_run(found.result).posterior["coefficients"].values
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3))
+def test_three_hundred_faults_change_no_draw(
+    tmp_path: Path, other: Correspondence, draws: np.ndarray, seed: int, monkeypatch
+) -> None:
+    as_one_process(monkeypatch)
+    found = course(tmp_path / "now", other, seed, faults=3)
+    assert sum(found.done.values()) >= 100, found.done
+    assert min(found.done.values()) >= 1
+    np.testing.assert_array_equal(ended(found.now), draws)
+
+
+@pytest.mark.slow
+def test_processes_that_are_killed_at_any_time_go_on(tmp_path: Path) -> None:
+    now = Correspondence(tmp_path / "now")
+    rng = np.random.default_rng(0)
+    killed = 0
+
+    def command(*words: str | Path) -> None:
+        nonlocal killed
+        line = [sys.executable, "-m", "consortia", "letter", *map(str, words)]
+        with subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as one:
+            try:
+                one.wait(rng.uniform(0.5, 3.0))
+            except subprocess.TimeoutExpired:
+                one.kill()
+                killed += 1
+        subprocess.run(line, check=True, stdout=subprocess.DEVNULL)
+
+    for number in range(1, LETTERS + 1):
+        command("next", now.coordinator)
+        for name in NAMES:
+            folder = now.site(name)
+            more = ("--folder", folder, "--data", folder / "rows.csv", "--yes")
+            command("answer", now.question(name, number), *more)
+            assert verify(folder / "ledger.jsonl").problem is None
+    command("next", now.coordinator)
+    assert killed >= 4
+    assert consortia.open_run(now.coordinator / "run").attrs["state"] == "finished"

@@ -1,0 +1,308 @@
+"""A study by letters is the study of one process, and nothing wrong is taken for an answer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import consortia
+from consortia.cli.commands import app
+from consortia.engines.flower.envelope import decode
+from consortia.engines.letters.sealing import Letter, LetterError, digest, seal, unfold
+from consortia.errors import InputError, LedgerError, PolicyError, SiteRefusedError, StoreError
+from consortia.federation.governance import verify
+from consortia.federation.letters.answering import Declined, Shown
+from consortia.study.build import load_study
+from tests.federation.correspondence import Correspondence, as_one_process
+from tests.federation.hospitals import HOSPITALS, NAMES, study
+
+
+@pytest.fixture(scope="module")
+def stages(tmp_path_factory: pytest.TempPathFactory) -> list[Correspondence]:
+    """Return the same study before the answers to letters 1 to 4, and at its end."""
+    root = tmp_path_factory.mktemp("letters")
+    found = [Correspondence(root / "0")]
+    with pytest.MonkeyPatch.context() as patched:
+        as_one_process(patched)
+        found[0].proceed()
+        for number in range(1, 5):
+            now = found[-1].copied(root / str(number))
+            for name in NAMES:
+                now.answer(name, number)
+            now.proceed()
+            found.append(now)
+    return found
+
+
+def test_letters_make_the_draws_of_one_process_in_four_letters_each(stages, tmp_path: Path) -> None:
+    end = stages[-1]
+    assert sorted(path.name for path in (end.shared / "north").iterdir()) == [
+        *(f"answer-{number:03d}.letter" for number in range(1, 5)),
+        *(f"question-{number:03d}.letter" for number in range(1, 5)),
+    ]
+    up = [sum(end.reply(name, number).stat().st_size for number in range(1, 5)) for name in NAMES]
+    assert max(up) < 60_000
+    path = tmp_path / "study.toml"
+    path.write_text(study())
+    built = load_study(path).build(data_folder=HOSPITALS)
+    options = {"rounds": 60, "chains": 4, "seed": 1, "progress": False}
+    one = consortia.sample(built.model, built.rows, built.algorithm, **options)
+    by_letters = consortia.open_run(end.coordinator / "run")
+    assert by_letters.attrs["state"] == "finished"
+    for name in one.posterior:
+        np.testing.assert_allclose(by_letters.posterior[name], one.posterior[name], atol=1e-4)
+
+
+def test_every_site_has_a_ledger_of_its_answers(stages) -> None:
+    for name in NAMES:
+        found = verify(stages[-1].site(name) / "ledger.jsonl")
+        assert found.problem is None
+        kinds = [one.kind for one in found.entries if one.left]
+        assert kinds == ["description", "description", "query", "query", "query"]
+
+
+def test_a_run_that_has_ended_is_not_run_again(stages, tmp_path: Path) -> None:
+    end = stages[-1].copied(tmp_path / "end")
+    before = (end.coordinator / "run" / "run.json").read_bytes()
+    found = end.proceed()
+    assert found.result == end.coordinator / "run"
+    assert (end.coordinator / "run" / "run.json").read_bytes() == before
+
+
+# --- what is no answer ---------------------------------------------------------------------------
+
+
+def resealed(data: bytes, key: bytes, **changes: object) -> bytes:
+    return seal(replace(unfold(data)[0], **changes), key)
+
+
+def key_of(kept: Correspondence, name: str) -> bytes:
+    letter, _ = unfold(kept.question(name, 1).read_bytes())
+    return bytes.fromhex(letter.values["key"])
+
+
+def forged(data: bytes, key: bytes) -> bytes:
+    return resealed(data, bytes(32))
+
+
+FAULTS: dict[str, tuple[Callable[[bytes, bytes], bytes], str]] = {
+    "truncated": (lambda data, key: data[:-9], "not a whole letter"),
+    "empty": (lambda data, key: b"", "not a whole letter"),
+    "changed": (lambda data, key: data[:70] + bytes([data[70] ^ 1]) + data[71:], "not a whole"),
+    "forged": (forged, "forged, or was changed"),
+    "of another site": (lambda data, key: resealed(data, key, site="south"), "forged"),
+    "of no site": (lambda data, key: resealed(data, key, site="east"), "site that the study"),
+    "of another run": (lambda data, key: resealed(data, key, run="0" * 32), "another run or study"),
+    "from the future": (lambda data, key: resealed(data, key, number=3), "from the future"),
+    "a question": (lambda data, key: resealed(data, key, kind="question"), "not an answer"),
+    "of another letter": (lambda data, key: resealed(data, key, about="0" * 64), "another letter"),
+    "of another message": (
+        lambda data, key: resealed(data, key, messages=(unfold(data)[0].messages[0],) * 2),
+        "something else than the letter asks",
+    ),
+    "too short": (
+        lambda data, key: resealed(data, key, messages=unfold(data)[0].messages[:1]),
+        "fewer replies",
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def second(stages, tmp_path_factory) -> Correspondence:
+    """Return the study when letter 2 is answered by north alone, and nothing was read."""
+    now = stages[1].copied(tmp_path_factory.mktemp("second") / "now")
+    with pytest.MonkeyPatch.context() as patched:
+        as_one_process(patched)
+        now.answer("north", 2)
+    return now
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_false_answer_is_refused_by_name_and_the_right_one_taken(
+    second, tmp_path: Path, fault: str
+) -> None:
+    now = second.copied(tmp_path / "now")
+    good = now.reply("north", 2).read_bytes()
+    change, reason = FAULTS[fault]
+    bad = tmp_path / "from-mail.letter"
+    bad.write_bytes(change(good, key_of(now, "north")))
+    now.reply("north", 2).unlink()
+    found = now.proceed(bad)
+    assert reason in found.refused[bad]
+    assert found.accepted == []
+    assert found.awaited == dict.fromkeys(NAMES, 2)
+    now.reply("north", 2).write_bytes(good)
+    found = now.proceed()
+    assert found.accepted == [("north", 2)]
+    assert found.awaited == {"south": 2, "west": 2}
+
+
+def test_a_double_is_named_and_another_answer_is_late(stages, tmp_path: Path) -> None:
+    now = stages[2].copied(tmp_path / "now")
+    data = now.reply("north", 2).read_bytes()
+    (now.shared / "north" / "copy.letter").write_bytes(data)
+    letter, _ = unfold(data)
+    last = decode(letter.messages[1])
+    curvatures = {name: values + 1 for name, values in last.arrays.items()}
+    other = replace(last, arrays=curvatures).encode()
+    late = tmp_path / "late.letter"
+    late.write_bytes(resealed(data, key_of(now, "north"), messages=(letter.messages[0], other)))
+    found = now.proceed(late)
+    double, otherwise = found.refused.values()
+    assert "double of" in double
+    assert "answered otherwise before" in otherwise
+    assert found.awaited == dict.fromkeys(NAMES, 3)
+
+
+# --- lost, restored, changed ---------------------------------------------------------------------
+
+
+def test_a_lost_letter_is_written_again_with_the_same_bytes(stages, tmp_path: Path) -> None:
+    now = stages[2].copied(tmp_path / "now")
+    path = now.question("west", 3)
+    before = path.read_bytes()
+    path.unlink()
+    now.proceed()
+    assert path.read_bytes() == before
+
+
+def test_a_coordinator_put_back_writes_the_same_letters(stages, tmp_path: Path) -> None:
+    now = stages[3].copied(tmp_path / "now")
+    older = stages[1].copied(tmp_path / "older")
+    for name in NAMES:  # the answers of later letters are in the shared folder
+        for path in (now.shared / name).iterdir():
+            (older.shared / name / path.name).write_bytes(path.read_bytes())
+    found = older.proceed()
+    assert sorted(found.accepted) == [(name, number) for name in NAMES for number in (2, 3)]
+    assert found.awaited == dict.fromkeys(NAMES, 4)
+    for name in NAMES:
+        assert older.question(name, 4).read_bytes() == now.question(name, 4).read_bytes()
+
+
+def test_a_site_put_back_does_not_answer(stages, tmp_path: Path) -> None:
+    older = stages[1].copied(tmp_path / "older")
+    path = older.question("north", 3)
+    path.write_bytes(stages[2].question("north", 3).read_bytes())
+    with pytest.raises(LedgerError, match="older copy of the folder was put back"):
+        older.answer("north", 3)
+    assert not older.reply("north", 3).exists()
+
+
+@pytest.mark.parametrize("name", ["sent/0-001.letter", "received/1-002.letter", "study.toml"])
+def test_a_changed_file_of_the_coordinator_is_named(stages, tmp_path: Path, name: str) -> None:
+    now = stages[2].copied(tmp_path / "now")
+    path = now.coordinator / name
+    data = path.read_bytes()
+    path.write_bytes(data.replace(b"seed = 1", b"seed = 2") if name == "study.toml" else data[:-1])
+    with pytest.raises(StoreError, match=path.name):
+        now.proceed()
+
+
+# --- a site -------------------------------------------------------------------------------------
+
+
+def test_a_site_shows_what_is_asked_and_nothing_leaves_unless_permitted(
+    stages, tmp_path: Path
+) -> None:
+    now = stages[2].copied(tmp_path / "now")
+    seen: list[Shown] = []
+
+    def no(shown: Shown) -> bool:
+        seen.append(shown)
+        return False
+
+    before = verify(now.site("north") / "ledger.jsonl").entries
+    with pytest.raises(Declined):
+        now.answer("north", 3, permit=no)
+    assert "4,002 numbers that depend on your rows would leave" in " ".join(seen[0].lines)
+    assert not now.reply("north", 3).exists()
+    assert verify(now.site("north") / "ledger.jsonl").entries == before
+
+
+def of_site(now: Correspondence, change: Callable[[bytes], bytes]) -> None:
+    path = now.question("north", 2)
+    path.write_bytes(change(path.read_bytes()))
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda data: data[:-1], "not a whole letter"),
+        (lambda data: resealed(data, bytes(32)), "forged"),
+        (lambda data: resealed(data, bytes(32), kind="answer"), "not a question"),
+        (lambda data: resealed(data, bytes(32), run="1" * 32), "first letter was not answered"),
+        (lambda data: resealed(data, bytes(32), site="south"), "for another site"),
+    ],
+)
+def test_a_site_refuses_a_false_question(
+    stages, tmp_path: Path, change: Callable[[bytes], bytes], reason: str
+) -> None:
+    now = stages[1].copied(tmp_path / "now")
+    of_site(now, change)
+    with pytest.raises(LetterError, match=reason):
+        now.answer("north", 2)
+    assert not now.reply("north", 2).exists()
+
+
+def test_a_policy_is_needed_and_may_forbid_the_study(stages, tmp_path: Path) -> None:
+    now = stages[0].copied(tmp_path / "now")
+    policy = now.site("north") / "site-policy.toml"
+    text = policy.read_text()
+    policy.unlink()
+    with pytest.raises(InputError, match="site check --study"):
+        now.answer("north", 1)
+    policy.write_text(f'algorithms = ["fa_hmc"]\n{text}')
+    with pytest.raises(PolicyError, match="few_rounds is none of fa_hmc"):
+        now.answer("north", 1)
+    assert not now.reply("north", 1).exists()
+
+
+def test_a_refusal_is_told_and_replaced_by_a_later_answer(stages, tmp_path: Path) -> None:
+    now = stages[2].copied(tmp_path / "now")
+    policy = now.site("north") / "site-policy.toml"
+    text = policy.read_text()
+    policy.write_text(f"{text}maximum_points = 10\n")
+    found = now.answer("north", 3)
+    assert isinstance(found.error, PolicyError)
+    assert "maximum_points" in str(found.error)
+    with pytest.raises(SiteRefusedError, match="north"):
+        now.proceed()
+    policy.write_text(text)
+    assert now.answer("north", 3).error is None
+    assert now.proceed().accepted == [("north", 3)]
+
+
+def test_letters_carry_no_method_of_thousands_of_messages(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="few_rounds"):
+        Correspondence(tmp_path / "now", 'name = "fa_ld"\nstep_size = 0.1\nlocal_steps = 4')
+
+
+def test_equal_letters_have_equal_bytes_and_the_digest_is_that_of_all() -> None:
+    letter = Letter("question", "0" * 32, "north", 1, (b"one", b"two"), values={"x64": False})
+    data = seal(letter, bytes(32))
+    assert data == seal(letter, bytes(32))
+    assert unfold(data)[0] == letter
+    assert digest(data) != digest(seal(replace(letter, number=2), bytes(32)))
+
+
+def test_the_commands_ask_and_say_where_letters_are(stages, tmp_path: Path) -> None:
+    now = stages[2].copied(tmp_path / "now")
+    question = str(now.question("north", 3))
+    words = ["letter", "answer", question, "--folder", str(now.site("north"))]
+    declined = CliRunner().invoke(app, words, input="n\n")
+    assert declined.exit_code == 1
+    assert "4,002 numbers that depend on your rows would leave" in declined.output
+    assert not now.reply("north", 3).exists()
+    answered = CliRunner().invoke(app, [*words, "--yes", "--json"])
+    assert answered.exit_code == 0
+    assert json.loads(answered.stdout)["answer"] == str(now.reply("north", 3))
+    found = CliRunner().invoke(app, ["letter", "next", str(now.coordinator), "--json"])
+    assert json.loads(found.stdout)["awaited"] == {"south": 3, "west": 3}
+    again = ["letter", "open", str(now.root / "study.toml"), "--folder", str(now.coordinator)]
+    assert CliRunner().invoke(app, again).exit_code == 3
