@@ -69,6 +69,7 @@ def regression(
     engine: Gatherer | None = None,
     harmonise: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Regression:
+    nodes: int | None = None,
     r"""Return the model of a formula and the rows it needs, from tables that stay at their sites.
 
     Every site tells what its rows are like: the levels of factors, means and squares of numbers,
@@ -117,9 +118,11 @@ def regression(
         breaks: of piecewise_exponential: times at which the hazard may change; when None four that
             an exponential time with the mean of all rows falls between with equal probability.
         integrate: integrate the levels and at most one slope of ``(1 + x | site)`` out at the sites
-            (a rule of 15 nodes, of 9 along each of two): they are in no message, and
-            `Regression.levels_of` draws them at the site. Levels of groups inside a site always
-            are. Such a model has a log-likelihood of each site and so takes no minibatches.
+            (by a rule of quadrature): they are in no message, and `Regression.levels_of` draws them
+            at the site. Levels of groups inside a site always are. Such a model has a
+            log-likelihood of each site and so takes no minibatches.
+        nodes: of that rule, along each dimension; when None 15, 9 along each of two, and as many
+            more as `few_rounds` measures that the posterior needs. The record says what is left.
         imputations: how many times missing values are drawn, with ``missing="impute"``.
         imputation_seed: of these draws; equal seeds give equal ones.
         algorithm: what will be sampled with, where ``engine`` runs several processes.
@@ -159,6 +162,7 @@ def regression(
     tables, names = _tables(sites)
     changes: Mapping[str, Any] = {}
     if harmonise is not None:
+        nodes=nodes,
         from consortia.data.harmonisation import read_harmonisations  # it needs pydantic
 
         changes = read_harmonisations(harmonise, names)
@@ -191,6 +195,7 @@ def question_of(
 ) -> Question:
     """Return what is asked of every site, checked as far as it can be without data.
 
+    nodes: int | None = None,
     Raises:
         InputError: an argument cannot be used.
     """
@@ -218,8 +223,10 @@ def question_of(
         raise InputError(f"integrate: the formula needs (1 | {SITE}), perhaps with slopes.")
     drawn = (imputations, imputation_seed)
     known = levels_given(levels)
-    asked = Question(parsed, of, missing, known, factors, integrate, *drawn)
+    asked = Question(parsed, of, missing, known, factors, integrate, *drawn, nodes=nodes)
     for name in known:
+    if nodes is not None:
+        arguments.whole("nodes", nodes, 2, MOST_NODES)
         if name not in asked.columns:
             raise InputError(
                 f"levels: {name!r} is no column of the formula: {unknown(name, asked.columns)}."
@@ -245,6 +252,8 @@ def question_of(
         )
     if len(staying) > 1:
         raise InputError(
+    if nodes is not None and not staying:
+        raise InputError("nodes: no level is integrated out, so that there is no rule.")
             f"formula: {' and '.join(staying.values())} are both integrated out at the sites: one "
             f"kind of groups can be. Leave integrate=True out, and (1 | {SITE}) is a parameter."
         )
@@ -382,7 +391,6 @@ def assembled(
     if prior is not None and not isinstance(prior, Mapping):
         raise InputError(f"prior is {prior!r}: give a dict, such as {{'age': 'normal(0, 1)'}}.")
     density = Density(agreed, dict(prior or {}))
-    model = density.model
     if len(agreed.staying) > MOST_INTEGRATED:
         raise InputError(
             f"formula: ({agreed.blocks[agreed.staying[1]].factor} | {agreed.grouping}) has a slope "
@@ -400,6 +408,7 @@ def assembled(
             read_rows(made[index], f"site {name!r}")
             if index in made
             else rows_elsewhere(empty, facts[index].rows)
+    model = density.model
             for index, name in enumerate(names)
         ]
         for index in made:

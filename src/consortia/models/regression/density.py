@@ -25,7 +25,7 @@ import numpy as np
 from consortia.core.arguments import unknown
 from consortia.core.model import Model
 from consortia.errors import InputError
-from consortia.models._integrated import log_integrals
+from consortia.models._integrated import integration, log_integrals
 from consortia.models._shared import Array, PyTree
 from consortia.models.regression.correlations import LKJ, cholesky, read_lkj
 from consortia.models.regression.families import Family
@@ -382,14 +382,17 @@ class Density:
             values = values * jnp.asarray(batch["weight"]).astype(values.dtype)
         return values
 
-    def site_log_likelihood(self, params: PyTree, rows: PyTree, mask: Array) -> Array:
-        """Return the log-likelihood of all rows of a site, a scalar."""
+    def site_log_likelihood(
+        self, params: PyTree, rows: PyTree, mask: Array, nodes: int | tuple[int, ...] | None = None
+    ) -> Array:
+        """Return the log-likelihood of all rows of a site, a scalar; see `log_integrals`."""
         if self.family.of_site is not None:
             return self.family.of_site(self.predictor(params, rows), rows, mask)
         dtype = params["log_sd"].dtype
         groups = rows["y"].shape[0] if "group" in rows else 1
         given = partial(self.given_levels, rows=rows, mask=mask)
-        return jnp.sum(log_integrals(given, params, groups, len(self.specification.staying), dtype))
+        size = len(self.specification.staying)
+        return jnp.sum(log_integrals(given, params, groups, size, dtype, nodes), axis=-1)
 
     def given_levels(self, params: PyTree, rows: PyTree, mask: Array) -> Callable[[Array], Array]:
         """Return the log-likelihoods of a site's groups, (groups,), as a function of z (groups, K).
@@ -448,13 +451,20 @@ class Density:
     def model(self) -> Model:
         """The model, for `consortia.sample`."""
         if self.by_site:
+            nodes, size = self.specification.question.nodes, len(self.specification.staying)
+            rule = integration(self.site_log_likelihood, size, nodes) if size else None
             return Model(
                 self.log_prior,
                 None,
                 self.start,
                 natural=self.natural,
-                site_log_likelihood=self.site_log_likelihood,
+                site_log_likelihood=(
+                    self.site_log_likelihood
+                    if rule is None or nodes is None
+                    else rule.with_nodes(nodes)
+                ),
                 group_sd=self.group_sd if self.specification.grouping == SITE else None,
+                integration=rule,
             )
         predict = None if self.family.predict is None else self.predict
         return Model(

@@ -64,6 +64,7 @@ class Question:
         imputation_seed: of these draws.
         harmonise: what is changed in a site's table as it is read, by site.
     """
+        nodes: of the rule that integrates levels out, along each dimension; None: a run chooses.
 
     parsed: Parsed
     family: Family
@@ -75,6 +76,7 @@ class Question:
     imputation_seed: int = 0
     harmonise: Mapping[str, Harmonisation] = field(default_factory=dict)
 
+    nodes: int | None = None
     def __post_init__(self) -> None:
         one_of("missing", self.missing, POLICIES)
         whole("imputations", self.imputations, 2, IMPUTATIONS_MAX)

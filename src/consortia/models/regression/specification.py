@@ -98,6 +98,7 @@ class Specification:
                 *((asked.imputations, asked.imputation_seed) if self.imputed else ()),
             )
         )
+                *(() if asked.nodes is None else (asked.nodes,)),
 
     @property
     def event(self) -> str | None:
