@@ -257,7 +257,7 @@ def propose(
         terms.append(SITE)
     grouped = terms[-1:] and "|" in terms[-1]
     if group is not None:
-        terms.append(f"(1 | {in_formula(group)})")
+        terms.append(f"(1 | {SITE}:{in_formula(group)})")
     complete = {site: int(_complete(table, every).sum()) for site, table in tables.items()}
     if policy == "complete" and not all(complete.values()):
         site = next(site for site, count in complete.items() if not count)
@@ -576,7 +576,7 @@ def _repeated(
             return ""
     return (
         f"{by_site} values in {known} rows: are these rows of one patient or ward? --group "
-        f"{name} writes (1 | {in_formula(name)})"
+        f"{name} writes (1 | {SITE}:{in_formula(name)})"
     )
 
 

@@ -44,6 +44,12 @@ NEEDS = {"exposure": ("poisson", "negative_binomial"), "trials": ("binomial",)}
 MOST_INTEGRATED = 2
 """Levels and slopes of a group that the rule of `integrated` has nodes for."""
 
+AT_ONE_OWNER = b"consortia: processes of one owner"
+"""Key of the digests of groups where no process keeps a secret from another."""
+
+MOST_NODES = 150
+"""Nodes of a rule along a dimension, at most."""
+
 COLLINEAR, COLLINEAR_NAMED = 1e-9, 8
 """Smallest eigenvalue of the columns' correlations, below which they are called collinear; of so
 many at most the names are told."""
@@ -63,13 +69,13 @@ def regression(
     trials: str | None = None,
     breaks: Sequence[float] | None = None,
     integrate: bool = False,
+    nodes: int | None = None,
     imputations: int = IMPUTATIONS,
     imputation_seed: int = 0,
     algorithm: Method | None = None,
     engine: Gatherer | None = None,
     harmonise: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Regression:
-    nodes: int | None = None,
     r"""Return the model of a formula and the rows it needs, from tables that stay at their sites.
 
     Every site tells what its rows are like: the levels of factors, means and squares of numbers,
@@ -82,7 +88,10 @@ def regression(
     mean and sd of all rows; ``s(x, k=10)`` is a smooth function; ``site`` is the site's name;
     ``(1 | site)`` is a level of each site around a common one, its spread estimated,
     ``(1 + x | site)`` a correlated slope beside it, ``(1 + x || site)`` an independent one;
-    ``(1 | ward)`` are levels of groups inside the sites; ``offset(...)`` has the coefficient 1;
+    ``(1 | ward)`` are levels of groups inside the sites, ``(1 | site:ward)`` where one label at two
+    sites is of two groups, ``(1 | site/ward)`` with a level of each site beside them, and
+    ``(1 | shared(surgeon))`` levels of groups that are at several sites; ``offset(...)`` has the
+    coefficient 1;
     ``Surv(time, event)`` is a time with event 1 if it was seen, 0 if only its being later is known.
 
     Parameters are sampled in a basis in which numbers are centred and scaled; `Regression.natural`
@@ -156,13 +165,13 @@ def regression(
         exposure=exposure,
         trials=trials,
         integrate=integrate,
+        nodes=nodes,
         imputations=imputations,
         imputation_seed=imputation_seed,
     )
     tables, names = _tables(sites)
     changes: Mapping[str, Any] = {}
     if harmonise is not None:
-        nodes=nodes,
         from consortia.data.harmonisation import read_harmonisations  # it needs pydantic
 
         changes = read_harmonisations(harmonise, names)
@@ -174,7 +183,7 @@ def regression(
         read[index] = read_table(
             tables[index], f"site {name!r}", site=name, harmonise=changes.get(name)
         )
-        return contribution(question, read[index], name)
+        return contribution(question, read[index], name, key=AT_ONE_OWNER)
 
     if engine is not None and algorithm is None:
         raise InputError("algorithm is missing: with an engine it decides who reads which site.")
@@ -189,13 +198,13 @@ def question_of(
     missing: str = "refuse",
     levels: Mapping[str, Sequence[Any]] | None = None,
     integrate: bool = False,
+    nodes: int | None = None,
     imputations: int = IMPUTATIONS,
     imputation_seed: int = 0,
     **extra: str | None,
 ) -> Question:
     """Return what is asked of every site, checked as far as it can be without data.
 
-    nodes: int | None = None,
     Raises:
         InputError: an argument cannot be used.
     """
@@ -219,18 +228,20 @@ def question_of(
         raise InputError("weights: family 'cox' takes none.")
     factors = {name: expression(text) for name, text in given.items()}
     integrate = arguments.flag("integrate", integrate)
+    if nodes is not None:
+        arguments.whole("nodes", nodes, 2, MOST_NODES)
     if integrate and not any(group.by == SITE for group in parsed.groups):
         raise InputError(f"integrate: the formula needs (1 | {SITE}), perhaps with slopes.")
     drawn = (imputations, imputation_seed)
     known = levels_given(levels)
     asked = Question(parsed, of, missing, known, factors, integrate, *drawn, nodes=nodes)
     for name in known:
-    if nodes is not None:
-        arguments.whole("nodes", nodes, 2, MOST_NODES)
         if name not in asked.columns:
             raise InputError(
                 f"levels: {name!r} is no column of the formula: {unknown(name, asked.columns)}."
             )
+    if len({(one.by, one.kind) for one in parsed.groups}) > len({one.by for one in parsed.groups}):
+        raise InputError(f"formula {formula!r}: the groups of a column are of one kind.")
     staying = {group.by: f"(... | {group.by})" for group in parsed.groups if asked.stays(group)}
     if staying and (of.of_site or of.response == "levels"):
         hint = "; weibull and piecewise_exponential do" if of.response == "time" else ""
@@ -244,6 +255,8 @@ def question_of(
             f"given rows of one imputation. Write (1 | {SITE}) without integrate=True, or give "
             "missing='complete'."
         )
+    if nodes is not None and not staying:
+        raise InputError("nodes: no level is integrated out, so that there is no rule.")
     most = [group for group in parsed.groups if asked.stays(group)]
     if sum(len(group.inside) for group in most) > MOST_INTEGRATED:
         raise InputError(
@@ -252,10 +265,9 @@ def question_of(
         )
     if len(staying) > 1:
         raise InputError(
-    if nodes is not None and not staying:
-        raise InputError("nodes: no level is integrated out, so that there is no rule.")
             f"formula: {' and '.join(staying.values())} are both integrated out at the sites: one "
-            f"kind of groups can be. Leave integrate=True out, and (1 | {SITE}) is a parameter."
+            "kind of groups can be. Write shared(...) for the kind with fewer groups, which are "
+            "then parameters: the server sees their labels and effects."
         )
     outcome = {one.column for one in parsed.response} - {None}
     for column in parsed.columns:
@@ -267,9 +279,11 @@ def question_of(
     return asked
 
 
-def contribution(question: Question, table: Table, site: str, least: int = 1) -> SiteFacts:
+def contribution(
+    question: Question, table: Table, site: str, least: int = 1, key: bytes | None = None
+) -> SiteFacts:
     """Return what all processes learn of a site's table; see `Question.facts`."""
-    of_table = question.facts(table, site, least)
+    of_table = question.facts(table, site, least, key)
     kept = question.kept(table, site)
     arrays = dict.fromkeys(question.columns, ((), "<f8"))
     numbers = {*question.numbers, SITE}
@@ -397,6 +411,7 @@ def assembled(
             f"of each level: {MOST_INTEGRATED} levels and slopes can be integrated out at a site."
         )
     density.priors, density.correlation_prior  # noqa: B018 - refuse what they cannot read
+    model = density.model
 
     def completed(imputation: int | None) -> Sites:
         made = {
@@ -408,7 +423,6 @@ def assembled(
             read_rows(made[index], f"site {name!r}")
             if index in made
             else rows_elsewhere(empty, facts[index].rows)
-    model = density.model
             for index, name in enumerate(names)
         ]
         for index in made:
