@@ -18,6 +18,7 @@ from consortia.core.arguments import unknown
 from consortia.data.columns import Table, as_levels, column_of, level
 from consortia.data.mending import key, mend, text
 from consortia.errors import InputError
+from consortia.models.regression.r_words import check_words
 from consortia.models.regression.tokens import Code, coded
 
 Kind = Literal["plain", "centre", "scale", "levels", "smooth"]
@@ -46,13 +47,6 @@ OPERATORS: dict[type, Any] = {
 }
 WHOLE: dict[str, Kind] = {"center": "centre", "scale": "scale", "C": "levels", "s": "smooth"}
 """Functions that need to know all data; they stand outermost in a factor."""
-
-ELSEWHERE = {
-    "factor": "C(column)",
-    **dict.fromkeys(("bs", "ns", "rcs", "cr", "te"), "s(column)"),
-    "poly": "column + I(column ** 2)",
-}
-"""What other packages have, and what is written for it here."""
 
 LEAST_KNOTS, MOST_KNOTS = 4, 40
 KNOTS = 10
@@ -198,6 +192,7 @@ def parse(text: Any) -> Parsed:
     """
     if not isinstance(text, str) or coded(text).text.count("~") != 1:
         raise InputError(f"formula is {text!r}: give 'response ~ terms', one ~ in it.")
+    check_words(text)
     code = coded(text)
     rest, groups = _without_groups(code)
     left, right = _terms(code.part(rest))
@@ -246,7 +241,7 @@ def _factor(code: Code) -> Factor | _Offset:
     """
     text = code.shown
     try:
-        tree = ast.parse(code.text.strip(), mode="eval").body
+        tree = ast.parse(code.text.strip().replace("^", "**"), mode="eval").body
     except SyntaxError:
         tree = ast.Name(text.strip())  # a name with spaces, beside the formula
     for node in ast.walk(tree):
@@ -395,10 +390,9 @@ def _columns(tree: ast.expr, text: str) -> tuple[str, ...]:
                 raise InputError(f"formula: {text}: {node.func.id} stands outermost in a factor.")
             if node.func.id not in FUNCTIONS:
                 known = [*FUNCTIONS, *WHOLE, "offset"]
-                here = ELSEWHERE.get(node.func.id)
-                hint = f"write {here} here" if here else unknown(node.func.id, known)
                 raise InputError(
-                    f"formula: {text}: {node.func.id!r} is no function of formulas: {hint}."
+                    f"formula: {text}: {node.func.id!r} is no function of formulas: "
+                    f"{unknown(node.func.id, known)}."
                 )
             for part in node.args:
                 walk(part)
