@@ -217,7 +217,7 @@ def propose(
         _check_family(tables, family, of_response)
         why = f"Family {family}, as you asked."
     family = family or guessed
-    if (family == "binomial") != (trials is not None):
+    if ((family or "").startswith("binomial")) != (trials is not None):
         raise InputError("--family binomial and --trials COLUMN go together: give both.")
     used: list[Used] = []
     left_out: list[tuple[str, str]] = []

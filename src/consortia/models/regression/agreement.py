@@ -130,6 +130,12 @@ def agree(
     imputed = {name: missing[name] for name in gaps} if question.imputes else {}
     notes += _of_imputation(question, imputed)
     levels |= _shared_groups(question, facts)
+    if "weights" in question.extra:
+        notes.append(
+            f"weights {question.extra['weights'].text} multiply the log-likelihood of rows, as if "
+            "a row stood there so many times: as weights of a sample, or of a propensity score, "
+            "they give intervals that are too narrow or too wide by the root of their mean"
+        )
     of_groups, doubted = _groups_of_sites(question, facts, names)
     notes += of_groups
     left_out = sum(one.given for one in facts) - sum(rows)

@@ -38,7 +38,15 @@ from consortia.models.regression.question import (
 from consortia.models.regression.specification import Specification
 from consortia.models.regression.unlike import Place
 
-NEEDS = {"exposure": ("poisson", "negative_binomial"), "trials": ("binomial",)}
+NEEDS = {
+    "exposure": (
+        "poisson",
+        "negative_binomial",
+        "zero_inflated_poisson",
+        "zero_inflated_negative_binomial",
+    ),
+    "trials": ("binomial",),
+}
 """Columns beside the formula, and the families that take them."""
 
 MOST_INTEGRATED = 2
@@ -109,9 +117,11 @@ def regression(
         formula: as above.
         sites: one table a site: a dict of names to tables, or a list of them. A table is a path
             (.csv, .tsv, .txt, .parquet, .feather, .arrow, .npz), a DataFrame or a dict of columns.
-        family: one of gaussian, student, bernoulli, binomial, poisson, negative_binomial, gamma,
-            beta, ordinal, categorical, weibull, piecewise_exponential, cox (stratified by site,
-            with a log-likelihood of each site and so no minibatches).
+        family: one of gaussian, student, bernoulli, binomial (both perhaps with another link than
+            the logit: "bernoulli(probit)", "binomial(cloglog)"), poisson, negative_binomial,
+            zero_inflated_poisson, zero_inflated_negative_binomial, gamma, lognormal, beta,
+            ordinal, categorical, weibull, piecewise_exponential, cox (stratified by site, with a
+            log-likelihood of each site and so no minibatches).
         missing: rows with a missing value: ``"refuse"`` them, take the ``"complete"`` ones only,
             keep them with an ``"indicator"``: a missing number is the mean of all rows and has a
             column that marks it, a missing level is a level of its own; or ``"impute"``: each site
@@ -121,8 +131,10 @@ def regression(
         prior: by the name of a coefficient, of a term, or "coefficients", "intercept", "sigma",
             "sd" and so on, words such as "normal(0, 1)".
         levels: of columns, the reference first; what is given is not asked of the sites.
-        weights: column or expression: what each row's log-likelihood is multiplied by.
-        exposure: of poisson and negative_binomial: the time or the number a count is out of.
+        weights: column or expression: what each row's log-likelihood is multiplied by, as if it
+            stood there so many times. Weights of a sample or of a propensity score are no such
+            counts: intervals are then those of as many rows as they sum to.
+        exposure: of families of counts: the time or the number a count is out of.
         trials: of binomial: how many could have been.
         breaks: of piecewise_exponential: times at which the hazard may change; when None four that
             an exponential time with the mean of all rows falls between with equal probability.
@@ -218,10 +230,10 @@ def question_of(
         raise InputError(f"formula {formula!r}: family {family!r} {what}.")
     given = {name: text for name, text in extra.items() if text is not None}
     for name, families in NEEDS.items():
-        if name in given and family not in families:
+        if name in given and of.base not in families:
             raise InputError(f"{name} is for family {' or '.join(families)}, not {family!r}.")
-    if family == "binomial" and "trials" not in given:
-        raise InputError("trials is missing: family 'binomial' needs the column of trials.")
+    if of.base == "binomial" and "trials" not in given:
+        raise InputError(f"trials is missing: family {family!r} needs the column of trials.")
     if of.response in ("ordered", "levels") and parsed.response[0].column is None:
         raise InputError(f"formula {formula!r}: the response of {family!r} is a column.")
     if family == "cox" and "weights" in given:

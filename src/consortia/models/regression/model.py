@@ -391,7 +391,7 @@ class Regression:
             values = predicted(self.density, params, rows, shift)
             if self.family.name in ("ordinal", "categorical"):
                 dims, coords = [*dims, "class"], {"class": list(spec.levels[RESPONSE])}
-            elif self.family.name == "bernoulli":
+            elif self.family.base == "bernoulli":
                 values = values[..., 1]
         chains = next(iter(posterior_draws(tree).values())).shape[:2]
         return xarray.DataArray(
@@ -593,7 +593,7 @@ class Regression:
                 "predictive_check: values are imputed: look at one, imputation(0).predictive_check("
                 "tree), with the draws given its rows."
             )
-        spec, family = self.specification, self.family.name
+        spec, family = self.specification, self.family.base
         if family not in VARIANCES:
             raise InputError(
                 f"predictive_check: the response of family {family!r} has no mean and variance: "
