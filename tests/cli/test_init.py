@@ -413,12 +413,12 @@ def test_a_patient_of_several_rows_is_asked_about_and_is_no_covariate(tmp_path, 
     outcome = invoke("init", *files, "--response", "y")
     text = " ".join(outcome.output.split())
     assert "patient: 30 values in 120 rows: are these rows of one patient or ward?" in text
-    assert "--group ward writes (1 | ward)" in text
+    assert "--group ward writes (1 | site:ward)" in text
     assert load_study("study.toml").model.formula == "y ~ x + age + site"
     again = ["--response", "y", "--group", "patient", "--drop", "ward", "--force"]
     assert invoke("init", *files, *again).exit_code == 0
     study = load_study("study.toml")
-    assert study.model.formula == "y ~ x + age + site + (1 | patient)"
+    assert study.model.formula == "y ~ x + age + site + (1 | site:patient)"
     assert len(study.build().regression.groups["one"]) == 15
 
 
@@ -483,7 +483,7 @@ def test_an_event_in_words_is_the_one_that_is_named(tmp_path, monkeypatch):
     assert "say which is the event: --event LEVEL" in outcome.output
     outcome = invoke("init", *files, *asked, "--event", "dead")
     assert outcome.exit_code == 0, outcome.output
-    assert "--group ward writes (1 | ward)" in " ".join(outcome.output.split())
+    assert "--group ward writes (1 | site:ward)" in " ".join(outcome.output.split())
     found = load_study("study.toml").build().sites
     # rows are in the order of falling times
     for name, place in (("one", 0), ("two", 1)):

@@ -59,13 +59,18 @@ def by_hand(family: str, kind: str, sites: dict[str, Any]) -> dict[str, np.ndarr
         middle = numpyro.sample("middle", dist.Normal(0, 2.5))
         b = numpyro.sample("coefficients", dist.Normal(0, jnp.ones(2)))
         numpyro.deterministic("intercept", middle - b[0] * x.mean())
-        sd = numpyro.sample("sd", dist.HalfNormal(jnp.ones(size)))
+        sd = numpyro.sample("spread", dist.HalfNormal(jnp.ones(size)))
         with numpyro.plate("sites", HOSPITALS):
             z = numpyro.sample("z", dist.Normal(0, 1).expand([size]).to_event(1))
         if size == 2:
             share = numpyro.sample("share", dist.Uniform(0, 1))  # LKJ with shape 1
-            r = numpyro.deterministic("correlation", 2 * share - 1)
+            r = 2 * share - 1
+            # levels at zero of x, whose law the natural parameters are
+            c, m = r * sd[0] * sd[1], x.mean()
+            at_zero = jnp.sqrt(sd[0] ** 2 - 2 * m * c + m**2 * sd[1] ** 2)
+            numpyro.deterministic("correlation", (c - m * sd[1] ** 2) / (at_zero * sd[1]))
             z = jnp.stack([z[:, 0], r * z[:, 0] + jnp.sqrt(1 - r**2) * z[:, 1]], axis=1)
+        numpyro.deterministic("sd", sd if size == 1 else jnp.stack([at_zero, sd[1]]))
         own = numpyro.deterministic("own", sd * z)
         eta = middle + b[0] * from_mean + b[1] * old + own[site, 0]
         if size == 2:

@@ -105,7 +105,7 @@ def init(
             response = _asked(read)
         if event is not None:
             changes, read = _with_event(changes, read, response, event, by_name)
-        if family == "binomial" and trials is None:
+        if (family or "").startswith("binomial") and trials is None:
             trials = _asked(read, "Which column is the number of trials?", "--trials")
         found = propose(
             read,

@@ -4,13 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from consortia.core.arguments import Hinted
 from consortia.core.parameters import is_function, structure_of, variables
 from consortia.errors import InputError
 
 PyTree = Any
+
+
+class Integration(NamedTuple):
+    """Rules of quadrature inside a likelihood of a site.
+
+    Attributes:
+        choices: nodes along each dimension, ascending; the first is that of the model's own
+            ``site_log_likelihood``, the others may take its place.
+        finest: nodes of the rule that all of them are measured against.
+        with_nodes: returns the ``site_log_likelihood`` with so many nodes.
+        errors: ``errors(params, rows, mask)``, how far the log-likelihood of a site is from that
+            with the finest rule, (choices + 1,), the finest last.
+    """
+
+    choices: tuple[int, ...]
+    finest: int
+    with_nodes: Callable[[int], Callable[[PyTree, PyTree, Any], Any]]
+    errors: Callable[[PyTree, PyTree, Any], Any]
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,6 +76,9 @@ class Model(metaclass=Hinted):
             ``site_log_likelihood`` that integrates parameters of the site out: one draw of them
             given the others and all rows of the site, for `consortia.recover`.
 
+        integration: optional, of a ``site_log_likelihood`` that is a rule of quadrature: the rules
+            that may take its place, by which its error is measured.
+
     Raises:
         InputError: a piece is missing or cannot be called, or both kinds of likelihood are given.
 
@@ -85,6 +106,7 @@ class Model(metaclass=Hinted):
     site_log_likelihood: Callable[[PyTree, PyTree, Any], Any] | None = None
     group_sd: Callable[[PyTree], PyTree] | None = None
     recover: Callable[[PyTree, PyTree, Any], Mapping[str, Any]] | None = None
+    integration: Integration | None = None
 
     def __post_init__(self) -> None:
         if self.site_log_likelihood is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -95,6 +96,19 @@ class Target:
             value = of_site(self.unravel(position), rows, mask)
             return jnp.asarray(value, self.dtype).reshape(1)
         return jnp.where(mask, self.log_likelihood(position, rows), 0)
+
+    def with_nodes(self, nodes: int) -> Target:
+        """Return the posterior with another rule of quadrature inside its likelihood.
+
+        Raises:
+            InputError: the model has no rule with so many nodes.
+        """
+        rules = self.model.integration
+        if rules is None or nodes not in rules.choices:
+            raise InputError(f"the model has no rule of quadrature with {nodes} nodes.")
+        of_site = rules.with_nodes(nodes)
+        model = replace(self.model, log_likelihood=None, site_log_likelihood=of_site)
+        return Target(model, self.structure)
 
     def group_sd(self, position: Array) -> Array:
         """Return `Model.group_sd` as a flat vector (dimension,); the model has it."""

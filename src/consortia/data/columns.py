@@ -237,6 +237,7 @@ class TableFacts:
         levels: of factors, by expression.
         declared: of columns that were declared to have levels, whether these are ordered.
         guesses: what was taken for what: `Guess`.
+        groups: of columns of groups, their number (0: not told) and keyed digests of their labels.
     """
 
     given: int
@@ -246,6 +247,7 @@ class TableFacts:
     levels: Mapping[str, tuple[str, ...]]
     declared: Mapping[str, bool] = field(default_factory=dict)
     guesses: tuple[Guess, ...] = ()
+    groups: Mapping[str, tuple[int, tuple[str, ...]]] = field(default_factory=dict)
 
     @classmethod
     def read(cls, values: Any) -> TableFacts:
@@ -254,18 +256,18 @@ class TableFacts:
         Raises:
             ValueError: the values are no facts; the text holds none of them.
         """
-        names = {"given", "kinds", "missing", "moments", "levels", "declared", "guesses"}
+        names = {"given", "kinds", "missing", "moments", "levels", "declared", "guesses", "groups"}
         if not isinstance(values, dict) or values.keys() != names:
             raise ValueError("these are no facts of a table")
         given = values["given"]
-        parts = ("kinds", "missing", "moments", "levels", "declared")
+        parts = ("kinds", "missing", "moments", "levels", "declared", "groups")
         tables = [values[name] for name in parts]
         if type(given) is not int or given < 1 or not all(isinstance(one, dict) for one in tables):
             raise ValueError("these are no facts of a table")
         for table in tables:
             if len(table) > COLUMNS_MAX or not all(_is_name(name) for name in table):
                 raise ValueError("the names of a table are not texts, or too many")
-        kinds, missing, moments, levels, declared = tables
+        kinds, missing, moments, levels, declared, groups = tables
         if not all(kind in get_args(Kind) for kind in kinds.values()):
             raise ValueError("a column is of no kind that there is")
         if not all(type(count) is int and 0 <= count <= given for count in missing.values()):
@@ -290,9 +292,18 @@ class TableFacts:
                 raise ValueError("a guess is not three texts and a number of rows")
             if not all(map(_is_name, one[:3])) or not 0 <= one[3] <= given:
                 raise ValueError("a guess is not three texts and a number of rows")
+        for one in groups.values():
+            if not isinstance(one, (list, tuple)) or len(one) != 2 or type(one[0]) is not int:
+                raise ValueError("groups are not a number and digests")
+            count, digests = one
+            if not 0 <= count <= given or not isinstance(digests, (list, tuple)):
+                raise ValueError("groups are not a number and digests")
+            if len(digests) > given or not all(map(_is_name, digests)):
+                raise ValueError("groups are not a number and digests")
+        of_groups = {name: (one[0], tuple(one[1])) for name, one in groups.items()}
         named = {name: tuple(found) for name, found in levels.items()}
         told = tuple(Guess(*one) for one in guesses)
-        return cls(given, kinds, missing, moments, named, declared, told)
+        return cls(given, kinds, missing, moments, named, declared, told, of_groups)
 
 
 class TableError(InputError):

@@ -48,6 +48,11 @@ def of_each_row(path: Path, key: bytes) -> list[bytes]:
     ]
 
 
+def of_label(label: str, key: bytes) -> str:
+    """Return a digest of a group's label, which nobody without the key can check."""
+    return hashlib.blake2b(label.encode(), key=key[:64], digest_size=ROW_BYTES).hexdigest()
+
+
 def _rows(path: Path) -> Iterable[bytes]:
     kind = path.suffix.lower()
     if kind == ".npz":

@@ -26,6 +26,7 @@ from consortia.diagnostics.convergence import (
     convergence,
     error_of_mean,
 )
+from consortia.diagnostics.formula_units import in_natural_units, recipe_in
 from consortia.diagnostics.imputations import missing_information, pooled_error
 from consortia.diagnostics.stein import Stein
 from consortia.diagnostics.units import in_column_units, scaling_in
@@ -45,6 +46,9 @@ IMPUTED = (
 
 IN_COLUMN_UNITS = "in the units of the columns as they were read; they were sampled standardised"
 """The note of a table of coefficients that were turned back."""
+
+NATURAL = "in the units of the columns, at zero of all of them; they were sampled standardised"
+"""The note of a table of a formula's natural parameters."""
 
 Units = Literal["columns", "sampled"]
 
@@ -232,8 +236,9 @@ def summary(
         between: as in `consortia.diagnostics.convergence`.
         max_coordinates: likewise, for R-hat and ESS; moments are computed for all coordinates.
         units: where the study standardised columns, ``"columns"`` tabulates the coefficients per
-            unit of the columns as they were read (`consortia.diagnostics.in_column_units`), and
-            ``"sampled"`` the parameters as they were sampled. Elsewhere there is no difference.
+            unit of the columns as they were read (`consortia.diagnostics.in_column_units`), of a
+            formula all parameters on their natural scale, as `Regression.natural`; ``"sampled"``
+            the parameters as they were sampled. Elsewhere there is no difference.
         stein: what `consortia.verify` found, for the verdict.
 
     Returns:
@@ -253,15 +258,23 @@ def summary(
     if units not in ("columns", "sampled"):
         raise InputError(f"units={units!r}: give 'columns' or 'sampled'.")
     scaling = scaling_in(tree) if units == "columns" else None
+    recipe = recipe_in(tree) if units == "columns" else None
     sampled: Summary | None = None
-    if scaling is not None:
+    if scaling is not None or recipe is not None:
         # The verdict is on the parameters as they were sampled.
         sampled = summary(tree, reference=reference, between=between, units="sampled", stein=stein)
-        tree = in_column_units(tree, scaling)
-        reference = None if reference is None else in_column_units(reference, scaling)
+
+        def turned(one: Any) -> Any:
+            if recipe is None:
+                return in_column_units(one, scaling)
+            return in_natural_units(one, recipe, scaling)
+
+        tree, reference = turned(tree), None if reference is None else turned(reference)
     found = convergence(tree, between=between, max_coordinates=max_coordinates)
     columns, notes = _columns(tree, probabilities, found)
-    if scaling is not None:
+    if recipe is not None:
+        notes.append(NATURAL)
+    elif scaling is not None:
         notes.append(IN_COLUMN_UNITS)
     handed_over = getattr(tree, "attrs", {}).get("handed_over")
     if handed_over is not None:

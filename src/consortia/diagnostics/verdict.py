@@ -313,6 +313,7 @@ def judge(
         _imputed(run),
         _overshoot(run, prediction),
         _predicted(prediction, measured=measured.counts),
+        _quadrature(run.record),
         _as_predicted(run, prediction),
         measured,
         _fits(run),
@@ -595,6 +596,28 @@ def _predicted(prediction: BiasPrediction | None, *, measured: bool) -> Check:
     action = REMEDY if severity > Severity.UNKNOWN else compare if severity else ""
     counts = severity is not Severity.UNKNOWN or not measured
     return Check(severity, title, value, " ".join(reasons), action, counts)
+
+
+def _quadrature(record: Mapping[str, Any]) -> Check | None:
+    """Return how far the model's rule of quadrature moves the posterior; None without one."""
+    kept = decoded(record.get("quadrature"))
+    if not kept:
+        return None
+    title, nodes = "Is the quadrature inside the model fine enough?", kept["nodes"]
+    if "shift" not in kept:
+        reason = f"The rule of {nodes} nodes was not compared with a finer one."
+        action = "Take few_rounds without stop=: it chooses the nodes, and measures them."
+        return Check(Severity.UNKNOWN, title, "not measured", reason, action)
+    shift, low, high = kept["shift"], kept["low"], kept["high"]
+    severity = max(_severity(shift, SHIFT), _severity(max(abs(low - 1), abs(high - 1)), SPREAD))
+    shown = f"≤ {shift:.2g} sd" if shift >= 1e-3 else "< 0.001 sd"
+    value = f"means {shown}, spread {low:.3f}–{high:.3f}×"
+    reason = (
+        f"{nodes} nodes beside {kept['against']}: the log-density is up to {kept['error']:.2g} off "
+        "within 3 sds of the middle."
+    )
+    action = "Leave nodes out, so that the run chooses them, or give more." if severity else ""
+    return Check(severity, title, value, reason, action)
 
 
 def _far_from_gaussian(prediction: BiasPrediction) -> bool:

@@ -24,10 +24,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from consortia.core.model import Integration
 from consortia.models._shared import Array, PyTree
+from consortia.runtime.compiler import map_in_blocks
 
 NODES = {1: 15, 2: 9}
-"""Of a rule along each of K dimensions; products of more dimensions have too many."""
+"""Nodes of a rule along each of K dimensions; products of more dimensions have too many."""
+
+FINER = {1: (30, 60, 120), 2: (18, 36)}
+"""Nodes that a run may take in their place, where these are too few for its posterior."""
+
+FINEST = {1: 240, 2: 72}
+"""Nodes that all of them are measured against."""
+
+NODES_AT_ONCE = 256
+"""Nodes that are computed side by side; more would take too much memory."""
 
 NEWTON_STEPS = 12
 STEP_MOST = 2.0
@@ -44,8 +55,30 @@ OfGroups = Callable[[Array], Array]
 """From z, (groups, K), to the log-likelihood of every group's rows, (groups,)."""
 
 
+def integration(of: Callable[..., Array], size: int, nodes: int | None = None) -> Integration:
+    """Return the rules of a likelihood of a site, for `consortia.core.model.Model`.
+
+    Args:
+        of: the likelihood, which takes ``nodes`` as `log_integrals` does.
+        size: K, 1 or 2.
+        nodes: the number that the user insists on; None: a run chooses.
+    """
+    choices = (NODES[size], *FINER[size]) if nodes is None else (nodes,)
+    finest = max(FINEST[size], 2 * choices[-1])
+
+    def with_nodes(count: int) -> Callable[..., Array]:
+        return partial(of, nodes=count)
+
+    return Integration(choices, finest, with_nodes, partial(of, nodes=(*choices, finest)))
+
+
 def log_integrals(
-    given: Callable[[PyTree], OfGroups], params: PyTree, groups: int, size: int, dtype: np.dtype
+    given: Callable[[PyTree], OfGroups],
+    params: PyTree,
+    groups: int,
+    size: int,
+    dtype: np.dtype,
+    nodes: int | tuple[int, ...] | None = None,
 ) -> Array:
     """Return the logarithms of the integrals, (groups,); 0 of a group without rows.
 
@@ -55,17 +88,29 @@ def log_integrals(
         groups: how many.
         size: K, 1 or 2.
         dtype: of z.
+        nodes: of the rule, along each dimension; `NODES` when None. Of several the result is how
+            far each rule is from the last, (rules, groups).
     """
     density = _with_normal(given(params))
     # The search for the mode is not differentiated, and must not be traced as if it were.
     held = jax.tree.map(jax.lax.stop_gradient, params)
     mode, spread = _mode(_with_normal(given(held)), groups, size, dtype)
-    nodes, weights = _rule(size, dtype)
+    rules = [
+        _rule(size, dtype, count) for count in (nodes if isinstance(nodes, tuple) else [nodes])
+    ]
+    points, weights = (jnp.concatenate(parts) for parts in zip(*rules, strict=True))
 
     def at(node: Array) -> Array:
         return density(mode + spread @ node)
 
-    values = jax.vmap(at)(nodes) + weights[:, None]
+    if len(points) > NODES_AT_ONCE:
+        values = map_in_blocks(at, points, NODES_AT_ONCE) + weights[:, None]
+    else:
+        values = jax.vmap(at)(points) + weights[:, None]
+    if isinstance(nodes, tuple):
+        ends = np.cumsum([len(points) for points, _ in rules])[:-1]
+        each = [jax.nn.logsumexp(part, axis=0) for part in jnp.split(values, ends)]
+        return jnp.stack([one - each[-1] for one in each])
     volume = jnp.log(jnp.prod(jnp.diagonal(spread, axis1=1, axis2=2), axis=1))
     return jax.nn.logsumexp(values, axis=0) + volume
 
@@ -111,13 +156,13 @@ def drawn(log_likelihoods: OfGroups, uniforms: Array) -> Array:
     return mode + jnp.einsum("gij,gj->gi", spread, white)
 
 
-def _rule(size: int, dtype: np.dtype) -> tuple[Array, Array]:
+def _rule(size: int, dtype: np.dtype, nodes: int | None = None) -> tuple[Array, Array]:
     """Return the points x of a rule in K dimensions, (n, K), and log w + |x|²/2 + K log 2 / 2."""
-    one, weight = np.polynomial.hermite.hermgauss(NODES.get(size, 1))
-    nodes = np.array(list(itertools.product(one, repeat=size)))
+    one, weight = np.polynomial.hermite.hermgauss(NODES.get(size, 1) if nodes is None else nodes)
+    points = np.array(list(itertools.product(one, repeat=size)))
     weights = np.log(np.array(list(itertools.product(weight, repeat=size))))
-    constants = (weights + nodes**2).sum(axis=1) + 0.5 * size * math.log(2)
-    return jnp.asarray(math.sqrt(2) * nodes, dtype), jnp.asarray(constants, dtype)
+    constants = (weights + points**2).sum(axis=1) + 0.5 * size * math.log(2)
+    return jnp.asarray(math.sqrt(2) * points, dtype), jnp.asarray(constants, dtype)
 
 
 def _with_normal(log_likelihoods: OfGroups) -> OfGroups:

@@ -109,6 +109,7 @@ def from_numpyro(
         natural=sorted_.natural,
         site_log_likelihood=sorted_.site_log_likelihood,
         recover=sorted_.recover,
+        integration=_integrated.integration(sorted_.site_log_likelihood, sorted_.size),
     )
 
 
@@ -255,7 +256,8 @@ class _Sorted:
     # --- what is the site's own ---
 
     @cached_property
-    def _size(self) -> int:
+    def size(self) -> int:
+        """Numbers that a site integrates over."""
         return sum(one.size for one in self.own.values())
 
     def _normals(self, z: Array) -> dict[str, Array]:
@@ -277,17 +279,19 @@ class _Sorted:
 
         return of_site
 
-    def site_log_likelihood(self, params: PyTree, rows: PyTree, mask: Array) -> Array:
+    def site_log_likelihood(
+        self, params: PyTree, rows: PyTree, mask: Array, nodes: int | tuple[int, ...] | None = None
+    ) -> Array:
         """Return the log-likelihood of all rows of a site, what is its own integrated out."""
         dtype = jax.tree.leaves(params)[0].dtype
         given = partial(self._given_own, rows=rows, mask=mask)
-        return _integrated.log_integrals(given, params, 1, self._size, dtype)[0]
+        return _integrated.log_integrals(given, params, 1, self.size, dtype, nodes)[..., 0]
 
     def recover(self, params: PyTree, rows: PyTree, key: Array) -> dict[str, Array]:
         """Return what is the site's own, drawn given its rows, and what follows from it."""
         dtype = jax.tree.leaves(params)[0].dtype
         mask = jnp.ones(jax.tree.leaves(rows)[0].shape[0], bool)
-        uniforms = jax.random.uniform(key, (1, self._size), dtype)
+        uniforms = jax.random.uniform(key, (1, self.size), dtype)
         z = _integrated.drawn(self._given_own(params, rows, mask), uniforms)[0]
         values, row = self.constrained(params), self.traced.row()
         found = self.traced.statements(values, row, normals=self._normals(z))

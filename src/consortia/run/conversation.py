@@ -32,7 +32,7 @@ from consortia.errors import (
     WarmupError,
     warn,
 )
-from consortia.run import checks
+from consortia.run import checks, quadrature
 from consortia.run import plan as planning
 from consortia.run.finishing import finished
 from consortia.run.interrupts import Abrupt, Interrupts
@@ -93,6 +93,7 @@ def converse(task: Task, method: Conversation) -> Any:
     writer = task.writer if panel.root else None  # of processes that share devices one writes
     plan = plan_of(panel, task, posterior, method)
     record = _record_of(panel, task, method) | posterior.metadata.record
+    record |= quadrature.unmeasured(target)
     if prediction is not None:
         plan.details["prediction"] = prediction
         record["prediction"] = specification["prediction"] = prediction.plain()
@@ -149,7 +150,7 @@ def plan_of(panel: Panel, task: Task, posterior: Posterior, method: Conversation
     memory = ", ".join(f"{name} {size(value)}" for name, value in panel.memory().items())
     lines = [
         ("algorithm", f"{method.name}: samples {method.claims.samples}"),
-        ("bias", method.claims.bias),
+        ("bias", quadrature.bias_of(method.claims.bias, target)),
         ("nodes", planning.rows_of(sites)),
         ("chains", f"{request.chains}, all at the hub"),
         ("parameters", f"{target.dimension}, {target.dtype}"),

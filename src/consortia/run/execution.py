@@ -14,6 +14,7 @@ from consortia.algorithms.preconditioning import Preconditioned
 from consortia.core import start
 from consortia.core.contract import Adaptive, Fault, Method, Plan, SurrogateBased
 from consortia.core.model import Model
+from consortia.core.parameters import join, variables
 from consortia.core.queries import Conversation
 from consortia.core.target import Target
 from consortia.data.sites import Sites
@@ -28,7 +29,7 @@ from consortia.errors import (
     WarmupError,
     warn,
 )
-from consortia.run import checks
+from consortia.run import checks, quadrature
 from consortia.run import plan as planning
 from consortia.run.compiled import keep_compiled_programs
 from consortia.run.conversation import converse
@@ -303,6 +304,7 @@ class PhaseRun:
         self._checkpoint = None if task.resumption is None else task.resumption.checkpoint
         parts = task.sites, settled.algorithm, task.engine.name, length, task.request.seed
         self._record = planning.record_of(run, *parts) | posterior.metadata.record
+        self._record |= quadrature.unmeasured(posterior.target)
         if settled.prediction is not None:
             self._record["prediction"] = settled.prediction.plain()
         self._stride = self._stride_of()
@@ -404,6 +406,16 @@ class PhaseRun:
         checks.warn_of(faults)
         return tree
 
+    def _draws_so_far(self) -> np.ndarray:
+        """Return the kept draws so far, (chains, draws, d); none where they are not kept."""
+        chains, d, kept = self._begin.chains, self._target.dimension, self._recorder.kept
+        if self._task.keep is not None or not kept or self._target.model.integration is None:
+            return np.zeros((chains, 0, d))
+        if self._writer is None:
+            return self._recorder.draws_so_far()
+        self._recorder.write()
+        return join(self._writer.posterior(kept), variables(self._target.structure))
+
     def _shown(self) -> Progress:
         run, length, plan, name = self._run, self._length, self._plan, self._algorithm.name
         telling = progress_of(name, length.total, None, show=self._task.progress and run.root)
@@ -455,6 +467,7 @@ class PhaseRun:
         record.pop("faults", None)  # of a part of the run
         if faults:
             record["faults"] = [fault._asdict() for fault in faults]
+        record.update(quadrature.measured(target, self._task.sites, self._draws_so_far()))
         record["end"], record["stopped"] = ending.kind.value, ending.text
         record["seconds"] = loop.seconds
         parts = target, self._task.sites, self._begin.chains, loop.done, full

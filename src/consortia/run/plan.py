@@ -19,6 +19,7 @@ from consortia.engines.panel import Panel
 from consortia.engines.phases import Carry
 from consortia.run import checks
 from consortia.run.loop import RunLength
+from consortia.run.quadrature import bias_of
 from consortia.store import results
 
 MUCH = 10**8
@@ -51,7 +52,7 @@ def plan_of(
     most = "at most " if varies else ""
     lines = [
         ("algorithm", described(method)),
-        ("bias", method.claims.bias),
+        ("bias", bias_of(method.claims.bias, target)),
         ("nodes", f"{rows_of(sites)}; run {order}"),
         ("chains", f"{chains}, batched" if chains > 1 else "1"),
         ("parameters", f"{target.dimension}, {target.dtype}"),

@@ -20,6 +20,7 @@ from consortia.data.tables import read_table
 from consortia.engines.contract import Engine
 from consortia.errors import InputError
 from consortia.models.regression.construction import (
+    AT_ONE_OWNER,
     assembled,
     contribution,
     gathered,
@@ -90,7 +91,7 @@ def question_in(formula: str, options: Mapping[str, Any]) -> Question:
 
 
 def site_facts(
-    data: Data, question: Question, path: Path, index: int, least: int
+    data: Data, question: Question, path: Path, index: int, least: int, key: bytes | None = None
 ) -> tuple[Table, Table | None, SiteFacts]:
     """Return the rows of a site's file, those held out, and what other processes learn of them.
 
@@ -100,6 +101,7 @@ def site_facts(
         path: of the file.
         index: of the site.
         least: levels with fewer rows are not told.
+        key: of the digests of groups; None: they are not told.
 
     Raises:
         InputError: the file cannot be used.
@@ -109,7 +111,7 @@ def site_facts(
     changes = question.harmonise.get(name)
     every = read_table(path, f"site {name!r}", site=name, harmonise=changes)
     table, held_out = _split(every, data, index)
-    return table, held_out, contribution(question, table, name, least)
+    return table, held_out, contribution(question, table, name, least, key)
 
 
 def formula_rows(
@@ -149,19 +151,20 @@ def formula_rows(
     prior, breaks = options.get("prior"), options.get("breaks")
     read: dict[int, Table] = {}
     held_out: dict[int, Table | None] = {}
+    key = None if engine.name == "flower" else AT_ONE_OWNER  # institutions have none in common
     if data.files is None:
         names, tables = _dealt(data, table)
 
         def contribute(index: int) -> SiteFacts:
             read[index], held_out[index] = _split(tables[index], data, index)
-            return contribution(question, read[index], names[index], least)
+            return contribution(question, read[index], names[index], least, key)
 
     else:
         names = names_of(data.files)
         paths = [own.get(index, folder / name) for index, name in enumerate(data.files)]
 
         def contribute(index: int) -> SiteFacts:
-            found = site_facts(data, question, paths[index], index, least)
+            found = site_facts(data, question, paths[index], index, least, key)
             read[index], held_out[index], facts = found
             return facts
 

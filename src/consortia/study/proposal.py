@@ -197,7 +197,7 @@ def propose(
             raise InputError(f"unknown column {name!r}: {unknown(name, names)}.")
     outcome = _outcome(tables, names, response, family)
     family, of_response = outcome.family, outcome.columns
-    if (family == "binomial") != (trials is not None):
+    if ((family or "").startswith("binomial")) != (trials is not None):
         raise InputError("--family binomial and --trials COLUMN go together: give both.")
     candidates = [name for name in names if name not in (*of_response, group, trials)]
     used, left_out = _covariates(
@@ -330,7 +330,7 @@ def _terms(
     elif len(tables) > 1 and family != "cox":  # that has a baseline of each site
         terms.append(SITE)
     if group is not None:
-        terms.append(f"(1 | {in_formula(group)})")
+        terms.append(f"(1 | {SITE}:{in_formula(group)})")
     return terms, integrate, grouped
 
 
@@ -643,7 +643,7 @@ def _repeated(
             return ""
     return (
         f"{by_site} values in {known} rows: are these rows of one patient or ward? --group "
-        f"{name} writes (1 | {in_formula(name)})"
+        f"{name} writes (1 | {SITE}:{in_formula(name)})"
     )
 
 

@@ -56,6 +56,11 @@ def piecewise(eta: np.ndarray, own: Any) -> np.ndarray:
     return np.array(found)
 
 
+def with_zeros(law: Any, own: Any) -> np.ndarray:
+    y, share = COUNT * (np.arange(ROWS) % 3 > 0), own["zero_odds"] / (1 + own["zero_odds"])
+    return np.log(share * (y == 0) + (1 - share) * law.pmf(y))
+
+
 CASES: dict[str, tuple[Any, dict[str, Any], dict[str, Any], Any]] = {
     # response, arguments, own parameters, log-likelihood of η
     "gaussian": (
@@ -82,6 +87,30 @@ CASES: dict[str, tuple[Any, dict[str, Any], dict[str, Any], Any]] = {
         {},
         lambda eta, own: st.binom(COUNT + 5, expit(eta)).logpmf(COUNT),
     ),
+    "bernoulli(probit)": (
+        COUNT % 2,
+        {},
+        {},
+        lambda eta, own: st.bernoulli(st.norm.cdf(eta)).logpmf(COUNT % 2),
+    ),
+    "bernoulli(cloglog)": (
+        COUNT % 2,
+        {},
+        {},
+        lambda eta, own: st.bernoulli(-np.expm1(-np.exp(eta))).logpmf(COUNT % 2),
+    ),
+    "binomial(probit)": (
+        COUNT,
+        {"trials": "n"},
+        {},
+        lambda eta, own: st.binom(COUNT + 5, st.norm.cdf(eta)).logpmf(COUNT),
+    ),
+    "binomial(cloglog)": (
+        COUNT,
+        {"trials": "n"},
+        {},
+        lambda eta, own: st.binom(COUNT + 5, -np.expm1(-np.exp(eta))).logpmf(COUNT),
+    ),
     "poisson": (COUNT, {}, {}, lambda eta, own: st.poisson(np.exp(eta)).logpmf(COUNT)),
     "negative_binomial": (
         COUNT,
@@ -90,6 +119,26 @@ CASES: dict[str, tuple[Any, dict[str, Any], dict[str, Any], Any]] = {
         lambda eta, own: st.nbinom(
             own["phi"], own["phi"] / (own["phi"] + np.exp(eta) * (COUNT + 5))
         ).logpmf(COUNT),
+    ),
+    "zero_inflated_poisson": (
+        COUNT * (np.arange(ROWS) % 3 > 0),
+        {},
+        {"zero_odds": 0.7},
+        lambda eta, own: with_zeros(st.poisson(np.exp(eta)), own),
+    ),
+    "zero_inflated_negative_binomial": (
+        COUNT * (np.arange(ROWS) % 3 > 0),
+        {},
+        {"phi": 2.2, "zero_odds": 0.7},
+        lambda eta, own: with_zeros(
+            st.nbinom(own["phi"], own["phi"] / (own["phi"] + np.exp(eta))), own
+        ),
+    ),
+    "lognormal": (
+        TIME,
+        {},
+        {"sigma": 0.6},
+        lambda eta, own: st.lognorm(own["sigma"], scale=np.exp(eta)).logpdf(TIME),
     ),
     "gamma": (
         TIME,
@@ -255,8 +304,9 @@ def test_responses_simulated_from_a_point_have_the_likelihood_s_moments(name: st
     (y,) = density.simulated(rng, {key: value[None] for key, value in raw.items()}, batch)
     assert y.shape == (rows,)
     # The density of the same point, summed over a grid of cells, is the share of draws in each.
-    counts = name in ("bernoulli", "binomial", "poisson", "negative_binomial", "ordinal")
-    counts |= name == "categorical"
+    counts = name in ("poisson", "negative_binomial", "ordinal") or "(" in name
+    counts |= name in ("bernoulli", "binomial")
+    counts |= name == "categorical" or name.startswith("zero_inflated")
     edges = np.arange(-0.5, y.max() + 1) if counts else np.quantile(y, np.linspace(0, 1, 9))
     observed = np.histogram(y, edges)[0] / rows
     if counts:

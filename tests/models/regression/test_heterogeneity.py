@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -41,10 +43,16 @@ def draws_of(one: Any, count: int = 400) -> dict[str, np.ndarray]:
     return {name: (0.5 * value)[None] for name, value in params.items()}
 
 
+def at_mean(one: Any, raw: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return natural parameters where all numbers have their mean, (1, draws, ...)."""
+    found = jax.vmap(one.density.at_mean)({name: jnp.asarray(a[0]) for name, a in raw.items()})
+    return {name: np.asarray(a)[None] for name, a in found.items()}
+
+
 def test_a_site_s_effect_is_the_common_one_and_its_own() -> None:
     one = made("age + arm + (1 + arm + age | site)")
     raw = draws_of(one)
-    natural = one.natural(raw)
+    natural = at_mean(one, raw)
     table = one.by_site(raw)
     assert table.effect == "odds ratio"
     assert table.terms == ("Intercept", "arm[old]", "age")
@@ -209,7 +217,7 @@ def test_another_prior_of_the_spread_has_its_posterior() -> None:
         assert line.spread[2] == pytest.approx(2.2414 * scale, rel=0.12)
         assert line.k_hat < 0.7
         assert line.common is None
-    own = np.asarray(one.natural(raw)["sd"])[0, :, 0]
+    own = at_mean(one, raw)["sd"][0, :, 0]
     assert table.lines[0].spread[0] == pytest.approx(np.median(own), rel=0.01)
     assert table.lines[3].common is not None  # of the slope
     assert "prior of the spread" in str(table)

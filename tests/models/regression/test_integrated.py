@@ -234,11 +234,15 @@ def test_no_name_of_a_group_inside_a_site_leaves_it() -> None:
 
 
 def test_what_cannot_be_integrated_is_refused() -> None:
-    sites = {name: {**t, "g": t["y"] % 2} for name, t in tables("poisson").items()}
+    sites = {name: {**t, "g": t["y"] % 2, "h": t["y"] % 3} for name, t in tables("poisson").items()}
     for formula, family, why in (
         ("y ~ x", "poisson", r"integrate: the formula needs \(1 \| site\)"),
         ("y ~ x + (1 + x + g || site)", "poisson", "2 levels and slopes of a group can be"),
-        ("y ~ x + (1 | site) + (1 | g)", "poisson", "are both integrated out at the sites"),
+        (
+            "y ~ x + (1 | site) + (1 | site:h) + (1 | site:g)",
+            "poisson",
+            "are both integrated out at the sites",
+        ),
         ("y ~ x + (1 | site)", "categorical", "which family 'categorical' does not allow"),
         ("Surv(x, g) ~ x + (1 | g)", "cox", "which family 'cox' does not allow"),
     ):

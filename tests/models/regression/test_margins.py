@@ -203,7 +203,7 @@ def test_levels_of_a_site_enter_where_they_stay_and_where_they_are_drawn(x64: No
 
 
 def test_groups_inside_a_site_have_their_own_levels_and_new_rows_new_ones(x64: None) -> None:
-    one = made("age + (1 | ward)")
+    one = made("age + (1 | site:ward)")
     raw = draws_of(one)
     found = one.marginal_effects(raw, seed=2)
     a, b = np.asarray(one.natural(raw)["intercept"])[0], slopes(one, raw)[:, 0]

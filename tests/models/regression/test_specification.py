@@ -315,7 +315,7 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
     ("died ~ grade", {"levels": {"grade": [3, 2, 1]}}, "holds numbers; write C(grade) in the"),
     ("died ~ age + died", {}, "'died' is the response and in a term too"),
     ("died ~ (1 | site)", {"integrate": "false"}, "integrate is 'false': it must be True or Fal"),
-    ("died ~ factor(grade)", {}, "'factor' is no function of formulas: write C(column) here"),
+    ("died ~ factor(grade)", {}, "factor(...): write C(column)"),
     (
         "grade ~ age",
         {"family": "poisson", "exposure": "age - 1000"},

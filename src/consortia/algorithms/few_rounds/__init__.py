@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -52,6 +53,9 @@ USUAL_MESSAGES, USUAL_OF_MANY, USUAL_BY_GRADIENTS = 3, 9, 100
 """Messages as a rule, with up to 14, up to 200, and more parameters."""
 
 MOST_MESSAGES = 500
+
+MOST_RULES = 5
+"""Rules of quadrature that are compared in a message."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,6 +164,7 @@ class FewRounds(Conversation):
         if d <= MOST_CURVED:
             numbers = 1 + d + d * (d + 1) // 2
             sizes["derivatives"] = Size((CANDIDATES + 1) * d, CANDIDATES * numbers)
+        sizes["quadrature"] = Size((4 * d + 1) * d, (4 * d + 1) * MOST_RULES)
         return sizes
 
     def check(self, sizes: np.ndarray, names: tuple[str, ...], dimension: int) -> None:
@@ -186,8 +191,12 @@ class FewRounds(Conversation):
     def converse(self, known: Known) -> Conversing:
         """Yield the queries and batches of draws of a run."""
         from consortia.algorithms.few_rounds.algorithm import converse  # loads SciPy
+        from consortia.algorithms.few_rounds.quadrature import with_rule
 
-        return converse(self, known)
+        rules = known.target.model.integration
+        if rules is None:
+            return converse(self, known)
+        return with_rule(partial(converse, self, known), known, rules)
 
 
 few_rounds = FewRounds

@@ -27,8 +27,14 @@ ROWS_PER_PARAMETER = 2
 """Rows of a site by parameters, below which its local fit is not trusted."""
 
 
+def _ruled(target: Target, given: Mapping[str, Array]) -> Target:
+    """Return the posterior with the rule of quadrature that a query names by its length."""
+    return target.with_nodes(given["rule"].shape[0]) if "rule" in given else target
+
+
 def _log_densities(target: Target, given: Mapping[str, Array], site: Site) -> Reply:
     """Return U_c at the points minus U_c at the reference, and U_c there in two parts."""
+    target = _ruled(target, given)
     places = jnp.concatenate([given["reference"][None], given["points"]])
     at = metropolis.at_all(target, partial(metropolis.potential, target, site=site), places, site)
     base = jax.tree.map(lambda leaf: leaf[0], at)
@@ -38,6 +44,7 @@ def _log_densities(target: Target, given: Mapping[str, Array], site: Site) -> Re
 
 def _slopes(target: Target, given: Mapping[str, Array], site: Site) -> Reply:
     """Return U_c at the points minus U_c at the reference, and the gradients at the points."""
+    target = _ruled(target, given)
     base = metropolis.potential(target, given["reference"], site)
 
     def at(position: Array) -> tuple[Array, Array]:
@@ -50,6 +57,7 @@ def _slopes(target: Target, given: Mapping[str, Array], site: Site) -> Reply:
 
 def _derivatives(target: Target, given: Mapping[str, Array], site: Site) -> Reply:
     """Return the same with the upper triangles of the second derivatives, one point at a time."""
+    target = _ruled(target, given)
     rows, mask = site.all()
     base = metropolis.potential(target, given["reference"], site)
     upper = np.triu_indices(target.dimension)
@@ -71,6 +79,7 @@ def _local_fits(target: Target, given: Mapping[str, Array], site: Site) -> Reply
     with few rows: where a scale is a parameter, such a site fits its rows exactly, and claims a
     precision that it does not have.
     """
+    target = _ruled(target, given)
     own = replace(site, prior_share=given["share"])
     rows, mask = own.all()
     upper = np.triu_indices(target.dimension)
@@ -87,17 +96,29 @@ def _local_fits(target: Target, given: Mapping[str, Array], site: Site) -> Reply
     return {"precisions": precisions, "pulls": pulls}
 
 
+def _quadrature(target: Target, given: Mapping[str, Array], site: Site) -> Reply:
+    """Return how far the log-likelihood is from that with the finest rule, (points, rules)."""
+    rules, (rows, mask) = target.model.integration, site.all()
+    assert rules is not None
+    return {
+        "errors": jax.lax.map(
+            lambda position: rules.errors(target.unravel(position), rows, mask), given["points"]
+        )
+    }
+
+
 # --- where a site evaluates its rows -------------------------------------------------------------
 
 
 def _drawn(arrays: Arrays) -> Arrays:
     """Return the points of a message: those that travel, after those of the common stream."""
+    kept = {name: arrays[name] for name in ("reference", "rule") if name in arrays}
     if "accepted" not in arrays:
-        return {"reference": arrays["reference"], "points": arrays["points"]}
+        return kept | {"points": arrays["points"]}
     envelope = Mixture(*(np.asarray(arrays[name], float) for name in Mixture._fields))
     points = envelope_points(envelope, arrays["stream"], arrays["accepted"])
     points = np.concatenate([points.astype(arrays["points"].dtype), arrays["points"]])
-    return {"reference": arrays["reference"], "points": points}
+    return kept | {"points": points}
 
 
 def _at_points(arrays: Arrays) -> Evaluation:
@@ -164,6 +185,12 @@ FUNCTIONS = {
         "the log-likelihood of all rows of the site together, its gradient and its curvature, at "
         "each of a few points",
         reveals=partial(_of_derivatives, (0, 1, 2)),
+    ),
+    "quadrature": SiteFunction(
+        _quadrature,
+        _at_points,
+        "how far a rule of quadrature is from a finer one, in the log-likelihood of all rows of "
+        "the site together, at each of a few points",
     ),
 }
 """What few messages ask, by name."""

@@ -18,11 +18,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from consortia.core import compiler
 from consortia.core.contract import Evaluation, Site
 from consortia.core.privacy import Privacy
 from consortia.core.queries import Arrays, Reply, SiteFunction
 from consortia.core.target import Target
+from consortia.runtime import compiler
 
 LEVELS = 2048
 """Largest norm of a row's gradient in integers."""

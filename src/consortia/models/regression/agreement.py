@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
 
@@ -22,6 +23,7 @@ from consortia.models.regression.question import (
     Question,
     in_order,
     is_levels,
+    shared_levels,
 )
 from consortia.models.regression.specification import GAP, Specification, Unit
 from consortia.models.regression.unlike import (
@@ -93,6 +95,15 @@ def agree(
                     levels[text] = (*levels[text], GAP)
     imputed = {name: missing[name] for name in gaps} if question.imputes else {}
     notes += _of_imputation(question, imputed)
+    levels |= _shared_groups(question, facts)
+    if "weights" in question.extra:
+        notes.append(
+            f"weights {question.extra['weights'].text} multiply the log-likelihood of rows, as if "
+            "a row stood there so many times: as weights of a sample, or of a propensity score, "
+            "they give intervals that are too narrow or too wide by the root of their mean"
+        )
+    of_groups, doubted = _groups_of_sites(question, facts, names)
+    notes += of_groups
     left_out = sum(one.given for one in facts) - sum(rows)
     if left_out:
         of = ", ".join(
@@ -114,7 +125,7 @@ def agree(
         cuts = _breaks(breaks, units[TIME].mean)
     elif breaks is not None:
         raise InputError("breaks are for family='piecewise_exponential'.")
-    readings = [guess for one in facts for guess in one.guesses]
+    readings = [*doubted, *(guess for one in facts for guess in one.guesses)]
     readings += _of_words(question, levels, kinds)
     readings += _apart(question, facts, names, kinds)
     made = Specification(
@@ -252,6 +263,69 @@ def levels_by_column(
                 if text in one.levels:
                     levels[factor.column][name] = one.levels[text]
     return levels
+
+
+def _shared_groups(question: Question, facts: Sequence[TableFacts]) -> dict[str, tuple[str, ...]]:
+    """Return the labels of groups that are one set over all sites."""
+    found = {}
+    for group in question.parsed.groups:
+        if not group.is_shared:
+            continue
+        name = shared_levels(group.by)
+        every = {level for one in facts for level in one.levels.get(name, ())}
+        labels = question.levels.get(group.by, in_order(sorted(every)))
+        if not 2 <= len(labels) <= LEVELS_REFUSED:
+            raise InputError(
+                f"formula: {group.text}: {len(labels)} groups are known at the sites; from 2 to "
+                f"{LEVELS_REFUSED} can be parameters of a run."
+            )
+        found[name] = labels
+    return found
+
+
+def _groups_of_sites(
+    question: Question, facts: Sequence[TableFacts], names: Sequence[str]
+) -> tuple[list[str], list[Guess]]:
+    """Return what is to be said of groups inside the sites, and what is to be confirmed.
+
+    Raises:
+        InputError: a label is at two sites, and the formula does not say what that means.
+    """
+    notes, doubts = [], []
+    groups = {one.by: one for one in question.parsed.groups if not one.is_shared}
+    for by, group in groups.items():
+        if by == SITE:
+            if question.integrated and not question.stays(group):
+                notes.append(
+                    f"the levels of {SITE} are parameters of the run, which the server sees: "
+                    "groups inside the sites are integrated out, and one kind can be"
+                )
+            continue
+        told = [one.groups.get(by, (0, ())) for one in facts]
+        counts = ", ".join(f"{name} {one[0] or '?'}" for name, one in zip(names, told, strict=True))
+        total = (
+            "an unknown number of"
+            if not all(one[0] for one in told)
+            else sum(one[0] for one in told)
+        )
+        notes.append(f"{by}: {total} groups, each site's its own ({counts})")
+        if group.kind == "own" or len(names) < 2:
+            continue
+        ways = (
+            f"(1 | {SITE}:{by}) where the same label at two sites is of two groups, "
+            f"(1 | shared({by})) where it is of one, whose label and effect the server then sees"
+        )
+        seen = Counter(label for _, digests in told for label in digests)
+        both = sum(count > 1 for count in seen.values())
+        if both:
+            raise InputError(
+                f"formula: {group.text}: {both} of the {len(seen)} labels of {by} are at more "
+                f"than one site, and it is not said what that means. Write {ways}."
+            )
+        if not seen:
+            said = f"{by}: the labels of different sites were not compared, and are taken apart"
+            doubts.append(Guess(by, said, f"write {ways}"))
+    return notes, doubts
 
 
 def _of_words(

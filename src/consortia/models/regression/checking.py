@@ -38,6 +38,11 @@ VARIANCES: dict[str, Callable[[np.ndarray, Own, np.ndarray], np.ndarray]] = {
     "poisson": lambda mean, own, trials: mean,
     "negative_binomial": lambda mean, own, trials: mean + mean**2 / own["phi"],
     "gamma": lambda mean, own, trials: mean**2 / own["shape"],
+    "lognormal": lambda mean, own, trials: mean**2 * np.expm1(own["sigma"] ** 2),
+    "zero_inflated_poisson": lambda mean, own, trials: mean * (1 + mean * own["zero_odds"]),
+    "zero_inflated_negative_binomial": lambda mean, own, trials: (
+        mean + mean**2 * ((1 + 1 / own["phi"]) * (1 + own["zero_odds"]) - 1)
+    ),
     "beta": lambda mean, own, trials: mean * (1 - mean) / (1 + own["phi"]),
 }
 """Var(y | θ) of the families whose response is a number, from its mean, (draws, rows)."""

@@ -38,11 +38,25 @@ from consortia.models.regression.question import (
 from consortia.models.regression.specification import Specification
 from consortia.models.regression.unlike import Place
 
-NEEDS = {"exposure": ("poisson", "negative_binomial"), "trials": ("binomial",)}
+NEEDS = {
+    "exposure": (
+        "poisson",
+        "negative_binomial",
+        "zero_inflated_poisson",
+        "zero_inflated_negative_binomial",
+    ),
+    "trials": ("binomial",),
+}
 """Columns beside the formula, and the families that take them."""
 
 MOST_INTEGRATED = 2
 """Levels and slopes of a group that the rule of `integrated` has nodes for."""
+
+AT_ONE_OWNER = b"consortia: processes of one owner"
+"""Key of the digests of groups where no process keeps a secret from another."""
+
+MOST_NODES = 150
+"""Nodes of a rule along a dimension, at most."""
 
 COLLINEAR, COLLINEAR_NAMED = 1e-9, 8
 """Smallest eigenvalue of the columns' correlations, below which they are called collinear; of so
@@ -63,6 +77,7 @@ def regression(
     trials: str | None = None,
     breaks: Sequence[float] | None = None,
     integrate: bool = False,
+    nodes: int | None = None,
     imputations: int = IMPUTATIONS,
     imputation_seed: int = 0,
     algorithm: Method | None = None,
@@ -81,7 +96,10 @@ def regression(
     mean and sd of all rows; ``s(x, k=10)`` is a smooth function; ``site`` is the site's name;
     ``(1 | site)`` is a level of each site around a common one, its spread estimated,
     ``(1 + x | site)`` a correlated slope beside it, ``(1 + x || site)`` an independent one;
-    ``(1 | ward)`` are levels of groups inside the sites; ``offset(...)`` has the coefficient 1;
+    ``(1 | ward)`` are levels of groups inside the sites, ``(1 | site:ward)`` where one label at two
+    sites is of two groups, ``(1 | site/ward)`` with a level of each site beside them, and
+    ``(1 | shared(surgeon))`` levels of groups that are at several sites; ``offset(...)`` has the
+    coefficient 1;
     ``Surv(time, event)`` is a time with event 1 if it was seen, 0 if only its being later is known.
 
     Parameters are sampled in a basis in which numbers are centred and scaled; `Regression.natural`
@@ -94,9 +112,11 @@ def regression(
         formula: as above.
         sites: one table a site: a dict of names to tables, or a list of them. A table is a path
             (.csv, .tsv, .txt, .parquet, .feather, .arrow, .npz), a DataFrame or a dict of columns.
-        family: one of gaussian, student, bernoulli, binomial, poisson, negative_binomial, gamma,
-            beta, ordinal, categorical, weibull, piecewise_exponential, cox (stratified by site,
-            with a log-likelihood of each site and so no minibatches).
+        family: one of gaussian, student, bernoulli, binomial (both perhaps with another link than
+            the logit: "bernoulli(probit)", "binomial(cloglog)"), poisson, negative_binomial,
+            zero_inflated_poisson, zero_inflated_negative_binomial, gamma, lognormal, beta,
+            ordinal, categorical, weibull, piecewise_exponential, cox (stratified by site, with a
+            log-likelihood of each site and so no minibatches).
         missing: rows with a missing value: ``"refuse"`` them, take the ``"complete"`` ones only,
             keep them with an ``"indicator"``: a missing number is the mean of all rows and has a
             column that marks it, a missing level is a level of its own; or ``"impute"``: each site
@@ -106,15 +126,19 @@ def regression(
         prior: by the name of a coefficient, of a term, or "coefficients", "intercept", "sigma",
             "sd" and so on, words such as "normal(0, 1)".
         levels: of columns, the reference first; what is given is not asked of the sites.
-        weights: column or expression: what each row's log-likelihood is multiplied by.
-        exposure: of poisson and negative_binomial: the time or the number a count is out of.
+        weights: column or expression: what each row's log-likelihood is multiplied by, as if it
+            stood there so many times. Weights of a sample or of a propensity score are no such
+            counts: intervals are then those of as many rows as they sum to.
+        exposure: of families of counts: the time or the number a count is out of.
         trials: of binomial: how many could have been.
         breaks: of piecewise_exponential: times at which the hazard may change; when None four that
             an exponential time with the mean of all rows falls between with equal probability.
         integrate: integrate the levels and at most one slope of ``(1 + x | site)`` out at the sites
-            (a rule of 15 nodes, of 9 along each of two): they are in no message, and
-            `Regression.levels_of` draws them at the site. Levels of groups inside a site always
-            are. Such a model has a log-likelihood of each site and so takes no minibatches.
+            (by a rule of quadrature): they are in no message, and `Regression.levels_of` draws them
+            at the site. Levels of groups inside a site always are. Such a model has a
+            log-likelihood of each site and so takes no minibatches.
+        nodes: of that rule, along each dimension; when None 15, 9 along each of two, and as many
+            more as `few_rounds` measures that the posterior needs. The record says what is left.
         imputations: how many times missing values are drawn, with ``missing="impute"``.
         imputation_seed: of these draws; equal seeds give equal ones.
         algorithm: what will be sampled with, where ``engine`` runs several processes.
@@ -148,6 +172,7 @@ def regression(
         exposure=exposure,
         trials=trials,
         integrate=integrate,
+        nodes=nodes,
         imputations=imputations,
         imputation_seed=imputation_seed,
     )
@@ -161,7 +186,7 @@ def regression(
         read[index] = read_table(
             tables[index], f"site {name!r}", site=name, harmonise=changes.get(name)
         )
-        return contribution(question, read[index], name)
+        return contribution(question, read[index], name, key=AT_ONE_OWNER)
 
     if engine is not None and algorithm is None:
         raise InputError("algorithm is missing: with an engine it decides who reads which site.")
@@ -187,6 +212,7 @@ def question_of(
     missing: str = "refuse",
     levels: Mapping[str, Sequence[Any]] | None = None,
     integrate: bool = False,
+    nodes: int | None = None,
     imputations: int = IMPUTATIONS,
     imputation_seed: int = 0,
     **extra: str | None,
@@ -206,26 +232,30 @@ def question_of(
         raise InputError(f"formula {formula!r}: family {family!r} {what}.")
     given = {name: text for name, text in extra.items() if text is not None}
     for name, families in NEEDS.items():
-        if name in given and family not in families:
+        if name in given and of.base not in families:
             raise InputError(f"{name} is for family {' or '.join(families)}, not {family!r}.")
-    if family == "binomial" and "trials" not in given:
-        raise InputError("trials is missing: family 'binomial' needs the column of trials.")
+    if of.base == "binomial" and "trials" not in given:
+        raise InputError(f"trials is missing: family {family!r} needs the column of trials.")
     if of.response in ("ordered", "levels") and parsed.response[0].column is None:
         raise InputError(f"formula {formula!r}: the response of {family!r} is a column.")
     if family == "cox" and "weights" in given:
         raise InputError("weights: family 'cox' takes none.")
     factors = {name: expression(text) for name, text in given.items()}
     integrate = arguments.flag("integrate", integrate)
+    if nodes is not None:
+        arguments.whole("nodes", nodes, 2, MOST_NODES)
     if integrate and not any(group.by == SITE for group in parsed.groups):
         raise InputError(f"integrate: the formula needs (1 | {SITE}), perhaps with slopes.")
     drawn = (imputations, imputation_seed)
     known = levels_given(levels)
-    asked = Question(parsed, of, missing, known, factors, integrate, *drawn)
+    asked = Question(parsed, of, missing, known, factors, integrate, *drawn, nodes=nodes)
     for name in known:
         if name not in asked.columns:
             raise InputError(
                 f"levels: {name!r} is no column of the formula: {unknown(name, asked.columns)}."
             )
+    if len({(one.by, one.kind) for one in parsed.groups}) > len({one.by for one in parsed.groups}):
+        raise InputError(f"formula {formula!r}: the groups of a column are of one kind.")
     staying = {group.by: f"(... | {group.by})" for group in parsed.groups if asked.stays(group)}
     if staying and (of.of_site or of.response == "levels"):
         hint = "; weibull and piecewise_exponential do" if of.response == "time" else ""
@@ -239,6 +269,8 @@ def question_of(
             f"given rows of one imputation. Write (1 | {SITE}) without integrate=True, or give "
             "missing='complete'."
         )
+    if nodes is not None and not staying:
+        raise InputError("nodes: no level is integrated out, so that there is no rule.")
     most = [group for group in parsed.groups if asked.stays(group)]
     if sum(len(group.inside) for group in most) > MOST_INTEGRATED:
         raise InputError(
@@ -248,7 +280,8 @@ def question_of(
     if len(staying) > 1:
         raise InputError(
             f"formula: {' and '.join(staying.values())} are both integrated out at the sites: one "
-            f"kind of groups can be. Leave integrate=True out, and (1 | {SITE}) is a parameter."
+            "kind of groups can be. Write shared(...) for the kind with fewer groups, which are "
+            "then parameters: the server sees their labels and effects."
         )
     outcome = {one.column for one in parsed.response} - {None}
     for column in parsed.columns:
@@ -260,9 +293,11 @@ def question_of(
     return asked
 
 
-def contribution(question: Question, table: Table, site: str, least: int = 1) -> SiteFacts:
+def contribution(
+    question: Question, table: Table, site: str, least: int = 1, key: bytes | None = None
+) -> SiteFacts:
     """Return what all processes learn of a site's table; see `Question.facts`."""
-    of_table = question.facts(table, site, least)
+    of_table = question.facts(table, site, least, key)
     kept = question.kept(table, site)
     arrays = dict.fromkeys(question.columns, ((), "<f8"))
     numbers = {*question.numbers, SITE}
@@ -384,13 +419,13 @@ def assembled(
     if prior is not None and not isinstance(prior, Mapping):
         raise InputError(f"prior is {prior!r}: give a dict, such as {{'age': 'normal(0, 1)'}}.")
     density = Density(agreed, dict(prior or {}))
-    model = density.model
     if len(agreed.staying) > MOST_INTEGRATED:
         raise InputError(
             f"formula: ({agreed.blocks[agreed.staying[1]].factor} | {agreed.grouping}) has a slope "
             f"of each level: {MOST_INTEGRATED} levels and slopes can be integrated out at a site."
         )
     density.priors, density.correlation_prior  # noqa: B018 - refuse what they cannot read
+    model = density.model
 
     def completed(imputation: int | None) -> Sites:
         made = {

@@ -24,8 +24,9 @@ import numpy as np
 
 from consortia.core.arguments import unknown
 from consortia.core.model import Model
+from consortia.diagnostics.formula_units import Recipe
 from consortia.errors import InputError
-from consortia.models._integrated import log_integrals
+from consortia.models._integrated import integration, log_integrals
 from consortia.models._shared import Array, PyTree
 from consortia.models.regression.correlations import LKJ, cholesky, read_lkj
 from consortia.models.regression.families import Family
@@ -218,7 +219,60 @@ class Density:
         return shift, natural[..., varying]
 
     def natural(self, params: PyTree) -> dict[str, Array]:
-        """Return the parameters in the units of the columns, of one draw."""
+        """Return the parameters in the units of the columns, of one draw, at zero of the columns.
+
+        So are the intercept, levels of groups, their standard deviations and correlations: where
+        all numbers are 0, as lme4 has them.
+        """
+        found, spec, T = self.at_mean(params), self.specification, self._to_zero
+        if (np.eye(len(T)) == T).all():
+            return found
+        scale = self.group_scale(params, range(len(T)))
+        turned = jnp.asarray(T, scale.dtype) @ scale
+        covariance = turned @ turned.T
+        found["sd"] = jnp.sqrt(jnp.diagonal(covariance))
+        if spec.bundles:
+            R = covariance / jnp.outer(found["sd"], found["sd"])
+            own = [R[one.start : one.stop, one.start : one.stop] for one in spec.bundles]
+            found[CORRELATION] = jnp.concatenate([a[np.tril_indices(len(a), -1)] for a in own])
+        if "effects" in found:
+            parts = [found["effects"][..., self.block_of == place] for place in range(len(T))]
+            moved = list(parts)
+            for level, slope in zip(*np.nonzero(T - np.eye(len(T))), strict=True):
+                if parts[level].shape[-1]:
+                    moved[level] = moved[level] + T[level, slope].item() * parts[slope]
+            found["effects"] = jnp.concatenate(moved, axis=-1)
+        return found
+
+    @cached_property
+    def _to_zero(self) -> np.ndarray:
+        """T, which takes levels and slopes at the means of the columns to those at zero."""
+        spec = self.specification
+        T = np.eye(len(spec.blocks))
+        for level, one in enumerate(spec.blocks):
+            for slope, other in enumerate(spec.blocks):
+                number = other.factor and other.level is None and not other.smooth
+                if not one.factor and not one.smooth and number and one.by == other.by:
+                    T[level, slope] = -spec.units[other.factor].mean
+        return T
+
+    @property
+    def recipe(self) -> Recipe:
+        """What a record says of `natural`, so that draws alone can be turned."""
+        return Recipe(
+            {one.name: one.lower for one in self.family.auxiliaries},
+            "" if self.cuts is None else self.cuts[0],
+            [[one.start, one.stop] for one in self.specification.bundles],
+            self._to_zero.tolist(),
+            self.block_of.tolist(),
+            self.labels,
+        )
+
+    def at_mean(self, params: PyTree) -> dict[str, Array]:
+        """Return the same with levels of groups, and their spread, at the means of the columns.
+
+        Their priors are of these; the intercept is at zero.
+        """
         spec, found = self.specification, {}
         shift: Array | float = 0.0
         if "coefficients" in params:
@@ -382,14 +436,17 @@ class Density:
             values = values * jnp.asarray(batch["weight"]).astype(values.dtype)
         return values
 
-    def site_log_likelihood(self, params: PyTree, rows: PyTree, mask: Array) -> Array:
-        """Return the log-likelihood of all rows of a site, a scalar."""
+    def site_log_likelihood(
+        self, params: PyTree, rows: PyTree, mask: Array, nodes: int | tuple[int, ...] | None = None
+    ) -> Array:
+        """Return the log-likelihood of all rows of a site, a scalar; see `log_integrals`."""
         if self.family.of_site is not None:
             return self.family.of_site(self.predictor(params, rows), rows, mask)
         dtype = params["log_sd"].dtype
         groups = rows["y"].shape[0] if "group" in rows else 1
         given = partial(self.given_levels, rows=rows, mask=mask)
-        return jnp.sum(log_integrals(given, params, groups, len(self.specification.staying), dtype))
+        size = len(self.specification.staying)
+        return jnp.sum(log_integrals(given, params, groups, size, dtype, nodes), axis=-1)
 
     def given_levels(self, params: PyTree, rows: PyTree, mask: Array) -> Callable[[Array], Array]:
         """Return the log-likelihoods of a site's groups, (groups,), as a function of z (groups, K).
@@ -448,13 +505,20 @@ class Density:
     def model(self) -> Model:
         """The model, for `consortia.sample`."""
         if self.by_site:
+            nodes, size = self.specification.question.nodes, len(self.specification.staying)
+            rule = integration(self.site_log_likelihood, size, nodes) if size else None
             return Model(
                 self.log_prior,
                 None,
                 self.start,
                 natural=self.natural,
-                site_log_likelihood=self.site_log_likelihood,
+                site_log_likelihood=(
+                    self.site_log_likelihood
+                    if rule is None or nodes is None
+                    else rule.with_nodes(nodes)
+                ),
                 group_sd=self.group_sd if self.specification.grouping == SITE else None,
+                integration=rule,
             )
         predict = None if self.family.predict is None else self.predict
         return Model(

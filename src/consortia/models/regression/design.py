@@ -10,7 +10,7 @@ from consortia.data.columns import Column, Table, as_levels, rows_of
 from consortia.errors import InputError
 from consortia.models.regression import smooth
 from consortia.models.regression.formula import SITE
-from consortia.models.regression.question import RESPONSE, TIME
+from consortia.models.regression.question import RESPONSE, TIME, shared_levels
 from consortia.models.regression.specification import GAP, Block, Specification
 
 TIES = ("last", "tie_share")
@@ -134,6 +134,10 @@ def factor_values(agreed: Specification, table: Table, where: str) -> dict[str, 
             if factor.kind == "scale":
                 values = values / (sd * np.sqrt(rows / max(rows - 1, 1)))
         found[text] = values
+    for group in agreed.question.parsed.groups:
+        if group.is_shared:
+            name = shared_levels(group.by)
+            found[name] = _codes(agreed, name, table[group.by], where)
     marks = {f"{GAP}({name})": table[name].missing.astype(float) for name in agreed.fills}
     return found | marks
 
@@ -163,6 +167,10 @@ def _of_block(
         return smooth.curved(u, agreed.question.parsed.factors[block.factor].knots)
     if not block.columns:
         return np.zeros((rows, 0))
+    if block.shared:
+        names = np.arange(len(block.columns))
+        of_rows = values[shared_levels(block.by)].astype(int)
+        return _slope(agreed, block, values, rows)[:, None] * (of_rows[:, None] == names)
     here = np.array([one == site for one in agreed.sites])
     return _slope(agreed, block, values, rows)[:, None] * here[None, :]
 

@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.scipy.special import gammaln
+from jax.scipy.special import gammaln, log_ndtr
 
 from consortia.errors import InputError
 from consortia.models._shared import Array, PyTree, two_classes
@@ -64,6 +64,11 @@ class Family(NamedTuple):
     logarithmic: bool = False
     of_site: Callable[[Array, PyTree, Array], Array] | None = None
 
+    @property
+    def base(self) -> str:
+        """The name without a link."""
+        return self.name.partition("(")[0]
+
 
 def _y(batch: PyTree, like: Array) -> Array:
     return jnp.asarray(batch["y"]).astype(like.dtype)
@@ -89,6 +94,12 @@ def _gamma(eta: Array, batch: PyTree, own: Own) -> Array:
     return k * (jnp.log(k) - eta) - gammaln(k) + (k - 1) * jnp.log(y) - k * y * jnp.exp(-eta)
 
 
+def _lognormal(eta: Array, batch: PyTree, own: Own) -> Array:
+    log_y = jnp.log(_y(batch, eta))
+    z = (log_y - eta) / own["sigma"]
+    return -0.5 * z**2 - jnp.log(own["sigma"]) - 0.5 * math.log(2 * math.pi) - log_y
+
+
 def _beta(eta: Array, batch: PyTree, own: Own) -> Array:
     phi, y = own["phi"], _y(batch, eta)
     a, b = phi * jax.nn.sigmoid(eta), phi * jax.nn.sigmoid(-eta)
@@ -109,6 +120,69 @@ def _binomial(eta: Array, batch: PyTree, own: Own) -> Array:
     return ways + y * eta - n * jax.nn.softplus(eta)
 
 
+class Link(NamedTuple):
+    """A link of a probability p that is not the logit.
+
+    Attributes:
+        text: its name in words.
+        log_p: log p, of η.
+        log_rest: log(1 − p), of η.
+        effect: what exp(coefficient) is; None where a coefficient is a difference.
+    """
+
+    text: str
+    log_p: Callable[[Array], Array]
+    log_rest: Callable[[Array], Array]
+    effect: str | None
+
+
+def _log_of_minimum(eta: Array) -> Array:
+    """Return log(1 − exp(−e^η)); far down it is η − e^η/2."""
+    low = eta < LOW
+    inside = jnp.where(low, LOW, eta)
+    return jnp.where(low, eta - jnp.exp(eta) / 2, jnp.log(-jnp.expm1(-jnp.exp(inside))))
+
+
+LOW = -10.0
+"""η below which the complementary log-log link is expanded."""
+
+LINKS = {
+    "probit": Link("probit", log_ndtr, lambda eta: log_ndtr(-eta), None),
+    "cloglog": Link(
+        "complementary log-log", _log_of_minimum, lambda eta: -jnp.exp(eta), "hazard ratio"
+    ),
+}
+
+
+def _linked(base: str, name: str) -> Family:
+    """Return the family bernoulli or binomial with another link, ``"bernoulli(probit)"``."""
+    link = LINKS[name]
+
+    def log_likelihood(eta: Array, batch: PyTree, own: Own) -> Array:
+        y = _y(batch, eta)
+        if base == "bernoulli":
+            return jnp.where(y > 0, link.log_p(eta), link.log_rest(eta))
+        n = jnp.asarray(batch["trials"]).astype(eta.dtype)
+        ways = gammaln(n + 1) - gammaln(y + 1) - gammaln(n - y + 1)
+        seen = jnp.where(y > 0, y * link.log_p(eta), 0.0)
+        return ways + seen + jnp.where(n > y, (n - y) * link.log_rest(eta), 0.0)
+
+    def predict(eta: Array, batch: PyTree, own: Own) -> Array:
+        p = jnp.exp(link.log_p(eta))
+        if base == "bernoulli":
+            return jnp.stack([jnp.exp(link.log_rest(eta)), p], axis=-1)
+        return p * jnp.asarray(batch["trials"]).astype(eta.dtype)
+
+    def draw(rng: Any, eta: np.ndarray, batch: PyTree, own: Mapping[str, Any]) -> np.ndarray:
+        p = np.clip(np.exp(np.asarray(link.log_p(jnp.asarray(eta)), float)), 0, 1)
+        return rng.binomial(1 if base == "bernoulli" else np.asarray(batch["trials"], np.int64), p)
+
+    kind: Response = "two" if base == "bernoulli" else "count"
+    return Family(
+        f"{base}({name})", link.text, kind, log_likelihood, predict, draw, effect=link.effect
+    )
+
+
 def _poisson(eta: Array, batch: PyTree, own: Own) -> Array:
     y = _y(batch, eta)
     return y * eta - jnp.exp(eta) - gammaln(y + 1)
@@ -119,6 +193,37 @@ def _negative_binomial(eta: Array, batch: PyTree, own: Own) -> Array:
     apart = eta - jnp.log(phi)  # log(mean / φ)
     ways = gammaln(y + phi) - gammaln(phi) - gammaln(y + 1)
     return ways - phi * jax.nn.softplus(apart) - y * jax.nn.softplus(-apart)
+
+
+def _with_zeros(
+    counts: Callable[[Array, PyTree, Own], Array], log_zero: Callable[[Array, Own], Array]
+) -> Callable[[Array, PyTree, Own], Array]:
+    r"""Return the log-likelihood of counts that are zero besides, with the odds ω.
+
+    .. math:: \log\frac{\omega [y = 0] + p(y)}{1 + \omega}
+
+    Args:
+        counts: log p(y).
+        log_zero: log p(0).
+    """
+
+    def log_likelihood(eta: Array, batch: PyTree, own: Own) -> Array:
+        odds = own["zero_odds"]
+        zero = jnp.logaddexp(jnp.log(odds), log_zero(eta, own))
+        return jnp.where(_y(batch, eta) > 0, counts(eta, batch, own), zero) - jnp.log1p(odds)
+
+    return log_likelihood
+
+
+_zero_inflated_poisson = _with_zeros(_poisson, lambda eta, own: -jnp.exp(eta))
+_zero_inflated_negative_binomial = _with_zeros(
+    _negative_binomial,
+    lambda eta, own: -own["phi"] * jax.nn.softplus(eta - jnp.log(own["phi"])),
+)
+
+
+def _mean_with_zeros(eta: Array, batch: PyTree, own: Own) -> Array:
+    return jnp.exp(eta) / (1 + own["zero_odds"])
 
 
 # --- classes -------------------------------------------------------------------------------------
@@ -216,6 +321,22 @@ def _draw_ordinal(rng: Any, eta: np.ndarray, batch: PyTree, own: Mapping[str, An
     return np.sum(latent[:, None] > own["thresholds"][None, :], axis=1)
 
 
+def _draw_zeros(rng: Any, counts: np.ndarray, own: Mapping[str, Any]) -> np.ndarray:
+    share = own["zero_odds"] / (1 + own["zero_odds"])
+    return np.where(rng.random(counts.shape) < share, 0, counts)
+
+
+def _draw_poisson(rng: Any, eta: np.ndarray, batch: PyTree, own: Mapping[str, Any]) -> np.ndarray:
+    return rng.poisson(_exp(eta))
+
+
+def _draw_negative_binomial(
+    rng: Any, eta: np.ndarray, batch: PyTree, own: Mapping[str, Any]
+) -> np.ndarray:
+    mean = rng.gamma(own["phi"], _exp(eta) / own["phi"])
+    return rng.poisson(np.minimum(mean, 1e15))
+
+
 def _draw_levels(rng: Any, eta: np.ndarray, batch: PyTree, own: Mapping[str, Any]) -> np.ndarray:
     scores = np.concatenate([np.zeros_like(eta[:, :1]), eta], axis=1)
     return np.argmax(scores + rng.gumbel(size=scores.shape), axis=1)
@@ -244,6 +365,8 @@ def _draw_piecewise(rng: Any, eta: np.ndarray, batch: PyTree, own: Mapping[str, 
 
 
 SIGMA = Auxiliary("sigma", 0.0, "exponential(1 / {sd})")
+PHI = Auxiliary("phi", 0.0, "inverse_gamma(0.4, 0.3)")
+ZERO_ODDS = Auxiliary("zero_odds", 0.0, "half_cauchy(1)")
 RATE = "rate ratio"
 
 FAMILIES: dict[str, Family] = {
@@ -289,13 +412,14 @@ FAMILIES: dict[str, Family] = {
             ),
             effect="odds ratio",
         ),
+        *(_linked(base, link) for base in ("bernoulli", "binomial") for link in LINKS),
         Family(
             "poisson",
             "log",
             "count",
             _poisson,
             lambda eta, batch, own: jnp.exp(eta),
-            lambda rng, eta, batch, own: rng.poisson(_exp(eta)),
+            _draw_poisson,
             effect=RATE,
             logarithmic=True,
         ),
@@ -305,10 +429,8 @@ FAMILIES: dict[str, Family] = {
             "count",
             _negative_binomial,
             lambda eta, batch, own: jnp.exp(eta),
-            lambda rng, eta, batch, own: rng.poisson(
-                np.minimum(rng.gamma(own["phi"], _exp(eta) / own["phi"]), 1e15)
-            ),
-            (Auxiliary("phi", 0.0, "inverse_gamma(0.4, 0.3)"),),
+            _draw_negative_binomial,
+            (PHI,),
             effect=RATE,
             logarithmic=True,
         ),
@@ -321,6 +443,41 @@ FAMILIES: dict[str, Family] = {
             lambda rng, eta, batch, own: rng.gamma(own["shape"], _exp(eta) / own["shape"]),
             (Auxiliary("shape", 0.0, "gamma(2, 0.1)"),),
             "ratio of means",
+            True,
+        ),
+        Family(
+            "lognormal",
+            "log of the median",
+            "positive",
+            _lognormal,
+            lambda eta, batch, own: jnp.exp(eta + own["sigma"] ** 2 / 2),
+            lambda rng, eta, batch, own: _exp(rng.normal(eta, own["sigma"])),
+            (Auxiliary("sigma", 0.0, "exponential(1)"),),
+            "ratio of medians",
+            True,
+        ),
+        Family(
+            "zero_inflated_poisson",
+            "log of the mean without the further zeros",
+            "count",
+            _zero_inflated_poisson,
+            _mean_with_zeros,
+            lambda rng, eta, batch, own: _draw_zeros(rng, _draw_poisson(rng, eta, batch, own), own),
+            (ZERO_ODDS,),
+            RATE,
+            True,
+        ),
+        Family(
+            "zero_inflated_negative_binomial",
+            "log of the mean without the further zeros",
+            "count",
+            _zero_inflated_negative_binomial,
+            _mean_with_zeros,
+            lambda rng, eta, batch, own: _draw_zeros(
+                rng, _draw_negative_binomial(rng, eta, batch, own), own
+            ),
+            (PHI, ZERO_ODDS),
+            RATE,
             True,
         ),
         Family(

@@ -18,9 +18,11 @@ from consortia.core.arguments import unknown
 from consortia.data.columns import Table, as_levels, column_of, level
 from consortia.data.mending import key, mend, text
 from consortia.errors import InputError
+from consortia.models.regression.r_words import check_words
 from consortia.models.regression.tokens import Code, coded
 
 Kind = Literal["plain", "centre", "scale", "levels", "smooth"]
+GroupKind = Literal["plain", "own", "shared"]
 
 SITE = "site"
 """The name of the site, a column that every table has."""
@@ -46,18 +48,14 @@ OPERATORS: dict[type, Any] = {
 WHOLE: dict[str, Kind] = {"center": "centre", "scale": "scale", "C": "levels", "s": "smooth"}
 """Functions that need to know all data; they stand outermost in a factor."""
 
-ELSEWHERE = {
-    "factor": "C(column)",
-    **dict.fromkeys(("bs", "ns", "rcs", "cr", "te"), "s(column)"),
-    "poly": "column + I(column ** 2)",
-}
-"""What other packages have, and what is written for it here."""
-
 LEAST_KNOTS, MOST_KNOTS = 4, 40
 KNOTS = 10
 
 MARK = "\x00"
-GROUP = re.compile(r"\(([^()|]*)(\|\|?)([^()|]*)\)")
+GROUP = re.compile(r"\(([^()|]*)(\|\|?)((?:\s*shared\s*\([^()|]*\))?[^()|]*)\)")
+KIND = re.compile(
+    r"(?P<site>\w+)\s*(?P<mark>[:/])\s*(?P<own>\w+)|shared\s*\(\s*(?P<shared>\w+)\s*\)"
+)
 
 
 class Group(NamedTuple):
@@ -67,11 +65,25 @@ class Group(NamedTuple):
         by: the column of the groups, or the site's own name.
         inside: texts of the factors that are multiplied, "" for the intercept.
         correlated: whether levels and slopes are; not where two bars are written.
+        kind: "own" where the same label at two sites is of two groups, as ``site:ward`` says;
+            "shared" where it is of one, as ``shared(surgeon)`` does; "plain" where neither is said.
     """
 
     by: str
     inside: tuple[str, ...]
     correlated: bool
+    kind: GroupKind = "plain"
+
+    @property
+    def is_shared(self) -> bool:
+        """True if its groups are one set over all sites."""
+        return self.kind == "shared"
+
+    @property
+    def text(self) -> str:
+        """The term of its levels as it is written."""
+        by = {"own": f"{SITE}:{self.by}", "shared": f"shared({self.by})"}.get(self.kind, self.by)
+        return f"(1 | {by})"
 
 
 class Factor(NamedTuple):
@@ -180,6 +192,7 @@ def parse(text: Any) -> Parsed:
     """
     if not isinstance(text, str) or coded(text).text.count("~") != 1:
         raise InputError(f"formula is {text!r}: give 'response ~ terms', one ~ in it.")
+    check_words(text)
     code = coded(text)
     rest, groups = _without_groups(code)
     left, right = _terms(code.part(rest))
@@ -228,7 +241,7 @@ def _factor(code: Code) -> Factor | _Offset:
     """
     text = code.shown
     try:
-        tree = ast.parse(code.text.strip(), mode="eval").body
+        tree = ast.parse(code.text.strip().replace("^", "**"), mode="eval").body
     except SyntaxError:
         tree = ast.Name(text.strip())  # a name with spaces, beside the formula
     for node in ast.walk(tree):
@@ -302,9 +315,12 @@ def _without_groups(code: Code) -> tuple[str, list[Group]]:
     def taken(match: re.Match[str]) -> str:
         terms, bar, group = (part.strip() for part in match.groups())
         written = code.part(match[0]).shown
-        if group not in code.columns:
+        kinds = _kinds(code, group)
+        if not kinds:
             raise InputError(
-                f"formula: {written}: give one column after the bar, or {SITE} for the site itself."
+                f"formula: {written}: give one column after the bar, {SITE} for the site itself, "
+                f"{SITE}:column or {SITE}/column for groups inside it, or shared(column) for "
+                "groups that are at several sites."
             )
         parts = [part.strip() for part in terms.split("+")]
         inside = ["" if part == "1" else part for part in parts if part != "0"]
@@ -312,7 +328,8 @@ def _without_groups(code: Code) -> tuple[str, list[Group]]:
             inside.insert(0, "")
         if not inside:
             raise InputError(f"formula: {written} has nothing that differs between groups.")
-        groups.append(Group(code.columns[group], tuple(dict.fromkeys(inside)), bar == "|"))
+        for by, kind in kinds:
+            groups.append(Group(by, tuple(dict.fromkeys(inside)), bar == "|", kind))
         return MARK
 
     rest = GROUP.sub(taken, code.text)
@@ -324,6 +341,24 @@ def _without_groups(code: Code) -> tuple[str, list[Group]]:
     if MARK in rest:
         raise InputError(f"formula {code.shown!r}: add group terms with a plus.")
     return rest, groups
+
+
+def _kinds(code: Code, group: str) -> list[tuple[str, GroupKind]]:
+    """Return column and kind of the groups that stand after a bar; none where they cannot be."""
+    if group in code.columns:
+        return [(code.columns[group], "plain")]
+    match = KIND.fullmatch(group)
+    if match is None:
+        return []
+    if match["shared"]:
+        name = code.columns.get(match["shared"], SITE)
+        return [] if name == SITE else [(name, "shared")]
+    outer, inner = (code.columns.get(match[one], "") for one in ("site", "own"))
+    if match["mark"] == ":" and inner == SITE:  # as lme4 prints it, ward:site
+        outer, inner = inner, outer
+    if outer != SITE or inner in ("", SITE):
+        return []
+    return [(inner, "own")] if match["mark"] == ":" else [(SITE, "plain"), (inner, "own")]
 
 
 def _plain(factor: Factor | _Offset) -> Factor:
@@ -355,10 +390,9 @@ def _columns(tree: ast.expr, text: str) -> tuple[str, ...]:
                 raise InputError(f"formula: {text}: {node.func.id} stands outermost in a factor.")
             if node.func.id not in FUNCTIONS:
                 known = [*FUNCTIONS, *WHOLE, "offset"]
-                here = ELSEWHERE.get(node.func.id)
-                hint = f"write {here} here" if here else unknown(node.func.id, known)
                 raise InputError(
-                    f"formula: {text}: {node.func.id!r} is no function of formulas: {hint}."
+                    f"formula: {text}: {node.func.id!r} is no function of formulas: "
+                    f"{unknown(node.func.id, known)}."
                 )
             for part in node.args:
                 walk(part)

@@ -233,9 +233,9 @@ def scale_of(agreed: Specification, at: Sequence[float] | None) -> str:
     name = agreed.question.parsed.response[0].text
     if at is not None:
         return "the probability of no event before a time"
-    if agreed.question.family.name == "bernoulli":
+    if agreed.question.family.base == "bernoulli":
         return f"the probability of {agreed.event or f'{name} = 1'}"
-    if agreed.question.family.name == "binomial":
+    if agreed.question.family.base == "binomial":
         return f"the probability of one of {name}"
     levels = agreed.question.family.name in ("ordinal", "categorical")
     return f"the probability of a level of {name}" if levels else f"the mean of {name}"
@@ -295,7 +295,7 @@ def site_averages(
     for column in columns:
         known = ~given.table[column].missing
         for contrast, derivative, first, second in _changes(agreed, given.table, column, site):
-            weights = first["trials"] * known if density.family.name == "binomial" else known * 1.0
+            weights = first["trials"] * known if density.family.base == "binomial" else known * 1.0
             count = float(weights.sum())
             # the mean of a binomial row is of all its trials
             share = np.zeros(len(padded))
@@ -310,7 +310,7 @@ def site_averages(
                 for beside in fixed
             ]
             effects = np.stack(parts, axis=1) if times is not None else parts[0]
-            if density.family.name == "bernoulli":
+            if density.family.base == "bernoulli":
                 effects = effects[:, 1:]
             for place, outcome in enumerate(outcomes):
                 values = effects.reshape(len(effects), -1)[:, place]

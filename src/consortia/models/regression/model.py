@@ -177,6 +177,7 @@ class Regression:
             "priors": {name: str(prior) for name, prior in self.priors.items()},
             "notes": list(self.notes),
         }
+        settings["natural"] = self.density.recipe._asdict()
         if spec.event is not None:
             settings["event"] = spec.event
         if self.readings:
@@ -192,7 +193,7 @@ class Regression:
         lines = [
             f"{asked.parsed.text}, family {self.family.name} ({self.family.link}), {rows} rows at "
             f"{len(self.specification.sites)} sites",
-            "priors, of the intercept where all numbers have their mean:",
+            "priors, of intercept and levels of groups where all numbers have their mean:",
         ]
         width = max(map(len, self.priors), default=0)
         lines += [f"  {name.ljust(width)}  {prior}" for name, prior in self.priors.items()]
@@ -209,8 +210,9 @@ class Regression:
             tree: result of a run of this model.
 
         Returns:
-            `xarray.Dataset` of (chain, draw, ...): intercept, coefficients, and the parameters of
-            the family on their natural scale.
+            `xarray.Dataset` of (chain, draw, ...): intercept, coefficients, the parameters of the
+            family on their natural scale, standard deviations and correlations of levels and
+            slopes of groups; all at zero of the columns, where lme4 has them.
         """
         self._check_origin(tree)
         return natural(tree, self.model, self.labels)
@@ -274,7 +276,7 @@ class Regression:
         if spec.grouping == SITE:
             kept = spaced(len(params["log_sd"]), MOST_DRAWS)
             params = {name: values[kept] for name, values in params.items()}
-        natural = jax.jit(jax.vmap(self.density.natural))(params)
+        natural = jax.jit(jax.vmap(self.density.at_mean))(params)
         here = [name for i, name in enumerate(spec.sites) if i in self.rows.here]
         staying = {}
         if spec.grouping == SITE:
@@ -305,7 +307,7 @@ class Regression:
         blocks = [(i, one) for i, one in enumerate(spec.blocks) if not one.smooth]
         if not blocks:
             raise InputError(f"sensitivity: the formula has no group term: write (1 | {SITE}).")
-        natural = jax.jit(jax.vmap(density.natural))(self._flat(tree))
+        natural = jax.jit(jax.vmap(density.at_mean))(self._flat(tree))
         lines = []
         for place, block in blocks:
             unit = density.spread / density.slope_sd(block)
@@ -389,7 +391,7 @@ class Regression:
             values = predicted(self.density, params, rows, shift)
             if self.family.name in ("ordinal", "categorical"):
                 dims, coords = [*dims, "class"], {"class": list(spec.levels[RESPONSE])}
-            elif self.family.name == "bernoulli":
+            elif self.family.base == "bernoulli":
                 values = values[..., 1]
         chains = next(iter(posterior_draws(tree).values())).shape[:2]
         return xarray.DataArray(
@@ -591,7 +593,7 @@ class Regression:
                 "predictive_check: values are imputed: look at one, imputation(0).predictive_check("
                 "tree), with the draws given its rows."
             )
-        spec, family = self.specification, self.family.name
+        spec, family = self.specification, self.family.base
         if family not in VARIANCES:
             raise InputError(
                 f"predictive_check: the response of family {family!r} has no mean and variance: "

@@ -95,6 +95,8 @@ def shift_of_groups(
     total = np.zeros((draws, len(by_group), *density.lead))
     for by in dict.fromkeys(one.by for one in spec.blocks if not one.smooth):
         places = [i for i, one in enumerate(spec.blocks) if one.by == by and not one.smooth]
+        if any(spec.blocks[place].shared for place in places):
+            continue  # a parameter of each, in the columns
         if by == SITE and not new_site:
             if spec.grouping == SITE:
                 assert known is not None

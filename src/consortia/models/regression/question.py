@@ -30,6 +30,7 @@ from consortia.data.columns import (
     rows_of,
     without_missing,
 )
+from consortia.data.digest import of_label as label_digest
 from consortia.data.imputation import cumulative_hazard, imputed
 from consortia.data.mending import key, mend, text
 from consortia.data.preparation import Moments
@@ -63,6 +64,7 @@ class Question:
         imputations: how many times missing values are drawn, where they are imputed.
         imputation_seed: of these draws.
         harmonise: what is changed in a site's table as it is read, by site.
+        nodes: of the rule that integrates levels out, along each dimension; None: a run chooses.
     """
 
     parsed: Parsed
@@ -74,6 +76,7 @@ class Question:
     imputations: int = IMPUTATIONS
     imputation_seed: int = 0
     harmonise: Mapping[str, Harmonisation] = field(default_factory=dict)
+    nodes: int | None = None
 
     def __post_init__(self) -> None:
         one_of("missing", self.missing, POLICIES)
@@ -86,8 +89,15 @@ class Question:
         return self.missing == "impute"
 
     def stays(self, group: Group) -> bool:
-        """Return True if the levels of a group term are integrated out at the sites."""
-        return self.integrated or group.by != SITE
+        """Return True if the levels of a group term are integrated out at the sites.
+
+        Groups inside the sites are; the sites themselves where that is asked for and there are no
+        groups inside them, whose integrals would be inside theirs. All others are parameters.
+        """
+        if group.is_shared:
+            return False
+        within = (one.by != SITE and not one.is_shared for one in self.parsed.groups)
+        return group.by != SITE or (self.integrated and not any(within))
 
     @property
     def by_site(self) -> bool:
@@ -322,13 +332,16 @@ class Question:
         rows = rows_of(table)
         return used | {SITE: Column("text", np.full(rows, site or ""), np.zeros(rows, bool))}
 
-    def facts(self, table: Table, site: str, least: int = 1) -> TableFacts:
+    def facts(
+        self, table: Table, site: str, least: int = 1, key: bytes | None = None
+    ) -> TableFacts:
         """Return what all processes learn of a site's table.
 
         Args:
             table: its rows as they were read.
             site: its name.
-            least: levels with fewer rows are left out.
+            least: levels with fewer rows are left out, and numbers of fewer groups.
+            key: of the digests of groups; None: they are not told.
 
         Raises:
             TableError: the table cannot be used, with all that is wrong with it.
@@ -353,6 +366,14 @@ class Question:
                 continue
             with faults.noted():
                 of_numbers(factor.text, factor.values(kept, where))
+        groups: dict[str, tuple[int, tuple[str, ...]]] = {}
+        for group in self.parsed.groups:
+            if group.by == SITE or group.by not in kept:
+                continue
+            if not group.is_shared:
+                groups[group.by] = groups_told(kept[group.by], least, key)
+            elif group.by not in self.levels:
+                levels[shared_levels(group.by)] = frequent_levels(kept[group.by], least)
         for name in (one for one in self.parsed.columns if one in kept):
             column = kept[name]
             if self.missing == "indicator" and column.kind not in ("text", "empty"):
@@ -379,6 +400,7 @@ class Question:
         missing = {name: int(column.missing.sum()) for name, column in used.items()}
         if faults:
             of = {text: factor.column for text, factor in self.parsed.factors.items()}
+            of |= {shared_levels(one.by): one.by for one in self.parsed.groups}
             of[RESPONSE] = first = self.parsed.response[0].column
             if (
                 first is not None and first in kept and kept[first].kind == "text"
@@ -398,6 +420,7 @@ class Question:
             levels,
             {name: column.ordered for name, column in used.items() if column.order},
             self.guesses(kept, site, least),
+            groups,
         )
 
     def _noted_rows(self, used: Table, table: Table, site: str, faults: Faults) -> Table:
@@ -509,6 +532,23 @@ def frequent_levels(column: Column, least: int) -> tuple[str, ...]:
     values, counts = np.unique(as_levels(column)[~column.missing], return_counts=True)
     found = values[counts >= least].tolist()
     return tuple(one for one in column.order if one in found) or in_order(found)
+
+
+def shared_levels(column: str) -> str:
+    """Return the name of the levels of groups that are one set over all sites."""
+    return f"shared({column})"
+
+
+def groups_told(column: Column, least: int, key: bytes | None) -> tuple[int, tuple[str, ...]]:
+    """Return the number of a site's groups, 0 for fewer than allowed, and digests of their labels.
+
+    Nobody without the key can tell which label a digest is of.
+    """
+    found = np.unique(as_levels(column)[~column.missing]).tolist()
+    count = len(found) if len(found) >= least else 0
+    if key is None:
+        return count, ()
+    return count, tuple(sorted(label_digest(one, key) for one in found))
 
 
 def _word(name: str, site: str, word: str, count: int) -> Guess:

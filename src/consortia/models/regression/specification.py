@@ -16,7 +16,7 @@ import numpy as np
 from consortia.core.fingerprints import of_value
 from consortia.data.columns import Guess
 from consortia.models.regression.formula import Group
-from consortia.models.regression.question import RESPONSE, Question
+from consortia.models.regression.question import RESPONSE, Question, shared_levels
 
 GAP = "missing"
 """The level of a factor, and the name of the mark of a number, whose value misses."""
@@ -42,6 +42,7 @@ class Block(NamedTuple):
         smooth: whether it is the curved part of a smooth; else a level or slope of each site.
         level: of a categorical factor, the level whose indicator is multiplied.
         by: of a level or slope, the column of the groups.
+        shared: whether its groups are one set over all sites.
     """
 
     name: str
@@ -50,6 +51,7 @@ class Block(NamedTuple):
     smooth: bool
     level: str | None = None
     by: str = ""
+    shared: bool = False
 
     @property
     def term(self) -> str:
@@ -96,6 +98,7 @@ class Specification:
                 asked.integrated,
                 *(dict(self.units), dict(self.levels), dict(self.fills)),
                 *((asked.imputations, asked.imputation_seed) if self.imputed else ()),
+                *(() if asked.nodes is None else (asked.nodes,)),
             )
         )
 
@@ -180,8 +183,9 @@ class Specification:
                 found.append(Block(f"sd({text})", names, text, True))
         for group in self.question.parsed.groups:
             for text, one in self._inside(group):
-                block = Block("", (), text, False, one, group.by)
-                names = tuple(f"{block.term} | {site}" for site in self.sites)
+                block = Block("", (), text, False, one, group.by, group.is_shared)
+                labels = self.levels[shared_levels(group.by)] if group.is_shared else self.sites
+                names = tuple(f"{block.term} | {label}" for label in labels)
                 if self.question.stays(group):
                     names = ()
                 found.append(block._replace(name=f"sd({block.term} | {group.by})", columns=names))

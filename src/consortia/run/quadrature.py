@@ -1,0 +1,58 @@
+"""The rule of quadrature inside the model of a run of phases, measured where its draws are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from consortia.core.target import Target, in_jax_width
+from consortia.data.sites import Sites
+from consortia.surrogates.quadrature import points_around, report_of
+
+LEAST_DRAWS = 10
+"""Draws by a parameter below which their covariance says too little."""
+
+
+def unmeasured(target: Target) -> dict[str, Any]:
+    """Return what a record says of the model's rule before it is measured; empty without one."""
+    rules = target.model.integration
+    return {} if rules is None else {"quadrature": {"nodes": rules.choices[0]}}
+
+
+def bias_of(claim: str, target: Target) -> str:
+    """Return the line of a plan on the bias, of a method and of the model's own quadrature."""
+    if target.model.integration is None:
+        return claim
+    return f"{claim}; what quadrature inside the model adds is measured, see the verdict"
+
+
+def measured(
+    target: Target, sites: Sites, draws: Float[np.ndarray, "chains draws d"]
+) -> dict[str, Any]:
+    """Return what the record says of the model's rule around the draws; empty where it cannot be.
+
+    It cannot where rows of a site are not in this process, or with few draws.
+    """
+    rules, d = target.model.integration, target.dimension
+    flat = np.asarray(draws, np.float64).reshape(-1, d)
+    if rules is None or sites.elsewhere or len(flat) < LEAST_DRAWS * d:
+        return {}
+    if not np.isfinite(flat).all():
+        return {}
+    points = points_around(flat.mean(axis=0), np.atleast_2d(np.cov(flat.T)))
+
+    @jax.jit
+    def errors(at: Array, rows: Any, mask: Array) -> Array:
+        return jax.lax.map(lambda one: rules.errors(target.unravel(one), rows, mask), at)
+
+    total, longest = np.zeros(()), int(sites.sizes.max())
+    for shard, size in zip(sites.shards, sites.sizes, strict=True):
+        take = np.minimum(np.arange(longest), size - 1)
+        rows = jax.tree.map(lambda leaf, take=take: in_jax_width(np.asarray(leaf)[take]), shard)
+        mask = np.arange(longest) < size
+        total = total + np.asarray(errors(jnp.asarray(points, target.dtype), rows, mask), float)
+    return {"quadrature": report_of(total, rules, rules.choices[:1])}

@@ -1,0 +1,152 @@
+"""Rules of quadrature inside a model: chosen, measured, and said in plan, record and verdict."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import consortia
+from consortia.diagnostics.verdict import Severity
+from consortia.errors import InputError
+from consortia.surrogates.quadrature import effect_of, points_around
+
+TITLE = "Is the quadrature inside the model fine enough?"
+
+
+def visits(sites: int, patients: int, spread: float, seed: int = 5) -> dict[str, Any]:
+    """Return binary visits, seven a patient, of patients that differ by so much."""
+    rng = np.random.default_rng(seed)
+    found = {}
+    for site in range(sites):
+        who = np.repeat(np.arange(patients), 7)
+        x = rng.normal(size=len(who))
+        eta = 0.3 + 0.5 * x + (spread * rng.normal(size=patients))[who]
+        y = rng.binomial(1, 1 / (1 + np.exp(-eta)))
+        found[f"s{site}"] = {"patient": who, "x": x, "y": y}
+    return found
+
+
+def made(tables: dict[str, Any], **more: Any) -> Any:
+    return consortia.regression("y ~ x + (1 | patient)", tables, family="bernoulli", **more)
+
+
+def run(one: Any, **more: Any) -> Any:
+    plans: list[Any] = []
+    method = more.pop("method", consortia.few_rounds())
+    tree = consortia.sample(
+        one.model,
+        one.sites,
+        method,
+        seed=1,
+        progress=False,
+        metadata=one.metadata,
+        on_plan=plans.append,
+        **{"chains": 4, **more},
+    )
+    return tree, plans[0]
+
+
+def verdict(tree: Any) -> Any:
+    (check,) = (one for one in consortia.summary(tree).verdict.checks if one.title == TITLE)
+    return check
+
+
+def log_density(one: Any, tree: Any, nodes: int, count: int) -> tuple[np.ndarray, dict[str, Any]]:
+    """Return the log-likelihood with so many nodes at draws of a run, and these."""
+    draws = {name: np.asarray(tree["posterior"][name], float) for name in one.model.init}
+    chains, kept = next(iter(draws.values())).shape[:2]
+    some = slice(None, None, max(chains * kept // count, 1))
+    flat = {name: a.reshape(-1, *a.shape[2:])[some] for name, a in draws.items()}
+    of_site = one.model.integration.with_nodes(nodes)
+
+    def at(point: Any) -> Any:
+        return sum(of_site(point, rows, np.ones(len(rows["y"]), bool)) for rows in one.sites)
+
+    values = jax.jit(lambda all: jax.lax.map(at, all))(jax.tree.map(jnp.asarray, flat))
+    return np.asarray(values), flat
+
+
+def test_the_effect_of_an_error_is_that_on_a_normal_posterior() -> None:
+    covariance = np.array([[1.0, 0.6], [0.6, 4.0]])
+    points = points_around(np.array([1.0, -1.0]), covariance)
+    # an error a θ₁ moves the mean by Σ a; −b (θ₁ − 1)²/2 adds b to the precision
+    tilted = effect_of(0.05 * points[:, 0])
+    assert tilted.shift == pytest.approx(0.05)
+    assert (tilted.low, tilted.high) == pytest.approx((1, 1))
+    bent = effect_of(-0.5 * 0.02 * (points[:, 0] - 1) ** 2)
+    assert bent.low == pytest.approx(1.02**-0.5, abs=2e-3)
+    assert bent.shift == pytest.approx(0)
+
+
+def test_few_rounds_chooses_nodes_and_the_verdict_says_what_is_left() -> None:
+    few = consortia.few_rounds(effective_size=200)
+    tree, plan = run(made(visits(2, 20, 3.5)), method=few)
+    kept = json.loads(tree.attrs["quadrature"])
+    asked = [message["for"] for message in json.loads(tree.attrs["messages"])]
+    assert asked[:2] == ["local fits", "quadrature"]
+    assert kept["nodes"] > 15
+    assert kept["error"] <= 0.01
+    assert "quadrature inside the model" in dict(plan.lines)["bias"]
+    assert verdict(tree).severity is Severity.GOOD
+    tree.attrs["quadrature"] = {**kept, "shift": 0.2}
+    assert verdict(tree).severity is Severity.WARNING
+    assert "means ≤ 0.2 sd" in verdict(tree).value
+    tree.attrs["quadrature"] = {"nodes": 15}  # nobody has measured it
+    assert verdict(tree).severity is Severity.UNKNOWN
+
+
+def test_other_methods_measure_the_rule_where_the_rows_are() -> None:
+    one = made(visits(2, 20, 1.0))
+    method = consortia.federated_hmc(step_size=0.15, leapfrog_steps=4, mass_matrix="identity")
+    tree, plan = run(one, method=method, rounds=60, chains=2)
+    assert "quadrature inside the model" in dict(plan.lines)["bias"]
+    assert json.loads(tree.attrs["quadrature"])["nodes"] == 15
+    assert verdict(tree).severity is not Severity.UNKNOWN
+
+
+def test_nodes_that_no_rule_can_have_are_refused() -> None:
+    tables = visits(2, 20, 1.0)
+    for nodes in (1, 1000, 2.5):
+        with pytest.raises(InputError, match="nodes"):
+            made(tables, nodes=nodes)
+    with pytest.raises(InputError, match="no level is integrated out"):
+        consortia.regression("y ~ x", tables, family="bernoulli", nodes=20)
+
+
+@pytest.mark.slow
+def test_a_spread_of_four_has_the_posterior_of_250_nodes() -> None:
+    """300 patients of seven visits at five sites."""
+    one = made(visits(5, 60, 4.0))
+    tree, _ = run(one, method=consortia.few_rounds(effective_size=2000))
+    nodes = json.loads(tree.attrs["quadrature"])["nodes"]
+    with jax.enable_x64(True):
+        fine, flat = log_density(one, tree, 250, 400)
+        own, _ = log_density(one, tree, nodes, 400)
+        coarse, _ = log_density(one, tree, 15, 400)
+    off = own - fine
+    print(nodes, "nodes: log-density off by", np.abs(off).max(), "15:", np.abs(coarse - fine).max())
+    assert np.abs(off).max() < 0.02
+    share = np.exp(-off) / np.exp(-off).sum()
+    spread = np.exp(flat["log_sd"][:, 0])
+    mean = share @ spread
+    ratio = spread.std() / np.sqrt(share @ (spread - mean) ** 2)
+    print("sd of the spread by that of 250 nodes", ratio)
+    assert abs(ratio - 1) < 0.03
+    # what the verdict says of 15 nodes is what weights say of its draws
+    forced_one = made(visits(5, 60, 4.0), nodes=15)
+    forced, _ = run(forced_one, method=consortia.few_rounds(effective_size=2000))
+    with jax.enable_x64(True):
+        fine, flat = log_density(forced_one, forced, 250, 2000)
+        own, _ = log_density(forced_one, forced, 15, 2000)
+    share = np.exp(fine - own)
+    share /= share.sum()
+    columns = np.concatenate([a.reshape(len(share), -1) for a in flat.values()], axis=1)
+    moved = np.abs(columns.mean(axis=0) - share @ columns) / columns.std(axis=0)
+    kept = json.loads(forced.attrs["quadrature"])
+    print("moved", moved.max(), "said", kept, verdict(forced).value)
+    assert kept["shift"] == pytest.approx(moved.max(), abs=0.02)
