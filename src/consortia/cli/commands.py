@@ -17,6 +17,7 @@ except ValueError as error:
 import typer
 
 from consortia.cli.check import check
+from consortia.cli.describe import describe
 from consortia.cli.exits import EXIT_CODES
 from consortia.cli.export import export
 from consortia.cli.flower import flower
@@ -59,6 +60,7 @@ def options(
 CODES = "Exit codes: " + "; ".join(f"{code}: {text}" for code, text in EXIT_CODES.items()) + "."
 
 app.command(epilog=CODES)(check)
+app.command(epilog=CODES)(describe)
 app.command(epilog=CODES)(run)
 app.command(epilog=CODES)(resume)
 app.command()(watch)

@@ -14,7 +14,7 @@ from consortia.core.version import __version__
 from consortia.diagnostics.summary import COMPARISON
 from consortia.diagnostics.verdict import readings_in
 from consortia.errors import InputError, StoreError
-from consortia.report import accuracy, effects, methods, network, paper, plots
+from consortia.report import accuracy, effects, methods, network, paper, participants, plots
 from consortia.report.canvas import COLOURS, check_extra, write_png
 from consortia.report.chapters import Chapter, Part
 from consortia.report.run_report import RunReport, load_run
@@ -189,12 +189,47 @@ def _predicted_lines(report: RunReport) -> list[str]:
     return list(report.prediction.lines([names[place] for place in range(len(names))]))
 
 
+def _participants(report: RunReport) -> list[Part]:
+    """Return the parts on who was analysed; none of a run that tells nothing of it."""
+    found = participants.participants(report)
+    if found is None:
+        return []
+    told, drawn = found
+    parts = [
+        Part(
+            "participants",
+            "Who was analysed",
+            "Rows that were read, left out and analysed; values that miss; and what the analysed "
+            "rows are like. It is what the sites tell of their own rows, and sums of it.",
+            tables=[
+                participants.flow_table(told),
+                participants.missing_table(told),
+                participants.characteristics_table(told),
+            ],
+            notes=told.notes,
+        )
+    ]
+    if drawn is not None:
+        parts.append(
+            Part(
+                "follow-up",
+                "Follow-up",
+                "From counts of events and of ends of follow-up between agreed times, of all sites "
+                "together and without a model.",
+                participants.curves_plots(drawn),
+                [participants.curves_table(drawn)],
+            )
+        )
+    return parts
+
+
 def _parts(report: RunReport) -> list[Part]:
     _, which = plots.chosen(report)
     dashed = "" if report.reference is None else " The dashed line is the reference's mean."
     found, beside = effects.estimates(report), effects.priors_beside(report)
     differing, margins = effects.by_site(report), effects.margins(report)
     return [
+        *_participants(report),
         Part(
             "effects",
             "The effects",

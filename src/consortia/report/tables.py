@@ -192,6 +192,15 @@ def prior_table(found: Sequence[PriorBeside]) -> Table | None:
     return Table("Priors beside posteriors, on the scale of the link", heads, rows)
 
 
+def fitted_settings(report: RunReport) -> Mapping[str, Any]:
+    """Return what a formula has left in the record of a run; nothing of another model."""
+    settings = report.record.get("settings")
+    if not isinstance(settings, Mapping):
+        return {}
+    found = settings.get("regression", settings)
+    return found if isinstance(found, Mapping) else {}
+
+
 def settings_table(report: RunReport) -> Table | None:
     """Return model, data and study as they were set, defaults included."""
     settings = report.record.get("settings")
@@ -207,7 +216,8 @@ def settings_table(report: RunReport) -> Table | None:
             shown = ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
             rows.append((key, {"None": "none", "True": "yes", "False": "no"}.get(shown, shown)))
 
-    walk("", {key: value for key, value in settings.items() if key != "regression"})
+    apart = ("regression", "participants")
+    walk("", {key: value for key, value in settings.items() if key not in apart})
     for name in ("engine", "seed", "x64", "versions"):
         if name in report.record:
             walk(name, report.record[name])

@@ -15,6 +15,7 @@ from consortia.core.contract import Method
 from consortia.core.faults import Faults
 from consortia.core.fingerprints import of_value
 from consortia.data.columns import Table, TableError, TableFacts, as_levels, rows_of
+from consortia.data.description import SiteDescription, Wanted
 from consortia.data.facts import Gatherer, SiteFacts
 from consortia.data.facts import rows_of as rows_elsewhere
 from consortia.data.sites import Sites, alike, check_finite, read_rows, site_names
@@ -30,6 +31,7 @@ from consortia.models.regression.design import (
 from consortia.models.regression.families import ALIASES, FAMILIES
 from consortia.models.regression.formula import SITE, expression, parse
 from consortia.models.regression.model import Regression
+from consortia.models.regression.participants import described
 from consortia.models.regression.question import (
     IMPUTATIONS,
     Question,
@@ -68,6 +70,7 @@ def regression(
     algorithm: Method | None = None,
     engine: Gatherer | None = None,
     harmonise: Mapping[str, Mapping[str, Any]] | None = None,
+    describe: Mapping[str, Any] | None = None,
 ) -> Regression:
     r"""Return the model of a formula and the rows it needs, from tables that stay at their sites.
 
@@ -126,6 +129,10 @@ def regression(
         engine: where every process reads its own sites only; in this process when None.
         harmonise: by site, what is changed in its table as it is read: ``rename``, ``recode``,
             ``missing_values``, ``scale``, ``encoding``, ``decimal``, as in a study file.
+        describe: what sites tell of their participants beside, for `Regression.table_one` and
+            `Regression.survival_curves`: ``cells`` (5), the fewest rows of a number that is told;
+            ``times`` of follow-up, ``by`` a categorical column, ``event`` a column of codes and
+            ``causes`` their names. When None nothing, unless all rows are in this process.
 
     Returns:
         The model, its rows, and what gives results in the user's terms.
@@ -155,6 +162,7 @@ def regression(
         integrate=integrate,
         imputations=imputations,
         imputation_seed=imputation_seed,
+        describe=describe,
     )
     tables, names = _tables(sites)
     changes: Mapping[str, Any] = {}
@@ -187,6 +195,7 @@ def question_of(
     integrate: bool = False,
     imputations: int = IMPUTATIONS,
     imputation_seed: int = 0,
+    describe: Mapping[str, Any] | None = None,
     **extra: str | None,
 ) -> Question:
     """Return what is asked of every site, checked as far as it can be without data.
@@ -218,7 +227,10 @@ def question_of(
         raise InputError(f"integrate: the formula needs (1 | {SITE}), perhaps with slopes.")
     drawn = (imputations, imputation_seed)
     known = levels_given(levels)
-    asked = Question(parsed, of, missing, known, factors, integrate, *drawn)
+    wanted = None if describe is None else Wanted.read(describe)
+    asked = Question(parsed, of, missing, known, factors, integrate, *drawn, described=wanted)
+    if wanted is not None and wanted.times and of.response != "time":
+        raise InputError(f"describe.times: family {family!r} has no follow-up.")
     for name in known:
         if name not in asked.columns:
             raise InputError(
@@ -258,8 +270,18 @@ def question_of(
     return asked
 
 
-def contribution(question: Question, table: Table, site: str, least: int = 1) -> SiteFacts:
-    """Return what all processes learn of a site's table; see `Question.facts`."""
+def contribution(
+    question: Question, table: Table, site: str, least: int = 1, cells: int = 1
+) -> SiteFacts:
+    """Return what all processes learn of a site's table.
+
+    Args:
+        question: what is asked.
+        table: the rows as they were read.
+        site: its name.
+        least: levels with fewer rows are left out, see `Question.facts`.
+        cells: fewest rows of a number that is told of participants.
+    """
     of_table = question.facts(table, site, least)
     kept = question.kept(table, site)
     arrays = dict.fromkeys(question.columns, ((), "<f8"))
@@ -271,7 +293,10 @@ def contribution(question: Question, table: Table, site: str, least: int = 1) ->
         for name, column in kept.items()
     }
     known = of_value((held, {name: column.missing for name, column in kept.items()}))
-    return SiteFacts(rows_of(kept), arrays, known, table=of_table)
+    told = None
+    if question.described is not None:
+        told = described(question, question.described, table, kept, site, cells)
+    return SiteFacts(rows_of(kept), arrays, known, table=of_table, described=told)
 
 
 class Here:
@@ -420,9 +445,38 @@ def assembled(
     if agreed.grouping not in (None, SITE):
         groups = {names[i]: group_names(agreed, table, names[i]) for i, table in read.items()}
     kept = {names[i]: question.kept(table, names[i]) for i, table in read.items()}
+    told = _descriptions(question, facts, names, read, kept)
     if agreed.imputed and imputation is not None:
         kept = {name: question.imputed(one, name, imputation) for name, one in kept.items()}
-    return Regression(agreed, density, model, sites, notes, groups, kept)
+    return Regression(agreed, density, model, sites, notes, groups, kept, told)
+
+
+def _descriptions(
+    question: Question,
+    facts: Sequence[SiteFacts],
+    names: Sequence[str],
+    read: Mapping[int, Table],
+    kept: Mapping[str, Table],
+) -> dict[str, SiteDescription]:
+    """Return what each site has told of its participants, or what those here would tell."""
+    if question.described is not None:
+        every = {
+            name: one.described
+            for name, one in zip(names, facts, strict=True)
+            if one.described is not None
+        }
+        wanted = question.described
+        for name, one in every.items():
+            counts = one.followup
+            if counts is not None and not counts.fits(len(wanted.times), len(wanted.kinds)):
+                raise InputError(f"site {name!r}: its follow-up is not at the agreed times.")
+        return every
+    if len(read) < len(names):
+        return {}
+    return {
+        names[index]: described(question, Wanted(), table, kept[names[index]], names[index])
+        for index, table in sorted(read.items())
+    }
 
 
 def _located(table: Table | None, site: str, column: str, level: str) -> Place:

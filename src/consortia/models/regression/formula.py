@@ -40,6 +40,8 @@ OPERATORS: dict[type, Any] = {
     ast.GtE: np.greater_equal,
     ast.Lt: np.less,
     ast.LtE: np.less_equal,
+    ast.Eq: np.equal,
+    ast.NotEq: np.not_equal,
     ast.UAdd: np.positive,
     ast.USub: np.negative,
 }

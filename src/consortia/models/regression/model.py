@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import jax
@@ -20,6 +20,7 @@ from consortia.core.parameters import (
     structure_of,
 )
 from consortia.data.columns import Column, Guess, Table, as_levels, column_of, rows_of
+from consortia.data.description import SiteDescription
 from consortia.data.sites import Sites
 from consortia.data.tables import read_table
 from consortia.diagnostics.natural import natural
@@ -27,6 +28,7 @@ from consortia.diagnostics.units import scaling_in
 from consortia.errors import InputError
 from consortia.models.regression.checking import VARIANCES, PredictiveCheck, checked, sums_of
 from consortia.models.regression.correlations import LKJ
+from consortia.models.regression.curves import Curves, curves
 from consortia.models.regression.density import CORRELATION, Density
 from consortia.models.regression.design import (
     new_rows,
@@ -46,6 +48,7 @@ from consortia.models.regression.margins import (
     site_averages,
     summarised,
 )
+from consortia.models.regression.participants import TableOne, table_one
 from consortia.models.regression.prediction import (
     censored,
     levels_given_rows,
@@ -86,6 +89,7 @@ class Regression:
         groups: of each site whose rows are here, the names of the groups inside it whose levels
             stay there.
         tables: of each site whose rows are here, the columns that are used.
+        descriptions: what each site tells of its participants.
 
     Example:
         >>> import consortia, numpy as np
@@ -102,6 +106,7 @@ class Regression:
     notes: tuple[str, ...]
     groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     tables: Mapping[str, Table] = field(default_factory=dict)
+    descriptions: Mapping[str, SiteDescription] = field(default_factory=dict)
 
     @property
     def rows(self) -> Sites:
@@ -179,11 +184,58 @@ class Regression:
         }
         if spec.event is not None:
             settings["event"] = spec.event
+        if self.descriptions:
+            settings["participants"] = self._participants()
         if self.readings:
             settings["readings"] = [str(one) for one in self.readings]
         if doubts := [str(one) for one in self.readings if one.confirm]:
             settings["doubts"] = doubts
         return Metadata(spec.question.parsed.text, axes, scaling, settings)
+
+    def _participants(self) -> dict[str, Any]:
+        """Return what the sites tell of their participants, as plain values."""
+        wanted = self.specification.question.described
+        followed = {} if wanted is None else {"times": wanted.times, "kinds": wanted.kinds}
+        sites = {name: asdict(one) for name, one in self.descriptions.items()}
+        return {"rows": list(self.specification.rows), "sites": sites, **followed}
+
+    def table_one(self) -> TableOne:
+        """Return who was analysed, by site and overall: rows, missing values, characteristics.
+
+        It holds what the sites tell, none of it of fewer rows than ``describe`` says; without it,
+        where all rows are in this process, of fewer than five.
+
+        Raises:
+            InputError: ``describe`` was not given, and rows are in other processes.
+        """
+        if not self.descriptions:
+            raise InputError(
+                "table_one: the rows are in other processes, which tell nothing of participants "
+                "unless they are asked beforehand: give regression(..., describe={'cells': 5})."
+            )
+        return table_one(self.descriptions, self.specification.rows)
+
+    def survival_curves(self) -> Curves:
+        """Return Kaplan-Meier and cumulative incidence of all sites at the agreed times.
+
+        Raises:
+            InputError: no times were agreed on, or all sites have cells that are too small.
+        """
+        wanted = self.specification.question.described
+        if wanted is None or not wanted.times:
+            raise InputError(
+                "survival_curves: give regression(..., describe={'times': [...]}), times on which "
+                "all sites agree beforehand."
+            )
+        told = {name: one.followup for name, one in self.descriptions.items() if one.followup}
+        found = curves(told, wanted.times, wanted.kinds)
+        if found is None:
+            raise InputError(
+                "survival_curves: there is no time before and after which all sites have enough "
+                "events and ends of follow-up to tell their number: give other times, fewer of "
+                "them, or no 'by'."
+            )
+        return found
 
     def __str__(self) -> str:
         """Return formula, family, priors and notes as text."""

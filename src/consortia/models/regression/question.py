@@ -30,6 +30,7 @@ from consortia.data.columns import (
     rows_of,
     without_missing,
 )
+from consortia.data.description import Wanted
 from consortia.data.imputation import cumulative_hazard, imputed
 from consortia.data.mending import key, mend, text
 from consortia.data.preparation import Moments
@@ -63,6 +64,7 @@ class Question:
         imputations: how many times missing values are drawn, where they are imputed.
         imputation_seed: of these draws.
         harmonise: what is changed in a site's table as it is read, by site.
+        described: what is asked of the participants; None: nothing.
     """
 
     parsed: Parsed
@@ -74,6 +76,7 @@ class Question:
     imputations: int = IMPUTATIONS
     imputation_seed: int = 0
     harmonise: Mapping[str, Harmonisation] = field(default_factory=dict)
+    described: Wanted | None = None
 
     def __post_init__(self) -> None:
         one_of("missing", self.missing, POLICIES)
