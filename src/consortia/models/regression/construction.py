@@ -85,7 +85,9 @@ def regression(
     ``(1 | site)`` is a level of each site around a common one, its spread estimated,
     ``(1 + x | site)`` a correlated slope beside it, ``(1 + x || site)`` an independent one;
     ``(1 | ward)`` are levels of groups inside the sites; ``offset(...)`` has the coefficient 1;
-    ``Surv(time, event)`` is a time with event 1 if it was seen, 0 if only its being later is known.
+    ``Surv(time, event)`` is a time with event 1 if it was seen, 0 if only its being later is known;
+    ``Surv(start, stop, event)`` is at risk after start only, so that a covariate may change between
+    rows of one person, or an event may recur; ``strata(arm)`` gives each arm a baseline of cox.
 
     Parameters are sampled in a basis in which numbers are centred and scaled; `Regression.natural`
     and `Regression.estimates` give them back in the units of the columns.
@@ -236,6 +238,17 @@ def question_of(
             raise InputError(
                 f"levels: {name!r} is no column of the formula: {unknown(name, asked.columns)}."
             )
+    if parsed.strata and of.of_site is None:
+        raise InputError(
+            f"formula {formula!r}: strata(...) is for family 'cox', which has a baseline of each."
+        )
+    if parsed.entry is not None and asked.imputes:
+        raise InputError(
+            "missing='impute': the imputation knows no rows that start later than 0: give "
+            "missing='complete'."
+        )
+    if parsed.entry is not None and wanted is not None and wanted.times:
+        raise InputError("describe.times: there are no curves of Surv(start, stop, event).")
     staying = {group.by: f"(... | {group.by})" for group in parsed.groups if asked.stays(group)}
     if staying and (of.of_site or of.response == "levels"):
         hint = "; weibull and piecewise_exponential do" if of.response == "time" else ""

@@ -59,6 +59,11 @@ from consortia.models.regression.prediction import (
 )
 from consortia.models.regression.prediction import responses as drawn_responses
 from consortia.models.regression.priors import Prior, read_prior
+from consortia.models.regression.proportional import (
+    ProportionalHazards,
+    changes,
+    log_time_sums,
+)
 from consortia.models.regression.question import RESPONSE, in_order
 from consortia.models.regression.sensitivity import Sensitivity, lines_of, usual_priors
 from consortia.models.regression.specification import Specification
@@ -616,6 +621,38 @@ class Regression:
         if spec.grouping == SITE:
             found = found.isel(group=0)
         return found if len(spec.staying) > 1 else found.isel(coefficient=0, drop=True)
+
+    def proportional_hazards(self, tree: Any) -> ProportionalHazards:
+        """Return how each log hazard ratio of cox changes with the logarithm of time.
+
+        It is the coefficient of a term with time beside each column, by one step from the
+        posterior mean. Where it is far from 0 the hazard ratio of the table is an average over
+        the times of the events: stratify by that column, or give it a row before and after a time.
+
+        Args:
+            tree: result of a run of this model.
+
+        Raises:
+            InputError: the family is another one, the formula has no coefficient or has levels and
+                smooths beside them, there is no event, or rows are in other processes.
+        """
+        spec = self.specification
+        if self.family.of_site is None or not spec.names or spec.blocks:
+            raise InputError(
+                "proportional_hazards: it is for family 'cox' with coefficients and neither group "
+                "terms nor smooths."
+            )
+        if not isinstance(self.sites, Sites) or self.sites.elsewhere:
+            raise InputError("proportional_hazards: it needs the rows of all sites, as they are.")
+        at = self._flat(tree)["coefficients"].mean(axis=0)
+        sums = np.zeros(())
+        for name in spec.sites:
+            rows = {key: np.asarray(values) for key, values in self.sites.site(name).items()}
+            sums = sums + log_time_sums(rows, rows["x"] @ at + rows.get("offset", 0.0))
+        if not sums[0, 0]:
+            raise InputError("proportional_hazards: no site has an event.")
+        varying = [bool(numbers or levels) for numbers, levels in spec.keys]
+        return changes(spec.names, sums, spec.basis[np.ix_(varying, varying)])
 
     def predictive_check(
         self, tree: Any, *, draws: int = 400, level: float = 0.95, seed: int = 0

@@ -120,7 +120,7 @@ def _time(
 ) -> SiteCounts | None:
     """Add events and follow-up of a site; return its counts between the agreed times."""
     levels, numbers = into
-    time, event = question.response(kept, where)[-2:]
+    time, event = question.response(kept, where)
     kind = event.astype(int)
     beside = _beside(question, wanted, table, where)
     if wanted.event is not None:
@@ -136,12 +136,12 @@ def _time(
     counts = np.bincount(kind, minlength=len(names)).tolist()
     texts = ", ".join(factor.text for factor in question.parsed.response)
     levels[f"Surv({texts})"] = merged(dict(zip(names, counts, strict=True)), cells)
-    if (known_time := mean_and_sd(time, cells)) is not None and len(np.unique(time)) > 2:
-        numbers[question.parsed.response[-2].text] = known_time
+    if (known_time := mean_and_sd(time - question.entries(kept, where), cells)) is not None and len(
+        np.unique(time)
+    ) > 2:
+        numbers[question.parsed.response[0].text] = known_time
     if not wanted.times:
         return None
-    if len(question.parsed.response) > 2:
-        raise InputError("describe.times: rows that start later than 0 have no such curve yet.")
     strata = {ALL: np.arange(len(time))}
     if wanted.by is not None:
         texts_by = as_levels(beside[wanted.by])
