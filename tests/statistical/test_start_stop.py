@@ -81,7 +81,7 @@ def test_cox_with_late_entries_time_varying_treatment_and_strata() -> None:
             matrices.append((jnp.asarray(x, float), jnp.asarray(events), jnp.asarray(risk)))
 
     def pooled() -> None:
-        b = numpyro.sample("b", dist.Normal(0, 2).expand([2]).to_event(1))
+        b = numpyro.sample("b", dist.Normal(0.0, 2.0).expand([2]).to_event(1))
         for place, (x, events, risk) in enumerate(matrices):
             eta = x @ b
             inside = jax.nn.logsumexp(jnp.where(risk, eta[None], -jnp.inf), axis=1)
@@ -133,11 +133,11 @@ def test_recurrent_events_with_a_shared_frailty() -> None:
     centred, seen, lived = (jnp.asarray(one, float) for one in (x - mean, every["seen"], spent))
 
     def pooled() -> None:
-        b = numpyro.sample("b", dist.Normal(0, 2))
-        sd = numpyro.sample("sd", dist.HalfNormal(1))
-        hazard = numpyro.sample("h", dist.Normal(-1, 2).expand([2]).to_event(1))
+        b = numpyro.sample("b", dist.Normal(0.0, 2.0))
+        sd = numpyro.sample("sd", dist.HalfNormal(1.0))
+        hazard = numpyro.sample("h", dist.Normal(-1.0, 2.0).expand([2]).to_event(1))
         with numpyro.plate("people", int(person.max()) + 1):
-            z = numpyro.sample("z", dist.Normal(0, 1))
+            z = numpyro.sample("z", dist.Normal(0.0, 1.0))
         eta = b * centred + sd * z[person]
         numpyro.factor(
             "rows", jnp.sum(seen * (hazard[at] + eta) - jnp.exp(eta) * (lived @ jnp.exp(hazard)))

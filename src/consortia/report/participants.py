@@ -71,7 +71,12 @@ def curves_table(found: Curves) -> Table:
 
 
 def curves_plots(found: Curves) -> list[Plot]:
-    """Return the curves of no event, and of several causes those of their incidence."""
+    """Return the curves of no event, and of several causes those of their incidence.
+
+    A single time is no curve: it is in the table alone.
+    """
+    if all(len(one.times) < 2 for one in found.strata.values()):
+        return []
     shown = [_survival_plot(found)]
     if len(found.kinds) > 1:
         shown.append(_incidence_plot(found))

@@ -187,6 +187,10 @@ class Regression:
             "priors": {name: str(prior) for name, prior in self.priors.items()},
             "notes": list(self.notes),
         }
+        asked = spec.question
+        settings["missing"] = asked.missing
+        settings["levels"] = {name: list(found) for name, found in spec.levels.items()}
+        settings["beside"] = {name: factor.text for name, factor in asked.extra.items()}
         if spec.event is not None:
             settings["event"] = spec.event
         if self.descriptions:
