@@ -22,7 +22,8 @@ MEAN_OFF, SD_OFF = 0.05, 0.05
 def nuts(model: Any, *given: Any, draws: int = 10000) -> dict[str, np.ndarray]:
     kernel = numpyro.infer.NUTS(model)
     found = numpyro.infer.MCMC(kernel, num_warmup=1000, num_samples=draws, progress_bar=False)
-    found.run(jax.random.key(1), *given)
+    with jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard"):
+        found.run(jax.random.key(1), *given)
     return {name: np.asarray(values, float) for name, values in found.get_samples().items()}
 
 

@@ -250,7 +250,8 @@ def _of_site(name: str) -> bool:
 def _what(response: Response) -> str:
     if response.effect is None:
         return response.name
-    return f"the {NOUNS.get(response.effect, 'odds')} of {response.name}"
+    of = f"a higher {response.name}" if response.family == "ordinal" else response.name
+    return f"the {NOUNS.get(response.effect, 'odds')} of {of}"
 
 
 def _stated(found: Estimates, row: int, response: Response) -> str:

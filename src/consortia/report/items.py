@@ -88,7 +88,8 @@ def checklist(found: tuple[Item, ...]) -> Table | None:
     if not found:
         return None
     rows = tuple((f"{one.key} {one.title}", one.state, printable(one.answer)) for one in found)
-    return Table("STROBE 12 to 16 and ROBUST", ("item", "", "in this report"), rows)
+    heads = ("item", "", "in this report")
+    return Table("STROBE 12 to 16 and ROBUST", heads, rows, worded=True)
 
 
 # --- the items -----------------------------------------------------------------------------------

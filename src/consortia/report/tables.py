@@ -58,12 +58,14 @@ class Table:
         columns: headings.
         rows: cells.
         folded: a page shows it when it is opened.
+        worded: its cells are sentences, which begin at the left.
     """
 
     caption: str
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     folded: bool = False
+    worded: bool = False
 
 
 def parameter_table(report: RunReport, columns: Sequence[str], most: int) -> Table:
