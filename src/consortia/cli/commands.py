@@ -30,6 +30,7 @@ from consortia.cli.resume import resume
 from consortia.cli.run import run
 from consortia.cli.sbc import sbc
 from consortia.cli.site import site
+from consortia.cli.size import plan_size
 from consortia.cli.watch import watch
 from consortia.core.version import __version__
 
@@ -66,6 +67,7 @@ app.command(epilog=CODES)(resume)
 app.command()(watch)
 app.command(epilog=CODES)(report)
 app.command(epilog=CODES)(sbc)
+app.command("plan-size", epilog=CODES)(plan_size)
 app.command()(init)
 app.command()(export)
 app.command()(examples)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -305,6 +306,40 @@ class Regression:
         natural = self.natural(tree)
         draws = {str(name): np.asarray(natural[name]) for name in natural.data_vars}
         return estimates_of(draws, self.labels, self.family.effect, level, self.notes)
+
+    def contrasts(self, tree: Any, factor: str, level: float = 0.95) -> Estimates:
+        """Return the effect of each level of a factor against each other one.
+
+        Args:
+            tree: result of a run of this model.
+            factor: as it is written in the formula, such as "arm" or "C(stage)".
+            level: probability inside the central interval.
+
+        Raises:
+            InputError: the factor has no levels, or is in a product, so that one level against
+                another is no single number; then ask `marginal_effects`.
+        """
+        spec = self.specification
+        if factor not in spec.levels or factor == RESPONSE:
+            known = [name for name in spec.levels if name != RESPONSE]
+            raise InputError(f"contrasts: {factor!r}: {unknown(factor, known)}.")
+        inside = [term for term in spec.question.parsed.terms if factor in term]
+        if self.density.lead or inside != [(factor,)]:
+            raise InputError(
+                f"contrasts: {factor} is in a product, or the response has several levels without "
+                "an order: ask marginal_effects(tree, columns=[...])."
+            )
+        every = np.asarray(self.natural(tree)["coefficients"], float)
+        none = np.zeros(every.shape[:2])
+        names = {one: f"{factor}[{one}]" for one in spec.levels[factor]}
+        of = {
+            one: every[..., spec.names.index(name)] if name in spec.names else none
+            for one, name in names.items()
+        }
+        pairs = [(one, other) for other, one in itertools.combinations(of, 2)]
+        draws = {"coefficients": np.stack([of[one] - of[other] for one, other in pairs], axis=-1)}
+        labels = {"coefficients": [[f"{factor}: {one} − {other}" for one, other in pairs]]}
+        return estimates_of(draws, labels, self.family.effect, level)
 
     @property
     def differs_by_site(self) -> bool:
