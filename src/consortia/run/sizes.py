@@ -116,7 +116,7 @@ def plan_size(
 
     Example:
         >>> import consortia
-        >>> found = consortia.plan_size(made, consortia.few_rounds(), times=[1, 2])  # doctest: +SKIP
+        >>> found = consortia.plan_size(made, consortia.few_rounds())  # doctest: +SKIP
         >>> print(found)  # doctest: +SKIP
     """
     count = arguments.whole("simulations", simulations, 2)
