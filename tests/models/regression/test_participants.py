@@ -83,6 +83,22 @@ def test_bounds_hold_the_estimate_from_the_times_themselves():
     assert np.max(high - low) < 0.1
 
 
+def test_few_ends_of_follow_up_are_put_off_and_widen_the_bounds():
+    tables = {name: followed(500, n) for n, name in enumerate(("oslo", "lima"))}
+    for one in tables.values():  # two ends of follow-up before the first time, in each
+        early = np.flatnonzero((one["time"] <= 2) & (one["seen"] == 0))[2:]
+        one["time"][early] += 2
+    told = of_times(tables)
+    site = told.descriptions["oslo"].followup
+    assert 1 not in site.ended
+    assert site.counts["all"][0][0] == 0
+    (curve,) = told.survival_curves().strata.values()
+    assert curve.times[0] == 2.0
+    wanted = kaplan_meier(pooled(tables, "time"), pooled(tables, "status"), curve.times)
+    assert np.all(curve.bounds[:, 0] <= wanted)
+    assert np.all(wanted <= curve.bounds[:, 1])
+
+
 def test_each_level_has_a_curve_of_its_own():
     tables = {name: followed(900, n, whole=True) for n, name in enumerate(("oslo", "lima"))}
     found = of_times(tables, by="arm").survival_curves()

@@ -7,8 +7,9 @@ r"""Kaplan–Meier and cumulative incidence over sites, from counts between agre
 with d events in (t_{j−1}, t_j], of the kind k or of all, and n rows that had neither an event nor
 an end of follow-up by t_{j−1}. They are the estimates from all rows with each time put up to the
 next agreed one. Where an interval has no end of follow-up before its last event, they are also the
-estimates from the times themselves; else `Curves.bounds` has them between two curves, in which
-follow-up ends at the start or at the end of the interval.
+estimates from the times themselves; else `Curve.bounds` has them between two curves, in which
+follow-up ends as early and as late as it can have. A site puts off few ends of follow-up to a later
+agreed time.
 
 Source: Kaplan and Meier (1958); Aalen and Johansen (1978); Greenwood (1926).
 """
@@ -133,25 +134,46 @@ def curves(
     strata = {}
     for name in names:
         cells = np.zeros((len(common), 1 + len(kinds)), int)
+        early = np.zeros(len(common), int)
         for one in there.values():
             own = np.asarray(one.counts.get(name, np.zeros((len(one.ends), 1 + len(kinds)), int)))
             cells += np.add.reduceat(own, [0, *(one.ends.index(end) + 1 for end in common[:-1])])
-        strata[name] = _curve(cells, np.array([*times, np.inf])[np.array(common) - 1])
+            np.add.at(early, np.searchsorted(common, _earliest(one), side="right"), own[:, 0])
+        strata[name] = _curve(cells, early, np.array([*times, np.inf])[np.array(common) - 1])
     return Curves(strata, tuple(kinds), tuple(there), without)
 
 
-def _curve(cells: np.ndarray, times: np.ndarray) -> Curve:
-    """Return the estimates from ends of follow-up and events in each interval."""
+def _earliest(one: SiteCounts) -> list[int]:
+    """Return after how many agreed intervals the ends of follow-up of each told one begin."""
+    begins = dict(zip(one.ended, [0, *one.ended[:-1]], strict=True))
+    found = []
+    for start, end in zip([0, *one.ends[:-1]], one.ends, strict=True):
+        inside = [begin for last, begin in begins.items() if start < last <= end]
+        found.append(min([start, *inside]))
+    return found
+
+
+def _curve(cells: np.ndarray, early: np.ndarray, times: np.ndarray) -> Curve:
+    """Return the estimates of one stratum.
+
+    Args:
+        cells: ends of follow-up and events in each interval, (intervals, 1 + kinds).
+        early: ends of follow-up as early as they may have been.
+        times: at which the intervals end.
+    """
+    before_events = np.concatenate([[0], np.cumsum(cells[:, 1:].sum(axis=1))[:-1]])
+    least_at_risk = cells.sum() - before_events - np.cumsum(early)
     leaving = cells.sum(axis=1)
     at_risk = leaving.sum() - np.concatenate([[0], np.cumsum(leaving)[:-1]])
     shown = (times < np.inf) & (at_risk > 0)
     cells, at_risk, times = cells[shown], at_risk[shown], times[shown]
+    least_at_risk = least_at_risk[shown]
     ended, events = cells[:, 0], cells[:, 1:]
     every = events.sum(axis=1)
     factor = 1 - every / at_risk
     survival = np.cumprod(factor)
     before = np.concatenate([[1.0], survival[:-1]])
-    early = np.cumprod(1 - every / np.maximum(at_risk - ended, np.maximum(every, 1)))
+    lowest = np.cumprod(1 - every / np.maximum(least_at_risk, np.maximum(every, 1)))
     with np.errstate(divide="ignore", invalid="ignore"):
         greenwood = np.cumsum(every / (at_risk * (at_risk - every)))
         spread = np.exp(WIDE * np.sqrt(greenwood) / np.abs(np.log(survival)))
@@ -159,5 +181,5 @@ def _curve(cells: np.ndarray, times: np.ndarray) -> Curve:
     flat = (survival == 1) | (survival == 0)  # no variance is known at either end
     lower, upper = np.where(flat, survival, lower), np.where(flat, survival, upper)
     incidence = np.cumsum(before[:, None] * events / at_risk[:, None], axis=0)
-    bounds = np.stack([early, survival], axis=1)
+    bounds = np.stack([lowest, survival], axis=1)
     return Curve(times, at_risk, events, ended, survival, lower, upper, incidence, bounds)
