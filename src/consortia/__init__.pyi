@@ -32,6 +32,7 @@ from consortia.models.regression.construction import regression
 from consortia.models.regression.model import Regression
 from consortia.run.calibration import sbc
 from consortia.run.sampling import resume, sample
+from consortia.run.sizes import plan_size
 from consortia.run.stopping import stop_when
 from consortia.run.verification import verify
 from consortia.store.accumulators import keep_moments, keep_predictions
@@ -79,6 +80,7 @@ __all__ = [
     "open_run",
     "oracles",
     "partition",
+    "plan_size",
     "preconditioned",
     "predict",
     "read_sites",

@@ -15,6 +15,9 @@ from consortia.engines.flower.transport import InProcess
 from consortia.errors import SiteRefusedError
 from consortia.federation.app import answer, serve, site_of
 from consortia.federation.governance import terms_of, verify
+from consortia.report.participants import participants
+from consortia.report.run_report import load_run
+from consortia.report.tables import fitted_settings
 from consortia.study.build import load_study
 
 STUDY = """[data]
@@ -51,6 +54,26 @@ def test_a_policy_keeps_the_names_of_rare_levels_back(
     facts = site_of(load_study(tmp_path / "study.toml"), node, {})._contribute()
     assert facts.table is not None
     assert facts.table.levels == {"stage": told}
+    assert facts.described is None
+
+
+def test_the_smallest_number_of_participants_is_the_study_s_or_the_policy_s(tmp_path: Path) -> None:
+    (tmp_path / "study.toml").write_text(f"{STUDY}[model.describe]\ncells = 4\n")
+    (tmp_path / "oslo.csv").write_text(ROWS)
+    told = []
+    for limit in ("", "minimum_pattern_rows = 6\n"):
+        (tmp_path / "policy.toml").write_text(
+            f'studies = ["any"]\nmaximum_rounds = 100\nminimum_rows = 1\n{limit}'
+        )
+        node = {"site": "oslo", "data": str(tmp_path / "oslo.csv"), "folder": str(tmp_path)}
+        node["policy"] = str(tmp_path / "policy.toml")
+        told.append(site_of(load_study(tmp_path / "study.toml"), node, {})._contribute().described)
+    assert [one.cells for one in told] == [4, 6]
+    assert [one.levels["stage"].counts for one in told] == [{}, {}]  # I 5, II 5, IV 2
+    assert told[0].levels["died"] == ({"0": 5, "1": 7}, 0)
+    assert told[1].levels["died"] == ({}, 12)
+    made = CliRunner().invoke(command, ["site", "check", "--study", str(tmp_path / "study.toml")])
+    assert "none of fewer rows than 4" in " ".join(made.stderr.split())
 
 
 BY_SITE = """[data]
@@ -91,7 +114,14 @@ deux = "II"
 """
 
 
-def ran(folder: Path, *, integrate: bool, policy: str = POLICY, unlike: bool = False) -> Path:
+def ran(
+    folder: Path,
+    *,
+    integrate: bool,
+    policy: str = POLICY,
+    unlike: bool = False,
+    more: str = "",
+) -> Path:
     """Run a study between three sites, each with policy and ledger; return the run's directory.
 
     Args:
@@ -99,11 +129,12 @@ def ran(folder: Path, *, integrate: bool, policy: str = POLICY, unlike: bool = F
         integrate: whether the sites' levels stay there.
         policy: of each site.
         unlike: lima writes its table in a way of its own, and the study says which.
+        more: at the end of the study file.
     """
     folder.mkdir()
     study, rng = folder / "study.toml", np.random.default_rng(5)
     text = BY_SITE.format(integrate=str(integrate).lower())
-    study.write_text(text + HARMONISE if unlike else text)
+    study.write_text(text + (HARMONISE if unlike else "") + more)
 
     def site(name: str) -> Any:
         own = folder / name
@@ -157,6 +188,27 @@ def test_no_level_of_a_hospital_is_in_its_ledger_or_at_the_server_where_the_poli
     assert not any(f"\n{name} " in text for name in NAMES)
     for name in NAMES:
         assert max(lengths(tmp_path / "kept" / name)) == 2 * 4, name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("limit", "least"), [("", 4), ("minimum_pattern_rows = 9\n", 9)])
+def test_participants_are_told_in_numbers_that_study_and_policy_allow(
+    tmp_path: Path, limit: str, least: int
+) -> None:
+    policy = f"{POLICY}{limit}"
+    more = "[model.describe]\ncells = 4\n"
+    run = ran(tmp_path / "told", integrate=True, policy=policy, more=more)
+    report = load_run(run)
+    told, curves = participants(report) or (None, None)
+    assert told is not None
+    assert curves is None
+    assert told.columns == (*NAMES, "all sites")
+    assert f"1 to {least - 1} rows" in told.notes[1]
+    sites = fitted_settings(report)["participants"]["sites"]
+    assert {one["cells"] for one in sites.values()} == {least}
+    for one in sites.values():
+        for counts, rest in one["levels"].values():
+            assert all(n == 0 or n >= least for n in [*counts.values(), rest])
 
 
 def test_a_harmonised_table_gives_the_draws_of_the_one_that_is_meant(tmp_path: Path) -> None:

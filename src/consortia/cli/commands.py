@@ -17,6 +17,7 @@ except ValueError as error:
 import typer
 
 from consortia.cli.check import check
+from consortia.cli.describe import describe
 from consortia.cli.exits import EXIT_CODES
 from consortia.cli.export import export
 from consortia.cli.flower import flower
@@ -30,6 +31,7 @@ from consortia.cli.resume import resume
 from consortia.cli.run import run
 from consortia.cli.sbc import sbc
 from consortia.cli.site import site
+from consortia.cli.size import plan_size
 from consortia.cli.watch import watch
 from consortia.core.version import __version__
 
@@ -60,11 +62,13 @@ def options(
 CODES = "Exit codes: " + "; ".join(f"{code}: {text}" for code, text in EXIT_CODES.items()) + "."
 
 app.command(epilog=CODES)(check)
+app.command(epilog=CODES)(describe)
 app.command(epilog=CODES)(run)
 app.command(epilog=CODES)(resume)
 app.command()(watch)
 app.command(epilog=CODES)(report)
 app.command(epilog=CODES)(sbc)
+app.command("plan-size", epilog=CODES)(plan_size)
 app.command()(init)
 app.command()(export)
 app.command()(examples)

@@ -21,6 +21,7 @@ from consortia.core.contract import Method
 from consortia.core.printable import is_printable
 from consortia.data import digest
 from consortia.data.columns import TableFacts
+from consortia.data.description import SiteDescription
 from consortia.data.preparation import Moments
 from consortia.data.sites import (
     SITE_ROWS_MAX,
@@ -68,6 +69,7 @@ class SiteFacts:
             where they are to be standardised.
         table: what a formula must know of the rows, where there is one.
         beside: the facts of the same rows for another model, where two are compared.
+        described: who the participants are, where that is asked.
     """
 
     rows: int
@@ -78,6 +80,7 @@ class SiteFacts:
     moments: Mapping[str, Any] = field(default_factory=dict)
     table: TableFacts | None = None
     beside: SiteFacts | None = None
+    described: SiteDescription | None = None
 
     @classmethod
     def of(cls, rows: Rows, **more: Any) -> SiteFacts:
@@ -108,6 +111,7 @@ class SiteFacts:
         if not isinstance(values["digest"], str) or not DIGEST.fullmatch(values["digest"]):
             raise ValueError("the digest is not 64 digits 0-9 and a-f")
         rows, arrays = values["rows"], _arrays(values["arrays"])
+        described = values["described"]
         return cls(
             rows=rows,
             arrays=arrays,
@@ -117,12 +121,14 @@ class SiteFacts:
             moments=_moments(values["moments"], rows, arrays),
             table=None if values["table"] is None else TableFacts.read(values["table"]),
             beside=None if beside is None else cls.read(beside),
+            described=None if described is None else SiteDescription.read(described),
         )
 
     @property
     def numbers(self) -> int:
         """How many numbers and names these facts hold that depend on rows, shapes left out."""
-        own = (self.rows, self.labels, self.moments, self.table and asdict(self.table))
+        told = [one and asdict(one) for one in (self.table, self.described)]
+        own = (self.rows, self.labels, self.moments, told)
         return _count(own) + (0 if self.beside is None else self.beside.numbers)
 
     @property

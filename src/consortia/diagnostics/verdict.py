@@ -160,7 +160,11 @@ class Verdict:
     def explanation(self) -> str:
         """The reasons of the verdict: the findings as serious as it is."""
         if self.severity is Severity.GOOD:
-            return "Everything that was looked at is as it should be."
+            unknown = [one for one in self.checks if one.severity is Severity.UNKNOWN]
+            if not unknown:
+                return "Everything that was looked at is as it should be."
+            left = ", ".join(f"{one.title[:1].lower()}{one.title[1:]}" for one in unknown)
+            return f"What was looked at is as it should be. Not looked at: {left}"
         return " ".join(f"{one.title} {one.value}." for one in self.reasons)
 
     @property

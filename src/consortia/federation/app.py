@@ -354,15 +354,18 @@ def site_of(
         beside = study.path.parent if study.path else Path()
         folder_of_data = beside if origin is None else origin
         file = own.get(number, folder_of_data / study.data.files[number])
-        return study.contribution(file, number, least())
+        return study.contribution(file, number, *least())
 
     def digests(key: bytes) -> list[bytes]:
         return of_each_row(own[number], key)
 
-    def least() -> int:
+    def least() -> tuple[int, int]:
         from consortia.federation.governance.policy import load_policy
 
-        return 1 if simulated else load_policy(_policy(folder, node)).minimum_level_rows
+        if simulated:
+            return 1, 1
+        policy = load_policy(_policy(folder, node))
+        return policy.minimum_level_rows, policy.minimum_pattern_rows
 
     def keys() -> KeyRing | None:
         from consortia.federation.governance.policy import load_policy
@@ -374,7 +377,8 @@ def site_of(
         return site_ring(folder, name, policy.coordinator, policy.identities)
 
     def build(engine: Engine) -> Job:
-        built = study.build(engine, data_folder=origin, own=own, least=least())
+        level, cells = least()
+        built = study.build(engine, data_folder=origin, own=own, least=level, cells=cells)
         run = study.run
         return Job(built.model, built.rows, built.algorithm, run.chains, run.seed, run.warmup)
 

@@ -15,8 +15,22 @@ from consortia.diagnostics.figures.canvas import COLOURS, check_extra, write_png
 from consortia.diagnostics.summary import COMPARISON
 from consortia.diagnostics.verdict import readings_in
 from consortia.errors import InputError, StoreError
-from consortia.report import accuracy, effects, methods, network, paper, plots
+from consortia.report import accuracy, effects, items, methods, network, paper, plots
 from consortia.report.chapters import Chapter, Part
+from consortia.report.examined import (
+    Examined,
+    examined,
+    fit_table,
+    proportional_table,
+    sensitivity_table,
+)
+from consortia.report.participants import (
+    characteristics_table,
+    curves_plots,
+    curves_table,
+    flow_table,
+    missing_table,
+)
 from consortia.report.run_report import RunReport, load_run
 from consortia.report.tables import (
     PAGE,
@@ -189,12 +203,47 @@ def _predicted_lines(report: RunReport) -> list[str]:
     return list(report.prediction.lines([names[place] for place in range(len(names))]))
 
 
+def _participants(looked: Examined) -> list[Part]:
+    """Return the parts on who was analysed; none of a run that tells nothing of it."""
+    told, drawn = looked.participants, looked.curves
+    if told is None:
+        return []
+    parts = [
+        Part(
+            "participants",
+            "Who was analysed",
+            "Rows that were read, left out and analysed; values that miss; and what the analysed "
+            "rows are like. It is what the sites tell of their own rows, and sums of it.",
+            tables=[
+                flow_table(told),
+                missing_table(told),
+                characteristics_table(told),
+            ],
+            notes=told.notes,
+        )
+    ]
+    if drawn is not None:
+        parts.append(
+            Part(
+                "follow-up",
+                "Follow-up",
+                "From counts of events and of ends of follow-up between agreed times, of all sites "
+                "together and without a model.",
+                curves_plots(drawn),
+                [curves_table(drawn)],
+            )
+        )
+    return parts
+
+
 def _parts(report: RunReport) -> list[Part]:
     _, which = plots.chosen(report)
     dashed = "" if report.reference is None else " The dashed line is the reference's mean."
     found, beside = effects.estimates(report), effects.priors_beside(report)
     differing, margins = effects.by_site(report), effects.margins(report)
+    looked, response = examined(report), effects.response_of(report)
     return [
+        *_participants(looked),
         Part(
             "effects",
             "The effects",
@@ -204,7 +253,7 @@ def _parts(report: RunReport) -> list[Part]:
             f"posterior and the interval that holds it with probability {found.level:g}. They "
             "say what goes together, and of a treatment that was not given at random no cause.",
             [None if found is None else effects.effects_forest(found)],
-            [None if found is None else effect_table(found)],
+            [None if found is None else effect_table(found, response)],
         ),
         Part(
             "outcome",
@@ -256,7 +305,24 @@ def _parts(report: RunReport) -> list[Part]:
             "What was assumed before the data, beside what is known with them. Where the two agree "
             "the data have said little.",
             [plots.priors(beside)],
-            [prior_table(beside)],
+            [prior_table(beside, {} if response is None else response.priors)],
+        ),
+        Part(
+            "sensitivity",
+            "Sensitivity to the priors",
+            "How much each parameter would move if the prior counted for more: by how many of its "
+            "standard deviations when twice as much. Above .05 in the first column a parameter "
+            "depends on the prior.",
+            tables=[sensitivity_table(looked)],
+            notes=() if looked.sensitivity is None else looked.sensitivity.notes,
+        ),
+        Part(
+            "fit",
+            "Does the model make such responses?",
+            "Statistics of the responses beside those that the model simulates in their place; a p "
+            "near 0 or 1 says that it makes no such responses.",
+            tables=[fit_table(looked), proportional_table(looked)],
+            notes=looked.not_made,
         ),
         Part(
             "bias",
@@ -307,6 +373,13 @@ def _parts(report: RunReport) -> list[Part]:
             "Everything that was set, defaults included.",
             tables=[settings_table(report)],
             source=report.study,
+        ),
+        Part(
+            "checklist",
+            "The items that journals ask for",
+            "STROBE items 12 to 16 of observational studies and the ROBUST items of Bayesian "
+            "analyses: what this report answers, what does not apply, and what is not known here.",
+            tables=[items.checklist(items.items(report, looked.known(margins is not None)))],
         ),
         Part(
             "methods",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -41,6 +41,9 @@ MOST_DRAWN = 40
 IN_SD, LOG_SD, CORRELATED = "effects_in_sd", "log_sd", "atanh_correlation"
 """Variables of a regression with levels and slopes by site."""
 
+LEVEL_NAME = re.compile(r"(.+)\[(.+)\]")
+"""The coefficient of a level: its factor and its name."""
+
 PRIOR_DRAWS = 4000
 MARGINAL_DRAWS = 1000
 """For which the mean of every row is computed."""
@@ -56,6 +59,7 @@ class Response:
         effect: what exp(coefficient) is; None where a coefficient is a difference.
         priors: in words, by the name of the parameter.
         notes: what the user should know.
+        references: the level that the others of a factor are compared with, by factor.
     """
 
     name: str
@@ -63,6 +67,12 @@ class Response:
     effect: str | None
     priors: Mapping[str, str]
     notes: tuple[str, ...]
+    references: Mapping[str, str] = field(default_factory=dict)
+
+    def against(self, name: str) -> str:
+        """Return the reference of a coefficient of a level; "" of another one."""
+        matched = LEVEL_NAME.fullmatch(name)
+        return self.references.get(matched[1], "") if matched else ""
 
 
 def response_of(report: RunReport) -> Response | None:
@@ -77,7 +87,9 @@ def response_of(report: RunReport) -> Response | None:
         family = str(found["family"])
         priors = {str(name): str(text) for name, text in found.get("priors", {}).items()}
         effect = FAMILIES[family].effect
-        return Response(str(found.get("event", named)), family, effect, priors, notes)
+        levels = found.get("levels", {})
+        first = {str(one): str(names[0]) for one, names in levels.items() if names}
+        return Response(str(found.get("event", named)), family, effect, priors, notes, first)
     kind = model.get("kind") if isinstance(model, Mapping) else None
     if kind not in ("logistic_regression", "linear_regression"):
         return None
@@ -238,15 +250,18 @@ def _of_site(name: str) -> bool:
 def _what(response: Response) -> str:
     if response.effect is None:
         return response.name
-    return f"the {NOUNS.get(response.effect, 'odds')} of {response.name}"
+    of = f"a higher {response.name}" if response.family == "ordinal" else response.name
+    return f"the {NOUNS.get(response.effect, 'odds')} of {of}"
 
 
 def _stated(found: Estimates, row: int, response: Response) -> str:
     """Return one effect in words."""
     higher = "higher" if found.above[row] > 0.5 else "lower"
     middle, low, high = numbers([found.median[row], found.lower[row], found.upper[row]], found)
-    matched = re.fullmatch(r"(.+)\[(.+)\]", found.names[row])
+    matched = LEVEL_NAME.fullmatch(found.names[row])
     who = f"{matched[1]} {matched[2]}" if matched else f"each unit of {found.names[row]}"
+    if reference := response.against(found.names[row]):
+        who += f", against {reference},"
     return (
         f"{who} goes with {higher} {_what(response).removeprefix('the ')} ({found.effect} "
         f"{middle}, {100 * LEVEL:.0f} % interval {low} to {high})"

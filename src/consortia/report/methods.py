@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
-from consortia.report.effects import LEVEL, estimates, response_of
+from consortia.report.effects import LEVEL, SURE, Response, estimates, response_of
+from consortia.report.items import POLICIES
 from consortia.report.run_report import RunReport
+from consortia.report.tables import fitted_settings
 
 SOFTWARE = "The consortia developers. consortia {}: federated Bayesian sampling in JAX. Software."
 RHAT = (
@@ -57,6 +60,7 @@ def paragraph(report: RunReport) -> str:
             f"{worst.ess:,.0f} [3, 4]"
         )
     text += ". "
+    text += _of_rows(report, response)
     if response is not None and response.priors:
         priors = "; ".join(f"{name} {words}" for name, words in response.priors.items())
         text += f"Priors were, on the scale of the link: {priors}. "
@@ -66,9 +70,31 @@ def paragraph(report: RunReport) -> str:
     if effects is not None:
         text += (
             f"Effects are {effects.effect}s, given as posterior medians with central "
-            f"{100 * LEVEL:.0f} % intervals."
+            f"{100 * LEVEL:.0f} % intervals; a direction is stated where its posterior probability "
+            f"is at least {SURE:g}."
         )
     return text.strip()
+
+
+def _of_rows(report: RunReport, response: Response | None) -> str:
+    """Return reference levels, denominators, missing values and the seed, as far as recorded."""
+    found, text = fitted_settings(report), ""
+    used = {} if response is None else response.references
+    named = [f"{level} of {name}" for name, level in used.items() if name != "response"]
+    if named:
+        text += f"Levels are compared with {', '.join(named)}. "
+    beside = found.get("beside", {})
+    if isinstance(beside, Mapping) and beside:
+        text += "".join(f"The {name} are the column {column}. " for name, column in beside.items())
+    policy = str(found.get("missing", ""))
+    if policy in POLICIES:
+        said = POLICIES[policy]
+        text += f"{said[0].upper()}{said[1:]}. "
+    if nodes := found.get("nodes"):
+        text += f"Levels of groups were integrated out by a rule of {nodes} nodes. "
+    if "seed" in report.record:
+        text += f"The seed was {report.record['seed']}. "
+    return text
 
 
 def references(report: RunReport) -> list[str]:

@@ -15,7 +15,7 @@ from consortia.diagnostics.verdict import Verdict
 from consortia.models.regression.estimates import Estimates
 from consortia.models.regression.heterogeneity import SiteEffects
 from consortia.models.regression.margins import MarginalEffects
-from consortia.report.effects import PriorBeside, number, numbers, response_of
+from consortia.report.effects import PriorBeside, Response, number, numbers, response_of
 from consortia.report.run_report import RunReport, short_names
 
 HEADS = {
@@ -58,12 +58,14 @@ class Table:
         columns: headings.
         rows: cells.
         folded: a page shows it when it is opened.
+        worded: its cells are sentences, which begin at the left.
     """
 
     caption: str
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     folded: bool = False
+    worded: bool = False
 
 
 def parameter_table(report: RunReport, columns: Sequence[str], most: int) -> Table:
@@ -82,18 +84,28 @@ def parameter_table(report: RunReport, columns: Sequence[str], most: int) -> Tab
     return Table(f"{first} in numbers", ("parameter", *heads), tuple(map(tuple, rows)))
 
 
-def effect_table(found: Estimates) -> Table:
-    """Return effects with their intervals, and how sure their direction is."""
+def effect_table(found: Estimates, response: Response | None = None) -> Table:
+    """Return effects with their intervals, and how sure their direction is.
+
+    Args:
+        found: the effects.
+        response: of the run, for the levels that others are compared with.
+    """
     low, high = (f"{50 * (1 + sign * found.level):.4g} %" for sign in (-1, 1))
     ratio = found.effect != "difference"
     rows = tuple(
-        (name, *numbers(values, found), _share(above))
+        (_beside_reference(name, response), *numbers(values, found), _share(above))
         for name, above, *values in zip(
             found.names, found.above, found.median, found.lower, found.upper, strict=True
         )
     )
     heads = ("", found.effect, low, high, f"probability above {1 if ratio else 0}")
     return Table(f"{found.effect.capitalize()}s, median and interval", heads, rows)
+
+
+def _beside_reference(name: str, response: Response | None) -> str:
+    reference = "" if response is None else response.against(name)
+    return f"{name}, against {reference}" if reference else name
 
 
 def site_table(found: SiteEffects) -> Table:
@@ -149,6 +161,11 @@ def contribution_table(report: RunReport) -> Table | None:
         [str(name), f"{own:,}", _percent(own / sum(rows), 0)]
         for name, own in zip([*names, "all"], [*rows, sum(rows)], strict=True)
     ]
+    trials = _trials(report)
+    if trials is not None:
+        heads += ["trials", "events", "events a trial"]
+        for line, count, out_of in zip(cells, *map(_with_total, trials), strict=True):
+            line += [f"{out_of:,}", f"{count:,}", _percent(count / out_of, 1)]
     events = _events(report)
     if events is not None:
         heads += ["events", "events a row"]
@@ -159,6 +176,24 @@ def contribution_table(report: RunReport) -> Table | None:
 
 def _percent(share: float, places: int) -> str:
     return f"{100 * share:.{places}f} %"
+
+
+def _with_total(values: list[int]) -> list[int]:
+    return [*values, sum(values)]
+
+
+def _trials(report: RunReport) -> tuple[list[int], list[int]] | None:
+    """Return events and trials of each site, of a response out of trials whose rows are here."""
+    if report.sites is None or report.sites.elsewhere:
+        return None
+    shards = report.sites.shards
+    if not all(isinstance(shard, Mapping) and {"y", "trials"} <= shard.keys() for shard in shards):
+        return None
+    events, trials = (
+        [int(np.sum(np.asarray(shard[name], float))) for shard in shards]
+        for name in ("y", "trials")
+    )
+    return events, trials
 
 
 def _events(report: RunReport) -> list[int] | None:
@@ -176,10 +211,16 @@ def _events(report: RunReport) -> list[int] | None:
     return [int(own.sum()) for own in values]
 
 
-def prior_table(found: Sequence[PriorBeside]) -> Table | None:
-    """Return each prior in words and its interval, beside the posterior's."""
-    if not found:
+def prior_table(found: Sequence[PriorBeside], priors: Mapping[str, str]) -> Table | None:
+    """Return each prior in words and its interval, beside the posterior's.
+
+    Args:
+        found: the priors of coefficients beside their posteriors.
+        priors: of all parameters, in words.
+    """
+    if not found and not priors:
         return None
+    shown = {one.name for one in found}
     rows = tuple(
         (
             one.name,
@@ -188,8 +229,20 @@ def prior_table(found: Sequence[PriorBeside]) -> Table | None:
         )
         for one in found
     )
-    heads = ("coefficient", "prior", "95 % of the prior", "95 % of the posterior")
+    rows += tuple(
+        (name, words, MISSING, MISSING) for name, words in priors.items() if name not in shown
+    )
+    heads = ("parameter", "prior", "95 % of the prior", "95 % of the posterior")
     return Table("Priors beside posteriors, on the scale of the link", heads, rows)
+
+
+def fitted_settings(report: RunReport) -> Mapping[str, Any]:
+    """Return what a formula has left in the record of a run; nothing of another model."""
+    settings = report.record.get("settings")
+    if not isinstance(settings, Mapping):
+        return {}
+    found = settings.get("regression", settings)
+    return found if isinstance(found, Mapping) else {}
 
 
 def settings_table(report: RunReport) -> Table | None:
@@ -207,7 +260,8 @@ def settings_table(report: RunReport) -> Table | None:
             shown = ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
             rows.append((key, {"None": "none", "True": "yes", "False": "no"}.get(shown, shown)))
 
-    walk("", {key: value for key, value in settings.items() if key != "regression"})
+    apart = ("regression", "participants")
+    walk("", {key: value for key, value in settings.items() if key not in apart})
     for name in ("engine", "seed", "x64", "versions"):
         if name in report.record:
             walk(name, report.record[name])

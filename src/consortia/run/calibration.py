@@ -76,20 +76,9 @@ def sbc(
     ranks, sizes = [], []
     for place in range(simulations):
         one = {name: values[place : place + 1] for name, values in params.items()}
-        sites = _simulated(regression, one, np.random.default_rng((seed, 1, place)))
-        with warnings.catch_warnings():
-            # settings and draws of one simulation are no news; the ranks judge them
-            warnings.simplefilter("ignore", UserWarning)
-            tree = sample(
-                regression.model,
-                sites,
-                algorithm,
-                rounds=rounds,
-                warmup=warmup,
-                seed=int(np.random.default_rng((seed, 2, place)).integers(2**62)),
-                progress=False,
-                on_divergence="ignore",
-            )
+        sites = simulated(regression, one, np.random.default_rng((seed, 1, place)))
+        chosen = int(np.random.default_rng((seed, 2, place)).integers(2**62))
+        tree = sampled(regression, sites, algorithm, rounds, warmup, chosen)
         drawn = regression.natural(tree)
         kept = spaced(drawn.sizes["draw"], draws)
         row, least, names = [], np.inf, []
@@ -105,14 +94,45 @@ def sbc(
     return Calibration(tuple(names), np.stack(ranks), draws, float(np.median(sizes)), seed)
 
 
-def _simulated(regression: Regression, params: Any, rng: np.random.Generator) -> Sites:
-    """Return the sites with responses simulated for one set of parameters, (1, ...) each."""
+def simulated(
+    regression: Regression, params: Any, rng: np.random.Generator, factor: float = 1.0
+) -> Sites:
+    """Return the sites with responses simulated for one set of parameters.
+
+    Args:
+        regression: of which the predictors are.
+        params: as they are sampled, (1, ...) each.
+        rng: source of what is drawn.
+        factor: rows of each site, as a multiple; other than 1 they are drawn with replacement.
+    """
     shards = []
     for name in regression.rows.names:
-        rows = dict(regression.rows.site(name))
+        rows = {key: np.asarray(values) for key, values in regression.rows.site(name).items()}
+        if factor != 1.0:
+            count = len(rows["y"])
+            again = rng.integers(0, count, max(round(factor * count), 1))
+            rows = {key: values[again] for key, values in rows.items()}
         (y,) = regression.density.simulated(rng, params, rows)
         shards.append(regression.with_response(rows, y))
     return Sites.from_list(shards, list(regression.rows.names))
+
+
+def sampled(
+    regression: Regression, sites: Sites, algorithm: Method, rounds: int, warmup: int, seed: int
+) -> Any:
+    """Return the result of one simulation; settings and draws of a single one are no news."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        return sample(
+            regression.model,
+            sites,
+            algorithm,
+            rounds=rounds,
+            warmup=warmup,
+            seed=seed,
+            progress=False,
+            on_divergence="ignore",
+        )
 
 
 def _least_ess(values: np.ndarray) -> float:

@@ -246,6 +246,7 @@ class Study(Table):
         data_folder: Path | None = None,
         own: Mapping[int, Path] | None = None,
         least: int = 1,
+        cells: int = 1,
     ) -> Built:
         """Return the objects that `consortia.sample` takes, and the rest.
 
@@ -256,6 +257,7 @@ class Study(Table):
             data_folder: where names of data files start; the study file's folder when None.
             own: where the files of sites are that are not there, by the sites' numbers.
             least: levels of a factor with fewer rows at a site of this process are not told.
+            cells: fewest rows of a number that such a site tells of its participants.
 
         Raises:
             InputError: the data, or the arguments of the model, cannot be used; the message names
@@ -265,33 +267,38 @@ class Study(Table):
         engine = LocalEngine() if engine is None else engine
         try:
             return self._build(
-                self._path.parent if self._path else Path(), engine, data_folder, own, least
+                self._path.parent if self._path else Path(),
+                engine,
+                data_folder,
+                own,
+                (least, cells),
             )
         except InputError as error:
             if self._path is None:
                 raise
             raise InputError(f"{self._path}: {error}") from error
 
-    def contribution(self, path: Path, index: int, least: int = 1) -> SiteFacts:
+    def contribution(self, path: Path, index: int, least: int = 1, cells: int = 1) -> SiteFacts:
         """Return what other processes learn of the site whose file is at ``path``.
 
         Args:
             path: of the file.
             index: of the site.
             least: levels of a factor with fewer rows are not told.
+            cells: fewest rows of a number that is told of participants.
 
         Raises:
             InputError: the file cannot be used.
         """
         other = self.compared if self._of_two else None
         if other is not None:
-            beside = other.contribution(path, index, least)
+            beside = other.contribution(path, index, least, cells)
             own = self.model_copy(update={"compare": None})
-            return replace(own.contribution(path, index, least), beside=beside)
+            return replace(own.contribution(path, index, least, cells), beside=beside)
         question = self.model.question
         if question is not None:
             question = replace(question, harmonise=self.harmonise)
-            return site_facts(self.data, question, path, index, least)[2]
+            return site_facts(self.data, question, path, index, least, cells)[2]
         return self.data.contribution(path, index)[1]
 
     def _build(
@@ -300,7 +307,7 @@ class Study(Table):
         engine: Engine,
         data_folder: Path | None,
         own: Mapping[int, Path] | None,
-        least: int,
+        least: tuple[int, int],
     ) -> Built:
         if (other := self.compared) is not None and self._of_two:
             one = self.model_copy(update={"compare": None})

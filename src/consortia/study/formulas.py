@@ -91,7 +91,13 @@ def question_in(formula: str, options: Mapping[str, Any]) -> Question:
 
 
 def site_facts(
-    data: Data, question: Question, path: Path, index: int, least: int, key: bytes | None = None
+    data: Data,
+    question: Question,
+    path: Path,
+    index: int,
+    least: int,
+    cells: int = 1,
+    key: bytes | None = None,
 ) -> tuple[Table, Table | None, SiteFacts]:
     """Return the rows of a site's file, those held out, and what other processes learn of them.
 
@@ -101,6 +107,7 @@ def site_facts(
         path: of the file.
         index: of the site.
         least: levels with fewer rows are not told.
+        cells: fewest rows of a number that is told of participants.
         key: of the digests of groups; None: they are not told.
 
     Raises:
@@ -111,7 +118,7 @@ def site_facts(
     changes = question.harmonise.get(name)
     every = read_table(path, f"site {name!r}", site=name, harmonise=changes)
     table, held_out = _split(every, data, index)
-    return table, held_out, contribution(question, table, name, least, key)
+    return table, held_out, contribution(question, table, name, least, cells, key)
 
 
 def formula_rows(
@@ -123,7 +130,7 @@ def formula_rows(
     engine: Engine,
     algorithm: Method,
     own: Mapping[int, Path],
-    least: int,
+    least: tuple[int, int],
     same: Callable[[], Mapping[str, Any]],
     imputation: int | None,
     harmonise: Mapping[str, Harmonisation],
@@ -139,7 +146,7 @@ def formula_rows(
         engine: decides which sites this process runs.
         algorithm: what is run.
         own: where the files of sites are that are not there, by the sites' indices.
-        least: levels with fewer rows at a site are not told.
+        least: fewest rows of a level that is told, and of a number that is told of participants.
         same: what all processes must have been given, by name.
         imputation: the number of the only one that is wanted; all of them when None.
         harmonise: what is changed in a site's table, by site.
@@ -157,14 +164,14 @@ def formula_rows(
 
         def contribute(index: int) -> SiteFacts:
             read[index], held_out[index] = _split(tables[index], data, index)
-            return contribution(question, read[index], names[index], least, key)
+            return contribution(question, read[index], names[index], *least, key)
 
     else:
         names = names_of(data.files)
         paths = [own.get(index, folder / name) for index, name in enumerate(data.files)]
 
         def contribute(index: int) -> SiteFacts:
-            found = site_facts(data, question, paths[index], index, least, key)
+            found = site_facts(data, question, paths[index], index, *least, key)
             read[index], held_out[index], facts = found
             return facts
 

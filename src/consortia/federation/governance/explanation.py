@@ -118,9 +118,18 @@ def _data(study: Study) -> str:
         return f"the published data set {data.dataset}, which one machine deals out."
     if question is not None:
         other = None if study.compare is None else study.compare.question
+        wanted = question.described
         columns = (*question.columns, *(() if other is None else other.columns))
+        columns += () if wanted is None else wanted.columns
         used = ", ".join(map(repr, dict.fromkeys(columns)))
-        return f"one file of each of {len(data.files)} sites; it uses the columns {used} of yours."
+        text = f"one file of each of {len(data.files)} sites; it uses the columns {used} of yours."
+        if wanted is not None:
+            text += (
+                " Before the run it tells who your participants are: numbers of rows by level, "
+                "means and spreads, missing values, events and follow-up, none of fewer rows than "
+                f"{wanted.cells} or the minimum_pattern_rows of your policy, whichever is larger."
+            )
+        return text
     text = (
         f"one file of each of {len(data.files)} sites. The column {data.target!r} is the response; "
         "every other column of your file is used as a feature: take out what the study does not "

@@ -126,6 +126,10 @@ class AskingGate:
             lines.append("The same was answered before: the same numbers would leave again.")
         self._ask(Shown(None, lines))
 
+    def before_masks(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Refuse numbers that may not leave, before masks hide what they are."""
+        self._inner.before_masks(arrays)
+
     def settled(self, statement: Statement | None) -> None:
         """Check how many rows are settled."""
         self._inner.settled(statement)

@@ -15,6 +15,7 @@ from consortia.core.contract import Method
 from consortia.core.faults import Faults
 from consortia.core.fingerprints import of_value
 from consortia.data.columns import Table, TableError, TableFacts, as_levels, rows_of
+from consortia.data.description import SiteDescription, Wanted
 from consortia.data.facts import Gatherer, SiteFacts
 from consortia.data.facts import rows_of as rows_elsewhere
 from consortia.data.sites import Sites, alike, check_finite, read_rows, site_names
@@ -30,6 +31,7 @@ from consortia.models.regression.design import (
 from consortia.models.regression.families import ALIASES, FAMILIES
 from consortia.models.regression.formula import SITE, expression, parse
 from consortia.models.regression.model import Regression
+from consortia.models.regression.participants import described
 from consortia.models.regression.question import (
     IMPUTATIONS,
     Question,
@@ -83,6 +85,7 @@ def regression(
     algorithm: Method | None = None,
     engine: Gatherer | None = None,
     harmonise: Mapping[str, Mapping[str, Any]] | None = None,
+    describe: Mapping[str, Any] | None = None,
 ) -> Regression:
     r"""Return the model of a formula and the rows it needs, from tables that stay at their sites.
 
@@ -100,7 +103,9 @@ def regression(
     sites is of two groups, ``(1 | site/ward)`` with a level of each site beside them, and
     ``(1 | shared(surgeon))`` levels of groups that are at several sites; ``offset(...)`` has the
     coefficient 1;
-    ``Surv(time, event)`` is a time with event 1 if it was seen, 0 if only its being later is known.
+    ``Surv(time, event)`` is a time with event 1 if it was seen, 0 if only its being later is known;
+    ``Surv(start, stop, event)`` is at risk after start only, so that a covariate may change between
+    rows of one person, or an event may recur; ``strata(arm)`` gives each arm a baseline of cox.
 
     Parameters are sampled in a basis in which numbers are centred and scaled; `Regression.natural`
     and `Regression.estimates` give them back in the units of the columns.
@@ -145,6 +150,10 @@ def regression(
         engine: where every process reads its own sites only; in this process when None.
         harmonise: by site, what is changed in its table as it is read: ``rename``, ``recode``,
             ``missing_values``, ``scale``, ``encoding``, ``decimal``, as in a study file.
+        describe: what sites tell of their participants beside, for `Regression.table_one` and
+            `Regression.survival_curves`: ``cells`` (5), the fewest rows of a number that is told;
+            ``times`` of follow-up, ``by`` a categorical column, ``event`` a column of codes and
+            ``causes`` their names. When None nothing, unless all rows are in this process.
 
     Returns:
         The model, its rows, and what gives results in the user's terms.
@@ -175,6 +184,7 @@ def regression(
         nodes=nodes,
         imputations=imputations,
         imputation_seed=imputation_seed,
+        describe=describe,
     )
     tables, names = _tables(sites)
     changes = _changes(harmonise, names)
@@ -215,6 +225,7 @@ def question_of(
     nodes: int | None = None,
     imputations: int = IMPUTATIONS,
     imputation_seed: int = 0,
+    describe: Mapping[str, Any] | None = None,
     **extra: str | None,
 ) -> Question:
     """Return what is asked of every site, checked as far as it can be without data.
@@ -248,7 +259,12 @@ def question_of(
         raise InputError(f"integrate: the formula needs (1 | {SITE}), perhaps with slopes.")
     drawn = (imputations, imputation_seed)
     known = levels_given(levels)
-    asked = Question(parsed, of, missing, known, factors, integrate, *drawn, nodes=nodes)
+    wanted = None if describe is None else Wanted.read(describe)
+    asked = Question(
+        parsed, of, missing, known, factors, integrate, *drawn, nodes=nodes, described=wanted
+    )
+    if wanted is not None and wanted.times and of.response != "time":
+        raise InputError(f"describe.times: family {family!r} has no follow-up.")
     for name in known:
         if name not in asked.columns:
             raise InputError(
@@ -256,6 +272,17 @@ def question_of(
             )
     if len({(one.by, one.kind) for one in parsed.groups}) > len({one.by for one in parsed.groups}):
         raise InputError(f"formula {formula!r}: the groups of a column are of one kind.")
+    if parsed.strata and of.of_site is None:
+        raise InputError(
+            f"formula {formula!r}: strata(...) is for family 'cox', which has a baseline of each."
+        )
+    if parsed.entry is not None and asked.imputes:
+        raise InputError(
+            "missing='impute': the imputation knows no rows that start later than 0: give "
+            "missing='complete'."
+        )
+    if parsed.entry is not None and wanted is not None and wanted.times:
+        raise InputError("describe.times: there are no curves of Surv(start, stop, event).")
     staying = {group.by: f"(... | {group.by})" for group in parsed.groups if asked.stays(group)}
     if staying and (of.of_site or of.response == "levels"):
         hint = "; weibull and piecewise_exponential do" if of.response == "time" else ""
@@ -294,9 +321,23 @@ def question_of(
 
 
 def contribution(
-    question: Question, table: Table, site: str, least: int = 1, key: bytes | None = None
+    question: Question,
+    table: Table,
+    site: str,
+    least: int = 1,
+    cells: int = 1,
+    key: bytes | None = None,
 ) -> SiteFacts:
-    """Return what all processes learn of a site's table; see `Question.facts`."""
+    """Return what all processes learn of a site's table.
+
+    Args:
+        question: what is asked.
+        table: the rows as they were read.
+        site: its name.
+        least: levels with fewer rows are left out, see `Question.facts`.
+        cells: fewest rows of a number that is told of participants.
+        key: of the digests of groups; None: they are not told.
+    """
     of_table = question.facts(table, site, least, key)
     kept = question.kept(table, site)
     arrays = dict.fromkeys(question.columns, ((), "<f8"))
@@ -308,7 +349,10 @@ def contribution(
         for name, column in kept.items()
     }
     known = of_value((held, {name: column.missing for name, column in kept.items()}))
-    return SiteFacts(rows_of(kept), arrays, known, table=of_table)
+    told = None
+    if question.described is not None:
+        told = described(question, question.described, table, kept, site, cells)
+    return SiteFacts(rows_of(kept), arrays, known, table=of_table, described=told)
 
 
 class Here:
@@ -457,9 +501,38 @@ def assembled(
     if agreed.grouping not in (None, SITE):
         groups = {names[i]: group_names(agreed, table, names[i]) for i, table in read.items()}
     kept = {names[i]: question.kept(table, names[i]) for i, table in read.items()}
+    told = _descriptions(question, facts, names, read, kept)
     if agreed.imputed and imputation is not None:
         kept = {name: question.imputed(one, name, imputation) for name, one in kept.items()}
-    return Regression(agreed, density, model, sites, notes, groups, kept)
+    return Regression(agreed, density, model, sites, notes, groups, kept, told)
+
+
+def _descriptions(
+    question: Question,
+    facts: Sequence[SiteFacts],
+    names: Sequence[str],
+    read: Mapping[int, Table],
+    kept: Mapping[str, Table],
+) -> dict[str, SiteDescription]:
+    """Return what each site has told of its participants, or what those here would tell."""
+    if question.described is not None:
+        every = {
+            name: one.described
+            for name, one in zip(names, facts, strict=True)
+            if one.described is not None
+        }
+        wanted = question.described
+        for name, one in every.items():
+            counts = one.followup
+            if counts is not None and not counts.fits(len(wanted.times), len(wanted.kinds)):
+                raise InputError(f"site {name!r}: its follow-up is not at the agreed times.")
+        return every
+    if len(read) < len(names):
+        return {}
+    return {
+        names[index]: described(question, Wanted(), table, kept[names[index]], names[index])
+        for index, table in sorted(read.items())
+    }
 
 
 def _located(table: Table | None, site: str, column: str, level: str) -> Place:

@@ -16,6 +16,11 @@ from consortia.models.regression.specification import GAP, Block, Specification
 TIES = ("last", "tie_share")
 """Of rows in the order of falling times: the last one with a time; Efron's share of an event."""
 
+ENTRIES = ("first", "late", "later")
+"""With strata, or rows that start later than 0, of rows in the order of strata and falling times:
+the first row of a row's stratum; all rows in the order of strata and falling starts; how many of
+these come before those that had started at a row's time."""
+
 Arrays = dict[str, np.ndarray]
 
 
@@ -40,8 +45,9 @@ def site_rows(
     made |= _beside(agreed, kept, where, made["y"]) | _groups(agreed, kept, values)
     if asked.family.of_site is None:
         return made
-    order = np.argsort(-made["y"], kind="stable")
-    return {name: one if name in TIES else one[order] for name, one in made.items()}
+    order = np.lexsort((-made["y"], _strata(agreed, kept)))
+    apart = (*TIES, *ENTRIES)
+    return {name: one if name in apart else one[order] for name, one in made.items()}
 
 
 def template(agreed: Specification) -> Arrays:
@@ -58,8 +64,9 @@ def template(agreed: Specification) -> Arrays:
             found["interval"] = np.zeros(0, np.int64)
         elif asked.family.of_site is None:
             found["log_unit"] = np.zeros(0)
+            found |= {} if asked.parsed.entry is None else {"start": np.zeros(0)}
         else:
-            found |= _ties(np.zeros(0), np.zeros(0))
+            found |= _at_risk(agreed, np.zeros(0), np.zeros(0), np.zeros(0), np.zeros(0, int))
     if asked.parsed.offset is not None or "exposure" in asked.extra:
         found["offset"] = np.zeros(0)
     for name, key in (("trials", "trials"), ("weights", "weight")):
@@ -225,20 +232,49 @@ def _response(agreed: Specification, kept: Table, where: str) -> Arrays:
         return {"y": _codes(agreed, RESPONSE, column, where)}
     if asked.family.response != "time":
         return {"y": asked.response(kept, where)[0]}
-    return time_rows(agreed, *asked.response(kept, where))
+    time, event = asked.response(kept, where)
+    start, strata = asked.entries(kept, where), _strata(agreed, kept)
+    return time_rows(agreed, time, event, start, strata)
 
 
-def time_rows(agreed: Specification, time: np.ndarray, event: np.ndarray) -> Arrays:
-    """Return times to an event, (rows,), as the family takes them."""
+def _strata(agreed: Specification, kept: Table) -> np.ndarray:
+    """Return the index of each row's stratum."""
+    found = np.zeros(rows_of(kept), np.int64)
+    for name in agreed.question.parsed.strata:
+        levels, codes = np.unique(as_levels(kept[name]), return_inverse=True)
+        found = found * len(levels) + codes
+    return found
+
+
+def time_rows(
+    agreed: Specification,
+    time: np.ndarray,
+    event: np.ndarray,
+    start: np.ndarray | None = None,
+    strata: np.ndarray | None = None,
+) -> Arrays:
+    """Return times to an event, (rows,), as the family takes them.
+
+    Args:
+        agreed: what the sites agreed on.
+        time: of the event, or of the end of follow-up.
+        event: 1 where it was seen, else 0.
+        start: of each row; 0 when None.
+        strata: index of each row's stratum; one of all when None.
+    """
     found = {"y": time, "event": event}
+    start = np.zeros(len(time)) if start is None else start
     if agreed.breaks:
         edges = np.array([0.0, *agreed.breaks, np.inf])
         spent = np.clip(time[:, None] - edges[:-1], 0, np.diff(edges))
+        spent = spent - np.clip(start[:, None] - edges[:-1], 0, np.diff(edges))
         place = np.searchsorted(edges, time, side="left") - 1
         return found | {"intervals": spent, "interval": place}
     if agreed.question.family.of_site is None:
-        return found | {"log_unit": np.full(len(time), np.log(agreed.units[TIME].mean))}
-    return found | _ties(time, event)
+        later = {} if agreed.question.parsed.entry is None else {"start": start}
+        return found | later | {"log_unit": np.full(len(time), np.log(agreed.units[TIME].mean))}
+    strata = np.zeros(len(time), np.int64) if strata is None else strata
+    return found | _at_risk(agreed, time, event, start, strata)
 
 
 def _beside(agreed: Specification, kept: Table, where: str, y: np.ndarray | None) -> Arrays:
@@ -268,13 +304,32 @@ def _beside(agreed: Specification, kept: Table, where: str, y: np.ndarray | None
     return found
 
 
-def _ties(time: np.ndarray, event: np.ndarray) -> Arrays:
-    """Return `TIES` of rows in the order of falling times."""
-    order = np.argsort(-time, kind="stable")
-    times, events = time[order], event[order] > 0
-    last = np.searchsorted(-times, -times, side="right") - 1
+def _at_risk(
+    agreed: Specification,
+    time: np.ndarray,
+    event: np.ndarray,
+    start: np.ndarray,
+    strata: np.ndarray,
+) -> Arrays:
+    """Return `TIES`, and `ENTRIES` where there are any, of rows in the order of `site_rows`."""
+    parsed = agreed.question.parsed
+    order = np.lexsort((-time, strata))
+    times, events, parts = time[order], event[order] > 0, strata[order]
+    last = np.zeros(len(times), np.int64)
     share = np.zeros(len(times))
+    first, later = np.zeros_like(last), np.zeros_like(last)
+    late = np.lexsort((-start[order], parts)).astype(np.int64)
+    for stratum in np.unique(parts):
+        begin, end = np.searchsorted(parts, [stratum, stratum + 1])
+        inside = slice(begin, end)
+        last[inside] = begin + np.searchsorted(-times[inside], -times[inside], side="right") - 1
+        first[inside] = begin
+        starts = -start[order][late[inside]]
+        later[inside] = begin + np.searchsorted(starts, -times[inside], side="right")
     for end in np.unique(last[events]):
         tied = np.flatnonzero((last == end) & events)
         share[tied] = np.arange(len(tied)) / len(tied)
-    return dict(zip(TIES, (last.astype(np.int64), share), strict=True))
+    found = dict(zip(TIES, (last, share), strict=True))
+    if parsed.entry is None and not parsed.strata:
+        return found
+    return found | dict(zip(ENTRIES, (first, late, later), strict=True)) | {"start": start}

@@ -271,7 +271,12 @@ def _weibull(eta: Array, batch: PyTree, own: Own) -> Array:
     event = jnp.asarray(batch["event"]).astype(eta.dtype)
     unit = jnp.asarray(batch["log_unit"]).astype(eta.dtype)
     hazard = jnp.log(k) + (k - 1) * (log_t - unit) - unit + eta
-    return event * hazard - jnp.exp(k * (log_t - unit) + eta)
+    lived = jnp.exp(k * (log_t - unit) + eta)
+    if "start" in batch:  # H(t) − H(start)
+        start = jnp.asarray(batch["start"]).astype(eta.dtype)
+        log_start = jnp.log(jnp.where(start > 0, start, 1.0))
+        lived = lived - jnp.where(start > 0, jnp.exp(k * (log_start - unit) + eta), 0.0)
+    return event * hazard - lived
 
 
 def _piecewise(eta: Array, batch: PyTree, own: Own) -> Array:
@@ -292,17 +297,51 @@ def _cox(eta: Array, batch: PyTree, mask: Array) -> Array:
               f_i \sum_{j: t_j = t_i, d_j = 1} e^{\eta_j}\Bigr)\Bigr]
 
     with f = 0, 1/m, ..., (m − 1)/m for m events at one time. Rows stand in the order of falling
-    times; ``last`` is the index of the last one with a row's time.
+    times; ``last`` is the index of the last one with a row's time. With strata, or rows that start
+    later than 0, the first sum is over rows of the same stratum that had started, s_j < t_i.
     """
     event = jnp.where(mask, jnp.asarray(batch["event"]).astype(eta.dtype), 0)
     last = jnp.asarray(batch["last"]).astype(jnp.int32)
     share = jnp.asarray(batch["tie_share"]).astype(eta.dtype)
     largest = jax.lax.stop_gradient(jnp.max(jnp.where(mask, eta, -jnp.inf)))
     size = jnp.where(mask, jnp.exp(eta - largest), 0)
-    at_risk = jnp.cumsum(size)[last]
+    at_risk = _started(size, last, batch, mask) if "first" in batch else jnp.cumsum(size)[last]
     tied = jax.ops.segment_sum(event * size, last, eta.shape[0])[last]
     inside = jnp.where(event > 0, at_risk - share * tied, 1)
     return jnp.sum(event * (eta - largest - jnp.log(inside)))
+
+
+def _started(size: Array, last: Array, batch: PyTree, mask: Array) -> Array:
+    """Return the sum of sizes over the rows at risk at each row's time.
+
+    It is a difference of sums over all rows of larger times and over those that start later, each
+    in twice the digits: few rows may be at risk of many.
+    """
+    first, late, later = (
+        jnp.asarray(batch[name]).astype(jnp.int32) for name in ("first", "late", "later")
+    )
+    stops = _precise_sums(size)
+    starts = _precise_sums(jnp.where(mask, size[late], 0))
+    high, low = (
+        (stop[last + 1] - start[later]) + (start[first] - stop[first])  # each of nearly equal sums
+        for stop, start in zip(stops, starts, strict=True)
+    )
+    return high + low
+
+
+def _precise_sums(values: Array) -> tuple[Array, Array]:
+    """Return the sums of the first 0, 1, ... values, and what each lacks by rounding."""
+
+    def add(left: tuple[Array, Array], right: tuple[Array, Array]) -> tuple[Array, Array]:
+        (a, less), (b, more) = left, right
+        total = a + b
+        own = total - a
+        lost = (a - (total - own)) + (b - own)
+        return total, less + more + lost
+
+    high, low = jax.lax.associative_scan(add, (values, jnp.zeros_like(values)))
+    none = jnp.zeros_like(values[:1])
+    return jnp.concatenate([none, high]), jnp.concatenate([none, low])
 
 
 # --- draws ---------------------------------------------------------------------------------------

@@ -42,6 +42,8 @@ OPERATORS: dict[type, Any] = {
     ast.GtE: np.greater_equal,
     ast.Lt: np.less,
     ast.LtE: np.less_equal,
+    ast.Eq: np.equal,
+    ast.NotEq: np.not_equal,
     ast.UAdd: np.positive,
     ast.USub: np.negative,
 }
@@ -160,6 +162,8 @@ class Parsed:
         factors: by text, those of the terms.
         groups: the group terms.
         offset: of ``offset(expression)``, or None.
+        entry: the start of ``Surv(start, stop, event)``, or None.
+        strata: the columns of ``strata(...)``.
     """
 
     text: str
@@ -169,19 +173,22 @@ class Parsed:
     factors: Mapping[str, Factor]
     groups: tuple[Group, ...] = ()
     offset: Factor | None = None
+    entry: Factor | None = None
+    strata: tuple[str, ...] = ()
 
     @property
     def columns(self) -> tuple[str, ...]:
         """The columns of the right side, each once, in order."""
         every = [*self.factors.values(), *([self.offset] if self.offset else [])]
         names = [name for factor in every for name in factor.columns]
-        names += [group.by for group in self.groups]
+        names += [*self.strata, *(group.by for group in self.groups)]
         return tuple(dict.fromkeys(name for name in names if name != SITE))
 
     @property
     def response_columns(self) -> tuple[str, ...]:
         """The columns of the left side."""
-        return tuple(name for factor in self.response for name in factor.columns)
+        factors = (*self.response, *([self.entry] if self.entry else []))
+        return tuple(dict.fromkeys(name for factor in factors for name in factor.columns))
 
 
 def parse(text: Any) -> Parsed:
@@ -198,10 +205,16 @@ def parse(text: Any) -> Parsed:
     left, right = _terms(code.part(rest))
     if len(left) != 1 or len(left[0]) != 1:
         raise InputError(f"formula {text!r}: give one response before the ~.")
-    response, survival = _response(code.part(left[0][0]))
+    response, survival, entry = _response(code.part(left[0][0]))
     terms, factors, offset = [], {}, None
+    strata: tuple[str, ...] = ()
     for term in right:
         made = [_factor(code.part(one)) for one in term if one != "1"]
+        if any(isinstance(factor, _Strata) for factor in made):
+            if len(made) > 1:
+                raise InputError(f"formula {text!r}: strata(...) stands by itself.")
+            strata += made[0].columns if isinstance(made[0], _Strata) else ()
+            continue
         if any(isinstance(factor, _Offset) for factor in made):
             if len(made) > 1 or offset is not None:
                 raise InputError(f"formula {text!r}: offset(...) stands once and by itself.")
@@ -221,7 +234,8 @@ def parse(text: Any) -> Parsed:
         inside.append(group._replace(inside=texts))
     if not terms and not groups:
         raise InputError(f"formula {text!r} has nothing after the ~.")
-    return Parsed(text, response, survival, tuple(terms), factors, tuple(inside), offset)
+    more = (tuple(inside), offset, entry, tuple(dict.fromkeys(strata)))
+    return Parsed(text, response, survival, tuple(terms), factors, *more)
 
 
 def expression(text: str) -> Factor:
@@ -233,7 +247,11 @@ class _Offset(NamedTuple):
     factor: Factor
 
 
-def _factor(code: Code) -> Factor | _Offset:
+class _Strata(NamedTuple):
+    columns: tuple[str, ...]
+
+
+def _factor(code: Code) -> Factor | _Offset | _Strata:
     """Return a factor from its text.
 
     Raises:
@@ -250,6 +268,10 @@ def _factor(code: Code) -> Factor | _Offset:
     outer = tree.func.id if isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name) else ""
     if outer == "offset" and isinstance(tree, ast.Call) and len(tree.args) == 1:
         return _Offset(Factor(text, "plain", tree.args[0], _columns(tree.args[0], text)))
+    if outer == "strata" and isinstance(tree, ast.Call):
+        if not tree.args or not all(isinstance(one, ast.Name) for one in tree.args):
+            raise InputError(f"formula: {text}: strata takes names of columns.")
+        return _Strata(tuple(one.id for one in tree.args if isinstance(one, ast.Name)))
     if outer not in WHOLE:
         return Factor(text, "plain", tree, _columns(tree, text))
     assert isinstance(tree, ast.Call)
@@ -296,16 +318,19 @@ def _terms(code: Code) -> tuple[list[list[str]], list[list[str]]]:
     return left, right
 
 
-def _response(code: Code) -> tuple[tuple[Factor, ...], bool]:
+def _response(code: Code) -> tuple[tuple[Factor, ...], bool, Factor | None]:
+    """Return the factors of the left side, whether it is a time, and where that starts."""
     tree = ast.parse(code.text, mode="eval").body if "(" in code.text else None
     if isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name) and tree.func.id == "Surv":
         inside = [ast.unparse(part) for part in tree.args]
-        if len(inside) != 2 or tree.keywords:
+        if len(inside) not in (2, 3) or tree.keywords:
             raise InputError(
-                f"formula: {code.shown}: Surv takes the time and the event, in this order."
+                f"formula: {code.shown}: Surv takes the time and the event, in this order, or "
+                "start, stop and event."
             )
-        return tuple(_plain(_factor(code.part(part))) for part in inside), True
-    return (_plain(_factor(code)),), False
+        *start, stop, event = (_plain(_factor(code.part(part))) for part in inside)
+        return (stop, event), True, start[0] if start else None
+    return (_plain(_factor(code)),), False, None
 
 
 def _without_groups(code: Code) -> tuple[str, list[Group]]:
@@ -361,7 +386,9 @@ def _kinds(code: Code, group: str) -> list[tuple[str, GroupKind]]:
     return [(inner, "own")] if match["mark"] == ":" else [(SITE, "plain"), (inner, "own")]
 
 
-def _plain(factor: Factor | _Offset) -> Factor:
+def _plain(factor: Factor | _Offset | _Strata) -> Factor:
+    if isinstance(factor, _Strata):
+        raise InputError(f"formula: strata({', '.join(factor.columns)}) stands on the right side.")
     if isinstance(factor, _Offset) or factor.kind != "plain":
         text = factor.factor.text if isinstance(factor, _Offset) else factor.text
         raise InputError(f"formula: {text}: give a column or an expression of columns here.")
@@ -386,7 +413,7 @@ def _columns(tree: ast.expr, text: str) -> tuple[str, ...]:
             for part in (node.left, *node.comparators):
                 walk(part)
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and not node.keywords:
-            if node.func.id in (*WHOLE, "offset"):
+            if node.func.id in (*WHOLE, "offset", "strata"):
                 raise InputError(f"formula: {text}: {node.func.id} stands outermost in a factor.")
             if node.func.id not in FUNCTIONS:
                 known = [*FUNCTIONS, *WHOLE, "offset"]

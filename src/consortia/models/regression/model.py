@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import jax
@@ -20,6 +21,7 @@ from consortia.core.parameters import (
     structure_of,
 )
 from consortia.data.columns import Column, Guess, Table, as_levels, column_of, rows_of
+from consortia.data.description import SiteDescription
 from consortia.data.sites import Sites
 from consortia.data.tables import read_table
 from consortia.diagnostics.natural import natural
@@ -27,6 +29,7 @@ from consortia.diagnostics.units import scaling_in
 from consortia.errors import InputError
 from consortia.models.regression.checking import VARIANCES, PredictiveCheck, checked, sums_of
 from consortia.models.regression.correlations import LKJ
+from consortia.models.regression.curves import Curves, curves
 from consortia.models.regression.density import CORRELATION, Density
 from consortia.models.regression.design import (
     new_rows,
@@ -46,6 +49,7 @@ from consortia.models.regression.margins import (
     site_averages,
     summarised,
 )
+from consortia.models.regression.participants import TableOne, table_one
 from consortia.models.regression.prediction import (
     censored,
     levels_given_rows,
@@ -56,6 +60,11 @@ from consortia.models.regression.prediction import (
 )
 from consortia.models.regression.prediction import responses as drawn_responses
 from consortia.models.regression.priors import Prior, read_prior
+from consortia.models.regression.proportional import (
+    ProportionalHazards,
+    changes,
+    log_time_sums,
+)
 from consortia.models.regression.question import RESPONSE, in_order
 from consortia.models.regression.sensitivity import Sensitivity, lines_of, usual_priors
 from consortia.models.regression.specification import Specification
@@ -86,6 +95,7 @@ class Regression:
         groups: of each site whose rows are here, the names of the groups inside it whose levels
             stay there.
         tables: of each site whose rows are here, the columns that are used.
+        descriptions: what each site tells of its participants.
 
     Example:
         >>> import consortia, numpy as np
@@ -102,6 +112,7 @@ class Regression:
     notes: tuple[str, ...]
     groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     tables: Mapping[str, Table] = field(default_factory=dict)
+    descriptions: Mapping[str, SiteDescription] = field(default_factory=dict)
 
     @property
     def rows(self) -> Sites:
@@ -178,13 +189,64 @@ class Regression:
             "notes": list(self.notes),
         }
         settings["natural"] = self.density.recipe._asdict()
+        asked = spec.question
+        settings["missing"] = asked.missing
+        settings["levels"] = {name: list(found) for name, found in spec.levels.items()}
+        settings["beside"] = {name: factor.text for name, factor in asked.extra.items()}
         if spec.event is not None:
             settings["event"] = spec.event
+        if self.descriptions:
+            settings["participants"] = self._participants()
         if self.readings:
             settings["readings"] = [str(one) for one in self.readings]
         if doubts := [str(one) for one in self.readings if one.confirm]:
             settings["doubts"] = doubts
         return Metadata(spec.question.parsed.text, axes, scaling, settings)
+
+    def _participants(self) -> dict[str, Any]:
+        """Return what the sites tell of their participants, as plain values."""
+        wanted = self.specification.question.described
+        followed = {} if wanted is None else {"times": wanted.times, "kinds": wanted.kinds}
+        sites = {name: asdict(one) for name, one in self.descriptions.items()}
+        return {"rows": list(self.specification.rows), "sites": sites, **followed}
+
+    def table_one(self) -> TableOne:
+        """Return who was analysed, by site and overall: rows, missing values, characteristics.
+
+        It holds what the sites tell, none of it of fewer rows than ``describe`` says; without it,
+        where all rows are in this process, of fewer than five.
+
+        Raises:
+            InputError: ``describe`` was not given, and rows are in other processes.
+        """
+        if not self.descriptions:
+            raise InputError(
+                "table_one: the rows are in other processes, which tell nothing of participants "
+                "unless they are asked beforehand: give regression(..., describe={'cells': 5})."
+            )
+        return table_one(self.descriptions, self.specification.rows)
+
+    def survival_curves(self) -> Curves:
+        """Return Kaplan-Meier and cumulative incidence of all sites at the agreed times.
+
+        Raises:
+            InputError: no times were agreed on, or all sites have cells that are too small.
+        """
+        wanted = self.specification.question.described
+        if wanted is None or not wanted.times:
+            raise InputError(
+                "survival_curves: give regression(..., describe={'times': [...]}), times on which "
+                "all sites agree beforehand."
+            )
+        told = {name: one.followup for name, one in self.descriptions.items() if one.followup}
+        found = curves(told, wanted.times, wanted.kinds)
+        if found is None:
+            raise InputError(
+                "survival_curves: there is no time before and after which all sites have enough "
+                "events and ends of follow-up to tell their number: give other times, fewer of "
+                "them, or no 'by'."
+            )
+        return found
 
     def __str__(self) -> str:
         """Return formula, family, priors and notes as text."""
@@ -246,6 +308,40 @@ class Regression:
         natural = self.natural(tree)
         draws = {str(name): np.asarray(natural[name]) for name in natural.data_vars}
         return estimates_of(draws, self.labels, self.family.effect, level, self.notes)
+
+    def contrasts(self, tree: Any, factor: str, level: float = 0.95) -> Estimates:
+        """Return the effect of each level of a factor against each other one.
+
+        Args:
+            tree: result of a run of this model.
+            factor: as it is written in the formula, such as "arm" or "C(stage)".
+            level: probability inside the central interval.
+
+        Raises:
+            InputError: the factor has no levels, or is in a product, so that one level against
+                another is no single number; then ask `marginal_effects`.
+        """
+        spec = self.specification
+        if factor not in spec.levels or factor == RESPONSE:
+            known = [name for name in spec.levels if name != RESPONSE]
+            raise InputError(f"contrasts: {factor!r}: {unknown(factor, known)}.")
+        inside = [term for term in spec.question.parsed.terms if factor in term]
+        if self.density.lead or inside != [(factor,)]:
+            raise InputError(
+                f"contrasts: {factor} is in a product, or the response has several levels without "
+                "an order: ask marginal_effects(tree, columns=[...])."
+            )
+        every = np.asarray(self.natural(tree)["coefficients"], float)
+        none = np.zeros(every.shape[:2])
+        names = {one: f"{factor}[{one}]" for one in spec.levels[factor]}
+        of = {
+            one: every[..., spec.names.index(name)] if name in spec.names else none
+            for one, name in names.items()
+        }
+        pairs = [(one, other) for other, one in itertools.combinations(of, 2)]
+        draws = {"coefficients": np.stack([of[one] - of[other] for one, other in pairs], axis=-1)}
+        labels = {"coefficients": [[f"{factor}: {one} − {other}" for one, other in pairs]]}
+        return estimates_of(draws, labels, self.family.effect, level)
 
     @property
     def differs_by_site(self) -> bool:
@@ -566,6 +662,38 @@ class Regression:
         if spec.grouping == SITE:
             found = found.isel(group=0)
         return found if len(spec.staying) > 1 else found.isel(coefficient=0, drop=True)
+
+    def proportional_hazards(self, tree: Any) -> ProportionalHazards:
+        """Return how each log hazard ratio of cox changes with the logarithm of time.
+
+        It is the coefficient of a term with time beside each column, by one step from the
+        posterior mean. Where it is far from 0 the hazard ratio of the table is an average over
+        the times of the events: stratify by that column, or give it a row before and after a time.
+
+        Args:
+            tree: result of a run of this model.
+
+        Raises:
+            InputError: the family is another one, the formula has no coefficient or has levels and
+                smooths beside them, there is no event, or rows are in other processes.
+        """
+        spec = self.specification
+        if self.family.of_site is None or not spec.names or spec.blocks:
+            raise InputError(
+                "proportional_hazards: it is for family 'cox' with coefficients and neither group "
+                "terms nor smooths."
+            )
+        if not isinstance(self.sites, Sites) or self.sites.elsewhere:
+            raise InputError("proportional_hazards: it needs the rows of all sites, as they are.")
+        at = self._flat(tree)["coefficients"].mean(axis=0)
+        sums = np.zeros(())
+        for name in spec.sites:
+            rows = {key: np.asarray(values) for key, values in self.sites.site(name).items()}
+            sums = sums + log_time_sums(rows, rows["x"] @ at + rows.get("offset", 0.0))
+        if not sums[0, 0]:
+            raise InputError("proportional_hazards: no site has an event.")
+        varying = [bool(numbers or levels) for numbers, levels in spec.keys]
+        return changes(spec.names, sums, spec.basis[np.ix_(varying, varying)])
 
     def predictive_check(
         self, tree: Any, *, draws: int = 400, level: float = 0.95, seed: int = 0

@@ -30,6 +30,7 @@ from consortia.data.columns import (
     rows_of,
     without_missing,
 )
+from consortia.data.description import Wanted
 from consortia.data.digest import of_label as label_digest
 from consortia.data.imputation import cumulative_hazard, imputed
 from consortia.data.mending import key, mend, text
@@ -65,6 +66,7 @@ class Question:
         imputation_seed: of these draws.
         harmonise: what is changed in a site's table as it is read, by site.
         nodes: of the rule that integrates levels out, along each dimension; None: a run chooses.
+        described: what is asked of the participants; None: nothing.
     """
 
     parsed: Parsed
@@ -77,6 +79,7 @@ class Question:
     imputation_seed: int = 0
     harmonise: Mapping[str, Harmonisation] = field(default_factory=dict)
     nodes: int | None = None
+    described: Wanted | None = None
 
     def __post_init__(self) -> None:
         one_of("missing", self.missing, POLICIES)
@@ -194,7 +197,7 @@ class Question:
     def numbers(self) -> tuple[str, ...]:
         """The columns of which numbers are made, where they are no texts."""
         every = [*self.parsed.factors.values(), *self.parsed.response, *self.extra.values()]
-        every += [self.parsed.offset] if self.parsed.offset else []
+        every += [one for one in (self.parsed.offset, self.parsed.entry) if one]
         plain = [name for one in every if one.kind != "levels" for name in one.columns]
         of_levels = {self.parsed.response[0].column} if self._names_levels else set()
         return tuple(dict.fromkeys(one for one in plain if one != SITE and one not in of_levels))
@@ -484,7 +487,16 @@ class Question:
             )
         event = second.values(table, where)
         self._check(np.isin(event, (0, 1)), "the event", second, "0 or 1", table, where)
+        if (entry := self.parsed.entry) is not None:
+            start = self.entries(table, where)
+            right = (start >= 0) & (start < values)
+            self._check(right, "the start", entry, ">= 0 and before the stop", table, where)
         return values, event
+
+    def entries(self, table: Table, where: str) -> np.ndarray:
+        """Return when each row's time begins, (rows,): 0 unless the formula says otherwise."""
+        entry = self.parsed.entry
+        return np.zeros(rows_of(table)) if entry is None else entry.values(table, where)
 
     def beside(self, name: str, table: Table, where: str) -> np.ndarray:
         """Return an expression beside the formula: weights, exposure or trials, (rows,).

@@ -1,0 +1,212 @@
+"""What a site tells of its participants: counts, means and spreads, none of a small cell."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from consortia.core.arguments import unknown
+from consortia.core.printable import is_printable
+from consortia.data.cells import MINIMUM_CELLS, Cells, Range, merged, minimum_cells
+from consortia.data.columns import COLUMNS_MAX, LEVELS_MAX, NAME_MAX, Column, as_levels
+from consortia.data.followup import KINDS_MAX, SiteCounts, agreed_times
+from consortia.data.patterns import LOOKED_AT, MOST_LEVELS
+from consortia.errors import InputError
+
+ALL = "all"
+"""The stratum of all rows."""
+
+EVENT, ENDED = "event", "end of follow-up"
+DIGITS = 2
+"""Decimals of a standard deviation to which means and spreads leave a site."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What is asked of every site's participants, beside what the formula says.
+
+    Args:
+        cells: fewest rows of a cell that leaves a site: 1, or at least 3.
+        times: at which follow-up is told, of a time to an event.
+        by: a categorical column, each level of which has a curve of its own.
+        event: a column of codes, 0 where follow-up ended; when None the event of the formula.
+        causes: names of the codes of ``event``.
+
+    Raises:
+        InputError: an argument cannot be used.
+    """
+
+    cells: int = MINIMUM_CELLS
+    times: tuple[float, ...] = ()
+    by: str | None = None
+    event: str | None = None
+    causes: tuple[tuple[int, str], ...] = ()
+
+    @classmethod
+    def read(cls, given: Any) -> Wanted:
+        """Return what a user gives as a dict, with every value checked."""
+        if not isinstance(given, Mapping):
+            raise InputError(f"describe is {given!r}: give a dict, such as {{'cells': 5}}.")
+        known = ("cells", "times", "by", "event", "causes")
+        for name in given:
+            if name not in known:
+                raise InputError(f"describe: {name!r}: {unknown(str(name), known)}.")
+        cells = minimum_cells("describe.cells", given.get("cells", MINIMUM_CELLS))
+        times = agreed_times(given["times"]) if "times" in given else ()
+        by, event, causes = given.get("by"), given.get("event"), given.get("causes")
+        for name, value in (("by", by), ("event", event)):
+            if value is not None and (not isinstance(value, str) or not times):
+                raise InputError(f"describe.{name} is {value!r}: name a column, and give times.")
+        if (event is None) != (causes is None):
+            raise InputError("describe: event and causes, the names of its codes, go together.")
+        return cls(cells, times, by, event, () if causes is None else _causes(causes))
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """Names of the kinds of events."""
+        return tuple(name for _, name in self.causes) or (EVENT,)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Columns that are looked at beside those of the formula."""
+        return tuple(name for name in (self.by, self.event) if name is not None)
+
+
+def _causes(given: Any) -> tuple[tuple[int, str], ...]:
+    try:
+        found = tuple(sorted((int(code), str(name)) for code, name in given.items()))
+    except (AttributeError, TypeError, ValueError):
+        raise InputError(
+            f"describe.causes is {given!r}: give names of codes, such as {{1: 'relapse', 2: "
+            "'death'}."
+        ) from None
+    names = [name for _, name in found]
+    if not 0 < len(found) <= KINDS_MAX or found[0][0] < 1 or len({*names}) < len(names):
+        raise InputError(f"describe.causes: give 1 to {KINDS_MAX} codes > 0, each its own name.")
+    return found
+
+
+@dataclass(frozen=True)
+class SiteDescription:
+    """What a site tells of its participants; plain values, as in JSON.
+
+    Attributes:
+        cells: fewest rows of a cell.
+        given: range of the number of rows that were read; None where it would tell a small cell.
+        missing: by column, the range of the number of rows in which it misses.
+        levels: by column, counts of its levels among the analysed rows, and of all others together.
+        numbers: by column, mean and standard deviation over the analysed rows that have a value.
+        units: what the counts of a column are of, where they are not rows.
+        followup: counts between the agreed times.
+    """
+
+    cells: int
+    given: Range | None
+    missing: Mapping[str, Range]
+    levels: Mapping[str, Cells]
+    numbers: Mapping[str, tuple[float, float]]
+    units: Mapping[str, str] = field(default_factory=dict)
+    followup: SiteCounts | None = None
+
+    @classmethod
+    def read(cls, values: Any) -> SiteDescription:
+        """Return a description that another process sent; nothing in it is taken on trust.
+
+        Args:
+            values: as `dataclasses.asdict` and JSON make them.
+
+        Raises:
+            ValueError: the values are no description.
+        """
+        names = {"cells", "given", "missing", "levels", "numbers", "units", "followup"}
+        if not isinstance(values, dict) or values.keys() != names:
+            raise ValueError("this is no description of participants")
+        tables = [values[name] for name in ("missing", "levels", "numbers", "units")]
+        if type(values["cells"]) is not int or not all(isinstance(one, dict) for one in tables):
+            raise ValueError("this is no description of participants")
+        for table in tables:
+            if len(table) > COLUMNS_MAX or not all(map(_is_name, table)):
+                raise ValueError("the names of a description are not strings, or too many")
+        missing, levels, numbers, units = tables
+        if not all(map(_is_name, units.values())):
+            raise ValueError("the units of a description are not strings")
+        followup = values["followup"]
+        if followup is not None:
+            followup = SiteCounts.read(followup)
+        return cls(
+            values["cells"],
+            None if values["given"] is None else _range(values["given"]),
+            {name: _range(one) for name, one in missing.items()},
+            {name: _cells(one) for name, one in levels.items()},
+            {name: _number(one) for name, one in numbers.items()},
+            units,
+            followup,
+        )
+
+
+def _is_name(value: Any) -> bool:
+    return isinstance(value, str) and len(value) <= NAME_MAX and is_printable(value)
+
+
+def _range(values: Any) -> Range:
+    right = isinstance(values, (list, tuple)) and len(values) == 2
+    if not right or not all(type(one) is int for one in values) or not 0 <= values[0] <= values[1]:
+        raise ValueError("a range is not two counts in order")
+    return (values[0], values[1])
+
+
+def _cells(values: Any) -> Cells:
+    right = isinstance(values, (list, tuple)) and len(values) == 2 and isinstance(values[0], dict)
+    if not right or len(values[0]) > LEVELS_MAX or not all(map(_is_name, values[0])):
+        raise ValueError("the cells of a column are not counts by name")
+    if not all(type(one) is int and one >= 0 for one in (*values[0].values(), values[1])):
+        raise ValueError("a cell of a column is no number of rows")
+    return Cells(values[0], values[1])
+
+
+def _number(values: Any) -> tuple[float, float]:
+    right = isinstance(values, (list, tuple)) and len(values) == 2
+    if not right or not all(type(one) in (int, float) and math.isfinite(one) for one in values):
+        raise ValueError("mean and standard deviation are not two numbers")
+    return (float(values[0]), float(values[1]))
+
+
+def column_cells(column: Column, levels: tuple[str, ...], least: int) -> Cells | None:
+    """Return the cells of a column's levels; None of a column of measurements.
+
+    A number with few distinct values counts as levels: of them mean and spread tell how many rows
+    have each.
+
+    Args:
+        column: rows that are analysed; what misses is a cell, which has no name.
+        levels: that the column may have, where they are known.
+        least: fewest rows of a cell.
+    """
+    known = ~column.missing
+    if column.kind in ("number", "date") and not levels:
+        first = np.unique(column.values[known][:LOOKED_AT])
+        if len(first) > MOST_LEVELS or len(np.unique(column.values[known])) > MOST_LEVELS:
+            return None
+    names, rows = np.unique(as_levels(column)[known], return_counts=True)
+    counts = dict.fromkeys(levels, 0) | dict(zip(names.tolist(), rows.tolist(), strict=True))
+    if gaps := int(column.missing.sum()):
+        counts |= {"": gaps}
+    told = merged(counts, least)
+    return Cells({name: count for name, count in told.counts.items() if name}, told.rest)
+
+
+def mean_and_sd(values: np.ndarray, least: int) -> tuple[float, float] | None:
+    """Return mean and standard deviation, rounded; None of fewer than twice ``least`` values."""
+    if len(values) < max(2 * least, 2):
+        return None
+    mean, sd = float(np.mean(values)), float(np.std(values, ddof=1))
+    if not (math.isfinite(mean) and math.isfinite(sd) and sd > 0):
+        return None
+    if least == 1:
+        return (mean, sd)
+    digits = DIGITS - math.floor(math.log10(sd))
+    return (round(mean, digits), round(sd, digits))

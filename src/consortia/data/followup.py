@@ -1,0 +1,135 @@
+"""What a site tells of follow-up: counts of its ends between agreed times, none of them small."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from consortia.core import arguments
+from consortia.data.cells import split
+from consortia.errors import InputError
+
+TIMES_MAX, STRATA_MAX, KINDS_MAX = 200, 50, 20
+
+
+@dataclass(frozen=True)
+class SiteCounts:
+    """What a site tells of its follow-up.
+
+    Attributes:
+        ends: numbers of agreed intervals after which a told one ends; () where even all together
+            have a cell that is too small.
+        counts: by stratum, of each told interval the ends of follow-up and then the events of each
+            kind, (told, 1 + kinds).
+        ended: numbers of agreed intervals to which ends of follow-up were put off, because there
+            were few of them before.
+    """
+
+    ends: tuple[int, ...]
+    counts: Mapping[str, tuple[tuple[int, ...], ...]]
+    ended: tuple[int, ...] = ()
+
+    @classmethod
+    def read(cls, values: Any) -> SiteCounts:
+        """Return counts that another process sent; nothing in them is taken on trust.
+
+        Raises:
+            ValueError: the values are no counts.
+        """
+        if not isinstance(values, dict) or values.keys() != {"ends", "counts", "ended"}:
+            raise ValueError("these are no counts of follow-up")
+        ends, counts, ended = values["ends"], values["counts"], values["ended"]
+        if not isinstance(counts, dict) or len(counts) > STRATA_MAX:
+            raise ValueError("these are no counts of follow-up")
+        for one in (ends, ended):
+            _check_ends(one)
+        if tuple(ends[-1:]) != tuple(ended[-1:]):
+            raise ValueError("the ends of intervals are not those of all")
+        for name, rows in counts.items():
+            cells = np.asarray(rows)
+            if not isinstance(name, str) or cells.dtype.kind != "i" or (cells < 0).any():
+                raise ValueError("a count of follow-up is no number of rows")
+            if cells.ndim != 2 or len(cells) != len(ends) or cells.shape[1] > 1 + KINDS_MAX:
+                raise ValueError("there are not as many counts as intervals")
+        told = {name: tuple(tuple(row) for row in rows) for name, rows in counts.items()}
+        return cls(tuple(ends), told, tuple(ended))
+
+    def fits(self, times: int, kinds: int) -> bool:
+        """Return True if the counts are of so many agreed times and kinds of events."""
+        widths = {len(row) for rows in self.counts.values() for row in rows}
+        return (not self.ends or self.ends[-1] == times + 1) and widths <= {1 + kinds}
+
+
+def _check_ends(ends: Any) -> None:
+    if not isinstance(ends, (list, tuple)) or not all(type(one) is int for one in ends):
+        raise ValueError("the ends of intervals are no integers")
+    if ends and (list(ends) != sorted({*ends}) or ends[0] < 1 or ends[-1] > TIMES_MAX + 1):
+        raise ValueError("the ends of intervals do not increase")
+
+
+def agreed_times(times: Any) -> tuple[float, ...]:
+    """Return times that all sites agree on.
+
+    Raises:
+        InputError: they are none, not above 0, not increasing or too many.
+    """
+    if isinstance(times, (str, bytes)) or not isinstance(times, Sequence):
+        raise InputError(f"times is {times!r}: give a list of times > 0 that increase.")
+    found = tuple(arguments.positive("times", float(one)) for one in times)
+    if not 0 < len(found) <= TIMES_MAX or list(found) != sorted({*found}):
+        raise InputError(f"times: give 1 to {TIMES_MAX} times > 0 that increase.")
+    return found
+
+
+def site_counts(
+    time: np.ndarray,
+    kind: np.ndarray,
+    strata: Mapping[str, np.ndarray],
+    times: Sequence[float],
+    kinds: int,
+    least: int,
+) -> SiteCounts:
+    """Return what a site tells: cells of rows by stratum, interval and end, none below ``least``.
+
+    Args:
+        time: of each row the event or the end of its follow-up.
+        kind: 0 where follow-up ended, else 1, ..., kinds of the event.
+        strata: which rows are in which stratum; a row is in one.
+        times: agreed; beyond the last one is an interval of its own.
+        kinds: of events.
+        least: fewest rows of a cell that has any.
+    """
+    place = np.searchsorted(times, time, side="left")
+    cells = np.zeros((len(times) + 1, len(strata), 1 + kinds), int)
+    for number, rows in enumerate(strata.values()):
+        np.add.at(cells[:, number], (place[rows], kind[rows].astype(int)), 1)
+    cells, ended = put_off(cells, least)
+    ends = split(cells, least)
+    begins = [0, *ends[:-1]]
+    sums = [cells[begin:end].sum(axis=0) for begin, end in zip(begins, ends, strict=False)]
+    counts = {
+        name: tuple(tuple(one[number].tolist()) for one in sums)
+        for number, name in enumerate(strata)
+        if ends
+    }
+    return SiteCounts(tuple(ends), counts, tuple(ended) if ends else ())
+
+
+def put_off(cells: np.ndarray, least: int) -> tuple[np.ndarray, list[int]]:
+    """Return cells whose ends of follow-up come later where they are few, and when they come.
+
+    Few ends between two times then leave the events between them to be told.
+
+    Args:
+        cells: (intervals, strata, 1 + kinds), the ends of follow-up first.
+        least: fewest rows of a cell that has any.
+    """
+    ended = split(cells[..., :1], least)
+    moved = cells.copy()
+    for begin, end in zip([0, *ended[:-1]], ended, strict=False):
+        moved[begin:end, :, 0] = 0
+        moved[end - 1, :, 0] = cells[begin:end, :, 0].sum(axis=0)
+    return moved, ended

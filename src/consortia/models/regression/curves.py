@@ -1,0 +1,185 @@
+r"""Kaplan–Meier and cumulative incidence over sites, from counts between agreed times.
+
+.. math::
+    \hat S(t_j) = \prod_{i \le j} \Bigl(1 - \frac{d_i}{n_i}\Bigr), \qquad
+    \hat F_k(t_j) = \sum_{i \le j} \hat S(t_{i-1}) \frac{d_{ik}}{n_i}
+
+with d events in (t_{j−1}, t_j], of the kind k or of all, and n rows that had neither an event nor
+an end of follow-up by t_{j−1}. They are the estimates from all rows with each time put up to the
+next agreed one. Where an interval has no end of follow-up before its last event, they are also the
+estimates from the times themselves; else `Curve.bounds` has them between two curves, in which
+follow-up ends as early and as late as it can have. A site puts off few ends of follow-up to a later
+agreed time.
+
+Source: Kaplan and Meier (1958); Aalen and Johansen (1978); Greenwood (1926).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from consortia.data.followup import SiteCounts
+from consortia.diagnostics.summary import aligned
+
+WIDE = 1.959963984540054
+"""The 97.5 % quantile of a normal law."""
+
+
+@dataclass(frozen=True, eq=False)
+class Curve:
+    """One stratum's estimates at the times.
+
+    Attributes:
+        times: at which all sites tell their counts.
+        at_risk: before each.
+        events: up to each since the one before, (times, kinds).
+        ended: ends of follow-up likewise.
+        survival: probability of no event up to each.
+        lower: 95 % interval of it, on the scale of log(−log).
+        upper: likewise.
+        incidence: probability of an event of each kind up to each, (times, kinds).
+        bounds: where the Kaplan–Meier estimate from the times themselves is, (times, 2).
+    """
+
+    times: np.ndarray
+    at_risk: np.ndarray
+    events: np.ndarray
+    ended: np.ndarray
+    survival: np.ndarray
+    lower: np.ndarray
+    upper: np.ndarray
+    incidence: np.ndarray
+    bounds: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class Curves:
+    """Kaplan–Meier and cumulative incidence of all sites that tell counts; `str` renders them.
+
+    Attributes:
+        strata: the estimates, by stratum.
+        kinds: names of the kinds of events.
+        sites: which are in them.
+        without: the sites whose cells are too small.
+    """
+
+    strata: Mapping[str, Curve]
+    kinds: tuple[str, ...]
+    sites: tuple[str, ...]
+    without: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        """Return one line a time and stratum."""
+        several = len(self.kinds) > 1
+        header = ["", "time", "at risk", "ended", *self.kinds, "survival", "2.5 %", "97.5 %"]
+        header += [f"incidence of {kind}" for kind in self.kinds] if several else []
+        lines = [header]
+        for name, one in self.strata.items():
+            for j in range(len(one.times)):
+                numbers = [one.survival[j], one.lower[j], one.upper[j]]
+                numbers += one.incidence[j].tolist() if several else []
+                counts = [one.at_risk[j], one.ended[j], *one.events[j].tolist()]
+                lines.append(
+                    [name, f"{one.times[j]:g}", *map(str, counts), *(f"{v:.3f}" for v in numbers)]
+                )
+        text = aligned(lines)
+        if self.without:
+            text.append(f"* without {', '.join(self.without)}: their cells are too small")
+        return "\n".join(text)
+
+    __repr__ = __str__
+
+    def to_dataframe(self) -> Any:
+        """Return one line a stratum and time."""
+        import pandas as pd  # heavy, and only wanted here
+
+        parts = []
+        for name, one in self.strata.items():
+            columns: dict[str, Any] = {"stratum": name, "time": one.times, "at_risk": one.at_risk}
+            columns |= {"ended": one.ended, "survival": one.survival}
+            columns |= {"lower": one.lower, "upper": one.upper}
+            columns |= {"lowest": one.bounds[:, 0], "highest": one.bounds[:, 1]}
+            for place, kind in enumerate(self.kinds):
+                columns[f"events of {kind}"] = one.events[:, place]
+                columns[f"incidence of {kind}"] = one.incidence[:, place]
+            parts.append(pd.DataFrame(columns))
+        return pd.concat(parts, ignore_index=True)
+
+
+def curves(
+    told: Mapping[str, SiteCounts], times: Sequence[float], kinds: Sequence[str]
+) -> Curves | None:
+    """Return the estimates of all sites together, at the times that all of them tell.
+
+    Args:
+        told: what each site tells.
+        times: agreed.
+        kinds: names of the kinds of events.
+
+    Returns:
+        The estimates; None where no site tells counts up to a time, or no time is common.
+    """
+    there = {site: one for site, one in told.items() if len(one.ends) > 1}  # the last is no time
+    without = tuple(site for site in told if site not in there)
+    if not there:
+        return None
+    common = sorted(set.intersection(*({*one.ends} for one in there.values())))
+    if len(common) < 2:
+        return None
+    names = list(dict.fromkeys(name for one in there.values() for name in one.counts))
+    strata = {}
+    for name in names:
+        cells = np.zeros((len(common), 1 + len(kinds)), int)
+        early = np.zeros(len(common), int)
+        for one in there.values():
+            own = np.asarray(one.counts.get(name, np.zeros((len(one.ends), 1 + len(kinds)), int)))
+            cells += np.add.reduceat(own, [0, *(one.ends.index(end) + 1 for end in common[:-1])])
+            np.add.at(early, np.searchsorted(common, _earliest(one), side="right"), own[:, 0])
+        strata[name] = _curve(cells, early, np.array([*times, np.inf])[np.array(common) - 1])
+    return Curves(strata, tuple(kinds), tuple(there), without)
+
+
+def _earliest(one: SiteCounts) -> list[int]:
+    """Return after how many agreed intervals the ends of follow-up of each told one begin."""
+    begins = dict(zip(one.ended, [0, *one.ended[:-1]], strict=True))
+    found = []
+    for start, end in zip([0, *one.ends[:-1]], one.ends, strict=True):
+        inside = [begin for last, begin in begins.items() if start < last <= end]
+        found.append(min([start, *inside]))
+    return found
+
+
+def _curve(cells: np.ndarray, early: np.ndarray, times: np.ndarray) -> Curve:
+    """Return the estimates of one stratum.
+
+    Args:
+        cells: ends of follow-up and events in each interval, (intervals, 1 + kinds).
+        early: ends of follow-up as early as they may have been.
+        times: at which the intervals end.
+    """
+    before_events = np.concatenate([[0], np.cumsum(cells[:, 1:].sum(axis=1))[:-1]])
+    least_at_risk = cells.sum() - before_events - np.cumsum(early)
+    leaving = cells.sum(axis=1)
+    at_risk = leaving.sum() - np.concatenate([[0], np.cumsum(leaving)[:-1]])
+    shown = (times < np.inf) & (at_risk > 0)
+    cells, at_risk, times = cells[shown], at_risk[shown], times[shown]
+    least_at_risk = least_at_risk[shown]
+    ended, events = cells[:, 0], cells[:, 1:]
+    every = events.sum(axis=1)
+    factor = 1 - every / at_risk
+    survival = np.cumprod(factor)
+    before = np.concatenate([[1.0], survival[:-1]])
+    lowest = np.cumprod(1 - every / np.maximum(least_at_risk, np.maximum(every, 1)))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        greenwood = np.cumsum(every / (at_risk * (at_risk - every)))
+        spread = np.exp(WIDE * np.sqrt(greenwood) / np.abs(np.log(survival)))
+        lower, upper = survival**spread, survival ** (1 / spread)
+    flat = (survival == 1) | (survival == 0)  # no variance is known at either end
+    lower, upper = np.where(flat, survival, lower), np.where(flat, survival, upper)
+    incidence = np.cumsum(before[:, None] * events / at_risk[:, None], axis=0)
+    bounds = np.stack([lowest, survival], axis=1)
+    return Curve(times, at_risk, events, ended, survival, lower, upper, incidence, bounds)

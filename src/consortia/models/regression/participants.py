@@ -1,0 +1,348 @@
+"""Who was analysed: what a site tells of its rows, and Table 1 of all sites.
+
+A site tells cells of its rows (`consortia.data.cells`): how many were read and miss a value, how
+many analysed rows have each level, mean and spread of numbers, events and follow-up. The table
+holds nothing but what the sites tell, and sums of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from consortia.data.cells import Cells, Range, merged, range_of, union_range
+from consortia.data.columns import Table, as_levels, column_of, rows_of
+from consortia.data.description import (
+    ALL,
+    ENDED,
+    EVENT,
+    SiteDescription,
+    Wanted,
+    column_cells,
+    mean_and_sd,
+)
+from consortia.data.followup import SiteCounts, site_counts
+from consortia.diagnostics.summary import MISSING, aligned
+from consortia.errors import InputError
+from consortia.models.regression.question import Question, in_order
+
+OVERALL = "all sites"
+TRIALS = "trials"
+
+
+def described(
+    question: Question, wanted: Wanted, table: Table, kept: Table, site: str, least: int = 1
+) -> SiteDescription:
+    """Return what a site tells of its participants.
+
+    Args:
+        question: what the formula asks.
+        wanted: what is asked beside it.
+        table: the rows as they were read.
+        kept: those that are analysed, as `Question.kept` returns them.
+        site: its name.
+        least: fewest rows of a cell that the site allows; the larger one of both counts.
+
+    Raises:
+        InputError: a column cannot be used.
+    """
+    cells, where = max(wanted.cells, least), f"site {site!r}"
+    missing = {name: int(table[name].missing.sum()) for name in question.columns if name in table}
+    ranges = {name: range_of(count, cells) for name, count in missing.items()}
+    left_out = union_range(rows_of(table) - rows_of(kept), list(ranges.values()), cells)
+    given: Range | None = None
+    if left_out is not None:
+        given = (rows_of(kept) + left_out[0], rows_of(kept) + left_out[1])
+    levels: dict[str, Cells] = {}
+    numbers: dict[str, tuple[float, float]] = {}
+    units: dict[str, str] = {}
+    grouped = {group.by for group in question.parsed.groups}
+    for name in question.parsed.columns:
+        column = kept[name]
+        if name in grouped or column.kind == "empty":
+            continue
+        found = column_cells(column, question.levels.get(name, ()), cells)
+        if found is not None:
+            levels[name] = found
+        elif column.kind == "number":
+            known = mean_and_sd(column.values[~column.missing], cells)
+            numbers |= {} if known is None else {name: known}
+    followup = None
+    if question.family.response == "time":
+        followup = _time(question, wanted, table, kept, where, cells, (levels, numbers))
+    else:
+        _response(question, kept, where, cells, (levels, numbers, units))
+    return SiteDescription(cells, given, ranges, levels, numbers, units, followup)
+
+
+def _response(
+    question: Question, kept: Table, where: str, cells: int, into: tuple[dict[str, Any], ...]
+) -> None:
+    """Add what a site tells of a response."""
+    levels, numbers, units = into
+    first = question.parsed.response[0]
+    if question.levels_of_response(kept):
+        name = str(first.column)
+        found = column_cells(kept[name], question.levels.get(name, ()), cells)
+        levels |= {} if found is None else {name: found}
+        return
+    (y,) = question.response(kept, where)
+    if TRIALS in question.extra:
+        trials = question.beside(TRIALS, kept, where)
+        counts = {EVENT: int(y.sum()), f"no {EVENT}": int((trials - y).sum())}
+        levels[first.text], units[first.text] = merged(counts, cells), TRIALS
+        return
+    values, counted = np.unique(y, return_counts=True)
+    if len(values) <= 2 and set(values.tolist()) <= {0.0, 1.0}:
+        counts = {"0": 0, "1": 0} | {
+            f"{value:g}": int(count) for value, count in zip(values, counted, strict=True)
+        }
+        levels[first.text] = merged(counts, cells)
+        return
+    column = None if first.column is None else column_cells(kept[first.column], (), cells)
+    if column is not None:
+        levels[first.text] = column
+    elif (known := mean_and_sd(y, cells)) is not None:
+        numbers[first.text] = known
+
+
+def _time(
+    question: Question,
+    wanted: Wanted,
+    table: Table,
+    kept: Table,
+    where: str,
+    cells: int,
+    into: tuple[dict[str, Any], dict[str, Any]],
+) -> SiteCounts | None:
+    """Add events and follow-up of a site; return its counts between the agreed times."""
+    levels, numbers = into
+    time, event = question.response(kept, where)
+    kind = event.astype(int)
+    beside = _beside(question, wanted, table, where)
+    if wanted.event is not None:
+        codes = beside[wanted.event]
+        known = {code: place + 1 for place, (code, _) in enumerate(wanted.causes)}
+        if not set(np.unique(codes.values).tolist()) <= {0.0, *map(float, known)}:
+            raise InputError(
+                f"{where}: describe.event {wanted.event}: its values must be 0 or among the codes "
+                f"{', '.join(map(str, known))}."
+            )
+        kind = np.array([known.get(int(code), 0) for code in codes.values.tolist()], int)
+    names = (ENDED, *wanted.kinds)
+    counts = np.bincount(kind, minlength=len(names)).tolist()
+    texts = ", ".join(factor.text for factor in question.parsed.response)
+    levels[f"Surv({texts})"] = merged(dict(zip(names, counts, strict=True)), cells)
+    if (known_time := mean_and_sd(time - question.entries(kept, where), cells)) is not None and len(
+        np.unique(time)
+    ) > 2:
+        numbers[question.parsed.response[0].text] = known_time
+    if not wanted.times:
+        return None
+    strata = {ALL: np.arange(len(time))}
+    if wanted.by is not None:
+        texts_by = as_levels(beside[wanted.by])
+        strata = {one: np.flatnonzero(texts_by == one) for one in np.unique(texts_by).tolist()}
+    return site_counts(time, kind, strata, wanted.times, len(wanted.kinds), cells)
+
+
+def _beside(question: Question, wanted: Wanted, table: Table, where: str) -> Table:
+    """Return the columns beside those of the formula in the analysed rows.
+
+    Raises:
+        InputError: there is none of the name, or a value misses.
+    """
+    used = {name: column_of(table, name, where) for name in question.columns}
+    needed = question.columns if question.missing == "complete" else question.always
+    rows = ~np.any([used[name].missing for name in needed], axis=0)
+    found = {name: column_of(table, name, where).take(rows) for name in wanted.columns}
+    for name, column in found.items():
+        if column.missing.any():
+            raise InputError(f"{where}: describe: values of {name!r} are missing.")
+    return found
+
+
+# --- the table -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of Table 1.
+
+    Attributes:
+        variable: its name.
+        level: of the variable; "" of a number, or of its missing values.
+        cells: by site and of all sites, as text.
+    """
+
+    variable: str
+    level: str
+    cells: tuple[str, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class TableOne:
+    """Characteristics of participants by site and overall; `str` renders it.
+
+    Attributes:
+        columns: names of the sites, and `OVERALL`.
+        flow: rows that were read, left out and analysed.
+        missing: rows that were read in which each column misses.
+        lines: of each variable its levels, or mean and standard deviation.
+        notes: what the signs mean.
+    """
+
+    columns: tuple[str, ...]
+    flow: tuple[Line, ...]
+    missing: tuple[Line, ...]
+    lines: tuple[Line, ...]
+    notes: tuple[str, ...]
+
+    def __str__(self) -> str:
+        """Return flow, missing values and characteristics as plain text."""
+        parts = []
+        for title, lines in (
+            ("rows", self.flow),
+            ("missing values, in rows read", self.missing),
+            ("analysed rows", self.lines),
+        ):
+            body = [[self.named(line), *line.cells] for line in lines]
+            parts += [*aligned([[title, *self.columns], *body]), ""] if body else []
+        return "\n".join([*parts, *(f"* {note}" for note in self.notes)])
+
+    __repr__ = __str__
+
+    @staticmethod
+    def named(line: Line) -> str:
+        """Return variable and level of a line."""
+        return f"{line.variable}: {line.level}" if line.level else line.variable
+
+    def to_dataframe(self) -> Any:
+        """Return one line a variable and level, a column a site."""
+        import pandas as pd  # heavy, and only wanted here
+
+        every = (*self.flow, *self.missing, *self.lines)
+        parts = ["rows"] * len(self.flow) + ["missing"] * len(self.missing)
+        parts += ["analysed"] * len(self.lines)
+        frame = pd.DataFrame([line.cells for line in every], columns=list(self.columns))
+        frame.insert(0, "level", [line.level for line in every])
+        frame.insert(0, "variable", [line.variable for line in every])
+        frame.insert(0, "part", parts)
+        return frame
+
+
+def table_one(told: Mapping[str, SiteDescription], rows: Sequence[int]) -> TableOne:
+    """Return Table 1 from what the sites tell.
+
+    Args:
+        told: by site.
+        rows: that are analysed, of each site.
+    """
+    every = list(told.values())
+    least = max(one.cells for one in every)
+    given = [one.given for one in every]
+    left = [None if g is None else (g[0] - n, g[1] - n) for g, n in zip(given, rows, strict=True)]
+    flow = (
+        Line("read", "", _with_sum(given)),
+        Line("left out, a value missing", "", _with_sum(left)),
+        Line("analysed", "", _with_sum([(n, n) for n in rows])),
+    )
+    names = dict.fromkeys(name for one in every for name in one.missing)
+    missing = tuple(
+        Line(name, "", _with_sum([one.missing.get(name) for one in every])) for name in names
+    )
+    lines: list[Line] = []
+    variables = dict.fromkeys(name for one in every for name in (*one.levels, *one.numbers))
+    for name in variables:
+        if any(name in one.numbers for one in every):
+            lines.append(_number_line(name, every, rows))
+        if any(name in one.levels for one in every):
+            lines += _level_lines(name, every)
+    notes = ["numbers are mean (standard deviation), levels rows (percent)"]
+    if least > 1:
+        notes.append(
+            f"no site tells a number of 1 to {least - 1} rows, nor one from which such a number "
+            f"follows: these are merged as 'other levels', or {MISSING}; missing values are told "
+            f"as ranges of {least}"
+        )
+    return TableOne((*told, OVERALL), flow, missing, tuple(lines), tuple(notes))
+
+
+def _with_sum(parts: Sequence[Range | None]) -> tuple[str, ...]:
+    """Return ranges as text, and that of their sum."""
+    total: Range | None = None
+    if all(one is not None for one in parts):
+        known = [one for one in parts if one is not None]
+        total = (sum(low for low, _ in known), sum(high for _, high in known))
+    return tuple(_range_text(one) for one in (*parts, total))
+
+
+def _range_text(value: Range | None) -> str:
+    if value is None:
+        return MISSING
+    low, high = value
+    return f"{low:,}" if low == high else f"{low:,}–{high:,}"
+
+
+def _number_line(name: str, every: Sequence[SiteDescription], rows: Sequence[int]) -> Line:
+    known = [
+        (n, *one.numbers[name]) for n, one in zip(rows, every, strict=True) if name in one.numbers
+    ]
+    total = sum(n for n, _, _ in known)
+    mean = sum(n * m for n, m, _ in known) / total
+    squares = sum((n - 1) * sd**2 + n * (m - mean) ** 2 for n, m, sd in known)
+    overall = f"{mean:.4g} ({np.sqrt(squares / max(total - 1, 1)):.3g})"
+    if len(known) < len(every):
+        overall += f", {len(known)} sites"
+    cells = [
+        f"{one.numbers[name][0]:.4g} ({one.numbers[name][1]:.3g})"
+        if name in one.numbers
+        else MISSING
+        for one in every
+    ]
+    return Line(name, "", (*cells, overall))
+
+
+def _level_lines(name: str, every: Sequence[SiteDescription]) -> list[Line]:
+    """Return one line a level that a site tells, and one of what is merged."""
+    told = [one.levels.get(name) for one in every]
+    units = next((one.units[name] for one in every if name in one.units), "")
+    levels = list(dict.fromkeys(level for one in told if one for level in one.counts))
+    levels = list(in_order(levels)) if all(map(_is_number, levels)) else levels
+    totals = [0 if one is None else sum(one.counts.values()) + one.rest for one in told]
+    merged_rows = sum(one.rest for one in told if one)
+    lines = []
+    for level in levels:
+        counts = [None if one is None else _count(one, level) for one in told]
+        cells = [
+            MISSING if n is None or not total else _share(n, total)
+            for n, total in zip(counts, totals, strict=True)
+        ]
+        known = sum(n for n in counts if n is not None)
+        complete = all(n is not None for n in counts)
+        overall = _share(known, sum(totals)) if complete else f"{known:,} or more"
+        lines.append(Line(name, level + (f", {units}" if units else ""), (*cells, overall)))
+    if merged_rows:
+        cells = [MISSING if not one or not one.rest else f"{one.rest:,}" for one in told]
+        lines.append(Line(name, "other levels", (*cells, f"{merged_rows:,}")))
+    return lines
+
+
+def _is_number(level: str) -> bool:
+    try:
+        float(level)
+    except ValueError:
+        return False
+    return True
+
+
+def _count(cells: Cells, level: str) -> int | None:
+    """Return the rows of a level; None where they may be among the merged ones."""
+    return cells.counts.get(level, None if cells.rest else 0)
+
+
+def _share(count: int, total: int) -> str:
+    return f"{count:,} ({100 * count / total:.1f} %)"

@@ -1,0 +1,123 @@
+"""What a report looks at beside the effects: participants, priors, fit; and what it could not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from consortia.diagnostics.influence import PriorSensitivity, prior_sensitivity
+from consortia.errors import InputError
+from consortia.models.regression.checking import VARIANCES, PredictiveCheck
+from consortia.models.regression.curves import Curves
+from consortia.models.regression.participants import TableOne
+from consortia.models.regression.proportional import ProportionalHazards
+from consortia.report.effects import number
+from consortia.report.items import Known
+from consortia.report.participants import participants
+from consortia.report.run_report import RunReport
+from consortia.report.tables import Table
+
+CHECK_DRAWS = 200
+"""For which responses are simulated."""
+
+
+@dataclass(frozen=True)
+class Examined:
+    """What was looked at; None of what was not.
+
+    Attributes:
+        participants: Table 1.
+        curves: of follow-up.
+        sensitivity: of the parameters to the prior.
+        check: posterior predictive checks.
+        proportional: how hazard ratios change with time.
+        not_made: what could not be made, each with the reason.
+    """
+
+    participants: TableOne | None = None
+    curves: Curves | None = None
+    sensitivity: PriorSensitivity | None = None
+    check: PredictiveCheck | None = None
+    proportional: ProportionalHazards | None = None
+    not_made: tuple[str, ...] = ()
+
+    def known(self, margins: bool) -> Known:
+        """Return what the checklist needs; ``margins``: effects on the mean are shown."""
+        return Known(
+            self.participants,
+            self.curves,
+            margins,
+            self.sensitivity is not None,
+            self.check is not None,
+            self.proportional is not None,
+        )
+
+
+def examined(report: RunReport) -> Examined:
+    """Return what there is to be said of participants, priors and fit."""
+    told, drawn = participants(report) or (None, None)
+    made = report.regression
+    if made is None:
+        return Examined(told, drawn)
+    not_made: list[str] = []
+    sensitivity = check = proportional = None
+    try:
+        sensitivity = prior_sensitivity(report.tree, made.model, labels=made.labels)
+    except InputError as error:
+        not_made.append(f"Not made: sensitivity to the priors: {error}")
+    try:
+        if made.family.of_site is not None:
+            proportional = made.proportional_hazards(report.tree)
+        elif made.family.name in VARIANCES:
+            check = made.predictive_check(report.tree, draws=CHECK_DRAWS)
+        else:
+            not_made.append(f"Not made: no check of the fit is known for {made.family.name}.")
+    except InputError as error:
+        not_made.append(f"Not made: {error}")
+    return Examined(told, drawn, sensitivity, check, proportional, tuple(not_made))
+
+
+def sensitivity_table(found: Examined) -> Table | None:
+    """Return how much each parameter depends on the prior."""
+    one = found.sensitivity
+    if one is None:
+        return None
+    rows = tuple(
+        (name, f"{prior:.2f}", f"{shift:+.2f}", f"{ratio:.2f}", said or "little")
+        for name, prior, shift, ratio, said in zip(
+            one.names, one.measure, one.shift, one.sd_ratio, one.findings, strict=True
+        )
+    )
+    heads = ("", "measure", "mean moves by (sd)", "sd times", "the prior matters")
+    return Table("Each parameter, were the prior twice as strong", heads, rows)
+
+
+def fit_table(found: Examined) -> Table | None:
+    """Return posterior predictive checks by site and of all sites."""
+    one = found.check
+    if one is None:
+        return None
+    rows = tuple(
+        (
+            f"{line.site}: {line.statistic}",
+            number(line.observed),
+            number(line.median),
+            f"{number(line.lower)} to {number(line.upper)}",
+            f"{line.p:.3f}",
+        )
+        for line in one.lines
+    )
+    heads = ("", "observed", "simulated", f"{100 * one.level:g} %", "p")
+    return Table("Posterior predictive checks", heads, rows)
+
+
+def proportional_table(found: Examined) -> Table | None:
+    """Return how each log hazard ratio changes with the logarithm of time."""
+    one = found.proportional
+    if one is None:
+        return None
+    rows = tuple(
+        (name, f"{change:+.3f}", f"{error:.3f}", f"{p:.3f}")
+        for name, change, error, p in zip(one.names, one.change, one.error, one.p, strict=True)
+    )
+    heads = ("", "change of the log hazard ratio with log(time)", "standard error", "p")
+    return Table("Are the hazards proportional?", heads, rows)

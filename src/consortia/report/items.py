@@ -1,0 +1,270 @@
+"""The items that journals ask a report for: STROBE 12 to 16, and ROBUST of Bayesian analyses.
+
+Each is answered from the record of the run and from what is at hand, or named as not applicable or
+as not known, with the reason. What nobody looked at is never shown as answered.
+
+Source: von Elm, Altman, Egger, Pocock, Gøtzsche, Vandenbroucke, "The Strengthening the Reporting of
+Observational Studies in Epidemiology (STROBE) statement" (2007); Sung, Hayden, Greenberg, Koval,
+Feagan, Donner, "Seven items were identified for inclusion when reporting a Bayesian analysis of a
+clinical study" (2005).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple
+
+from consortia.core.printable import printable
+from consortia.models.regression.curves import Curves
+from consortia.models.regression.participants import TableOne
+from consortia.report.effects import LEVEL, SURE, Response, response_of
+from consortia.report.run_report import RunReport
+from consortia.report.tables import Table, fitted_settings
+
+State = Literal["reported", "not applicable", "not known"]
+
+POLICIES = {
+    "refuse": "no row with a missing value was accepted",
+    "complete": "rows with a missing value were left out",
+    "indicator": "rows with a missing covariate were kept: a missing number is the mean of all "
+    "rows beside a column that marks it, a missing level a level of its own",
+    "impute": "missing values were drawn several times at each site, and the posteriors pooled",
+}
+"""What was done with missing values, by the name of the policy."""
+
+
+class Item(NamedTuple):
+    """One item of a checklist.
+
+    Attributes:
+        key: its number, such as "STROBE 12a".
+        title: what is asked.
+        state: whether the report answers it.
+        answer: in words, or the reason why there is none.
+    """
+
+    key: str
+    title: str
+    state: State
+    answer: str
+
+
+class Known(NamedTuple):
+    """What the report has made beside its tables of effects.
+
+    Attributes:
+        participants: Table 1, or None.
+        curves: of follow-up, or None.
+        margins: whether effects on the mean response are shown.
+        sensitive: whether sensitivity to the priors is shown.
+        checked: whether posterior predictive checks are shown.
+        proportional: whether hazards were checked for being proportional.
+    """
+
+    participants: TableOne | None = None
+    curves: Curves | None = None
+    margins: bool = False
+    sensitive: bool = False
+    checked: bool = False
+    proportional: bool = False
+
+
+def items(report: RunReport, known: Known) -> tuple[Item, ...]:
+    """Return all items in order; none of a run that is no regression."""
+    response = response_of(report)
+    if response is None:
+        return ()
+    found = fitted_settings(report)
+    return (
+        *_of_methods(report, response, found, known),
+        *_of_participants(response, found, known),
+        *_of_results(response, found, known),
+        *_of_bayes(report, response, found, known),
+    )
+
+
+def checklist(found: tuple[Item, ...]) -> Table | None:
+    """Return the items as a table; None without any."""
+    if not found:
+        return None
+    rows = tuple((f"{one.key} {one.title}", one.state, printable(one.answer)) for one in found)
+    heads = ("item", "", "in this report")
+    return Table("STROBE 12 to 16 and ROBUST", heads, rows, worded=True)
+
+
+# --- the items -----------------------------------------------------------------------------------
+
+
+def _of_methods(
+    report: RunReport, response: Response, found: Mapping[str, Any], known: Known
+) -> list[Item]:
+    """Return STROBE 12: statistical methods."""
+    formula = str(found.get("formula", response.name))
+    terms = formula.partition("~")[2]
+    crossed = ":" in terms or "*" in terms
+    policy = found.get("missing")
+    time = response.name.startswith("Surv(")
+    looked = [
+        *(["prior sensitivity"] if known.sensitive else []),
+        *(["the run beside a reference"] if report.reference is not None else []),
+        *(["the draws beside the sites' gradients"] if report.stein is not None else []),
+    ]
+    return [
+        Item(
+            "STROBE 12a",
+            "statistical methods, control for confounding",
+            "reported",
+            f"{response.family or 'linear'} regression, {formula}; adjusted for the terms beside "
+            "the one of interest",
+        ),
+        Item(
+            "STROBE 12b",
+            "subgroups and interactions",
+            "reported" if crossed else "not applicable",
+            "the products in the formula" if crossed else "the formula has no products",
+        ),
+        Item(
+            "STROBE 12c",
+            "missing data",
+            "reported" if policy in POLICIES else "not known",
+            POLICIES.get(str(policy), "the record does not say what was done with them"),
+        ),
+        Item(
+            "STROBE 12d",
+            "loss to follow-up",
+            "reported" if time else "not applicable",
+            "the end of follow-up without an event censors it, taken for unrelated to the event"
+            if time
+            else "the response is no time to an event",
+        ),
+        Item(
+            "STROBE 12e",
+            "sensitivity analyses",
+            "reported" if looked else "not known",
+            ", ".join(looked) if looked else "none was made in this report",
+        ),
+    ]
+
+
+def _of_participants(response: Response, found: Mapping[str, Any], known: Known) -> list[Item]:
+    """Return STROBE 13 to 15: participants, descriptive and outcome data."""
+    none = "the sites were not asked: give [model.describe], or write it where all rows are"
+    asked: State = "not known" if known.participants is None else "reported"
+    there = asked == "reported"
+    time = response.name.startswith("Surv(")
+
+    def said(text: str) -> str:
+        return text if there else none
+
+    ended = "mean time in 'Who was analysed'"
+    if known.curves is not None:
+        ended += ", ends of follow-up at the agreed times in 'Follow-up'"
+    return [
+        Item("STROBE 13a", "numbers at each stage", asked, said("'Who was analysed': read, left "
+             "out, analysed; stages before the files were made are not known here")),
+        Item("STROBE 13b", "reasons for leaving out", asked, said("a missing value; by column")),
+        Item("STROBE 13c", "flow diagram", asked, said("as a table, by site and overall")),
+        Item("STROBE 14a", "characteristics of participants", asked, said("Table 1")),
+        Item("STROBE 14b", "missing data by variable", asked, said("'Who was analysed'")),
+        Item(
+            "STROBE 14c",
+            "follow-up time",
+            asked if time else "not applicable",
+            said(ended) if time else "the response is no time to an event",
+        ),
+        Item("STROBE 15", "outcome events or summary", asked, said("in Table 1, by site")),
+    ]  # fmt: skip
+
+
+def _of_results(response: Response, found: Mapping[str, Any], known: Known) -> list[Item]:
+    """Return STROBE 16: main results."""
+    cut = [name for name, levels in found.get("levels", {}).items() if "(" in name and levels]
+    relative = response.effect is not None
+    return [
+        Item(
+            "STROBE 16a",
+            "unadjusted and adjusted estimates, precision",
+            "reported",
+            f"adjusted effects with {100 * LEVEL:g} % intervals; unadjusted ones were not computed",
+        ),
+        Item(
+            "STROBE 16b",
+            "boundaries of categories",
+            "reported" if cut else "not applicable",
+            f"levels as they are in the data: {', '.join(cut)}"
+            if cut
+            else "no number was cut into categories by the formula",
+        ),
+        Item(
+            "STROBE 16c",
+            "relative as absolute risk",
+            "not applicable" if not relative else "reported" if known.margins else "not known",
+            "effects are differences already"
+            if not relative
+            else "'On the outcome itself'"
+            if known.margins
+            else "no average over rows was made: rows are elsewhere, or the family has no mean",
+        ),
+    ]
+
+
+def _of_bayes(
+    report: RunReport, response: Response, found: Mapping[str, Any], known: Known
+) -> list[Item]:
+    """Return the seven items of ROBUST, and what a reader needs to repeat the run."""
+    priors = response.priors
+    record = report.record
+    fit = "posterior predictive checks" if known.checked else ""
+    fit += (", " if fit else "") + "hazards with time" if known.proportional else ""
+    exact = [f"seed {record['seed']}"] if "seed" in record else []
+    if nodes := found.get("nodes", record.get("nodes")):
+        exact.append(f"quadrature with {nodes} nodes")
+    return [
+        Item(
+            "ROBUST 1",
+            "priors specified",
+            "reported" if priors else "not known",
+            f"of all {len(priors)} parameters, in the methods paragraph"
+            if priors
+            else "the record has none",
+        ),
+        Item(
+            "ROBUST 2",
+            "priors justified",
+            "not known",
+            "that is for the authors: defaults are wide relative to the spread of the columns",
+        ),
+        Item(
+            "ROBUST 3",
+            "sensitivity to the priors",
+            "reported" if known.sensitive else "not known",
+            "'Sensitivity to the priors'" if known.sensitive else "it was not computed here",
+        ),
+        Item("ROBUST 4", "statistical model", "reported", "formula, family and link"),
+        Item(
+            "ROBUST 5",
+            "computation",
+            "reported",
+            ", ".join(
+                [
+                    f"{record.get('algorithm', 'a sampler')} of consortia",
+                    f"{report.chains} chains of {report.draws:,} draws",
+                    *exact,
+                ]
+            ),
+        ),
+        Item("ROBUST 6", "central tendency", "reported", "posterior medians"),
+        Item("ROBUST 7", "interval", "reported", f"central {100 * LEVEL:g} % intervals"),
+        Item(
+            "decision rule",
+            "when a direction is stated",
+            "reported",
+            f"where its posterior probability is {SURE:g} or more, and the verdict is not bad",
+        ),
+        Item(
+            "fit",
+            "does the model make such responses",
+            "reported" if fit else "not known",
+            fit or "no check of the fit was made here",
+        ),
+    ]

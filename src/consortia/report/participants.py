@@ -1,0 +1,133 @@
+"""Who was analysed, in a report: the flow of rows, Table 1, events and follow-up, and curves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from consortia.data.description import ALL, SiteDescription
+from consortia.models.regression.curves import Curve, Curves, curves
+from consortia.models.regression.participants import TableOne, table_one
+from consortia.diagnostics.figures.canvas import MUTED, SERIES, Plot, axes_of, drawing
+from consortia.report.run_report import RunReport
+from consortia.report.tables import Table, fitted_settings
+
+
+def participants(report: RunReport) -> tuple[TableOne, Curves | None] | None:
+    """Return what the sites have told of their participants; None of a run that did not ask.
+
+    It is in the record of the run, so that neither study nor rows are needed.
+    """
+    found = fitted_settings(report).get("participants")
+    if not isinstance(found, Mapping):
+        return None
+    told = {name: SiteDescription.read(_lists(one)) for name, one in found["sites"].items()}
+    followed = {name: one.followup for name, one in told.items() if one.followup}
+    drawn = None
+    if followed and found.get("times"):
+        drawn = curves(followed, found["times"], found["kinds"])
+    return table_one(told, found["rows"]), drawn
+
+
+def _lists(value: Any) -> Any:
+    """Return plain values with lists in the place of tuples, as JSON has them."""
+    if isinstance(value, Mapping):
+        return {str(key): _lists(one) for key, one in value.items()}
+    return [_lists(one) for one in value] if isinstance(value, (list, tuple)) else value
+
+
+def flow_table(found: TableOne) -> Table:
+    """Return rows read, left out and analysed, by site and overall."""
+    rows = tuple((found.named(line), *line.cells) for line in found.flow)
+    return Table("Flow of rows", ("", *found.columns), rows)
+
+
+def missing_table(found: TableOne) -> Table:
+    """Return in how many of the rows that were read each column misses."""
+    rows = tuple((found.named(line), *line.cells) for line in found.missing)
+    return Table("Missing values, in rows read", ("", *found.columns), rows)
+
+
+def characteristics_table(found: TableOne) -> Table:
+    """Return Table 1: the variables of the analysed rows, by site and overall."""
+    rows = tuple((found.named(line), *line.cells) for line in found.lines)
+    return Table("Table 1: analysed rows by site", ("", *found.columns), rows)
+
+
+def curves_table(found: Curves) -> Table:
+    """Return the estimates at the agreed times."""
+    several = len(found.kinds) > 1
+    heads = ["", "at risk", "follow-up ended", *found.kinds, "no event", "95 % interval"]
+    heads += [f"incidence of {kind}" for kind in found.kinds] if several else []
+    rows = []
+    for name, one in found.strata.items():
+        for j, time in enumerate(one.times):
+            first = f"{time:g}" if name == ALL else f"{name}, {time:g}"
+            counts = [one.at_risk[j], one.ended[j], *one.events[j].tolist()]
+            cells = [f"{one.survival[j]:.3f}", f"{one.lower[j]:.3f} to {one.upper[j]:.3f}"]
+            cells += [f"{value:.3f}" for value in one.incidence[j]] if several else []
+            rows.append((first, *(f"{count:,}" for count in counts), *cells))
+    return Table("Kaplan–Meier at the agreed times", tuple(heads), tuple(rows))
+
+
+def curves_plots(found: Curves) -> list[Plot]:
+    """Return the curves of no event, and of several causes those of their incidence.
+
+    A single time is no curve: it is in the table alone.
+    """
+    if all(len(one.times) < 2 for one in found.strata.values()):
+        return []
+    shown = [_survival_plot(found)]
+    if len(found.kinds) > 1:
+        shown.append(_incidence_plot(found))
+    return shown
+
+
+def _survival_plot(found: Curves) -> Plot:
+    with drawing():
+        figure, axes = axes_of(6.0, 3.4)
+        for colour, (name, one) in zip(SERIES * 7, found.strata.items(), strict=False):
+            label = None if name == ALL else name
+            _step(axes, one, one.survival, 1.0, colour, label)
+            axes.fill_between(
+                [0, *one.times], [1, *one.lower], [1, *one.upper], step="post", alpha=0.15,
+                color=colour, linewidth=0,
+            )  # fmt: skip
+        axes.set_ylim(0, 1.02)
+        axes.set_xlabel("time")
+        axes.set_ylabel("probability of no event")
+        if len(found.strata) > 1:
+            axes.legend()
+    text = "Kaplan–Meier, with 95 % intervals, at the times on which the sites agreed."
+    return Plot(figure, f"{text} The numbers are in the table.", f"{text}{_left_out(found)}")
+
+
+def _incidence_plot(found: Curves) -> Plot:
+    lines = ("-", "--", ":", "-.")
+    with drawing():
+        figure, axes = axes_of(6.0, 3.4)
+        for colour, (name, one) in zip(SERIES * 7, found.strata.items(), strict=False):
+            for place, kind in enumerate(found.kinds):
+                label = kind if name == ALL else f"{kind}, {name}"
+                own = SERIES[place % len(SERIES)] if name == ALL else colour
+                _step(axes, one, one.incidence[:, place], 0.0, own, label, lines[place % 4])
+        axes.set_ylim(bottom=0)
+        axes.set_xlabel("time")
+        axes.set_ylabel("cumulative incidence")
+        axes.legend()
+        axes.tick_params(labelcolor=MUTED)
+    text = "Cumulative incidence of each cause where the others compete with it (Aalen–Johansen)."
+    return Plot(figure, f"{text} The numbers are in the table.", text)
+
+
+def _step(
+    axes: Any, one: Curve, values: Any, start: float, colour: str, label: str | None,
+    line: str = "-",
+) -> None:  # fmt: skip
+    axes.step([0, *one.times], [start, *values], where="post", color=colour, label=label, ls=line)
+
+
+def _left_out(found: Curves) -> str:
+    if not found.without:
+        return ""
+    return f" Without {', '.join(found.without)}, where a cell is too small to be told."

@@ -1,0 +1,144 @@
+"""The items of STROBE and ROBUST beside a report: each answered, or named with the reason."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+import xarray
+
+import consortia
+from consortia.diagnostics.verdict import Check, Severity, Verdict
+from consortia.report.document import page
+from consortia.report.effects import estimates, response_of
+from consortia.report.examined import examined
+from consortia.report.items import checklist, items
+from consortia.report.methods import paragraph
+from consortia.report.run_report import RunReport, report_of
+from consortia.report.tables import contribution_table, effect_table
+
+pytest.importorskip("matplotlib", reason="needs the extra `plots`")
+
+KEYS = [
+    *(f"STROBE 12{letter}" for letter in "abcde"),
+    *(f"STROBE 13{letter}" for letter in "abc"),
+    *(f"STROBE 14{letter}" for letter in "abc"),
+    "STROBE 15",
+    *(f"STROBE 16{letter}" for letter in "abc"),
+    *(f"ROBUST {number}" for number in range(1, 8)),
+    "decision rule",
+    "fit",
+]
+
+
+def binomial() -> tuple[Any, RunReport]:
+    """Return a regression of events out of trials, and a report of draws that nobody sampled."""
+    rng = np.random.default_rng(0)
+    tables = {}
+    for name in ("oslo", "lima"):
+        trials = rng.integers(5, 9, 60)
+        age = rng.normal(60, 9, 60)
+        age[:7] = np.nan
+        tables[name] = {
+            "sick": rng.binomial(trials, 0.3),
+            "trials": trials,
+            "age": age,
+            "arm": rng.choice(["usual", "new"], 60),
+        }
+    made = consortia.regression(
+        "sick ~ age + arm",
+        tables,
+        family="binomial",
+        trials="trials",
+        missing="complete",
+        levels={"arm": ["usual", "new"]},
+    )
+    draws = rng.normal([0.1, -0.6], 0.1, (2, 150, 2))
+    posterior = xarray.Dataset(
+        {
+            "coefficients": (("chain", "draw", "column"), draws),
+            "intercept": (("chain", "draw"), rng.normal(-0.8, 0.1, (2, 150))),
+        },
+        {"column": list(made.names)},
+    )
+    tree = xarray.DataTree.from_dict({"/posterior": posterior})
+    settings = {"regression": dict(made.metadata.settings)}
+    tree.attrs.update(
+        {"algorithm": "few_rounds", "samples": "the posterior", "bias": "none", "seed": 7}
+        | {"sites": '["oslo", "lima"]', "site_rows": "[53, 53]"}
+        | {"settings": json.dumps(settings), "versions": '{"consortia": "0.2.0"}'}
+    )
+    return made, report_of(tree, model=made.model, sites=made.sites, regression=made)
+
+
+@pytest.fixture(scope="module")
+def report() -> RunReport:
+    return binomial()[1]
+
+
+def test_every_item_is_answered_or_named_with_a_reason(report: RunReport) -> None:
+    looked = examined(report)
+    found = {one.key: one for one in items(report, looked.known(margins=True))}
+    assert list(found) == KEYS
+    assert all(one.answer for one in found.values())
+    assert found["STROBE 12c"].answer == "rows with a missing value were left out"
+    assert found["STROBE 12d"].state == found["STROBE 14c"].state == "not applicable"
+    assert found["STROBE 14a"].state == found["STROBE 16c"].state == "reported"
+    assert found["ROBUST 3"].state == found["fit"].state == "reported"
+    assert found["ROBUST 2"].state == "not known"
+    assert "seed 7" in found["ROBUST 5"].answer
+    table = checklist(tuple(found.values()))
+    assert table is not None
+    assert len(table.rows) == len(KEYS)
+
+
+def test_what_was_not_looked_at_is_not_known(report: RunReport) -> None:
+    alone = report_of(report.tree)
+    alone.record["settings"]["regression"].pop("participants")
+    alone.record["settings"]["regression"].pop("missing")
+    found = {one.key: one for one in items(alone, examined(alone).known(margins=False))}
+    for key in ("STROBE 12c", "STROBE 12e", "STROBE 13a", "STROBE 14b", "STROBE 16c", "ROBUST 3"):
+        assert found[key].state == "not known", key
+    assert found["fit"].state == "not known"
+
+
+def test_reference_levels_denominators_and_rules_are_in_tables_and_text(report: RunReport) -> None:
+    effects = estimates(report)
+    assert effects is not None
+    assert [row[0] for row in effect_table(effects, response_of(report)).rows] == [
+        "age",
+        "arm[new], against usual",
+    ]
+    told = contribution_table(report)
+    assert told is not None
+    assert told.columns[-3:] == ("trials", "events", "events a trial")
+    text = paragraph(report)
+    for part in (
+        "Levels are compared with usual of arm.",
+        "The trials are the column trials.",
+        "Rows with a missing value were left out.",
+        "The seed was 7.",
+        "a direction is stated where its posterior probability is at least 0.975",
+    ):
+        assert part in text
+
+
+def test_the_page_holds_table_one_sensitivity_checks_and_checklist(report: RunReport) -> None:
+    text = page([report])
+    for title in (
+        "Who was analysed",
+        "Sensitivity to the priors",
+        "Does the model make such responses?",
+        "The items that journals ask for",
+        "Posterior predictive checks",
+    ):
+        assert title in text
+
+
+def test_a_good_verdict_names_what_was_not_looked_at() -> None:
+    good = Check(Severity.GOOD, "Do the chains agree?", "yes", "They do.")
+    unknown = Check(Severity.UNKNOWN, "How far off is it?", "not measured", "", counts=False)
+    assert Verdict((good,)).explanation == "Everything that was looked at is as it should be."
+    assert Verdict((good, unknown)).explanation.endswith("Not looked at: how far off is it?")
