@@ -43,6 +43,7 @@ def sample(
     algorithm: Method,
     *,
     rounds: int | None = None,
+    draws: int | None = None,
     chains: int = CHAINS,
     seed: int = 0,
     thin: int = 1,
@@ -71,6 +72,8 @@ def sample(
         algorithm: what `consortia.fa_hmc` or another factory returns.
         rounds: iterations after the warm-up ones; each yields one draw. A method that ends by
             itself (`consortia.few_rounds`) needs none: it is then the most that are run.
+        draws: draws of each chain that are kept, as PyMC and NumPyro count, in place of ``rounds``:
+            these are then draws × thin, or fewer where a round yields several.
         chains: independent chains, at each server where there are several; 4 by default, as in a
             study, for R-hat and ESS need some. Sites are not chains.
         seed: 0 <= seed < 2**63; equal seeds give equal draws on every engine.
@@ -135,7 +138,12 @@ def sample(
     if several is not None:
         check_imputations(several, keep, engine)
     rounds = checks.check_arguments(
-        model, one, algorithm, rounds=rounds, chains=chains, seed=seed, thin=thin, warmup=warmup
+        model,
+        one,
+        algorithm,
+        **{"rounds": rounds, "chains": chains, "seed": seed, "thin": thin, "warmup": warmup},
+        draws=draws,
+        init=init,
     )
     stop = check_rule(stop)
     if several is not None:
