@@ -32,6 +32,7 @@ extensions = [
     "offline",
     "reference_pages",
     "method_pages",
+    "notebooks",
 ]
 exclude_patterns = ["extensions"]
 needs_sphinx = "8.2"

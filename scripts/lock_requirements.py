@@ -1,4 +1,4 @@
-"""Write the locked requirements: requirements/base.txt and one file for each extra.
+"""Write the locked requirements: requirements/base.txt, and a file of each extra and set-up group.
 
 All sets are resolved together, so that one environment can hold every extra, and then cut apart,
 so that an extra that a machine cannot install leaves the others whole. Present pins are kept where
@@ -19,8 +19,11 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 LOCKS = ROOT / "requirements"
-UNLOCKED = {"pymc"}
+UNLOCKED = {"pymc", "torch"}
 """Extras that are resolved with the others, and that the set-up does not install."""
+
+GROUPS = ("dev", "docs")
+"""Dependency groups that the set-up installs; others are parts of these."""
 
 HEADER = "# Written by `make lock` from pyproject.toml: {purpose}.\n"
 
@@ -66,16 +69,18 @@ def main() -> None:
         # uv prefers the pins that it finds in the output file.
         joint = Path(folder) / "joint.txt"
         joint.write_text("".join(path.read_text() for path in sorted(LOCKS.glob("*.txt"))))
-        compile_requirements(uv, sources, joint, *common, *upgrade, "--all-extras")
+        groups = [f"--group={group}" for group in GROUPS]
+        compile_requirements(uv, sources, joint, *common, *upgrade, "--all-extras", *groups)
 
         constrained = [*common, "--constraints", str(joint)]
         base = pins(compile_requirements(uv, sources, Path(folder) / "base.txt", *constrained))
         texts = {"base": HEADER.format(purpose="the package and its build tools") + "".join(base)}
-        for extra in extras:
-            output = Path(folder) / f"{extra}.txt"
-            added = compile_requirements(uv, sources, output, *constrained, "--extra", extra)
-            header = HEADER.format(purpose=f"what the extra `{extra}` adds to base.txt")
-            texts[extra] = header + "".join(pin for pin in pins(added) if pin not in base)
+        kinds = dict.fromkeys(extras, "extra") | dict.fromkeys(GROUPS, "group")
+        for name, kind in kinds.items():
+            output = Path(folder) / f"{name}.txt"
+            added = compile_requirements(uv, sources, output, *constrained, f"--{kind}", name)
+            header = HEADER.format(purpose=f"what the {kind} `{name}` adds to base.txt")
+            texts[name] = header + "".join(pin for pin in pins(added) if pin not in base)
 
     LOCKS.mkdir(exist_ok=True)
     for stale in {path.stem for path in LOCKS.glob("*.txt")} - texts.keys():

@@ -26,6 +26,7 @@ from consortia.engines.local import LocalEngine
 from consortia.engines.mpi import MPIEngine
 from consortia.models.networks.equinox import from_equinox
 from consortia.models.networks.flax import from_flax
+from consortia.models.networks.torch import from_torch
 from consortia.models.numpyro import from_numpyro
 from consortia.models.pymc import from_pymc
 from consortia.models.regression.construction import regression
@@ -67,6 +68,7 @@ __all__ = [
     "from_flax",
     "from_numpyro",
     "from_pymc",
+    "from_torch",
     "fsgld",
     "gradient_noise_variance",
     "graphs",

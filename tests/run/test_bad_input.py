@@ -13,6 +13,7 @@ import consortia
 from consortia.core import start
 from consortia.core.target import Target
 from consortia.errors import InputError, StoreError
+from consortia.run import checks
 
 
 def log_prior(params):
@@ -328,3 +329,25 @@ def test_what_jax_cannot_trace_is_answered_with_jax_numpy(likelihood):
     sites = consortia.Sites.from_list([{"y": np.ones(3, np.float32)}])
     with pytest.raises(InputError, match="use jax.numpy for numpy, and jnp.where for if"):
         consortia.sample(model, sites, consortia.fa_ld(0.1, 1), rounds=2, chains=1)
+
+
+def test_draws_say_how_long_a_run_is_in_place_of_rounds():
+    options = {"chains": 1, "seed": 0, "warmup": 0, "rounds": None}
+    assert checks.check_arguments(MODEL, SITES, ALGORITHM, **options, draws=3, thin=2) == 6
+    method = consortia.surrogate_hmc(proposals_per_round=4)
+    each = method.build(Target(MODEL, MODEL.init)).draws.per_iteration
+    assert each > 1
+    assert checks.check_arguments(MODEL, SITES, method, **options, draws=2 * each + 1, thin=1) == 3
+    with pytest.raises(InputError, match="draws and rounds both say how long"):
+        consortia.sample(MODEL, SITES, ALGORITHM, draws=3, rounds=3)
+    with pytest.raises(InputError, match=r"few_rounds ends by itself.*effective_size=3\)"):
+        consortia.sample(MODEL, SITES, consortia.few_rounds(), draws=3)
+
+
+def test_dir_of_a_method_shows_its_settings_and_nothing_of_the_plumbing():
+    shown = set(dir(ALGORITHM))
+    assert shown == {one.name for one in dataclasses.fields(ALGORITHM) if one.init} | {
+        *("claims", "name", "parameters", "title")
+    }
+    assert not [name for name in shown if name.startswith("_") or name.startswith("check")]
+    assert all(hasattr(ALGORITHM, name) for name in shown)

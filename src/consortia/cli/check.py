@@ -219,7 +219,7 @@ def cost_lines(costs: dict[str, Any]) -> list[tuple[str, str]]:
     if costs["draws_kept"] < costs["draws"]:
         draws += f", at most {costs['draws_kept']:,} kept"
     lines = [
-        ("rounds", f"{costs['iterations']:,}, {costs['communication_rounds']:,} of communication"),
+        ("messages", f"{costs['communication_rounds']:,} each way, those of warm-up included"),
         ("bytes", f"{costs['bytes_up']:,} up, {costs['bytes_down']:,} down, all chains"),
     ]
     if costs["draws"]:  # what a conversation computes and draws is not known before

@@ -23,8 +23,8 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field, fields
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -363,6 +363,11 @@ class Method(metaclass=Named):
 
     name: str
     step_size: Any
+
+    def __dir__(self) -> list[str]:
+        """Return the settings, and what a user may ask of a method; the rest serves engines."""
+        settings = [one.name for one in fields(cast(Any, self)) if one.init]
+        return [*settings, "claims", "name", "parameters", "title"]
 
     @property
     @abstractmethod

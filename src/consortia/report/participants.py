@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from consortia.data.description import ALL, SiteDescription
+from consortia.diagnostics.figures.canvas import MUTED, SERIES, Plot, axes_of, drawing
 from consortia.models.regression.curves import Curve, Curves, curves
 from consortia.models.regression.participants import TableOne, table_one
-from consortia.diagnostics.figures.canvas import MUTED, SERIES, Plot, axes_of, drawing
 from consortia.report.run_report import RunReport
 from consortia.report.tables import Table, fitted_settings
 

@@ -295,11 +295,12 @@ def cost_table(report: RunReport) -> Table:
     done = record.get("iterations_run")
     found = {"draws kept": f"{report.draws * report.chains:,}"}
     if done is None:
-        found["rounds"] = f"unfinished, of {warmup + rounds:,}"
+        found["rounds"] = f"unfinished, of {rounds:,} after {warmup:,} of warm-up"
     else:
-        found["rounds"] = f"{done:,}, {warmup:,} of warm-up ({record['stopped']})"
+        own = max(done - warmup, 0)
+        found["rounds"] = f"{own:,} after {warmup:,} of warm-up ({record['stopped']})"
     for label, key in (
-        ("communication rounds", "communication_rounds"),
+        ("messages each way", "communication_rounds"),
         ("bytes sent, up and down", "bytes_sent"),
         ("gradients of a site", "gradients"),
         ("rows read", "row_gradients"),

@@ -15,7 +15,7 @@ from consortia.core import density, fingerprints
 from consortia.core.contract import Fault, Method, SurrogateBased
 from consortia.core.model import Model
 from consortia.core.queries import Conversation
-from consortia.core.target import Target
+from consortia.core.target import Target, parameters_of
 from consortia.data.sites import Sites
 from consortia.engines.contract import Run
 from consortia.errors import InputError, NonFiniteError, WarmupError, warn
@@ -53,6 +53,8 @@ def check_arguments(
     seed: Any,
     thin: Any,
     warmup: Any,
+    draws: Any = None,
+    init: Any = None,
 ) -> int:
     """Check types and ranges of the arguments of `sample`; return the rounds."""
     check_process()
@@ -72,6 +74,11 @@ def check_arguments(
             "or a frozen dataclass that inherits from consortia.core.contract.Method."
         )
     check_likelihood(model, method)
+    if draws is not None:
+        if rounds is not None:
+            raise InputError("draws and rounds both say how long the run is: give one of them.")
+        checks.whole("thin", thin, 1)
+        rounds = _rounds_for(checks.whole("draws", draws, 1) * thin, model, method, init)
     if rounds is None and isinstance(method, Conversation):
         rounds = method.most_rounds
     if rounds is None:
@@ -84,6 +91,17 @@ def check_arguments(
     if rounds + warmup >= 2**31:
         raise InputError(f"rounds + warmup is {rounds + warmup}: the most is {2**31 - 1}.")
     return int(rounds)
+
+
+def _rounds_for(draws: int, model: Model, method: Method, init: Any) -> int:
+    """Return the rounds that yield so many draws."""
+    if isinstance(method, Conversation):
+        raise InputError(
+            f"draws: {method.name} ends by itself, at a number of effective draws: give "
+            f"consortia.{method.name}(effective_size={draws})."
+        )
+    target = Target(model, parameters_of(model, init, jax.random.key(0)))
+    return -(-draws // method.build(target).draws.per_iteration)
 
 
 def check_likelihood(model: Model, method: Method) -> None:

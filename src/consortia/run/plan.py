@@ -60,7 +60,7 @@ def plan_of(
         ("engine", f"{engine}, devices: {devices_of(used)}"),
         ("memory", f"{_memory(memory)}; kept draws {size(kept)}"),
     ]
-    network = f"{most}{rounds} communication round{'s' if rounds != 1 else ''} an iteration,"
+    network = f"{most}{rounds} message{'s' if rounds != 1 else ''} each way a round,"
     lines.append(("network", f"{network} {size(up)} up and {size(down)} down"))
     if len(used) > 1:
         lines.append(("devices", _division(run.parts, len(sites), chains)))

@@ -44,6 +44,7 @@ def sample(
     algorithm: Method,
     *,
     rounds: int | None = None,
+    draws: int | None = None,
     chains: int = CHAINS,
     seed: int = 0,
     thin: int = 1,
@@ -70,6 +71,8 @@ def sample(
         algorithm: what `consortia.fa_hmc` or another factory returns.
         rounds: iterations after the warm-up ones; each yields one draw. A method that ends by
             itself (`consortia.few_rounds`) needs none: it is then the most that are run.
+        draws: draws of each chain that are kept, as PyMC and NumPyro count, in place of ``rounds``:
+            these are then draws × thin, or fewer where a round yields several.
         chains: independent chains, at each server where there are several. Sites are not chains.
         seed: 0 <= seed < 2**63; equal seeds give equal draws on every engine.
         thin: keep draws number thin, 2·thin, ...
@@ -117,6 +120,11 @@ def sample(
         (2, 20, 1)
     """
     length = {"rounds": rounds, "chains": chains, "seed": seed, "thin": thin, "warmup": warmup}
+    if draws is not None:
+        one = sites[0] if isinstance(sites, tuple) and sites else sites
+        length["rounds"] = checks.check_arguments(
+            model, one, algorithm, **length, draws=draws, init=init
+        )
     options: dict[str, Any] = {"stop": stop, "keep": keep, "metadata": metadata}
     options |= {"on_divergence": on_divergence, "bias_target": bias_target, "on_plan": on_plan}
     options |= {"init": init, "engine": engine, "store": store, "progress": progress}
