@@ -57,7 +57,7 @@ EXIT_CODES = {
     "the ranks of `consortia sbc` are uneven",
     UNKNOWN: "`consortia site rehearse` does not know what an attack would read, or how many rows "
     "the messages settle",
-    INTERRUPTED: "interrupted; the draws so far are kept, and `consortia resume` goes on",
+    INTERRUPTED: "interrupted; the draws so far are kept, and `consortia resume` continues",
 }
 """Meaning of each exit code of ``consortia check``, ``run`` and ``resume``."""
 

@@ -41,7 +41,7 @@ clientapp = "{package}.client_app:app"
 
 # Each can be given anew: flwr run . --run-config "deadline=900.0"
 [tool.flwr.app.config]
-output = "{output}"          # on the server: the directory of the run; an interrupted run goes on
+output = "{output}"          # on the server: the directory of the run; an interrupted run continues
 deadline = 600.0       # seconds that a site has for an answer, a restart of its node included
 resend = 120.0         # seconds after which an unanswered request is sent again
 join-deadline = 600.0  # seconds that the sites have to come

@@ -37,7 +37,7 @@ def algorithms(
             _tell(plain, SETTINGS[plain], as_json)
             return
         if name is not None and name not in ALGORITHMS:
-            raise InputError(f"{name!r} is no algorithm: {unknown(name, ALGORITHMS)}.")
+            raise InputError(f"unknown algorithm {name!r}: {unknown(name, ALGORITHMS)}.")
         if as_json:
             found = {one: _facts(ALGORITHMS[one]) for one in ALGORITHMS if name in (None, one)}
             typer.echo(json.dumps(found, indent=1, ensure_ascii=False))
@@ -144,7 +144,7 @@ def examples(
             typer.echo("\nCopy one: consortia examples NAME. Of your own tables: consortia init.")
             return
         if name not in found:
-            raise InputError(f"{name!r} is no example: {unknown(name, found)}.")
+            raise InputError(f"unknown example {name!r}: {unknown(name, found)}.")
         source = found[name] if found[name].stem == name else found[name].parent
         target = to / source.name
         if target.exists():

@@ -1,4 +1,4 @@
-"""Which statements of a model written elsewhere are sums over rows, and which read no row."""
+"""A sorting of the statements of a model: sums over rows, and statements that read no row."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from consortia.data.sites import Sites
 from consortia.errors import InputError
 
 ROWS = 4
-"""Of the example, by which it is found out what a statement depends on."""
+"""Rows of the example by which the inputs of a statement are found."""
 
 RADIUS = 1.0
 """Chains start uniformly in so wide a cube of unconstrained parameters."""
 
 TOLERANCE = 1e-4
-"""Of log-densities in single precision that are to be equal."""
+"""Tolerance of log-densities in single precision that are to be equal."""
 
 
 def example_rows(caller: str, rows: Any) -> dict[str, np.ndarray]:
@@ -96,7 +96,7 @@ def check_law(caller: str, name: str, whole: np.ndarray, parts: np.ndarray, read
     """
     if reads or (np.all(np.isfinite(whole)) and not _same(whole, parts)):
         raise InputError(
-            f"{caller}: the law of {name!r} depends on the rows at hand, which are others at every "
+            f"{caller}: the law of {name!r} depends on the rows, which are others at every "
             "site: give what it depends on as a constant."
         )
     if not np.all(np.isfinite(whole)):
@@ -130,9 +130,9 @@ def is_sum_over_rows(
         return True
     if same:
         raise InputError(
-            f"{caller}: the statement {name!r} is computed from the rows, but is no sum over them: "
-            "it is the same here for one row and for several, and may be another at the next site. "
-            "Give what it depends on as a constant, or write it as a sum over rows."
+            f"{caller}: the statement {name!r} is computed from the rows, but is not a sum over "
+            "them: it is the same here for one row and for several, and may be another at the next "
+            "site. Give what it depends on as a constant, or write it as a sum over rows."
         )
     raise InputError(
         f"{caller}: the statement {name!r} does not factor over rows: its log-density "

@@ -21,7 +21,7 @@ def linear_regression(
     intercept_scale: float | None = None,
     log_noise_prior_scale: float = 1.0,
 ) -> Model:
-    r"""Bayesian linear regression, with known or unknown noise.
+    r"""Return Bayesian linear regression, with known or unknown noise.
 
     .. math:: y_i \sim N(a + x_i^\top\beta, \sigma^2), \quad \beta_j \sim N(0, s^2), \quad
               a \sim N(0, s_a^2), \quad \log\sigma \sim N(0, s_\sigma^2)

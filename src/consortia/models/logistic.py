@@ -37,7 +37,7 @@ def logistic_regression(
     intercept: bool = False,
     intercept_scale: float | None = None,
 ) -> Model:
-    r"""Bayesian logistic regression for two classes.
+    r"""Return Bayesian logistic regression for two classes.
 
     .. math:: P(y_i = 1) = \frac{1}{1 + e^{-t_i}}, \quad t_i = a + x_i^\top\beta, \quad
               \beta_j \sim N(0, s^2), \quad a \sim N(0, s_a^2)

@@ -28,7 +28,7 @@ def metric_learning(
     prior_scale: float = 1.0,
     threshold_scale: float | None = None,
 ) -> Model:
-    r"""Bayesian learning of a distance from pairs that are similar or not.
+    r"""Return Bayesian learning of a distance from pairs that are similar or not.
 
     .. math::
         P(y_{ij} = 1) = \frac{1}{1 + \exp(\|x_i - x_j\|_A^2 - \mu)}, \quad

@@ -34,7 +34,7 @@ def mlp(
     prior_scale: float = 1.0,
     activation: str = "relu",
 ) -> Model:
-    r"""Bayesian fully connected network with ReLU or SELU activations and a softmax at its end.
+    r"""Return a Bayesian fully connected network, with ReLU or SELU activations and a softmax.
 
     .. math:: h_0 = x_i, \quad h_l = \max(0, W_l h_{l-1} + b_l), \quad
               P(y_i = k) \propto e^{t_{ik}}, \quad t_i = W_L h_{L-1} + b_L, \quad

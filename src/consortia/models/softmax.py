@@ -19,7 +19,7 @@ def softmax_regression(
     intercept: bool = False,
     intercept_scale: float | None = None,
 ) -> Model:
-    r"""Bayesian softmax regression for K classes.
+    r"""Return Bayesian softmax regression for K classes.
 
     .. math:: P(y_i = k) = \frac{e^{t_{ik}}}{\sum_l e^{t_{il}}}, \quad
               t_{ik} = a_k + x_i^\top B_k, \quad B_{kj} \sim N(0, s^2), \quad a_k \sim N(0, s_a^2)

@@ -64,5 +64,5 @@ def test_what_is_no_model_of_rows_is_refused_with_what_to_do() -> None:
 
     with pytest.raises(InputError, match="has a Dropout, which draws random numbers: leave it out"):
         consortia.from_equinox(dropping, ROWS)
-    with pytest.raises(InputError, match="int is no module of Equinox"):
+    with pytest.raises(InputError, match="int is neither a module of Equinox"):
         consortia.from_equinox(3, ROWS)

@@ -172,7 +172,7 @@ class ForEachNumber(nn.Module):
         (Dropping(), r"draws random numbers .*as Dropout does: leave it out"),
         (Stateful, r"keeps statistics of batches \(norm.mean, norm.var\).*LayerNorm"),
         (DroppingToo, r"draws random numbers \(drop.rngs"),
-        ("resnet", "str is no module of Linen or NNX"),
+        ("resnet", "str is neither a module of Linen or NNX"),
         (lambda rngs: 3, "the function returns a int, no module of NNX"),
     ],
 )

@@ -69,8 +69,8 @@ def from_equinox(
     example = module if given else _made(module)
     if not isinstance(example, eqx.Module):
         raise InputError(
-            f"{SOURCE}: {type(example).__name__} is no module of Equinox, and no function of a key "
-            "that makes one."
+            f"{SOURCE}: {type(example).__name__} is neither a module of Equinox nor a function of "
+            "a key that makes one."
         )
     parts = jax.tree.leaves(example, is_leaf=lambda one: isinstance(one, eqx.nn.StateIndex))
     if any(isinstance(one, eqx.nn.StateIndex) for one in parts):

@@ -48,7 +48,7 @@ def from_flax(
     .. math:: \log p(\theta, z) = \log p(\theta) + \sum_i \log p(y_i \mid f_\theta(x_i))
 
     The weights are a dict by their names, joined with dots ("Dense_0.kernel"). The posterior has
-    very many modes that predict alike: R-hat and ESS belong to predictions, not to weights.
+    very many modes of equal predictions: R-hat and ESS belong to predictions, not to weights.
 
     Args:
         module: of Linen; or of NNX a function of `flax.nnx.Rngs` that makes it, so that each chain
@@ -89,8 +89,8 @@ def from_flax(
         network = _nnx(module)
     else:
         raise InputError(
-            f"{SOURCE}: {type(module).__name__} is no module of Linen or NNX, and no function of "
-            "flax.nnx.Rngs that makes one."
+            f"{SOURCE}: {type(module).__name__} is neither a module of Linen or NNX nor a function "
+            "of flax.nnx.Rngs that makes one."
         )
     return network_model(network, rows, likelihood, prior, inputs, target)
 

@@ -18,10 +18,10 @@ from consortia.models.networks.outputs import SIGMA, likelihood_of
 from consortia.models.networks.weights import log_prior_of
 
 ROWS = 3
-"""Of the example, by which it is found out whether rows depend on one another."""
+"""Rows of the example by which dependence between rows is found."""
 
 TOLERANCE = 1e-3
-"""Of outputs in single precision that are to be equal, as a share of the largest."""
+"""Tolerance of outputs in single precision, as a share of the largest."""
 
 
 class Network(NamedTuple):

@@ -40,7 +40,7 @@ def _fine(targets: np.ndarray, width: int) -> str | None:
 
 def _whole(targets: np.ndarray, width: int) -> str | None:
     wrong = int(((targets < 0) | (targets != np.round(targets))).sum())
-    return f"the target has {wrong} values that are no whole numbers >= 0" if wrong else None
+    return f"the target has {wrong} values that are not integers >= 0" if wrong else None
 
 
 def _one(outputs: Array) -> Array:
@@ -83,7 +83,7 @@ LIKELIHOODS = {
     ),
     "poisson": Likelihood(_poisson, lambda outputs, beside: jnp.exp(_one(outputs)), _whole, 1),
 }
-"""By name: of scores, of log-odds, of a mean, of a log-rate."""
+"""Likelihoods by name: of scores, of log-odds, of a mean, of a log-rate."""
 
 
 def likelihood_of(asked: Any) -> Likelihood:
