@@ -233,6 +233,13 @@ def test_a_site_with_another_key_than_the_coordinator_has_is_named(tmp_path: Pat
         network.run(network.engine(keys=replace(ring, sites=sites)))
 
 
+def test_a_site_that_sends_no_secure_sums_where_others_do_is_named(tmp_path: Path) -> None:
+    network = Network(tmp_path)
+    network.sites["south"]._sums = False
+    with pytest.raises(SiteRefusedError, match="'south'.*it sends no secure sums, others do"):
+        network.run()
+
+
 @pytest.mark.engines
 def test_an_answer_that_was_changed_on_its_way_is_not_used(tmp_path: Path) -> None:
     network = Network(tmp_path)
