@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import shutil
 import warnings
 from collections.abc import Callable
@@ -110,6 +111,7 @@ def test_the_server_learns_sums_and_every_message_is_signed(run: tuple[Network, 
     network, tree = run
     assert "effective draws" in tree.attrs["stopped"]
     assert tree.attrs["rejected_replies"] == 0
+    last = json.loads(tree.attrs["last_messages"])
     for name in NAMES:
         assert network.queries(name)
         for request, answer in network.queries(name):
@@ -117,7 +119,7 @@ def test_the_server_learns_sums_and_every_message_is_signed(run: tuple[Network, 
             assert list(answer.arrays) == [MASKED]
         left = verify(network.folder / name / "ledger.jsonl")
         assert left.problem is None
-        assert tree.attrs["last_messages"][name] == left.entries[-1].sha256
+        assert last[name] == left.entries[-1].sha256
         kinds = {one.kind for one in left.entries if one.event == "released"}
         assert kinds == {"description", "query"}
 
@@ -231,6 +233,13 @@ def test_a_site_with_another_key_than_the_coordinator_has_is_named(tmp_path: Pat
     sites = dict(ring.sites) | {"south": ring.sites["west"], "west": ring.sites["south"]}
     with pytest.raises(SiteRefusedError, match="not signed by the key that the coordinator has"):
         network.run(network.engine(keys=replace(ring, sites=sites)))
+
+
+def test_a_site_that_sends_no_secure_sums_where_others_do_is_named(tmp_path: Path) -> None:
+    network = Network(tmp_path)
+    network.sites["south"]._sums = False
+    with pytest.raises(SiteRefusedError, match="'south'.*it sends no secure sums, others do"):
+        network.run()
 
 
 @pytest.mark.engines

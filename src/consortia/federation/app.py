@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from consortia.core.queries import Conversation
 from consortia.core.target import any_target
@@ -39,6 +39,9 @@ from consortia.errors import InputError, PolicyError
 from consortia.run.verification import Verification
 from consortia.study.build import Study, load_study
 from consortia.study.files import names_of
+
+if TYPE_CHECKING:
+    from consortia.federation.governance import StudyTerms
 
 Config = Mapping[str, Any]
 
@@ -95,7 +98,6 @@ def serve(path: Path, transport: Transport, config: Config) -> None:
     )
     from consortia.diagnostics.site_sums import told_by_sites
     from consortia.federation.governance import terms_of
-    from consortia.federation.governance.terms import MASKED
     from consortia.report.run_report import VERIFICATION
     from consortia.store.runs import holds_run, read_record
 
@@ -120,15 +122,7 @@ def serve(path: Path, transport: Transport, config: Config) -> None:
             print(f"{directory} is finished; another run needs another output.", flush=True)
         return
     origin = _origin(config)
-    keys = str(config.get("keys") or "")
-    ring = coordinator_ring(Path(keys).expanduser()) if keys else None
-    if ring is None and transport.kind == DEPLOYED and terms_of(study).sums == MASKED:
-        raise InputError(
-            "the study's answers leave the sites as secure sums, which needs keys: make the "
-            "coordinator's with `consortia site key FOLDER --coordinator`, list it and those of "
-            f"all sites in FOLDER/{RING}, and give the run keys = FOLDER. Or the study says "
-            "run.secure_sums = false, where every site's policy permits that."
-        )
+    ring = _coordinators(config, transport, terms_of(study))
     minimum = int(config.get("minimum-sites", 0)) or None
 
     def over(asked: Study) -> FlowerEngine:
@@ -200,6 +194,26 @@ def serve(path: Path, transport: Transport, config: Config) -> None:
         verify=None if beside is None else compare,
         leave_out=None if left_out is None else without,
     )
+
+
+def _coordinators(config: Config, transport: Transport, terms: StudyTerms) -> KeyRing | None:
+    """Return the keys of the coordinator, where the configuration names its folder.
+
+    Raises:
+        InputError: it does not, and secure sums between machines need them.
+    """
+    from consortia.federation.governance.terms import MASKED
+
+    if keys := str(config.get("keys") or ""):
+        return coordinator_ring(Path(keys).expanduser())
+    if transport.kind == DEPLOYED and terms.sums == MASKED:
+        raise InputError(
+            "the study's answers leave the sites as secure sums, which needs keys: make the "
+            "coordinator's with `consortia site key FOLDER --coordinator`, list it and those of "
+            f"all sites in FOLDER/{RING}, and give the run keys = FOLDER. Or the study says "
+            "run.secure_sums = false, where every site's policy permits that."
+        )
+    return None
 
 
 def expected(study: Study, transport: Transport) -> str:
@@ -367,15 +381,6 @@ def site_of(
         policy = load_policy(_policy(folder, node))
         return policy.minimum_level_rows, policy.minimum_pattern_rows
 
-    def keys() -> KeyRing | None:
-        from consortia.federation.governance.policy import load_policy
-
-        if simulated or apart:
-            return None
-        policy = load_policy(_policy(folder, node))
-        policy.check_keys(terms)
-        return site_ring(folder, name, policy.coordinator, policy.identities)
-
     def build(engine: Engine) -> Job:
         level, cells = least()
         built = study.build(engine, data_folder=origin, own=own, least=level, cells=cells)
@@ -401,9 +406,22 @@ def site_of(
         lambda error, run, wrap: _refusal(folder, name, error, run, wrap),
         private=not simulated if private is None else private,
         digests=None if simulated else digests,
-        keys=keys,
+        keys=lambda: None if simulated or apart else _sites_keys(folder, node, name, terms),
         sums=terms.sums == MASKED and not (simulated or apart),
     )
+
+
+def _sites_keys(folder: Path, node: Config, name: str, terms: StudyTerms) -> KeyRing | None:
+    """Return the keys that a site's policy names, which may be none.
+
+    Raises:
+        PolicyError: there are none, and secure sums need them; or another one of this site.
+    """
+    from consortia.federation.governance.policy import load_policy
+
+    policy = load_policy(_policy(folder, node))
+    policy.check_keys(terms)
+    return site_ring(folder, name, policy.coordinator, policy.identities)
 
 
 def _number(study: Study, name: str) -> int:

@@ -35,8 +35,9 @@ SENT = {
 
 SUMS = {
     MASKED: "Each answer leaves you masked: the server learns the sum over all sites and not "
-    "yours, unless all other sites help it. Many sums can still tell rows, though not whose they "
-    "are. Your policy needs the keys of all sites for it (consortia site key).",
+    "yours, unless all other sites help it. Many sums can still tell rows, and how many share a "
+    "pattern, of all sites together; not whose they are. Your policy needs the keys of all sites "
+    "for it (consortia site key).",
     PLAIN: "The server sees each answer of your site by itself. Recommended: ask for the study "
     "without run.secure_sums = false, with which it learns the sum over all sites alone.",
 }
