@@ -65,7 +65,7 @@ def converse(method: PrivatePosterior, known: Known) -> Conversing:
         gradient = found.gradient + np.asarray(prior_gradient(position), np.float64)
         prior = np.asarray(prior_curvature(position), np.float64)
         if found.curvature is not None:
-            # What noise alone could make is no curvature that a step may rely on.
+            # A step may not rely on a curvature that noise alone could make.
             least = 0.0 if stage is STAGES[-1] else found.curvature_sd * 2 * math.sqrt(d)
             curvature = positive(found.curvature, least) + prior
         step = -np.linalg.solve(curvature, gradient)
