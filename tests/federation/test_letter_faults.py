@@ -40,7 +40,7 @@ WRITERS = (
     (runs, "replace_file"),
     (checkpoint, "replace_file"),
 )
-"""Where files are written."""
+"""Functions that write files."""
 
 
 @contextmanager
@@ -167,7 +167,7 @@ class Faults:
         self.count(kind)
 
     def lost(self, name: str, number: int) -> None:
-        """Lose an answer that nobody has read; the same comes again."""
+        """Remove an answer that nobody has read; the same comes again."""
         path = self.now.reply(name, number)
         before = path.read_bytes()
         path.unlink()
@@ -179,7 +179,7 @@ class Faults:
     # --- folders ---------------------------------------------------------------------------------
 
     def coordinator_changed(self) -> None:
-        """Damage a file of the coordinator's folder, and put it back."""
+        """Change a file of the coordinator's folder, and put it back."""
         folder = self.now.coordinator
         kept = sorted([*(folder / "sent").iterdir(), *(folder / "received").glob("*")])
         path = kept[int(self.rng.integers(len(kept)))]

@@ -75,7 +75,7 @@ def test_a_run_that_has_ended_is_not_run_again(stages, tmp_path: Path) -> None:
     assert (end.coordinator / "run" / "run.json").read_bytes() == before
 
 
-# --- what is no answer ---------------------------------------------------------------------------
+# --- false answers -------------------------------------------------------------------------------
 
 
 def resealed(data: bytes, key: bytes, **changes: object) -> bytes:

@@ -5,7 +5,7 @@ cons_letter_open <- function(study, folder, shared = file.path(folder, "post")) 
   invisible(folder)
 }
 
-# A person is asked in the console, unless yes = TRUE.
+# A person decides in the console, unless yes = TRUE.
 cons_letter_answer <- function(request, data = NULL, folder = NULL, policy = NULL, yes = FALSE) {
   words <- c("letter", "answer", request, if (!is.null(data)) c("--data", data),
              if (!is.null(folder)) c("--folder", folder),

@@ -23,8 +23,8 @@ for (name in names) {
 by_letters <- NULL
 while (is.null(by_letters)) {
   for (name in names) {
-    asked <- sort(list.files(file.path(folder, "post", name), "^question", full.names = TRUE))
-    cons_letter_answer(utils::tail(asked, 1), data = tables[[name]],
+    letters <- sort(list.files(file.path(folder, "post", name), "^question", full.names = TRUE))
+    cons_letter_answer(utils::tail(letters, 1), data = tables[[name]],
                        folder = file.path(folder, "sites", name), yes = TRUE)
   }
   by_letters <- cons_letter_next(folder)

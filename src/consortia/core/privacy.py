@@ -96,7 +96,7 @@ def simulated_generator(
 ) -> np.random.Generator:
     """Return the generator of a site's noise where one machine plays all sites.
 
-    It follows from what is asked, so that a run can be resumed, and is the same in every engine.
+    It follows from the query, so that a run can be resumed, and is the same in every engine.
     Between institutions sites draw their noise from secrets of their own.
     """
     found = hashlib.sha256(function.encode())

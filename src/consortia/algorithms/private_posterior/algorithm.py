@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -13,10 +14,7 @@ from jaxtyping import Float
 from consortia.algorithms.private_posterior.stages import DRAWS, STAGES, Stage, units_of
 from consortia.core.contract import Fault
 from consortia.core.privacy import Privacy, epsilon_of
-from consortia.core.queries import Batch, Conversing, Known, Outcome, Query
-
-if TYPE_CHECKING:
-    from consortia.algorithms.private_posterior import PrivatePosterior
+from consortia.core.queries import Batch, Conversing, Known, Outcome, Query, SiteFunction
 
 MOST_CLIPPED = 0.05
 """Share of clipped rows from which the result may be biased."""
@@ -26,6 +24,29 @@ MOST_WIDENED = 2.0
 
 FARTHEST_STEP = 4.0
 """Standard deviations of the last message's estimate that its step may have, in any direction."""
+
+
+class Settings(Protocol):
+    """Properties of the method that the algorithm reads."""
+
+    @property
+    def delta(self) -> float:
+        """Return δ."""
+        ...
+
+    @property
+    def honest(self) -> float | None:
+        """Return the share of the sites that add their noise to sums."""
+        ...
+
+    @property
+    def functions(self) -> Mapping[str, SiteFunction]:
+        """Return the site functions of the stages."""
+        ...
+
+    def default_clip(self, dimension: int) -> float:
+        """Return the norm to which gradients are clipped."""
+        ...
 
 
 class Received(NamedTuple):
@@ -46,7 +67,7 @@ class Received(NamedTuple):
     curvature_sd: float
 
 
-def converse(method: PrivatePosterior, known: Known) -> Conversing:
+def converse(method: Settings, known: Known) -> Conversing:
     """Yield a query of each stage, then the draws."""
     target, d = known.target, known.target.dimension
     # Not compiled: a program of this run alone takes longer than four evaluations.
@@ -65,7 +86,7 @@ def converse(method: PrivatePosterior, known: Known) -> Conversing:
         gradient = found.gradient + np.asarray(prior_gradient(position), np.float64)
         prior = np.asarray(prior_curvature(position), np.float64)
         if found.curvature is not None:
-            # What noise alone could make is no curvature that a step may rely on.
+            # A step may not rely on a curvature that noise alone could make.
             least = 0.0 if stage is STAGES[-1] else found.curvature_sd * 2 * math.sqrt(d)
             curvature = positive(found.curvature, least) + prior
         step = -np.linalg.solve(curvature, gradient)
@@ -105,7 +126,7 @@ def positive(matrix: Float[np.ndarray, "d d"], least: float) -> Float[np.ndarray
 
 
 def _report(
-    method: PrivatePosterior,
+    method: Settings,
     known: Known,
     found: Received,
     step: Float[np.ndarray, " d"],

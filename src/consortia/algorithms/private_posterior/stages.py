@@ -1,4 +1,4 @@
-"""What a site computes: sums of clipped, rounded gradients and curvatures, one row at a time.
+"""The site functions: sums of clipped, rounded gradients and curvatures, one row at a time.
 
 The gradient of a row is clipped to a norm C, the upper triangle of its curvature, whose other
 entries count twice in the norm, to C²/4. Both are rounded to integers, of which a row's gradient
@@ -67,7 +67,7 @@ def default_clip(dimension: int) -> float:
 
 
 class Units(NamedTuple):
-    """What one integer of an answer stands for.
+    """Units of the integers of an answer.
 
     Attributes:
         gradient: of a gradient.

@@ -94,7 +94,7 @@ class Post:
         """Return the folder in which a site finds its letters."""
         return self.shared / quote(self.names[site], safe=" ")
 
-    # --- what is asked --------------------------------------------------------------------------
+    # --- questions ------------------------------------------------------------------------------
 
     def reply(self, site: int, request: bytes) -> bytes | None:
         """Return a site's reply to a request, or None where it has not come."""
@@ -280,7 +280,7 @@ def _is_refusal(message: bytes) -> bool:
 
 def reply_to(request: bytes, arrays: Mapping[str, Any], **values: Any) -> bytes:
     """Return what a site would reply to a request, with these arrays."""
-    asked = decode(request)
+    envelope = decode(request)
     named = {REQUEST: message_digest(request), **values}
-    parts = asked.kind, asked.run, asked.site, asked.study, asked.label
+    parts = envelope.kind, envelope.run, envelope.site, envelope.study, envelope.label
     return Envelope(*parts, named, dict(arrays)).encode()

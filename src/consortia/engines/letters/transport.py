@@ -3,8 +3,8 @@
 The server runs from its beginning each time: every request that was answered has its reply at once,
 from the letters that were kept, and the run stops at the first that was not.
 
-A site is asked whether the start can be evaluated before it is asked anything else. That is taken
-for granted while its answer is awaited, so that the first query travels in the same letter; a start
+The first request of a run is whether the start can be evaluated. That is taken for granted while
+its answer is awaited, so that the first query travels in the same letter; a start
 that cannot be evaluated ends the run when the answer has come, before anything else is read.
 """
 
@@ -84,11 +84,11 @@ class LetterTransport:
 
     def _taken_for_granted(self, site: int, request: bytes) -> bytes | None:
         """Return the reply of a site whose start can be evaluated, to an agreement alone."""
-        asked = decode(request)
-        if asked.kind != AGREEMENT:
+        envelope = decode(request)
+        if envelope.kind != AGREEMENT:
             return None
         self._granted.setdefault(site, []).append(request)
-        chains = len(asked.arrays["positions"])
+        chains = len(envelope.arrays["positions"])
         flags = {"potential": np.zeros(chains, np.uint8), "gradient": np.ones(chains, bool)}
         return reply_to(request, flags)
 

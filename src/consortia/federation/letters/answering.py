@@ -45,11 +45,11 @@ class Declined(BaseException):
 
 @dataclass
 class Shown:
-    """What a person is shown before and after an answer.
+    """Sentences for a person before an answer.
 
     Attributes:
         study: the study file, when the first letter has come; else None.
-        lines: sentences on what is asked and what would leave.
+        lines: sentences on what the letter requests and what would leave.
     """
 
     study: Path | None
@@ -86,7 +86,7 @@ class AskingGate:
     Args:
         inner: the gate.
         study: the study.
-        permit: shows what is asked, and returns True if it may be answered.
+        permit: shows what the letter requests, and returns True if it may be answered.
         request: that is being answered.
     """
 
@@ -96,7 +96,7 @@ class AskingGate:
         self.error: BaseException | None = None
 
     def admit(self, kind: str, question: Question) -> bool:
-        """Check what is asked; ask a person about a description."""
+        """Check the question; ask a person about a description."""
         again = self._inner.admit(kind, question)
         if question.message == DESCRIPTION:
             self._ask(Shown(self._study.path, []))
@@ -180,7 +180,7 @@ def answer_letter(
 
     Args:
         path: of the letter.
-        permit: shows a person what is asked; nothing leaves if it returns False.
+        permit: shows a person what the letter requests; nothing leaves if it returns False.
         data: the file of this site; needed for the first letter of a run, and kept from there on.
         folder: where the site keeps what must last, its policy and ledger among it; by default
             ``~/.consortia/sites/NAME``.

@@ -29,7 +29,7 @@ FORMAT_VERSION = 1
 
 @dataclass
 class Progress:
-    """What one look at the letters has come to.
+    """Outcome of one look at the letters.
 
     Attributes:
         accepted: site and number of each answer that was taken.
