@@ -71,7 +71,7 @@ def from_torch(
     example = module if given or not callable(module) else module()
     if not isinstance(example, torch.nn.Module):
         raise InputError(
-            f"{SOURCE}: {type(example).__name__} is no torch.nn.Module, and no function without "
+            f"{SOURCE}: {type(example).__name__} is neither a torch.nn.Module nor a function without "
             "arguments that makes one."
         )
     _check(example)
