@@ -37,8 +37,10 @@ BENCHMARKS = {
     "rounds": "rounds",
     "first-call": "first_call",
     "cold-start": "cold_start",
+    "effective": "effective",
+    "memory": "memory",
 }
-COMPARED = {"fa-hmc", "sgld", "decentralized"}
+COMPARED = {"fa-hmc", "sgld", "decentralized", "effective"}
 """With what `benchmarks/peers.txt` names; the others start programs of this environment."""
 
 GUARD = {"guard": "guard"}

@@ -62,7 +62,7 @@ def test_what_is_no_model_of_rows_is_refused_with_what_to_do() -> None:
         consortia.from_torch(torch.nn.Sequential(norm, linear), ROWS)
     with pytest.raises(InputError, match=r"0 is a Dropout, which draws random numbers: leave"):
         consortia.from_torch(torch.nn.Sequential(torch.nn.Dropout(0.5), linear), ROWS)
-    with pytest.raises(InputError, match="int is no torch.nn.Module"):
+    with pytest.raises(InputError, match="int is neither a torch.nn.Module"):
         consortia.from_torch(3, ROWS)
 
 

@@ -71,8 +71,8 @@ def from_torch(
     example = module if given or not callable(module) else module()
     if not isinstance(example, torch.nn.Module):
         raise InputError(
-            f"{SOURCE}: {type(example).__name__} is no torch.nn.Module, and no function without "
-            "arguments that makes one."
+            f"{SOURCE}: {type(example).__name__} is neither a torch.nn.Module nor a function "
+            "without arguments that makes one."
         )
     _check(example)
     of_example, apply = torchax.extract_jax(example, dedup_parameters=False)
