@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from consortia.engines.flower.identities import made_keys
 from consortia.federation.app import site_of
 from consortia.federation.letters import answering
 from consortia.federation.letters.answering import Answered, Permit, answer_letter
@@ -25,19 +26,30 @@ class Correspondence:
 
     Args:
         root: of everything; new, or that of an earlier correspondence.
-        answers: algorithm of the study.
+        algorithm: of the study.
+        keys: messages are signed, and answers leave as sums that nobody can take apart.
     """
 
-    def __init__(self, root: Path, algorithm: str = 'name = "few_rounds"') -> None:
+    def __init__(
+        self, root: Path, algorithm: str = 'name = "few_rounds"', *, keys: bool = False
+    ) -> None:
         self.root, self.coordinator, self.shared = root, root / "coordinator", root / "post"
         if not root.exists():
             root.mkdir()
-            (root / "study.toml").write_text(study(algorithm))
+            asked = study(algorithm)
+            if not keys:
+                asked = asked.replace("[run]", "[run]\nsecure_sums = false")
+            (root / "study.toml").write_text(asked)
             for name in NAMES:
                 self.site(name).mkdir(parents=True)
-                (self.site(name) / "site-policy.toml").write_text(POLICY)
                 shutil.copy(HOSPITALS / f"{name}.csv", self.site(name) / "rows.csv")
-            open_study(root / "study.toml", self.coordinator, self.shared)
+            of_coordinator = root / "keys" if keys else None
+            more = "secure_sums = false\n"
+            if of_coordinator is not None:
+                more = made_keys(of_coordinator, {name: self.site(name) for name in NAMES})
+            for name in NAMES:
+                (self.site(name) / "site-policy.toml").write_text(POLICY + more)
+            open_study(root / "study.toml", self.coordinator, self.shared, keys=of_coordinator)
 
     def site(self, name: str) -> Path:
         """Return the folder of a site."""

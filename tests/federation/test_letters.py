@@ -14,10 +14,12 @@ from typer.testing import CliRunner
 import consortia
 from consortia.cli.commands import app
 from consortia.engines.flower.envelope import decode
+from consortia.engines.flower.identities import body_of
 from consortia.engines.letters.sealing import Letter, LetterError, digest, seal, unfold
 from consortia.errors import InputError, LedgerError, PolicyError, SiteRefusedError, StoreError
 from consortia.federation.governance import verify
 from consortia.federation.letters.answering import Declined, Shown
+from consortia.federation.letters.coordinating import open_study
 from consortia.study.build import load_study
 from tests.federation.correspondence import Correspondence, as_one_process
 from tests.federation.hospitals import HOSPITALS, NAMES, study
@@ -57,6 +59,37 @@ def test_letters_make_the_draws_of_one_process_in_four_letters_each(stages, tmp_
     assert by_letters.attrs["state"] == "finished"
     for name in one.posterior:
         np.testing.assert_allclose(by_letters.posterior[name], one.posterior[name], atol=1e-4)
+
+
+def test_signed_letters_with_secure_sums_have_the_draws_of_one_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    as_one_process(monkeypatch)
+    now = Correspondence(tmp_path / "signed", keys=True)
+    now.proceed()
+    for number in range(1, 6):  # the masks of all sites are agreed on in a letter of their own
+        for name in NAMES:
+            now.answer(name, number)
+        found = now.proceed()
+    assert found.result is not None
+    path = tmp_path / "study.toml"
+    path.write_text(study())
+    built = load_study(path).build(data_folder=HOSPITALS)
+    options = {"rounds": 60, "chains": 4, "seed": 1, "progress": False}
+    one = consortia.sample(built.model, built.rows, built.algorithm, **options)
+    by_letters = consortia.open_run(found.result)
+    for name in one.posterior:
+        np.testing.assert_allclose(by_letters.posterior[name], one.posterior[name], atol=1e-4)
+    reply = unfold(now.reply("north", 5).read_bytes())[0].messages[0]
+    sent = decode(body_of(reply))
+    assert set(sent.arrays) == {"masked"}
+
+
+def test_letters_need_keys_or_a_study_without_secure_sums(tmp_path: Path) -> None:
+    path = tmp_path / "study.toml"
+    path.write_text(study())
+    with pytest.raises(InputError, match="needs keys"):
+        open_study(path, tmp_path / "coordinator", tmp_path / "post")
 
 
 def test_every_site_has_a_ledger_of_its_answers(stages) -> None:

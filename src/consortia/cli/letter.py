@@ -44,6 +44,10 @@ def open_(
         ),
     ] = None,
     x64: Annotated[bool, typer.Option("--x64", help="Compute with 64 bits, at all sites.")] = False,
+    keys: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="The coordinator's key and the public keys of all."),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Write the first letter to each site of a study; the coordinator does it once."""
@@ -52,7 +56,7 @@ def open_(
         from consortia.study.build import load_study
 
         home = folder or Path("letters") / load_study(study).name
-        open_study(study, home, shared or home / "post", x64=x64)
+        open_study(study, home, shared or home / "post", x64=x64, keys=keys)
         _show(Coordinator(home).proceed(), home, shared or home / "post", as_json)
 
 

@@ -69,6 +69,14 @@ def client_app(study: str | Path) -> Any:
 # --- the server ----------------------------------------------------------------------------------
 
 
+NEEDS_KEYS = (
+    "the study's answers leave the sites as secure sums, which needs keys: make the coordinator's "
+    "with `consortia site key FOLDER --coordinator`, list it and those of all sites in "
+    f"FOLDER/{RING}, and give the run keys = FOLDER (--keys FOLDER of letters). Or the study says "
+    "run.secure_sums = false, where every site's policy permits that."
+)
+
+
 def serve(path: Path, transport: Transport, config: Config) -> None:
     """Run a study, or resume it, in its run directory; print the expected time first.
 
@@ -207,12 +215,7 @@ def _coordinators(config: Config, transport: Transport, terms: StudyTerms) -> Ke
     if keys := str(config.get("keys") or ""):
         return coordinator_ring(Path(keys).expanduser())
     if transport.kind == DEPLOYED and terms.sums == MASKED:
-        raise InputError(
-            "the study's answers leave the sites as secure sums, which needs keys: make the "
-            "coordinator's with `consortia site key FOLDER --coordinator`, list it and those of "
-            f"all sites in FOLDER/{RING}, and give the run keys = FOLDER. Or the study says "
-            "run.secure_sums = false, where every site's policy permits that."
-        )
+        raise InputError(NEEDS_KEYS)
     return None
 
 

@@ -23,6 +23,7 @@ from urllib.parse import quote
 from consortia.engines.flower.asking import REFUSAL, REQUEST
 from consortia.engines.flower.envelope import Envelope, EnvelopeError, decode
 from consortia.engines.flower.envelope import digest as message_digest
+from consortia.engines.flower.identities import body_of
 from consortia.engines.letters.sealing import (
     ANSWER,
     MAX_LETTER_BYTES,
@@ -70,6 +71,7 @@ class Post:
         run: identity of the run.
         secret: of the coordinator, from which the keys of the sites follow.
         opening: values of the first letter to each site, beside its key.
+        signed: whether sites sign what they send.
     """
 
     def __init__(
@@ -80,8 +82,10 @@ class Post:
         run: str,
         secret: bytes,
         opening: Mapping[str, Any],
+        *,
+        signed: bool = False,
     ) -> None:
-        self.names, self.shared = tuple(names), shared
+        self.names, self.shared, self.signed = tuple(names), shared, signed
         self._folder, self._run, self._secret, self._opening = folder, run, secret, opening
         self._exchanges: list[list[Exchange]] = [self._kept(site) for site in range(len(names))]
 
@@ -98,7 +102,7 @@ class Post:
 
     def reply(self, site: int, request: bytes) -> bytes | None:
         """Return a site's reply to a request, or None where it has not come."""
-        wanted = message_digest(request)
+        wanted = message_digest(body_of(request))
         return next((x.replies[wanted] for x in self._exchanges[site] if wanted in x.replies), None)
 
     def write(self, site: int, requests: Sequence[bytes]) -> Path:
@@ -221,10 +225,10 @@ class Post:
         found = {}
         for request, data in zip(requests, letter.messages, strict=False):
             try:
-                reply = decode(data)
+                reply = decode(body_of(data))
             except EnvelopeError as error:
                 raise LetterError(str(error)) from None
-            named = message_digest(request)
+            named = message_digest(body_of(request))
             if reply.values.get(REQUEST) != named or reply.site != letter.site:
                 raise LetterError("a reply in it answers something else than the letter asks")
             found[named] = data
@@ -275,12 +279,12 @@ class Post:
 
 
 def _is_refusal(message: bytes) -> bool:
-    return decode(message).kind == REFUSAL
+    return decode(body_of(message)).kind == REFUSAL
 
 
 def reply_to(request: bytes, arrays: Mapping[str, Any], **values: Any) -> bytes:
     """Return what a site would reply to a request, with these arrays."""
-    envelope = decode(request)
-    named = {REQUEST: message_digest(request), **values}
+    envelope = decode(body_of(request))
+    named = {REQUEST: message_digest(body_of(request)), **values}
     parts = envelope.kind, envelope.run, envelope.site, envelope.study, envelope.label
     return Envelope(*parts, named, dict(arrays)).encode()

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from consortia.engines.flower.envelope import decode
+from consortia.engines.flower.identities import body_of
 from consortia.engines.flower.site import AGREEMENT
 from consortia.engines.flower.transport import Arrival
 from consortia.engines.letters.post import Post, reply_to
@@ -84,8 +85,8 @@ class LetterTransport:
 
     def _taken_for_granted(self, site: int, request: bytes) -> bytes | None:
         """Return the reply of a site whose start can be evaluated, to an agreement alone."""
-        envelope = decode(request)
-        if envelope.kind != AGREEMENT:
+        envelope = decode(body_of(request))
+        if self._post.signed or envelope.kind != AGREEMENT:
             return None
         self._granted.setdefault(site, []).append(request)
         chains = len(envelope.arrays["positions"])

@@ -13,6 +13,7 @@ import numpy as np
 from consortia.core.queries import Conversation
 from consortia.engines.flower.asking import REFUSAL
 from consortia.engines.flower.envelope import Envelope, EnvelopeError, decode
+from consortia.engines.flower.identities import body_of
 from consortia.engines.flower.questions import Place, Question
 from consortia.engines.flower.settled import Statement
 from consortia.engines.flower.site import DESCRIPTION, FlowerSite, Gate
@@ -236,7 +237,7 @@ def _replies(
     """Return the replies to the requests of a letter up to the first refusal, and what left."""
     found: list[bytes] = []
     gates: list[AskingGate] = []
-    requests = [decode(message) for message in letter.messages]
+    requests = [decode(body_of(message)) for message in letter.messages]
 
     def watched(gate: Gate) -> Gate:
         gates.append(AskingGate(gate, study, permit, requests[0]))
@@ -251,7 +252,7 @@ def _replies(
             gate.request = request
         site = sites.get(request.study, next(iter(sites.values())))
         found.append(site.answer(message))
-        if decode(found[-1]).kind == REFUSAL:
+        if decode(body_of(found[-1])).kind == REFUSAL:
             break
     left = tuple(text for gate in gates for text in gate.left)
     refused = next((gate.error for gate in gates if gate.error is not None), None)
@@ -294,7 +295,7 @@ def _opened(letter: Letter, given: str, kept: Path) -> dict[str, Any]:
     check_seal(letter, given, key)
     for message in letter.messages:
         try:
-            decode(message)
+            decode(body_of(message))
         except EnvelopeError as error:
             raise LetterError(str(error)) from None
     return opened

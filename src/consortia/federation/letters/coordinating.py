@@ -13,12 +13,14 @@ from filelock import FileLock, Timeout
 
 from consortia.core.queries import Conversation
 from consortia.engines.flower.files import secret_of
+from consortia.engines.flower.identities import coordinator_ring
 from consortia.engines.letters.post import Post
 from consortia.engines.letters.sealing import LetterError
 from consortia.engines.letters.transport import AwaitedError, LetterTransport
 from consortia.errors import InputError, StoreError
-from consortia.federation.app import serve
+from consortia.federation.app import NEEDS_KEYS, serve
 from consortia.federation.governance import terms_of
+from consortia.federation.governance.terms import MASKED
 from consortia.store.durable import replace_file
 from consortia.study.build import Study, load_study
 from consortia.study.files import names_of
@@ -64,7 +66,9 @@ def check_study(study: Study) -> None:
         raise InputError(f"letters: a site cannot be named {hidden[0]!r}, as a hidden file.")
 
 
-def open_study(path: Path, folder: Path, shared: Path, *, x64: bool = False) -> None:
+def open_study(
+    path: Path, folder: Path, shared: Path, *, x64: bool = False, keys: Path | None = None
+) -> None:
     """Make the coordinator's folder of a study; the letters are written by `Coordinator.proceed`.
 
     Args:
@@ -72,13 +76,19 @@ def open_study(path: Path, folder: Path, shared: Path, *, x64: bool = False) -> 
         folder: of the coordinator; new or empty. Nobody else needs to read it.
         shared: where the sites find their letters.
         x64: compute with 64 bits, at all sites.
+        keys: folder with the coordinator's key and the public keys of all, by which messages are
+            signed and sums masked.
 
     Raises:
-        InputError: letters cannot carry the study.
+        InputError: letters cannot carry the study, or keys are missing.
         StoreError: the folder holds something.
     """
     study = load_study(path)
     check_study(study)
+    if keys is not None:
+        coordinator_ring(keys)
+    elif terms_of(study).sums == MASKED:
+        raise InputError(NEEDS_KEYS)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise StoreError(f"{folder} is not empty: give another folder, or `consortia letter next`.")
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -90,6 +100,7 @@ def open_study(path: Path, folder: Path, shared: Path, *, x64: bool = False) -> 
         "study": terms_of(study).study,
         "shared": str(shared.resolve()),
         "x64": x64,
+        "keys": "" if keys is None else str(keys.resolve()),
     }
     replace_file(folder / STATE, [json.dumps(state, indent=1).encode()], own=True)
 
@@ -141,8 +152,10 @@ class Coordinator:
         opening = {"study": (self.folder / STUDY).read_text(encoding="utf-8"), "x64": state["x64"]}
         names = names_of(self.study.data.files or [])
         secret = secret_of(self.folder)
-        post = Post(self.folder, self.shared, names, state["run"], secret, opening)
-        config = {"output": str(self.run), "run": state["run"], "x64": state["x64"], "quiet": True}
+        signed = bool(state["keys"])
+        post = Post(self.folder, self.shared, names, state["run"], secret, opening, signed=signed)
+        config = {"output": str(self.run), "quiet": True}
+        config |= {name: state[name] for name in ("run", "x64", "keys")}
         while True:
             before = len(found.accepted)
             _collect(post, more, found)
@@ -180,7 +193,7 @@ def _state_of(folder: Path) -> dict[str, Any]:
     try:
         state = json.loads(path.read_text(encoding="utf-8"))
         known = isinstance(state, dict) and state["format"] == FORMAT_VERSION
-        known = known and {"run", "study", "shared", "x64"} <= state.keys()
+        known = known and {"run", "study", "shared", "x64", "keys"} <= state.keys()
     except FileNotFoundError:
         raise StoreError(
             f"{folder} holds no study by letters: `consortia letter open STUDY.toml` makes one."
