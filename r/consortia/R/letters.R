@@ -1,7 +1,8 @@
 # A study by letters: the coordinator's commands, and a site's.
 
-cons_letter_open <- function(study, folder, shared = file.path(folder, "post")) {
-  run_command(c("letter", "open", study_path(study), "--folder", folder, "--shared", shared))
+cons_letter_open <- function(study, folder, shared = file.path(folder, "post"), keys = NULL) {
+  run_command(c("letter", "open", study_path(study), "--folder", folder, "--shared", shared,
+                if (!is.null(keys)) c("--keys", keys)))
   invisible(folder)
 }
 

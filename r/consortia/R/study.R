@@ -11,7 +11,7 @@ toml_table <- function(values) {
 
 cons_study <- function(formula, sites, family = "bernoulli", priors = NULL,
                        folder = tempfile("study-"), title = NULL, chains = 4L, seed = 1L,
-                       algorithm = c(name = "few_rounds")) {
+                       algorithm = c(name = "few_rounds"), secure_sums = NULL) {
   if (is.null(names(sites)) || any(!nzchar(names(sites))) || anyDuplicated(names(sites))) {
     stop("sites: give a list with the name of each site.", call. = FALSE)
   }
@@ -48,6 +48,7 @@ cons_study <- function(formula, sites, family = "bernoulli", priors = NULL,
     "[run]",
     sprintf("chains = %d", as.integer(chains)),
     sprintf("seed = %d", as.integer(seed)),
+    if (!is.null(secure_sums)) paste("secure_sums =", tolower(isTRUE(secure_sums))),
     "[output]",
     "figure = false"
   )
