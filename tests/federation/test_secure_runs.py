@@ -51,11 +51,13 @@ class Network:
         seen: of each site the messages to it and its answers, as they travel.
     """
 
-    def __init__(self, folder: Path, text: str = "", *, sums: bool = True) -> None:
+    def __init__(
+        self, folder: Path, text: str = "", *, sums: bool = True, algorithm: str = FEW
+    ) -> None:
         self.folder = folder
         folder.mkdir(exist_ok=True)
         self.path = folder / "study.toml"
-        self.path.write_text(study(FEW) + text + ("" if sums else "secure_sums = false\n"))
+        self.path.write_text(study(algorithm) + text + ("" if sums else "secure_sums = false\n"))
         for name in NAMES:
             shutil.copy(HOSPITALS / f"{name}.csv", folder)
         self.study = load_study(self.path)
@@ -65,6 +67,10 @@ class Network:
         policy = proposed(self.terms).replace(
             "maximum_settled_rows = 0", "maximum_settled_rows = 9"
         )
+        if "epsilon" in algorithm:
+            policy = (
+                f"maximum_epsilon = 5.0\n{policy}" if "maximum_epsilon" not in policy else policy
+            )
         for name in NAMES:
             (folder / name / app.POLICY).write_text(policy + self.lines)
         self.sites = {name: self.site(name) for name in NAMES}
@@ -275,3 +281,18 @@ def test_sums_without_keys_are_refused_with_what_to_do(tmp_path: Path) -> None:
         network.run(network.engine(keys=None))
     assert "each makes its own with `consortia site key`" in network.reason("north")
     assert network.terms.sums == "masked"
+
+
+def test_noise_of_a_share_of_the_sites_protects_a_sum_that_nobody_takes_apart(
+    tmp_path: Path,
+) -> None:
+    private = 'name = "private_posterior"\nepsilon = 5.0\ndelta = 1e-6\nhonest = 0.7'
+    net = Network(tmp_path / "masked", algorithm=private)
+    net.run()
+    answers = [decode(body_of(answer)) for _, answer in net.seen["north"]]
+    queries = [one for one in answers if one.kind == "query"]
+    assert queries
+    assert all(set(one.arrays) == {MASKED} for one in queries)
+    plain = Network(tmp_path / "plain", sums=False, algorithm=private)
+    with pytest.raises(SiteRefusedError, match="honest"):
+        plain.run()

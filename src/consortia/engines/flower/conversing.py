@@ -98,8 +98,16 @@ class QueryRuntime(SiteWork):
             iterations = np.full(1, label.iteration)
             self._note_evaluated(QUERY, place.middles, iterations)
 
-    def step(self, label: Label, request: Envelope) -> tuple[dict[str, Any], Answer]:
-        """Return the answer to a query, in the target's type of number."""
+    def step(
+        self, label: Label, request: Envelope, *, masked: bool = False
+    ) -> tuple[dict[str, Any], Answer]:
+        """Return the answer to a query, in the target's type of number.
+
+        Args:
+            label: the place in the run.
+            request: the query.
+            masked: whether the answer leaves as a part of a sum that nobody can take apart.
+        """
         function = self._function(label, request)
         found = self._programs.answer(function, self._completed(function, request))
         axis = () if function.summed else (0,)
@@ -112,10 +120,13 @@ class QueryRuntime(SiteWork):
                 drawn = rng.standard_normal(found[name].shape)
                 found[name] = found[name] + (sd * drawn + sd**2 / 2)
         if function.privacy is not None:
-            found = self._with_privacy(function.privacy(self.dimension), request, found)
+            privacy = function.privacy(self.dimension)
+            found = self._with_privacy(privacy, request, found, masked=masked)
         return {}, {name: values.astype(dtype) for name, values in found.items()}
 
-    def _with_privacy(self, privacy: Privacy, request: Envelope, found: Answer) -> Answer:
+    def _with_privacy(
+        self, privacy: Privacy, request: Envelope, found: Answer, *, masked: bool
+    ) -> Answer:
         """Return an answer of integers with the noise of this site.
 
         Raises:
@@ -127,10 +138,11 @@ class QueryRuntime(SiteWork):
             rng = simulated_generator(name, in_width(request.arrays), self._number)
         else:
             rng = private_generator(self._secret, self._run, question)
-        if self._secret is not None and privacy.honest is not None:
+        if self._secret is not None and privacy.honest is not None and not masked:
             raise PolicyError(
                 "algorithm.honest: a part of the noise protects a sum that nobody can take apart; "
-                "the messages of this engine are seen one by one. Leave algorithm.honest out.",
+                "the answers of this study are seen one by one. Leave algorithm.honest out, or let "
+                "three sites or more send secure sums.",
                 rules=("honest",),
             )
         return with_noise(privacy, found, sites, rng)

@@ -286,7 +286,10 @@ class FlowerSite:
             member = None
         place = work.place(label, request)
         gate.place(place, again=again)
-        values, arrays = work.step(label, request)
+        if isinstance(work, QueryRuntime):
+            values, arrays = work.step(label, request, masked=member is not None)
+        else:
+            values, arrays = work.step(label, request)
         statement = None
         if not again:
             if isinstance(work, QueryRuntime) and self._private:
