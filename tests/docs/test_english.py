@@ -11,16 +11,16 @@ from scripts.commit_subject import complaints
 from scripts.english import ROOT, checked_files, offences
 
 REMAINING = {
-    "src/consortia/data": 87,
-    "src/consortia/models/regression": 81,
-    "docs": 78,
-    "src/consortia/engines/flower": 57,
-    "src/consortia/federation": 33,
-    "src/consortia/report": 33,
-    "src/consortia/federation/governance": 28,
-    "src/consortia/study": 25,
-    "src/consortia/algorithms/few_rounds": 15,
-    "src/consortia/models": 9,
+    "src/consortia/data": 76,
+    "docs": 76,
+    "src/consortia/models/regression": 51,
+    "src/consortia/engines/flower": 24,
+    "src/consortia/report": 20,
+    "src/consortia/study": 17,
+    "src/consortia/algorithms/few_rounds": 14,
+    "src/consortia/federation/governance": 11,
+    "src/consortia/models": 8,
+    "src/consortia/federation": 7,
     "src/consortia/surrogates/proposals": 5,
 }
 """Offences that are left, by file or folder: they may become fewer. Every other place has none."""

@@ -22,13 +22,13 @@ from consortia.errors import InputError
 Kind = Literal["number", "truth", "date", "text", "empty"]
 
 POLICIES = ("refuse", "complete", "indicator", "impute")
-"""What is done with rows in which a value misses."""
+"""Treatments of rows in which a value is missing."""
 
 COLUMNS_MAX, LEVELS_MAX, NAME_MAX = 10_000, 10_000, 1000
-"""Of one table; beyond, what another process sends is refused."""
+"""Most columns of one table; a message of another process with more is refused."""
 
 GUESSES_MAX = 1000
-"""Of one site."""
+"""Most guesses of one site."""
 
 
 class Guess(NamedTuple):
@@ -52,7 +52,7 @@ class Guess(NamedTuple):
 
 
 class Source(NamedTuple):
-    """Where a column was read.
+    """Source of a column.
 
     Attributes:
         name: of the file, or of the site.
@@ -227,7 +227,7 @@ def level(value: Any) -> str:
 
 @dataclass(frozen=True)
 class TableFacts:
-    """What a formula must know of a table at one site; plain values, and no row is among them.
+    """Facts that a formula needs of a table at one site; plain values, and no row is among them.
 
     Attributes:
         given: rows, before those with missing values were left out.

@@ -20,7 +20,7 @@ from consortia.errors import InputError
 
 SEPARATORS = (",", ";", "\t", "|")
 DECLARED = re.compile(r"sep=(.)\s*", re.IGNORECASE)
-"""A first line by which Excel is told the separator."""
+"""A first line that gives Excel the separator."""
 
 MARKS = {
     codecs.BOM_UTF8: "utf-8-sig",
@@ -74,7 +74,7 @@ class Dialect:
 
     @property
     def reason(self) -> str:
-        """Why there is no decimal mark."""
+        """Reason why there is no decimal mark."""
         return self._decided[1]
 
     @cached_property
@@ -143,7 +143,7 @@ class Dialect:
 
 
 WORDS = frozenset({"", "NA", "N/A", "n/a", "NaN", "nan", "null", "NULL", "None", ".", "#N/A"})
-"""What a file writes for a value that misses."""
+"""Words that a file writes for a missing value."""
 
 
 def encoding_of(path: Path, declared: str | None) -> str:

@@ -57,7 +57,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class SiteFacts:
-    """What all processes learn of a site before a run; plain values, as in JSON.
+    """Facts of a site that all processes receive before a run; plain values, as in JSON.
 
     Attributes:
         rows: n_c.
@@ -126,14 +126,14 @@ class SiteFacts:
 
     @property
     def numbers(self) -> int:
-        """How many numbers and names these facts hold that depend on rows, shapes left out."""
+        """Count of the numbers and names that depend on rows, shapes left out."""
         told = [one and asdict(one) for one in (self.table, self.described)]
         own = (self.rows, self.labels, self.moments, told)
         return _count(own) + (0 if self.beside is None else self.beside.numbers)
 
     @property
     def values(self) -> int:
-        """How many numbers the rows hold, in all arrays."""
+        """Count of the numbers in the rows of all arrays."""
         return self.rows * sum(math.prod(shape) for shape, _ in self.arrays.values())
 
     def empty(self) -> dict[str, np.ndarray]:

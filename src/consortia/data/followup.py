@@ -1,4 +1,4 @@
-"""What a site tells of follow-up: counts of its ends between agreed times, none of them small."""
+"""Follow-up at a site: counts of its ends between agreed times, none of them small."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TIMES_MAX, STRATA_MAX, KINDS_MAX = 200, 50, 20
 
 @dataclass(frozen=True)
 class SiteCounts:
-    """What a site tells of its follow-up.
+    """Follow-up at a site.
 
     Attributes:
         ends: numbers of agreed intervals after which a told one ends; () where even all together

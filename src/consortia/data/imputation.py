@@ -27,13 +27,13 @@ from consortia.errors import InputError
 CYCLES = 10
 DONORS = 10
 PRIOR_SD = 2.5
-"""Of the coefficients of standardised columns."""
+"""Prior standard deviation of the coefficients of standardised columns."""
 
 ROWS_A_COLUMN = 3
 """Known rows that a regression needs for each of its columns; it takes those that say most."""
 
 JITTER = 1e-6
-"""Of predictions, so that of many equal ones not always the same are the nearest."""
+"""Jitter of predictions, so that of many equal ones not always the same are the nearest."""
 
 
 def imputed(

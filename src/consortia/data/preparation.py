@@ -30,7 +30,7 @@ _PLAIN = (bool, int, float)
 
 @dataclass(frozen=True)
 class Moments:
-    """Of the columns of some rows, what their common statistics with other rows follow from.
+    """Moments of the columns of some rows, from which statistics with other rows follow.
 
     No row is among it, unless there is but one.
 

@@ -7,7 +7,7 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 
 LEAST_LETTERS = 4
-"""In a shorter word another letter makes another word."""
+"""Fewest letters of a word in which another letter is a slip of the pen."""
 
 ZERO_WIDTH = "\u200b\u2060\ufeff\u00ad"
 """Characters without a width that are no part of a word, unlike the joiners of some scripts."""
@@ -87,7 +87,7 @@ def _common(one: str, other: str) -> int:
 
 TRUE = {"wahr", "vrai", "vero", "verdadero", "verdadeiro", "waar"}
 FALSE = {"falsch", "faux", "falso", "onwaar"}
-"""What spreadsheets of other languages write for True and False."""
+"""Words for True and False in spreadsheets of other languages."""
 
 YES = frozenset(
     {"yes", "y", "true", "t", "ja", "j", "oui", "o", "si", "sí", "sim", "da", "1"} | TRUE

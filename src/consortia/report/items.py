@@ -30,7 +30,7 @@ POLICIES = {
     "rows beside a column that marks it, a missing level a level of its own",
     "impute": "missing values were drawn several times at each site, and the posteriors pooled",
 }
-"""What was done with missing values, by the name of the policy."""
+"""Treatments of missing values, by the name of the policy."""
 
 
 class Item(NamedTuple):
@@ -50,7 +50,7 @@ class Item(NamedTuple):
 
 
 class Known(NamedTuple):
-    """What the report has made beside its tables of effects.
+    """Parts that the report has made beside its tables of effects.
 
     Attributes:
         participants: Table 1, or None.

@@ -14,7 +14,7 @@ from consortia.report.tables import Table, fitted_settings
 
 
 def participants(report: RunReport) -> tuple[TableOne, Curves | None] | None:
-    """Return what the sites have told of their participants; None of a run that did not ask.
+    """Return the sites' descriptions of their participants; None of a run that requested none.
 
     It is in the record of the run, so that neither study nor rows are needed.
     """

@@ -1,4 +1,4 @@
-"""What is known of one run, gathered once for the terminal, the files, the figures, the page."""
+"""Facts about one run, gathered once for the terminal, the files, the figures, the page."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ from consortia.theory.bias import predict_bias
 
 REFERENCE = "reference"
 VERIFICATION = "verification.json"
-"""Of a run that was verified: its Stein discrepancy, and what could not be had."""
+"""Name of the file of a verified run: its Stein discrepancy, and what could not be computed."""
 
 STUDY_BYTES = 2**20
-"""Of a study file, and of the command that it was run with."""
+"""Most bytes of a study file, and of the command that it was run with."""
 
 MOST_FITTED = 2000
 """Rows that the run was fitted to of which predictions are shown, evenly spaced."""
@@ -177,7 +177,7 @@ class RunReport:
 
     @property
     def beside(self) -> str:
-        """What the run stands beside, in words; "" without a reference."""
+        """Reference of the run, in words; "" without one."""
         record = self.reference_record
         if record is None:
             return ""
@@ -193,7 +193,7 @@ class RunReport:
 
     @property
     def verdict(self) -> Verdict:
-        """What the run is worth, and why."""
+        """Verdict on the run, with its reasons."""
         own = self.reference_table
         evidence = Evidence.of(
             self.tree,

@@ -1,4 +1,4 @@
-"""What a person sees on the terminal, by rich."""
+"""Output to the terminal, by rich."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ NAME_LEAST = 12
 """Letters of a row's name that are kept before a column is left out."""
 
 WIDTH = 100
-"""Of output that does not go to a terminal."""
+"""Width of output that does not go to a terminal."""
 
 
 class Printing(Console):

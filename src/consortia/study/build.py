@@ -134,7 +134,7 @@ class Study(Table):
 
     @property
     def method(self) -> Method:
-        """What samples it."""
+        """Method that samples it."""
         made = self.algorithm._method
         made = preconditioned(made) if self.run.precondition else made
         return expanding(made) if self.run.predict else made
@@ -193,7 +193,7 @@ class Study(Table):
 
     @property
     def _of_two(self) -> bool:
-        """Whether it is of the rows of both models at once."""
+        """True if it is of the rows of both models at once."""
         return self.compare is not None and self.algorithm.name == LEFT_OUT
 
     @property
@@ -391,7 +391,7 @@ class Built:
 
     @property
     def imputations(self) -> int:
-        """How many completed data sets there are; 0 where nothing is imputed."""
+        """Number of completed data sets; 0 where nothing is imputed."""
         return 0 if isinstance(self.sites, Sites) else len(self.sites)
 
     @property

@@ -42,7 +42,7 @@ UNUSED = ("scale", "standardise", "standardise_target", "intercept", "dtype", "t
 
 
 def options_of(**options: Any) -> None:
-    """Stand for `consortia.regression` where its options are checked and described."""
+    """Describe the options of `consortia.regression`, and check them."""
 
 
 options_of.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
@@ -55,7 +55,7 @@ options_of.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
 
 
 class FormulaRows(NamedTuple):
-    """What a study of a formula is made of.
+    """Parts of a study of a formula.
 
     Attributes:
         regression: the model and the rows.

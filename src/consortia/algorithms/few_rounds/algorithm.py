@@ -683,7 +683,7 @@ def _joined(kept: list[Judged]) -> Float[np.ndarray, "C n d"]:
 
 
 def _batch(judged: Judged) -> Batch:
-    """Return the draws of a batch with what is told of each."""
+    """Return the draws of a batch with the statistics of each."""
     chains = judged.chains
     same = np.ones_like(chains.heights)
     stats = {

@@ -27,7 +27,7 @@ from consortia.errors import SiteMissingError, SiteRefusedError
 Read = TypeVar("Read")
 
 REFUSAL = "refusal"
-"""Kind of the reply of a site that does not do what it was asked for."""
+"""Kind of the reply of a site that refuses a request."""
 
 REQUEST = "request"
 """Where a reply names the request that it answers."""

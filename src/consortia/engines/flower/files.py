@@ -23,7 +23,7 @@ from consortia.store.durable import fresh_private, part_of, write_through
 
 IDENTITY = re.compile(r"[0-9a-f]{8,64}")
 NO_IDENTITY = "(no identity)"
-"""What logs call a run that a message names in another way."""
+"""Name in logs of a run that a message names in another way."""
 SECRET = "secret"
 STATE = re.compile(r"state-(\d+)-(\d+)-(\d+)-(\d+)\.bin")
 

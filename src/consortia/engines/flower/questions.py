@@ -46,7 +46,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Spending:
-    """What an answer costs of a privacy budget, see `consortia.core.privacy`.
+    """Cost of an answer in a privacy budget, see `consortia.core.privacy`.
 
     Attributes:
         question: digest of the question, which costs once however often it is answered.
@@ -61,7 +61,7 @@ class Spending:
 
 @dataclass(frozen=True)
 class Place:
-    """Where the rows would be looked at, in standard deviations of the prior.
+    """Position at which the rows would be evaluated, in standard deviations of the prior.
 
     Attributes:
         points: positions of the message, of all chains.

@@ -1,4 +1,4 @@
-"""What a site computes: the first half of each phase, at its own node.
+"""Computation at a site: the first half of each phase, at its own node.
 
 A piece is compiled once for a phase. What the phases have in common is drawn as one process would
 draw it; what they declare as private likewise, or from a secret of the site.

@@ -30,7 +30,7 @@ STAGES = {rng.FIT: "fit", rng.SETUP: "setup", rng.ROUND: "round", QUERY: "query"
 
 
 class Label(NamedTuple):
-    """Where in a run a message stands; they are ordered as the messages are.
+    """Position of a message in a run; labels are ordered as the messages are.
 
     Of a query ``iteration`` is the index of the message, and ``phase`` that of its site function.
     """

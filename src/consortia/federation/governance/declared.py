@@ -1,4 +1,4 @@
-"""How many row-dependent numbers the messages of a run hold, from shapes alone."""
+"""Count of the row-dependent numbers in the messages of a run, from shapes alone."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from consortia.study.build import Study
 
 ROWS, SITES = 2, 2
-"""Of the made-up data that shapes are found with; no shape of a message depends on them."""
+"""Sizes of the made-up data that shapes are found with; no shape of a message depends on them."""
 
 
 class Declared(NamedTuple):

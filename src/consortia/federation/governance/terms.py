@@ -19,10 +19,10 @@ BEFORE_PHASES = 2
 """Messages of a site before the first phase: its description, and that it agrees to the run."""
 
 MINIMUM_SITES = 3
-"""Of secure sums: of two sites each computes the other's numbers from the sum and its own."""
+"""Fewest sites of secure sums: of two, each computes the other's numbers from sum and its own."""
 
 MASKED, PLAIN = "masked", "plain"
-"""What becomes of answers that are sums."""
+"""Treatments of answers that are sums."""
 
 KINDS = {
     "description": "number of rows; names, types and shapes of the arrays; least and largest "

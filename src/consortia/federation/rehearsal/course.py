@@ -63,7 +63,7 @@ class Finding:
 
 
 class Rehearsal(NamedTuple):
-    """What an attack is tried on.
+    """Study that an attack is tried on.
 
     Attributes:
         path: the study file.

@@ -71,7 +71,7 @@ from consortia.models.regression.specification import Specification
 from consortia.store.metadata import Metadata, Scaling, recorded
 
 MOST_DRAWS = 4000
-"""For which levels are drawn at sites and effects are averaged over rows, in tables."""
+"""Draws for which levels are drawn at sites and effects are averaged over rows, in tables."""
 
 
 def _groups_of(column: Column) -> np.ndarray:
@@ -134,7 +134,7 @@ class Regression:
 
     @property
     def readings(self) -> tuple[Guess, ...]:
-        """What was taken for what when the tables were read; some of it is to be confirmed."""
+        """Interpretations of the tables as they were read; some of them are to be confirmed."""
         return self.specification.readings
 
     @property
@@ -161,7 +161,7 @@ class Regression:
 
     @property
     def metadata(self) -> Metadata:
-        """What a run keeps beside its draws, for `consortia.sample`: names, units, priors."""
+        """Record kept beside the draws of a run by `consortia.sample`: names, units, priors."""
         spec = self.specification
         axes = {name: axes for name, axes in self.labels.items() if name in self.model.init}
         sampled = {
@@ -345,7 +345,7 @@ class Regression:
 
     @property
     def differs_by_site(self) -> bool:
-        """Whether the formula has levels or slopes by site."""
+        """True if the formula has levels or slopes by site."""
         return any(one.by == SITE for one in self.specification.blocks)
 
     def by_site(self, tree: Any, level: float = 0.95, seed: int = 0) -> SiteEffects:
@@ -501,7 +501,7 @@ class Regression:
 
     @property
     def has_margins(self) -> bool:
-        """Whether `marginal_effects` can be had of a mean, over the rows of all sites."""
+        """True if `marginal_effects` can be computed of a mean, over the rows of all sites."""
         everywhere = len(self.tables) == len(self.specification.sites)
         return everywhere and self.family.predict is not None and bool(self.names)
 

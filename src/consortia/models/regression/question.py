@@ -1,4 +1,4 @@
-"""What is asked of every site's table, and its answer: the facts that all processes learn.
+"""A request for facts of every site's table, and the answer that all processes receive.
 
 The facts are the levels of its factors, means and squares of its numbers, how many values miss.
 """
@@ -53,7 +53,7 @@ IMPUTATIONS_MAX = 1000
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked of every site's table; the same in all processes.
+    """Request for facts of every site's table; the same in all processes.
 
     Attributes:
         parsed: the formula.
@@ -88,7 +88,7 @@ class Question:
 
     @property
     def imputes(self) -> bool:
-        """Whether missing values are imputed."""
+        """True if missing values are imputed."""
         return self.missing == "impute"
 
     def stays(self, group: Group) -> bool:
@@ -104,18 +104,18 @@ class Question:
 
     @property
     def by_site(self) -> bool:
-        """Whether the model has one likelihood a site, and none a row."""
+        """True if the model has one likelihood a site, and none a row."""
         return self.family.of_site is not None or any(map(self.stays, self.parsed.groups))
 
     @property
     def tells_levels(self) -> bool:
-        """Whether what a site adds of its own is a parameter of the run, which the server sees."""
+        """True if a site's own effect is a parameter of the run, which the server sees."""
         fixed = any(SITE in one.columns for one in self.parsed.factors.values())
         return fixed or any(not self.stays(group) for group in self.parsed.groups)
 
     @property
     def names_sites(self) -> bool:
-        """Whether the name of the site is in a term."""
+        """True if the name of the site is in a term."""
         fixed = any(SITE in one.columns for one in self.parsed.factors.values())
         return fixed or any(group.by == SITE for group in self.parsed.groups)
 
@@ -204,7 +204,7 @@ class Question:
 
     @property
     def _names_levels(self) -> bool:
-        """Whether the response is one of several levels, whatever the column holds."""
+        """True if the response is one of several levels, whatever the column holds."""
         kind, column = self.family.response, self.parsed.response[0].column
         return kind in ("ordered", "levels") or (kind == "two" and column in self.levels)
 
