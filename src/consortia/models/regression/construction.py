@@ -130,7 +130,7 @@ def regression(
             always left out.
         prior: by the name of a coefficient, of a term, or "coefficients", "intercept", "sigma",
             "sd" and so on, words such as "normal(0, 1)".
-        levels: of columns, the reference first; what is given is not asked of the sites.
+        levels: of columns, the reference first; sites are not queried for those that are given.
         weights: column or expression: what each row's log-likelihood is multiplied by, as if it
             stood there so many times. Weights of a sample or of a propensity score are no such
             counts: intervals are then those of as many rows as they sum to.
@@ -151,7 +151,7 @@ def regression(
         harmonise: by site, what is changed in its table as it is read: ``rename``, ``recode``,
             ``missing_values``, ``scale``, ``encoding``, ``decimal``, as in a study file.
         describe: what sites tell of their participants beside, for `Regression.table_one` and
-            `Regression.survival_curves`: ``cells`` (5), the fewest rows of a number that is told;
+            `Regression.survival_curves`: ``cells`` (5), the fewest rows of a number that is sent;
             ``times`` of follow-up, ``by`` a categorical column, ``event`` a column of codes and
             ``causes`` their names. When None nothing, unless all rows are in this process.
 
