@@ -12,16 +12,16 @@ from scripts.english import ROOT, checked_files, offences
 
 REMAINING = {
     "src/consortia/data": 76,
-    "docs": 76,
-    "src/consortia/models/regression": 51,
-    "src/consortia/engines/flower": 24,
-    "src/consortia/report": 20,
-    "src/consortia/study": 17,
+    "src/consortia/models/regression": 49,
     "src/consortia/algorithms/few_rounds": 14,
-    "src/consortia/federation/governance": 11,
+    "src/consortia/report": 8,
     "src/consortia/models": 8,
-    "src/consortia/federation": 7,
+    "src/consortia/engines/flower": 6,
+    "src/consortia/study": 6,
+    "src/consortia/federation/governance": 6,
     "src/consortia/surrogates/proposals": 5,
+    "src/consortia/federation": 4,
+    "docs": 2,
 }
 """Offences that are left, by file or folder: they may become fewer. Every other place has none."""
 

@@ -26,7 +26,7 @@ def app_hash(app: str | os.PathLike[str]) -> str:
         app: the folder of an app, or the ``.fab`` file that ``flwr build`` made of it.
 
     Raises:
-        InputError: it is no app.
+        InputError: it is not an app.
         MissingExtraError: it is a folder, and the extra ``flower`` is not installed.
     """
     path = Path(app)

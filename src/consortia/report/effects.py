@@ -154,7 +154,7 @@ def by_site(report: RunReport) -> SiteEffects | None:
 
 
 def margins(report: RunReport) -> MarginalEffects | None:
-    """Return the effects on the mean response; None where not all rows are at hand."""
+    """Return the effects on the mean response; None where not all rows are available."""
     own = report.regression
     if own is None or not own.has_margins:
         return None

@@ -1,6 +1,6 @@
 """The items that journals ask a report for: STROBE 12 to 16, and ROBUST of Bayesian analyses.
 
-Each is answered from the record of the run and from what is at hand, or named as not applicable or
+Each is answered from the record of the run and the available data, or named as not applicable or
 as not known, with the reason. What nobody looked at is never shown as answered.
 
 Source: von Elm, Altman, Egger, Pocock, Gøtzsche, Vandenbroucke, "The Strengthening the Reporting of
@@ -38,7 +38,7 @@ class Item(NamedTuple):
 
     Attributes:
         key: its number, such as "STROBE 12a".
-        title: what is asked.
+        title: the question of the item.
         state: whether the report answers it.
         answer: in words, or the reason why there is none.
     """
@@ -70,7 +70,7 @@ class Known(NamedTuple):
 
 
 def items(report: RunReport, known: Known) -> tuple[Item, ...]:
-    """Return all items in order; none of a run that is no regression."""
+    """Return all items in order; none of a run that is not a regression."""
     response = response_of(report)
     if response is None:
         return ()

@@ -116,12 +116,12 @@ class RunReport:
         reference_scores: the reference's, or None.
         observed: held-out responses, or None.
         held_out_rows: how many rows are held out.
-        prediction: the bias that the method's oracle predicts, or None where no study is at hand.
+        prediction: the bias that the method's oracle predicts, or None without a study.
         places: of the rows of the table in the prediction's arrays, (d,), or None.
         fitted: predictions of the rows that the run was fitted to, where none is held out and they
             are at hand; else None.
         fitted_observed: their responses, or None.
-        model: the model, or None where no study is at hand.
+        model: the model, or None without a study.
         sites: the rows, or None likewise.
         regression: of a formula, what gives results in the user's terms, or None.
         algorithm: the method, or None likewise.
@@ -413,7 +413,7 @@ def _verified(directory: Path) -> tuple[Stein | None, tuple[str, ...]]:
 
 
 def _load(tree: Any, directory: Path) -> None:
-    """Read the draws of a result, and refuse what is no result of ours.
+    """Read the draws of a result, and refuse anything but a result of ours.
 
     Raises:
         StoreError: there are no draws, they are damaged, or not those of chains.

@@ -36,7 +36,7 @@ class RunFiles:
         run: identity of the run.
 
     Raises:
-        StoreError: that is no identity.
+        StoreError: that is not an identity.
     """
 
     def __init__(self, folder: Path, run: str) -> None:

@@ -34,7 +34,7 @@ FLOWER_RUN = "flower run"
 KEPT_SHAPES = 32
 
 FARTHEST = 16.0
-"""Prior standard deviations beyond which sites are not asked: a policy that is proposed refuses
+"""Prior standard deviations beyond which sites are not queried: a proposed policy refuses
 middles of points beyond 10, and of points that show tails counts half the distance."""
 
 

@@ -58,7 +58,7 @@ class Judge:
     def implausible(self, phase: Phase, sent: Mapping[int, Sent]) -> tuple[int, str] | None:
         """Return the first site whose message is implausible, and why; None where all may be.
 
-        Where most sites are beyond a bound the chain itself has gone there, which is no site's lie.
+        Where most sites are beyond a bound the chain itself has gone there, and no site has lied.
         """
         if phase.disclosure is None:
             return None

@@ -84,7 +84,7 @@ class Place:
 
 
 def question_of(request: Envelope) -> Question:
-    """Return which question a message is. What it says of older states is no part of it."""
+    """Return the question of a message, of which references to older states are not a part."""
     values = {name: value for name, value in request.values.items() if name != "oldest"}
     head = [request.kind, list(request.label), values]
     found = hashlib.sha256(json.dumps(head, sort_keys=True).encode())
@@ -127,7 +127,7 @@ def place_of(
 
 
 def _largest(values: np.ndarray) -> float:
-    """Return the largest value; infinity where one is no number."""
+    """Return the largest value; infinity where one is not a number."""
     if not values.size:
         return 0.0
     found = float(values.max())

@@ -137,7 +137,7 @@ class SumMember:
         Args:
             values: to be added over the sites.
             place: in the run.
-            question: digest of all that was asked.
+            question: digest of the whole request.
 
         Raises:
             PolicyError: nothing was agreed on, or the question was answered before with other

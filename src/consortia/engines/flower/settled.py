@@ -11,7 +11,7 @@ in units of the columns' standard deviations, the sum being over all answers. A 
 each of its measurements is known to within `NEAR` of that unit. Labels and categorical columns are
 taken for known, which can only make the count of settled rows larger. Of large sites some rows are
 looked at, drawn from the site's secret, and all others are taken for known. Of models with a
-likelihood of each site, which is no sum over rows, it is not known.
+likelihood of each site, which is not a sum over rows, it is not known.
 """
 
 from __future__ import annotations

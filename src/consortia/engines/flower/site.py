@@ -240,7 +240,7 @@ class FlowerSite:
         ):
             raise EnvelopeError("there are no messages of this kind and label")
 
-    # --- what is asked ------------------------------------------------------------------------
+    # --- requests -----------------------------------------------------------------------------
 
     def _answer(
         self, request: Envelope, files: RunFiles, gate: Gate, ring: KeyRing | None, *, again: bool

@@ -49,7 +49,7 @@ def declared_of(study: Study, file: Path, index: int, least: int = 1) -> list[De
         study: the study, with one file a site.
         file: the site's own.
         index: of the site.
-        least: rows of a level of a factor that is told.
+        least: fewest rows of a level of a factor that is sent.
 
     Raises:
         InputError: the file cannot be used.

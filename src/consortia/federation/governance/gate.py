@@ -59,7 +59,7 @@ CLOSED = "the run is closed at the site"
 
 MOST_REPEATS = 100
 """So often, over all messages of a run, the same answer may be sent again: after a restart a site
-finds all that it was asked meanwhile."""
+finds all requests that came meanwhile."""
 
 SHARES = 1e-6
 """Relative error of sums of a budget's shares, and of its accountant."""
@@ -174,7 +174,7 @@ class Gate:
             ledger.append("opened", run=terms.run, site=self.site, details=details, check=check)
 
     def admit(self, kind: str, question: SiteRequest) -> bool:
-        """Check what is asked, before anything is read or computed; a policy that changed is read.
+        """Check a request before anything is read or computed; a policy that changed is read.
 
         Args:
             kind: of what would leave, of `consortia.federation.governance.terms.KINDS`.

@@ -6,7 +6,7 @@
     minimum_rows = 50
 
 Every key is a limit, and what a study requires must be within all of them. Unknown keys are
-refused, so that a misspelt limit is no missing one.
+refused, so that a misspelt limit is not taken for a missing one.
 """
 
 from __future__ import annotations
