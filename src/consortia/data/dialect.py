@@ -2,7 +2,7 @@
 
 Decimal and thousands marks belong to the file, not to a column: ``45,5`` in one column decides that
 ``150.000`` in another is a hundred and fifty thousand. What nothing in the file decides is refused
-where a number is asked for.
+where a number is required.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Dialect:
 
     Args:
         separator: of its fields.
-        columns: the texts of all columns, by name; read only where a mark has to be decided.
+        columns: the strings of all columns, by name; read only where a mark has to be decided.
         decimal: the mark that the study declares for the file, or None.
         site: name of the site, for the messages.
         line: of a row, by its index.
@@ -119,7 +119,7 @@ class Dialect:
         return ".", ""
 
     def numbers(self, known: np.ndarray) -> tuple[np.ndarray | None, str]:
-        """Return texts as numbers, or None and why they are none ("" where they look like none)."""
+        """Return strings as numbers, or None and the reason ("" if they are unlike numbers)."""
         import pandas as pd
 
         series = pd.Series(known, dtype=object)

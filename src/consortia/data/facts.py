@@ -64,12 +64,12 @@ class SiteFacts:
         arrays: shape of a row and NumPy type of each array, by name.
         digest: of the rows as they were read.
         columns: names of the features, empty when they have none.
-        labels: whether the responses are whole numbers, the least and the largest; None without.
+        labels: whether the responses are integers, the least and the largest; None without.
         moments: `consortia.data.preparation.Moments.plain` of features ("x") and response ("y"),
             where they are to be standardised.
         table: what a formula must know of the rows, where there is one.
         beside: the facts of the same rows for another model, where two are compared.
-        described: who the participants are, where that is asked.
+        described: who the participants are, where that is requested.
     """
 
     rows: int
@@ -142,7 +142,7 @@ class SiteFacts:
 
 
 def _count(values: Any) -> int:
-    """Return how many numbers and texts a nest of plain values holds, keys left out."""
+    """Return how many numbers and strings a nest of plain values holds, keys left out."""
     if isinstance(values, Mapping):
         return sum(map(_count, values.values()))
     if isinstance(values, (list, tuple, set, frozenset)):
@@ -252,9 +252,9 @@ def read_sites(
 ) -> Sites:
     """Return the sites of a run in which every process reads the rows of the sites that it runs.
 
-    All processes of the engine call it alike. Of its rows a process sends the others their count,
-    the names, types and widths of the arrays and a digest, and nothing else. With `LocalEngine`
-    every site is read.
+    All processes of the engine make the same call. Of its rows a process sends the others their
+    count, the names, types and widths of the arrays and a digest, and nothing else. With
+    `LocalEngine` every site is read.
 
     Args:
         read: from a site's index, counted from 0, its rows: a dict of arrays (rows, ...). It is

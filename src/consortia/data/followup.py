@@ -20,10 +20,10 @@ class SiteCounts:
     """Follow-up at a site.
 
     Attributes:
-        ends: numbers of agreed intervals after which a told one ends; () where even all together
+        ends: numbers of agreed intervals after which a sent one ends; () where even all together
             have a cell that is too small.
-        counts: by stratum, of each told interval the ends of follow-up and then the events of each
-            kind, (told, 1 + kinds).
+        counts: by stratum, of each sent interval the ends of follow-up and then the events of each
+            kind, (sent, 1 + kinds).
         ended: numbers of agreed intervals to which ends of follow-up were put off, because there
             were few of them before.
     """
@@ -121,7 +121,7 @@ def site_counts(
 def put_off(cells: np.ndarray, least: int) -> tuple[np.ndarray, list[int]]:
     """Return cells whose ends of follow-up come later where they are few, and when they come.
 
-    Few ends between two times then leave the events between them to be told.
+    Few ends between two times then leave the events between them to be sent.
 
     Args:
         cells: (intervals, strata, 1 + kinds), the ends of follow-up first.

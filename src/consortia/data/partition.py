@@ -217,7 +217,7 @@ def by_column(
     name: str | None = None,
     seed: int | None = None,
 ) -> Sites:
-    """Give rows that are alike in one column to one site: a natural partition.
+    """Give rows with similar values of one column to one site: a natural partition.
 
     Without ``sites``, one site per distinct value ("hospital=3"). With ``sites``, groups between
     quantiles of a numeric column ("age<40", "40<=age<60", "age>=60"), equal values staying
@@ -227,10 +227,10 @@ def by_column(
     Args:
         arrays: pytree of arrays (rows, ...).
         column: key of the column when ``arrays`` is a dict, or the column itself, (rows,):
-            numbers or texts. It stays in ``arrays`` where it is.
+            numbers or strings. It stays in ``arrays`` where it is.
         sites: number of quantile groups.
         name: what the column is called in the sites' names; the key, or "column", by default.
-        seed: accepted so that all partitions are called alike; nothing here is random.
+        seed: accepted so that all partitions have the same signature; nothing here is random.
 
     Returns:
         The sites, with all rows dealt out.
