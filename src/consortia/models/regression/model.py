@@ -319,7 +319,7 @@ class Regression:
 
         Raises:
             InputError: the factor has no levels, or is in a product, so that one level against
-                another is no single number; then ask `marginal_effects`.
+                another is not a single number; then use `marginal_effects`.
         """
         spec = self.specification
         if factor not in spec.levels or factor == RESPONSE:
@@ -360,7 +360,7 @@ class Regression:
             seed: of a new site's effects, and of levels that are drawn at sites.
 
         Returns:
-            The table, which draws its forest plot (`SiteEffects.forest`). A level is told against
+            The table, which draws its forest plot (`SiteEffects.forest`). A level is relative to
             the common one where all numbers have their mean; a slope is the site's coefficient.
 
         Raises:
@@ -713,8 +713,8 @@ class Regression:
             The table: of the sites whose rows are in this process, and of them together.
 
         Raises:
-            InputError: the response is no number (times and levels are none), or values are
-                imputed: then ask `imputation`.
+            InputError: the response is not a number (times and levels are none), or values are
+                imputed: then use `imputation`.
         """
         if not isinstance(self.sites, Sites):
             raise InputError(

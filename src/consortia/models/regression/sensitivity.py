@@ -1,7 +1,7 @@
 """Sensitivity of the spread between sites, and of what it decides, to the prior of the spread.
 
 Draws under another prior p' of the standard deviation τ are those of the run with the weights
-p'(τ)/p(τ), smoothed by ArviZ (PSIS): nothing is asked of the sites.
+p'(τ)/p(τ), smoothed by ArviZ (PSIS): no message is sent to the sites.
 
 Source: Vehtari, Simpson, Gelman, Yao, Gabry, "Pareto smoothed importance sampling" (2024); priors
 of the spread for few studies: Röver et al., "On weakly informative prior distributions for the

@@ -64,7 +64,7 @@ class Specification:
     """A formula as all sites use it; every process makes the same from the facts.
 
     Attributes:
-        question: what was asked.
+        question: the regression that was requested.
         sites: names.
         rows: of each site, those that are kept.
         units: of numbers, by expression.
