@@ -119,7 +119,7 @@ class RunReport:
         prediction: the bias that the method's oracle predicts, or None without a study.
         places: of the rows of the table in the prediction's arrays, (d,), or None.
         fitted: predictions of the rows that the run was fitted to, where none is held out and they
-            are at hand; else None.
+            are available; else None.
         fitted_observed: their responses, or None.
         model: the model, or None without a study.
         sites: the rows, or None likewise.
