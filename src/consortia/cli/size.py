@@ -23,7 +23,7 @@ def plan_size(
     seed: Seed = None,
     quiet: Quiet = False,
 ) -> None:
-    """Say how narrow intervals would be at several sizes, by data simulated from the prior."""
+    """Estimate widths of intervals at several sizes, by data simulated from the prior."""
     with reported(quiet):
         from consortia.errors import InputError
         from consortia.report.terminal import console_of

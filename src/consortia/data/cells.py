@@ -52,7 +52,7 @@ def is_large(count: int, least: int) -> bool:
 
 
 def merged(counts: Mapping[str, int], least: int) -> Cells:
-    """Return cells of which none below ``least`` can be told from the others.
+    """Return cells of which none below ``least`` can be inferred from the others.
 
     Args:
         counts: rows of each cell; they share no row, and the number of all is known.
@@ -104,7 +104,7 @@ def split(counts: np.ndarray, least: int) -> list[int]:
         least: fewest rows of a cell that has any.
 
     Returns:
-        The numbers of intervals after which a told one ends, the last being all; none where not
+        The numbers of intervals after which a sent one ends, the last being all; none where not
         even all together are large enough.
     """
 

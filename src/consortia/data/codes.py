@@ -11,7 +11,7 @@ CODE = re.compile(r"-?(9+|8{2,}|7{2,})(\.0)?|-[1-9]")
 """Numbers that are customary codes."""
 
 MOST_CODES = 3
-"""Of one column and one side of it."""
+"""Most codes of one column and one side of it."""
 
 FEWEST = 5
 """Rows below which nothing is far outside the rest."""

@@ -1,4 +1,4 @@
-"""Tables of named columns as people have them: text, truth values, dates, and values that miss.
+"""Tables of named columns as people have them: text, booleans, dates, and missing values.
 
 A table maps names to a `Column`; `consortia.data.tables` makes one from a file or a frame. What
 several sites must agree on is for `consortia.data.facts`.
@@ -22,13 +22,13 @@ from consortia.errors import InputError
 Kind = Literal["number", "truth", "date", "text", "empty"]
 
 POLICIES = ("refuse", "complete", "indicator", "impute")
-"""What is done with rows in which a value misses."""
+"""Treatments of rows in which a value is missing."""
 
 COLUMNS_MAX, LEVELS_MAX, NAME_MAX = 10_000, 10_000, 1000
-"""Of one table; beyond, what another process sends is refused."""
+"""Most columns of one table; a message of another process with more is refused."""
 
 GUESSES_MAX = 1000
-"""Of one site."""
+"""Most guesses of one site."""
 
 
 class Guess(NamedTuple):
@@ -52,7 +52,7 @@ class Guess(NamedTuple):
 
 
 class Source(NamedTuple):
-    """Where a column was read.
+    """Source of a column.
 
     Attributes:
         name: of the file, or of the site.
@@ -85,11 +85,11 @@ class Column(NamedTuple):
 
     Attributes:
         kind: what it holds; "empty" where every value misses.
-        values: float64 (rows,): numbers, 0 and 1, days since 1970; texts where the kind is "text".
-            Anything where a value misses.
+        values: float64 (rows,): numbers, 0 and 1, days since 1970; strings where the kind is
+            "text". Anything where a value misses.
         missing: bool (rows,).
-        doubt: why it is no term without ``C(...)``, or "".
-        given: of numbers and dates the texts or integers as they were read, (rows,), of which
+        doubt: why it is not a term without ``C(...)``, or "".
+        given: of numbers and dates the strings or integers as they were read, (rows,), of which
             levels and groups are made; None: they are made of the values.
         order: levels of a column that was declared to have them (`pandas.Categorical`), or ().
         ordered: whether their order means something.
@@ -129,7 +129,7 @@ class Column(NamedTuple):
         return self._with_words(self.words & np.isin(self.given.astype(str), levels), ())
 
     def as_words(self, said: Callable[[str, int], Guess]) -> Column:
-        """Return a column of which levels alone are asked: words such as NA are levels, too.
+        """Return a column of which levels alone are used: words such as NA are levels, too.
 
         Args:
             said: returns what is said of a word in so many rows.
@@ -157,7 +157,7 @@ Table = Mapping[str, Column]
 
 
 class LazyTable(Mapping[str, Column]):
-    """A table whose columns are parsed when they are asked for.
+    """A table whose columns are parsed on their first use.
 
     Args:
         makers: what parses a column, by its name.
@@ -227,7 +227,7 @@ def level(value: Any) -> str:
 
 @dataclass(frozen=True)
 class TableFacts:
-    """What a formula must know of a table at one site; plain values, and no row is among them.
+    """Facts that a formula needs of a table at one site; plain values, and no row is among them.
 
     Attributes:
         given: rows, before those with missing values were left out.
@@ -237,7 +237,7 @@ class TableFacts:
         levels: of factors, by expression.
         declared: of columns that were declared to have levels, whether these are ordered.
         guesses: what was taken for what: `Guess`.
-        groups: of columns of groups, their number (0: not told) and keyed digests of their labels.
+        groups: of columns of groups, their number (0: not sent) and keyed digests of their labels.
     """
 
     given: int

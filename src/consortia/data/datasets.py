@@ -243,7 +243,7 @@ def kmnist(*, download: bool = False, test_only: bool = True) -> Dataset:
 
     By default only the 10,000 test images are read, and ``train`` is None: results on a split of
     them are not comparable with published ones. ``test_only=False`` also reads the 60,000 train
-    images, where they are at hand.
+    images, where they are available.
 
     Args:
         download: get the files from where they are published, if they are nowhere here.

@@ -1,4 +1,4 @@
-"""What a site tells of its participants: counts, means and spreads, none of a small cell."""
+"""Description of a site's participants: counts, means and spreads, none of a small cell."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ DIGITS = 2
 
 @dataclass(frozen=True)
 class Wanted:
-    """What is asked of every site's participants, beside what the formula says.
+    """Description requested of every site's participants, beside what the formula says.
 
     Args:
         cells: fewest rows of a cell that leaves a site: 1, or at least 3.
-        times: at which follow-up is told, of a time to an event.
+        times: at which follow-up is reported, of a time to an event.
         by: a categorical column, each level of which has a curve of its own.
         event: a column of codes, 0 where follow-up ended; when None the event of the formula.
         causes: names of the codes of ``event``.
@@ -92,7 +92,7 @@ def _causes(given: Any) -> tuple[tuple[int, str], ...]:
 
 @dataclass(frozen=True)
 class SiteDescription:
-    """What a site tells of its participants; plain values, as in JSON.
+    """Description of a site's participants; plain values, as in JSON.
 
     Attributes:
         cells: fewest rows of a cell.

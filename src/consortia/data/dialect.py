@@ -2,7 +2,7 @@
 
 Decimal and thousands marks belong to the file, not to a column: ``45,5`` in one column decides that
 ``150.000`` in another is a hundred and fifty thousand. What nothing in the file decides is refused
-where a number is asked for.
+where a number is required.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from consortia.errors import InputError
 
 SEPARATORS = (",", ";", "\t", "|")
 DECLARED = re.compile(r"sep=(.)\s*", re.IGNORECASE)
-"""A first line by which Excel is told the separator."""
+"""A first line that gives Excel the separator."""
 
 MARKS = {
     codecs.BOM_UTF8: "utf-8-sig",
@@ -44,7 +44,7 @@ class Dialect:
 
     Args:
         separator: of its fields.
-        columns: the texts of all columns, by name; read only where a mark has to be decided.
+        columns: the strings of all columns, by name; read only where a mark has to be decided.
         decimal: the mark that the study declares for the file, or None.
         site: name of the site, for the messages.
         line: of a row, by its index.
@@ -74,7 +74,7 @@ class Dialect:
 
     @property
     def reason(self) -> str:
-        """Why there is no decimal mark."""
+        """Reason why there is no decimal mark."""
         return self._decided[1]
 
     @cached_property
@@ -119,7 +119,7 @@ class Dialect:
         return ".", ""
 
     def numbers(self, known: np.ndarray) -> tuple[np.ndarray | None, str]:
-        """Return texts as numbers, or None and why they are none ("" where they look like none)."""
+        """Return strings as numbers, or None and the reason ("" if they are unlike numbers)."""
         import pandas as pd
 
         series = pd.Series(known, dtype=object)
@@ -143,7 +143,7 @@ class Dialect:
 
 
 WORDS = frozenset({"", "NA", "N/A", "n/a", "NaN", "nan", "null", "NULL", "None", ".", "#N/A"})
-"""What a file writes for a value that misses."""
+"""Words that a file writes for a missing value."""
 
 
 def encoding_of(path: Path, declared: str | None) -> str:

@@ -30,7 +30,7 @@ def of_rows(rows: Any) -> str:
 
 
 ROW_BYTES = 8
-"""Length of a row's digest; among 10^6 rows two differing ones are alike with probability 3e-8."""
+"""Length of a row's digest; among 10^6 rows two different ones collide with probability 3e-8."""
 
 
 def of_each_row(path: Path, key: bytes) -> list[bytes]:

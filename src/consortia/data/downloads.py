@@ -22,7 +22,7 @@ import numpy as np
 from consortia.errors import ConsortiaError
 
 TIMEOUT_SECONDS = 60.0
-"""That a download may stand still."""
+"""Seconds for which a download may stall."""
 
 
 class DatasetMissing(ConsortiaError, FileNotFoundError):  # noqa: N818 - says what happened

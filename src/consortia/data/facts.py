@@ -57,19 +57,19 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class SiteFacts:
-    """What all processes learn of a site before a run; plain values, as in JSON.
+    """Facts of a site that all processes receive before a run; plain values, as in JSON.
 
     Attributes:
         rows: n_c.
         arrays: shape of a row and NumPy type of each array, by name.
         digest: of the rows as they were read.
         columns: names of the features, empty when they have none.
-        labels: whether the responses are whole numbers, the least and the largest; None without.
+        labels: whether the responses are integers, the least and the largest; None without.
         moments: `consortia.data.preparation.Moments.plain` of features ("x") and response ("y"),
             where they are to be standardised.
         table: what a formula must know of the rows, where there is one.
         beside: the facts of the same rows for another model, where two are compared.
-        described: who the participants are, where that is asked.
+        described: who the participants are, where that is requested.
     """
 
     rows: int
@@ -126,14 +126,14 @@ class SiteFacts:
 
     @property
     def numbers(self) -> int:
-        """How many numbers and names these facts hold that depend on rows, shapes left out."""
+        """Count of the numbers and names that depend on rows, shapes left out."""
         told = [one and asdict(one) for one in (self.table, self.described)]
         own = (self.rows, self.labels, self.moments, told)
         return _count(own) + (0 if self.beside is None else self.beside.numbers)
 
     @property
     def values(self) -> int:
-        """How many numbers the rows hold, in all arrays."""
+        """Count of the numbers in the rows of all arrays."""
         return self.rows * sum(math.prod(shape) for shape, _ in self.arrays.values())
 
     def empty(self) -> dict[str, np.ndarray]:
@@ -142,7 +142,7 @@ class SiteFacts:
 
 
 def _count(values: Any) -> int:
-    """Return how many numbers and texts a nest of plain values holds, keys left out."""
+    """Return how many numbers and strings a nest of plain values holds, keys left out."""
     if isinstance(values, Mapping):
         return sum(map(_count, values.values()))
     if isinstance(values, (list, tuple, set, frozenset)):
@@ -252,9 +252,9 @@ def read_sites(
 ) -> Sites:
     """Return the sites of a run in which every process reads the rows of the sites that it runs.
 
-    All processes of the engine call it alike. Of its rows a process sends the others their count,
-    the names, types and widths of the arrays and a digest, and nothing else. With `LocalEngine`
-    every site is read.
+    All processes of the engine make the same call. Of its rows a process sends the others their
+    count, the names, types and widths of the arrays and a digest, and nothing else. With
+    `LocalEngine` every site is read.
 
     Args:
         read: from a site's index, counted from 0, its rows: a dict of arrays (rows, ...). It is

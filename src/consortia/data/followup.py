@@ -1,4 +1,4 @@
-"""What a site tells of follow-up: counts of its ends between agreed times, none of them small."""
+"""Follow-up at a site: counts of its ends between agreed times, none of them small."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ TIMES_MAX, STRATA_MAX, KINDS_MAX = 200, 50, 20
 
 @dataclass(frozen=True)
 class SiteCounts:
-    """What a site tells of its follow-up.
+    """Follow-up at a site.
 
     Attributes:
-        ends: numbers of agreed intervals after which a told one ends; () where even all together
+        ends: numbers of agreed intervals after which a sent one ends; () where even all together
             have a cell that is too small.
-        counts: by stratum, of each told interval the ends of follow-up and then the events of each
-            kind, (told, 1 + kinds).
+        counts: by stratum, of each sent interval the ends of follow-up and then the events of each
+            kind, (sent, 1 + kinds).
         ended: numbers of agreed intervals to which ends of follow-up were put off, because there
             were few of them before.
     """
@@ -121,7 +121,7 @@ def site_counts(
 def put_off(cells: np.ndarray, least: int) -> tuple[np.ndarray, list[int]]:
     """Return cells whose ends of follow-up come later where they are few, and when they come.
 
-    Few ends between two times then leave the events between them to be told.
+    Few ends between two times then leave the events between them to be sent.
 
     Args:
         cells: (intervals, strata, 1 + kinds), the ends of follow-up first.

@@ -27,13 +27,13 @@ from consortia.errors import InputError
 CYCLES = 10
 DONORS = 10
 PRIOR_SD = 2.5
-"""Of the coefficients of standardised columns."""
+"""Prior standard deviation of the coefficients of standardised columns."""
 
 ROWS_A_COLUMN = 3
 """Known rows that a regression needs for each of its columns; it takes those that say most."""
 
 JITTER = 1e-6
-"""Of predictions, so that of many equal ones not always the same are the nearest."""
+"""Jitter of predictions, so that of many equal ones not always the same are the nearest."""
 
 
 def imputed(
@@ -82,7 +82,7 @@ def imputed(
 
 
 def _of_codes(column: Column) -> Column:
-    """Return a column of levels, as texts where numbers do not keep what was read."""
+    """Return a column of levels, as strings where numbers do not keep what was read."""
     texts = as_levels(column)
     if column.given is None or all(
         level(value) == text
@@ -111,7 +111,7 @@ def cumulative_hazard(time: np.ndarray, event: np.ndarray) -> np.ndarray:
 def _numbers(
     y: np.ndarray, x: np.ndarray, known: np.ndarray, fixed: int, rng: np.random.Generator
 ) -> np.ndarray:
-    """Return values of the rows that are not known, each that of a known row predicted alike."""
+    """Return values of the unknown rows, each that of a known row with a similar prediction."""
     from sklearn.linear_model import Ridge
     from sklearn.neighbors import NearestNeighbors
 

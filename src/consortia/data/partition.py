@@ -27,12 +27,12 @@ __all__ = [
 ]
 
 ATTEMPTS = 1000
-"""How often `dirichlet` draws its shares before it gives up on ``minimum_rows``."""
+"""Most draws of shares before `dirichlet` gives up on ``minimum_rows``."""
 
 
 @arguments.hinted
 def iid(arrays: PyTree, sites: int, *, seed: int) -> Sites:
-    """Deal rows out at random; sizes differ by one row at most.
+    """Split rows at random; sizes differ by one row at most.
 
     Args:
         arrays: pytree of arrays (rows, ...).
@@ -64,7 +64,7 @@ def dirichlet(
     label: str | np.ndarray = "y",
     minimum_rows: int = 1,
 ) -> Sites:
-    r"""Deal every label out in proportions of its own: label skew (Yurochkin et al. 2019).
+    r"""Split every label in proportions of its own: label skew (Yurochkin et al. 2019).
 
     .. math:: p_k \sim \mathrm{Dirichlet}(\alpha, \dots, \alpha), \qquad
               \text{site } c \text{ gets the share } p_{kc} \text{ of the rows with label } k
@@ -120,7 +120,7 @@ def label_shards(
     seed: int,
     label: str | np.ndarray = "y",
 ) -> Sites:
-    """Deal out equal shards of rows sorted by label: label skew (McMahan et al. 2017).
+    """Assign equal shards of rows sorted by label: label skew (McMahan et al. 2017).
 
     A site sees about ``shards_per_site`` labels. Sizes differ by one row a shard at most.
 
@@ -168,7 +168,7 @@ def quantity(
     seed: int,
     minimum_rows: int = 1,
 ) -> Sites:
-    r"""Deal random rows out in unequal sizes: quantity skew (Dirichlet sizes: Li et al. 2022).
+    r"""Split random rows in unequal sizes: quantity skew (Dirichlet sizes: Li et al. 2022).
 
     .. math:: n_c \approx m + (n - N m)\, p_c, \qquad p \sim \mathrm{Dirichlet}(\alpha, \dots,
               \alpha) \quad\text{or}\quad p_c \propto c^{-s}, \; c = 1, \dots, N
@@ -217,7 +217,7 @@ def by_column(
     name: str | None = None,
     seed: int | None = None,
 ) -> Sites:
-    """Give rows that are alike in one column to one site: a natural partition.
+    """Give rows with similar values of one column to one site: a natural partition.
 
     Without ``sites``, one site per distinct value ("hospital=3"). With ``sites``, groups between
     quantiles of a numeric column ("age<40", "40<=age<60", "age>=60"), equal values staying
@@ -227,10 +227,10 @@ def by_column(
     Args:
         arrays: pytree of arrays (rows, ...).
         column: key of the column when ``arrays`` is a dict, or the column itself, (rows,):
-            numbers or texts. It stays in ``arrays`` where it is.
+            numbers or strings. It stays in ``arrays`` where it is.
         sites: number of quantile groups.
         name: what the column is called in the sites' names; the key, or "column", by default.
-        seed: accepted so that all partitions are called alike; nothing here is random.
+        seed: accepted so that all partitions have the same signature; nothing here is random.
 
     Returns:
         The sites, with all rows dealt out.

@@ -47,7 +47,7 @@ def smallest_cell(rows: Any) -> int:
 
 
 def is_response(path: Any) -> bool:
-    """Return True if an array at a path of the rows is no covariate; it may be of two models."""
+    """Return True if an array at a path of the rows is not a covariate; it may be of two models."""
     return jax.tree_util.keystr(path[-1:], simple=True) in RESPONSES
 
 

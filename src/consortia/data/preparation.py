@@ -30,7 +30,7 @@ _PLAIN = (bool, int, float)
 
 @dataclass(frozen=True)
 class Moments:
-    """Of the columns of some rows, what their common statistics with other rows follow from.
+    """Moments of the columns of some rows, from which statistics with other rows follow.
 
     No row is among it, unless there is but one.
 
@@ -40,7 +40,7 @@ class Moments:
         squares: Σ_i (x_i − x̄)².
         constant: whether all rows are equal.
         value: their value where they are, else 0.
-        levels: whether all are whole numbers within `MOST_LEVELS` of one another, as indices,
+        levels: whether all are integers within `MOST_LEVELS` of one another, as indices,
             categories and yes or no are.
     """
 
@@ -159,7 +159,7 @@ def standardise(
     Args:
         train: dict with x, (rows, features).
         test: the same for other rows, or None.
-        columns: indices of the columns to be changed. When None all but those of whole numbers
+        columns: indices of the columns to be changed. When None all but those of integers
             within 20 of one another: indices of sites, categories, yes or no.
 
     Returns:

@@ -1,6 +1,6 @@
 """Tables as people have them: CSV of any dialect, Parquet, Feather, npz, frames, dicts of arrays.
 
-A column keeps the texts or integers that were read. It is parsed when it is asked for, and nothing
+A column keeps the strings or integers that were read. It is parsed on its first use, and nothing
 is guessed from more than one file.
 """
 
@@ -49,7 +49,7 @@ NEARLY = re.compile(r"[<>≤≥~≈]?\s*[+\-−–]?\s*\d[\d.,'\u00a0\u202f ]*\s
 """A number with something beside it; digits of any script."""
 
 FEW = 10
-"""Distinct numbers up to which a frame's texts of numbers are taken for levels."""
+"""Distinct numbers up to which a frame's strings of numbers are taken for levels."""
 
 MOST_SHOWN = 40
 """Characters of a value in a message."""
@@ -219,7 +219,7 @@ def _new_names(given: Sequence[str], where: str, site: str, changes: Harmonisati
     return names
 
 
-# --- columns of texts ----------------------------------------------------------------------------
+# --- columns of strings --------------------------------------------------------------------------
 
 
 def _of_texts(
@@ -229,9 +229,9 @@ def _of_texts(
     source: Source,
     changes: Harmonisation,
 ) -> Column:
-    """Return a column of texts, its kind found from all its values.
+    """Return a column of strings, its kind found from all its values.
 
-    ``dialect`` is that of a file; texts of a frame, without one, stay texts.
+    ``dialect`` is that of a file; strings of a frame, without one, stay strings.
     """
     ascii = dialect is not None and dialect.ascii
     listed, guesses = one_writing(given, ascii=ascii), []
@@ -289,7 +289,7 @@ def _as_kind(
 
 
 def _doubt(name: str, texts: np.ndarray, missing: np.ndarray, source: Source, *, file: bool) -> str:
-    """Return why texts may be meant as numbers or dates, or ""."""
+    """Return why strings may be meant as numbers or dates, or ""."""
     import pandas as pd
 
     known = texts[~missing]
@@ -301,7 +301,7 @@ def _doubt(name: str, texts: np.ndarray, missing: np.ndarray, source: Source, *,
         return f"its texts are dates: convert them (pandas.to_datetime), or {levels}"
     plain = ~pd.to_numeric(pd.Series(distinct, dtype=object), errors="coerce").isna().to_numpy(bool)
     if not file and plain.all():
-        if len(distinct) <= FEW:  # somebody has made texts of codes
+        if len(distinct) <= FEW:  # somebody has made strings of codes
             return ""
         return f"its texts are numbers: convert them (pandas.to_numeric), or {levels}"
     if not plain.any() and not all(NEARLY.fullmatch(one) for one in distinct):
@@ -328,7 +328,7 @@ def _too_large(numbers: np.ndarray) -> str:
 
 
 def _days(known: Any, where: str) -> np.ndarray:
-    """Return days since 1970-01-01 of dates, or of texts of dates."""
+    """Return days since 1970-01-01 of dates, or of strings of dates."""
     import pandas as pd
 
     zoned = np.array([_has_zone(one) for one in known])
@@ -351,7 +351,7 @@ def _has_zone(value: Any) -> bool:
 
 
 def _declared_missing(texts: np.ndarray, codes: Sequence[str | int | float]) -> np.ndarray:
-    """Return which texts are one of the codes for a missing value, as texts or as numbers."""
+    """Return which strings are one of the codes for a missing value, as strings or as numbers."""
     import pandas as pd
 
     names = [level(code) for code in codes]

@@ -7,14 +7,14 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 
 LEAST_LETTERS = 4
-"""In a shorter word another letter makes another word."""
+"""Fewest letters of a word in which another letter is a slip of the pen."""
 
 ZERO_WIDTH = "\u200b\u2060\ufeff\u00ad"
 """Characters without a width that are no part of a word, unlike the joiners of some scripts."""
 
 
 def one_writing(texts: Sequence[str], *, ascii: bool = False) -> list[str]:
-    """Return texts stripped and in NFC; ``ascii`` says that all are in ASCII."""
+    """Return strings stripped and in NFC; ``ascii`` says that all are in ASCII."""
     found = [text.strip() for text in texts]
     if ascii or "".join(found).isascii():
         return found
@@ -22,7 +22,7 @@ def one_writing(texts: Sequence[str], *, ascii: bool = False) -> list[str]:
 
 
 def loosely(text: str) -> str:
-    """Return a key that is equal for texts that differ in case, blanks or Unicode form only."""
+    """Return a key that is equal for strings that differ in case, blanks or Unicode form only."""
     kept = "".join(
         one for one in unicodedata.normalize("NFKC", text) if unicodedata.category(one) != "Cf"
     )
@@ -30,7 +30,7 @@ def loosely(text: str) -> str:
 
 
 def same_loosely(texts: Iterable[str]) -> list[list[str]]:
-    """Return the groups of two or more texts that `loosely` makes equal."""
+    """Return the groups of two or more strings that `loosely` makes equal."""
     groups: dict[str, list[str]] = {}
     for text in dict.fromkeys(texts):
         groups.setdefault(loosely(text), []).append(text)
@@ -56,9 +56,9 @@ def abbreviations(words: Iterable[str]) -> dict[str, str]:
 
 
 def one_slip(one: str, other: str) -> bool:
-    """Return True if two texts differ in one letter of one long word, as by a slip of the pen.
+    """Return True if two strings differ in one letter of one long word, as by a slip of the pen.
 
-    Digits, a first letter, a last letter that is another one and short words make other texts:
+    Digits, a first letter, a last letter that is another one and short words make other strings:
     ward 1 and 2, male and female, type A and B.
     """
     pair = [re.split(r"[\W_]+", loosely(text)) for text in (one, other)]
@@ -80,23 +80,23 @@ def one_slip(one: str, other: str) -> bool:
 
 
 def _common(one: str, other: str) -> int:
-    """Return how many letters two texts begin with in common."""
+    """Return how many letters two strings begin with in common."""
     unlike = (place for place, (a, b) in enumerate(zip(one, other, strict=False)) if a != b)
     return next(unlike, min(len(one), len(other)))
 
 
 TRUE = {"wahr", "vrai", "vero", "verdadero", "verdadeiro", "waar"}
 FALSE = {"falsch", "faux", "falso", "onwaar"}
-"""What spreadsheets of other languages write for True and False."""
+"""Words for True and False in spreadsheets of other languages."""
 
 YES = frozenset(
     {"yes", "y", "true", "t", "ja", "j", "oui", "o", "si", "sí", "sim", "da", "1"} | TRUE
 )
 NO = frozenset({"no", "n", "false", "f", "nein", "non", "nao", "não", "nej", "nee", "0"} | FALSE)
-"""Words for a truth value, as sites write them."""
+"""Words for a boolean, as sites write them."""
 
 
 def truth_of(text: str) -> bool | None:
-    """Return what a word says that is a truth value; None of any other."""
+    """Return the boolean that a word stands for; None of any other."""
     word = loosely(text)
     return True if word in YES else False if word in NO else None

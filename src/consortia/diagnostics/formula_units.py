@@ -17,7 +17,7 @@ THRESHOLDS = "thresholds"
 
 
 class Recipe(NamedTuple):
-    """What turns the parameters of a formula into natural ones, as a record keeps it.
+    """Transform from the parameters of a formula to natural ones, as a record keeps it.
 
     Attributes:
         bounded: lower bound of each parameter of the family, sampled by its logarithm above it.

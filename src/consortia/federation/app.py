@@ -473,7 +473,7 @@ def _refusal(
 
 
 def _keep_compiled(folder: Path) -> None:
-    """Compiled programs are kept for the next process, which Flower starts for each message."""
+    """Keep compiled programs for the next process, which Flower starts for each message."""
     import jax
 
     if "JAX_COMPILATION_CACHE_DIR" in os.environ:
@@ -484,7 +484,7 @@ def _keep_compiled(folder: Path) -> None:
 
 
 def compute_inline() -> None:
-    """JAX computes in the thread that asks: server and sites wait for each of their small results.
+    """Let JAX compute in the calling thread: server and sites wait for each of their small results.
 
     To be called before anything is computed; later it changes nothing.
     """
@@ -494,7 +494,7 @@ def compute_inline() -> None:
 
 
 def _share_cores() -> None:
-    """XLA takes the threads that Ray gives a process, not one for each core of the machine.
+    """Limit XLA to the threads that Ray gives a process, instead of one a core of the machine.
 
     Beside the other sites these would wait for cores, and small work is dealt out at a loss.
     """
@@ -510,23 +510,23 @@ class Simulated:
         self._folder, self._name = folder, name
 
     def admit(self, kind: str, question: Question) -> bool:
-        """Any question will do."""
+        """Accept any question."""
         return False
 
     def rows(self, number: int, parameters: int | None = None, cell: int | None = None) -> None:
-        """Any number will do."""
+        """Accept any number."""
 
     def data(self, rows: Sequence[bytes], values: int) -> None:
-        """Any rows will do."""
+        """Accept any rows."""
 
     def place(self, place: Place, *, again: bool) -> None:
-        """Any place will do."""
+        """Accept any place."""
 
     def settled(self, statement: Statement | None) -> None:
-        """Any rows may be."""
+        """Accept any rows to be determined."""
 
     def before_masks(self, arrays: Mapping[str, Any]) -> None:
-        """Any numbers may leave."""
+        """Allow any numbers to leave."""
 
     def release(
         self,

@@ -16,7 +16,7 @@ from consortia.errors import InputError, MissingExtraError
 STUDY = "study.toml"
 
 MOST_BYTES, MOST_FILES = 2**24, 1000
-"""Of an app that is unpacked; one of a study has a few files of some kilobytes."""
+"""Limits of an app that is unpacked; one of a study has a few files of some kilobytes."""
 
 
 def app_hash(app: str | os.PathLike[str]) -> str:
@@ -26,7 +26,7 @@ def app_hash(app: str | os.PathLike[str]) -> str:
         app: the folder of an app, or the ``.fab`` file that ``flwr build`` made of it.
 
     Raises:
-        InputError: it is no app.
+        InputError: it is not an app.
         MissingExtraError: it is a folder, and the extra ``flower`` is not installed.
     """
     path = Path(app)

@@ -18,7 +18,7 @@ import time
 import psutil
 
 SET_PDEATHSIG, SET_CHILD_SUBREAPER = 1, 36
-"""Of ``prctl``: a signal when the parent ends; orphans below become children."""
+"""Options of ``prctl``: a signal when the parent ends; orphans below become children."""
 
 GONE = signal.SIGUSR1
 POLL_SECONDS = 0.02

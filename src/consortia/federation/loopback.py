@@ -36,7 +36,7 @@ RETRY_SECONDS = 4.0
 """Between two attempts to start a node again."""
 
 BELIEVED_SECONDS = 37.0
-"""For so long at least the SuperLink believes a killed node to be connected: 60 s from its last
+"""Shortest time for which the SuperLink believes a killed node to be connected: 60 s from its last
 heartbeat, and one is sent each 17.5 to 22.5 s."""
 
 
@@ -115,7 +115,7 @@ class Loopback:
 
     @property
     def address(self) -> str:
-        """Where the SuperLink listens."""
+        """Address at which the SuperLink listens."""
         return f"{HOST}:{self.port}"
 
     def start(self) -> None:

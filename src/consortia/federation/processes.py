@@ -60,7 +60,7 @@ class Process:
 
     @property
     def running(self) -> bool:
-        """Return True until it has ended."""
+        """True until it has ended."""
         return self._process.poll() is None
 
     def output(self) -> str:

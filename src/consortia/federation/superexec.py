@@ -113,7 +113,7 @@ class ForkServer:
 
 
 class Launcher:
-    """What Flower's executor takes for ``subprocess``: a fork for an app of consortia.
+    """Substitute for ``subprocess`` in Flower's executor: a fork for an app of consortia.
 
     Args:
         server: forks.
@@ -137,7 +137,7 @@ class Launcher:
 
 
 def hooked(executor: Any, launcher: Launcher) -> None:
-    """Have Flower's module of the executor start its programs through the launcher.
+    """Make Flower's module of the executor start its programs through the launcher.
 
     Raises:
         AttributeError: the module is not that of a version for which this was written.

@@ -74,7 +74,7 @@ def approve(
     approved: Callable[[], Collection[str]],
     tell: Callable[[str], None] = lambda claimed: None,
 ) -> None:
-    """Have Flower's module ``start_client_internal`` refuse all apps but the approved ones.
+    """Make Flower's module ``start_client_internal`` refuse all apps but the approved ones.
 
     Args:
         internal: the module.
@@ -133,7 +133,7 @@ def holds_study(app: bytes) -> bool:
 
 
 class Starter:
-    """What Flower's SuperNode takes for ``subprocess``: its SuperExec is the one that forks."""
+    """Substitute for ``subprocess`` in Flower's SuperNode: its SuperExec is the one that forks."""
 
     def __init__(self) -> None:
         self._told, self._tell = os.pipe()
@@ -146,12 +146,12 @@ class Starter:
         return subprocess.Popen(own, pass_fds=[self._told])
 
     def tell(self, claimed: str) -> None:
-        """Tell the SuperExec that an app is one of consortia."""
+        """Inform the SuperExec that an app is one of consortia."""
         os.write(self._tell, f"{claimed}\n".encode())
 
 
 class Clock:
-    """What Flower's SuperNode takes for ``time``: while a run sends messages its pauses are short.
+    """Substitute for ``time`` in Flower's SuperNode: pauses are short while a run sends messages.
 
     Args:
         internal: the module, whose receiving of messages is watched.

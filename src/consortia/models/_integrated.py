@@ -42,17 +42,17 @@ NODES_AT_ONCE = 256
 
 NEWTON_STEPS = 12
 STEP_MOST = 2.0
-"""Of a Newton step, in standard deviations of the level."""
+"""Longest Newton step, in standard deviations of the level."""
 
 LINE, FINE = np.linspace(-8, 8, 33), np.linspace(-8, 8, 513)
-"""Where log p is computed, in standard deviations from the mode; and where its cubic spline is,
-from which a level is drawn."""
+"""Points at which log p is computed, in standard deviations from the mode; and those of its cubic
+spline, from which a level is drawn."""
 
 LOWEST = 30.0
 """Below the largest log p on the line nothing counts, and a spline would swing."""
 
 OfGroups = Callable[[Array], Array]
-"""From z, (groups, K), to the log-likelihood of every group's rows, (groups,)."""
+"""Function from z, (groups, K), to the log-likelihood of every group's rows, (groups,)."""
 
 
 def integration(of: Callable[..., Array], size: int, nodes: int | None = None) -> Integration:

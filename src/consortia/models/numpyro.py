@@ -56,12 +56,12 @@ def from_numpyro(
     deterministic statements included.
 
     What is drawn in the plate of the site, ``numpyro.plate("site", 1)``, is drawn for each site
-    anew and is no parameter of the chains: a site integrates it out by an adaptive Gauss-Hermite
+    anew and is not a parameter of the chains: a site integrates it out by an adaptive Gauss-Hermite
     rule (15 nodes, 9 x 9 of two numbers), and `consortia.recover` draws it there afterwards. It has
     to be normal or a function of normal variables (``Normal``, ``MultivariateNormal``,
     ``LogNormal``, ``TransformedDistribution`` of one), at most two numbers. A plate of all sites,
-    ``numpyro.plate("site", sites)``, whose entries are picked by a column, is taken alike: no site
-    has rows of two entries.
+    ``numpyro.plate("site", sites)``, whose entries are picked by a column, is accepted, too: no
+    site has rows of two entries.
 
     Args:
         model: the function.
@@ -129,13 +129,13 @@ class _Own(NamedTuple):
 
     @property
     def size(self) -> int:
-        """How many numbers."""
+        """Count of numbers."""
         return math.prod(self.shape)
 
 
 @dataclass(frozen=True, eq=False)
 class _Traced:
-    """A NumPyro function that can be asked for its statements.
+    """A NumPyro function whose statements can be listed.
 
     Attributes:
         model: the function.

@@ -1,4 +1,4 @@
-"""How good the predictions of a run are: calibration, and how well they tell rows apart."""
+"""Accuracy of the predictions of a run: calibration, and how well they tell rows apart."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from consortia.diagnostics.figures.canvas import RULE, SERIES, Plot, axes_of, cu
 from consortia.report.run_report import HeldOutScores, RunReport
 
 GROUPS = 10
-"""Of equal numbers of rows, by their probability of the event."""
+"""Number of groups of equally many rows, by their probability of the event."""
 
 LEAST_OF_GROUP = 8
 """Rows of a group."""

@@ -1,4 +1,4 @@
-"""What a report is made of, whether it becomes a page or paper."""
+"""Chapters of a report, whether it becomes a page or paper."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run says in the terms of who asked: effects, priors beside them, one sentence first."""
+"""Results of a run in the terms of its question: a sentence first, then effects and priors."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ NOUNS = {
     "hazard ratio": "hazard",
     "ratio of means": "mean",
 }
-"""What a ratio is of."""
+"""Quantity that a ratio is of."""
 
 MOST_DRAWN = 40
 """Lines of a forest plot."""
@@ -46,12 +46,12 @@ LEVEL_NAME = re.compile(r"(.+)\[(.+)\]")
 
 PRIOR_DRAWS = 4000
 MARGINAL_DRAWS = 1000
-"""For which the mean of every row is computed."""
+"""Draws for which the mean of every row is computed."""
 
 
 @dataclass(frozen=True)
 class Response:
-    """What is modelled, from the record of a run.
+    """Response that is modelled, from the record of a run.
 
     Attributes:
         name: of the response; of two levels with the event.
@@ -154,7 +154,7 @@ def by_site(report: RunReport) -> SiteEffects | None:
 
 
 def margins(report: RunReport) -> MarginalEffects | None:
-    """Return the effects on the mean response; None where not all rows are at hand."""
+    """Return the effects on the mean response; None where not all rows are available."""
     own = report.regression
     if own is None or not own.has_margins:
         return None

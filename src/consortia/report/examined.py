@@ -1,4 +1,4 @@
-"""What a report looks at beside the effects: participants, priors, fit; and what it could not."""
+"""Parts of a report beside the effects: participants, priors, fit; and those that it lacks."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from consortia.report.run_report import RunReport
 from consortia.report.tables import Table
 
 CHECK_DRAWS = 200
-"""For which responses are simulated."""
+"""Draws for which responses are simulated."""
 
 
 @dataclass(frozen=True)
 class Examined:
-    """What was looked at; None of what was not.
+    """Results of what was examined; None of what was not.
 
     Attributes:
         participants: Table 1.

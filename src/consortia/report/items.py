@@ -1,6 +1,6 @@
 """The items that journals ask a report for: STROBE 12 to 16, and ROBUST of Bayesian analyses.
 
-Each is answered from the record of the run and from what is at hand, or named as not applicable or
+Each is answered from the record of the run and the available data, or named as not applicable or
 as not known, with the reason. What nobody looked at is never shown as answered.
 
 Source: von Elm, Altman, Egger, Pocock, Gøtzsche, Vandenbroucke, "The Strengthening the Reporting of
@@ -30,7 +30,7 @@ POLICIES = {
     "rows beside a column that marks it, a missing level a level of its own",
     "impute": "missing values were drawn several times at each site, and the posteriors pooled",
 }
-"""What was done with missing values, by the name of the policy."""
+"""Treatments of missing values, by the name of the policy."""
 
 
 class Item(NamedTuple):
@@ -38,7 +38,7 @@ class Item(NamedTuple):
 
     Attributes:
         key: its number, such as "STROBE 12a".
-        title: what is asked.
+        title: the question of the item.
         state: whether the report answers it.
         answer: in words, or the reason why there is none.
     """
@@ -50,7 +50,7 @@ class Item(NamedTuple):
 
 
 class Known(NamedTuple):
-    """What the report has made beside its tables of effects.
+    """Parts that the report has made beside its tables of effects.
 
     Attributes:
         participants: Table 1, or None.
@@ -70,7 +70,7 @@ class Known(NamedTuple):
 
 
 def items(report: RunReport, known: Known) -> tuple[Item, ...]:
-    """Return all items in order; none of a run that is no regression."""
+    """Return all items in order; none of a run that is not a regression."""
     response = response_of(report)
     if response is None:
         return ()

@@ -58,7 +58,7 @@ def _words(report: RunReport) -> str:
 
 
 def _exchanges(report: RunReport) -> list[Any]:
-    """Return the exchanges of an iteration; none where the study is not at hand."""
+    """Return the exchanges of an iteration; none where the study is not available."""
     if report.model is None or report.algorithm is None:
         return []
     if isinstance(report.algorithm, Conversation):

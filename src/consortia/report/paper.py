@@ -25,16 +25,16 @@ BROWSERS = (
 """Programs that print a page without a window; all are of one engine."""
 
 SECONDS = 120.0
-"""That printing may take."""
+"""Seconds that printing may take."""
 
 LINES_MAX = 60
 """Rows of a table on paper."""
 
 WIDTH = 6.0
-"""Of a figure on paper, in inches."""
+"""Width of a figure on paper, in inches."""
 
 COLOURS_MAX = 64
-"""Of a figure on paper, with those that smooth its lines."""
+"""Most colours of a figure on paper, with those that smooth its lines."""
 
 
 def check_extra() -> None:

@@ -14,7 +14,7 @@ from consortia.report.tables import Table, fitted_settings
 
 
 def participants(report: RunReport) -> tuple[TableOne, Curves | None] | None:
-    """Return what the sites have told of their participants; None of a run that did not ask.
+    """Return the sites' descriptions of their participants; None of a run that requested none.
 
     It is in the record of the run, so that neither study nor rows are needed.
     """
@@ -73,7 +73,7 @@ def curves_table(found: Curves) -> Table:
 def curves_plots(found: Curves) -> list[Plot]:
     """Return the curves of no event, and of several causes those of their incidence.
 
-    A single time is no curve: it is in the table alone.
+    A single time does not make a curve: it is in the table alone.
     """
     if all(len(one.times) < 2 for one in found.strata.values()):
         return []

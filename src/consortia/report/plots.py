@@ -36,7 +36,7 @@ LEGEND = 45
 DASHES = (0, (4, 3))
 SCORES = {"accuracy": "accuracy", "ece": "ECE", "brier": "Brier", "rmse": "RMSE"}
 WIDTH, TRACE = 4.0, 1.8
-"""Of a figure its width, of a trace its height, in inches."""
+"""Width of a figure and height of a trace, in inches."""
 
 
 # --- which parameters ----------------------------------------------------------------------------

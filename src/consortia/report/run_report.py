@@ -1,4 +1,4 @@
-"""What is known of one run, gathered once for the terminal, the files, the figures, the page."""
+"""Facts about one run, gathered once for the terminal, the files, the figures, the page."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ from consortia.theory.bias import predict_bias
 
 REFERENCE = "reference"
 VERIFICATION = "verification.json"
-"""Of a run that was verified: its Stein discrepancy, and what could not be had."""
+"""Name of the file of a verified run: its Stein discrepancy, and what could not be computed."""
 
 STUDY_BYTES = 2**20
-"""Of a study file, and of the command that it was run with."""
+"""Most bytes of a study file, and of the command that it was run with."""
 
 MOST_FITTED = 2000
 """Rows that the run was fitted to of which predictions are shown, evenly spaced."""
@@ -116,12 +116,12 @@ class RunReport:
         reference_scores: the reference's, or None.
         observed: held-out responses, or None.
         held_out_rows: how many rows are held out.
-        prediction: the bias that the method's oracle predicts, or None where no study is at hand.
+        prediction: the bias that the method's oracle predicts, or None without a study.
         places: of the rows of the table in the prediction's arrays, (d,), or None.
         fitted: predictions of the rows that the run was fitted to, where none is held out and they
-            are at hand; else None.
+            are available; else None.
         fitted_observed: their responses, or None.
-        model: the model, or None where no study is at hand.
+        model: the model, or None without a study.
         sites: the rows, or None likewise.
         regression: of a formula, what gives results in the user's terms, or None.
         algorithm: the method, or None likewise.
@@ -177,7 +177,7 @@ class RunReport:
 
     @property
     def beside(self) -> str:
-        """What the run stands beside, in words; "" without a reference."""
+        """Reference of the run, in words; "" without one."""
         record = self.reference_record
         if record is None:
             return ""
@@ -193,7 +193,7 @@ class RunReport:
 
     @property
     def verdict(self) -> Verdict:
-        """What the run is worth, and why."""
+        """Verdict on the run, with its reasons."""
         own = self.reference_table
         evidence = Evidence.of(
             self.tree,
@@ -413,7 +413,7 @@ def _verified(directory: Path) -> tuple[Stein | None, tuple[str, ...]]:
 
 
 def _load(tree: Any, directory: Path) -> None:
-    """Read the draws of a result, and refuse what is no result of ours.
+    """Read the draws of a result, and refuse anything but a result of ours.
 
     Raises:
         StoreError: there are no draws, they are damaged, or not those of chains.

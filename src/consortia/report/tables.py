@@ -152,7 +152,7 @@ def _share(value: float) -> str:
 
 
 def contribution_table(report: RunReport) -> Table | None:
-    """Return the rows of each site, and its events where the rows are at hand."""
+    """Return the rows of each site, and its events where the rows are available."""
     names, rows = report.record.get("sites"), report.record.get("site_rows")
     if not names or not rows or len(names) != len(rows):
         return None

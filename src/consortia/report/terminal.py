@@ -1,4 +1,4 @@
-"""What a person sees on the terminal, by rich."""
+"""Output to the terminal, by rich."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ NAME_LEAST = 12
 """Letters of a row's name that are kept before a column is left out."""
 
 WIDTH = 100
-"""Of output that does not go to a terminal."""
+"""Width of output that does not go to a terminal."""
 
 
 class Printing(Console):
-    """A console that shows the codes of control characters in the texts that it is given."""
+    """A console that shows the codes of control characters in the strings that it is given."""
 
     def render_str(self, text: str, **options: Any) -> Text:
         """Return a text with its markup read, as a table's cells and lines are."""
@@ -45,7 +45,7 @@ class Printing(Console):
 
 
 def console_of(*, quiet: bool = False, error: bool = False) -> Console:
-    """Return a console; where the output is no terminal as wide as COLUMNS says, or WIDTH."""
+    """Return a console; where the output is not a terminal, as wide as COLUMNS says, or WIDTH."""
     console = Printing(stderr=error, quiet=quiet, highlight=False)
     asked = os.environ.get("COLUMNS")
     if asked == "0" or (asked is None and not console.is_terminal):

@@ -1,4 +1,4 @@
-"""What is to be seen of a run while it runs, from its directory alone: over any engine."""
+"""Progress of a run while it runs, from its directory alone: over any engine."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ COORDINATES = 50
 """Parameters of which R-hat and ESS are computed while a run runs."""
 
 SHOWN = 8
-"""Of them, those with the smallest ESS."""
+"""Most parameters that are shown, those with the smallest ESS."""
 
 PARAMETER_HEADS = ("parameter", "R-hat", "bulk ESS", "tail ESS")
 SITE_HEADS = ("site", "rows", "state")

@@ -23,7 +23,7 @@ COEFFICIENTS = "coefficients"
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Sizes(Shown):
-    """How narrow intervals would be at several sizes; `str` renders the table.
+    """Widths of intervals at several sizes; `str` renders the table.
 
     Attributes:
         names: of the coefficients.
@@ -59,7 +59,7 @@ class Sizes(Shown):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the widths are of."""
+        """Quantities that the widths are of."""
         return (
             f"{self.simulations} simulations of each size, parameters drawn from the priors; "
             "widths are on the scale of the link",

@@ -134,7 +134,7 @@ class Study(Table):
 
     @property
     def method(self) -> Method:
-        """What samples it."""
+        """Method that samples it."""
         made = self.algorithm._method
         made = preconditioned(made) if self.run.precondition else made
         return expanding(made) if self.run.predict else made
@@ -171,7 +171,7 @@ class Study(Table):
 
     @property
     def left_out(self) -> Study | None:
-        """The study in which each site tells sums with rows left out, if it is asked for.
+        """The study in which each site sends sums with rows left out, if it is requested.
 
         It is what `consortia.diagnostics.site_sums.told_by_sites` runs.
         """
@@ -193,7 +193,7 @@ class Study(Table):
 
     @property
     def _of_two(self) -> bool:
-        """Whether it is of the rows of both models at once."""
+        """True if it is of the rows of both models at once."""
         return self.compare is not None and self.algorithm.name == LEFT_OUT
 
     @property
@@ -252,12 +252,12 @@ class Study(Table):
 
         Args:
             engine: what will run the study; `LocalEngine()` when None. All processes of a
-                `consortia.MPIEngine` call this alike, and of ``data.files`` each reads those of
+                `consortia.MPIEngine` make the same call, and of ``data.files`` each reads those of
                 the sites that it runs.
             data_folder: where names of data files start; the study file's folder when None.
             own: where the files of sites are that are not there, by the sites' numbers.
-            least: levels of a factor with fewer rows at a site of this process are not told.
-            cells: fewest rows of a number that such a site tells of its participants.
+            least: levels of a factor with fewer rows at a site of this process are not sent.
+            cells: fewest rows of a number that such a site sends about its participants.
 
         Raises:
             InputError: the data, or the arguments of the model, cannot be used; the message names
@@ -284,8 +284,8 @@ class Study(Table):
         Args:
             path: of the file.
             index: of the site.
-            least: levels of a factor with fewer rows are not told.
-            cells: fewest rows of a number that is told of participants.
+            least: levels of a factor with fewer rows are not sent.
+            cells: fewest rows of a number that is sent about participants.
 
         Raises:
             InputError: the file cannot be used.
@@ -391,7 +391,7 @@ class Built:
 
     @property
     def imputations(self) -> int:
-        """How many completed data sets there are; 0 where nothing is imputed."""
+        """Number of completed data sets; 0 where nothing is imputed."""
         return 0 if isinstance(self.sites, Sites) else len(self.sites)
 
     @property

@@ -42,7 +42,7 @@ UNUSED = ("scale", "standardise", "standardise_target", "intercept", "dtype", "t
 
 
 def options_of(**options: Any) -> None:
-    """Stand for `consortia.regression` where its options are checked and described."""
+    """Describe the options of `consortia.regression`, and check them."""
 
 
 options_of.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
@@ -55,7 +55,7 @@ options_of.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
 
 
 class FormulaRows(NamedTuple):
-    """What a study of a formula is made of.
+    """Parts of a study of a formula.
 
     Attributes:
         regression: the model and the rows.
@@ -103,12 +103,12 @@ def site_facts(
 
     Args:
         data: the table ``[data]``.
-        question: what is asked.
+        question: the regression that is requested.
         path: of the file.
         index: of the site.
-        least: levels with fewer rows are not told.
-        cells: fewest rows of a number that is told of participants.
-        key: of the digests of groups; None: they are not told.
+        least: levels with fewer rows are not sent.
+        cells: fewest rows of a number that is sent about participants.
+        key: of the digests of groups; None: they are not sent.
 
     Raises:
         InputError: the file cannot be used.
@@ -146,7 +146,7 @@ def formula_rows(
         engine: decides which sites this process runs.
         algorithm: what is run.
         own: where the files of sites are that are not there, by the sites' indices.
-        least: fewest rows of a level that is told, and of a number that is told of participants.
+        least: fewest rows of a level that is sent, and of a number about participants that is sent.
         same: what all processes must have been given, by name.
         imputation: the number of the only one that is wanted; all of them when None.
         harmonise: what is changed in a site's table, by site.

@@ -38,7 +38,7 @@ class AlgorithmTable(Table):
 
 
 class Run(Table):
-    """How long."""
+    """Length of the run."""
 
     rounds: int = Field(
         0,
@@ -95,7 +95,7 @@ class Run(Table):
 
 
 class Stop(Table):
-    """When to stop before all rounds are run; see `consortia.stop_when`."""
+    """Condition for stopping before all rounds are run; see `consortia.stop_when`."""
 
     rhat: float | None = Field(None, gt=1, description="largest R-hat at most this")
     ess: float | None = Field(None, ge=1, description="and smallest ESS at least this")
@@ -110,7 +110,7 @@ class Stop(Table):
 
 
 class Reference(Table):
-    """What the result is compared with: the same model on the pooled data, where there are some."""
+    """Reference for the result: the same model on the pooled data, where there are some."""
 
     method: Literal["nuts"] = Field("nuts", description="NUTS by BlackJAX (extra: reference)")
     draws: int = Field(1000, ge=4, description="kept draws of each chain")
@@ -120,7 +120,7 @@ class Reference(Table):
 
 
 class Output(Table):
-    """What is written besides the draws."""
+    """Files that are written besides the draws."""
 
     name: str | None = Field(
         default=None,

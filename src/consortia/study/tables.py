@@ -42,7 +42,7 @@ class Table(BaseModel):
 
 
 class Data(Table):
-    """Which rows, and what is done to them before they are dealt out to sites."""
+    """Rows, and their preparation before they are split among sites."""
 
     dataset: str | None = Field(
         None, description="a data set of consortia.datasets, e.g. 'breast_cancer'"
@@ -71,7 +71,7 @@ class Data(Table):
     standardise: bool | list[str] = Field(
         False,
         description="centre and scale the features by the statistics of all train rows: those "
-        "named, or with true all but columns of whole numbers within 20 of one another (indices, "
+        "named, or with true all but columns of integers within 20 of one another (indices, "
         "categories, yes or no)",
     )
     standardise_target: bool = Field(
@@ -416,7 +416,7 @@ class Quantity(_Dealt):
 
 
 class ByColumn(_Partition):
-    """A natural partition: rows that are alike in one column sit at one site."""
+    """A natural partition: rows with similar values of one column sit at one site."""
 
     kind: Literal["by_column"]
     column: str = Field(description="name of a feature, or y; its values as they were read")

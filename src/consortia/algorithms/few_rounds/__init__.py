@@ -35,7 +35,7 @@ from consortia.surrogates.mode_search import CANDIDATES
 from consortia.surrogates.proposals import FEW_PARAMETERS
 
 POINTS_PER_EFFECTIVE = 4
-"""K by the asked effective size: one message of good proposals is then enough."""
+"""K by the requested effective size: one message of good proposals is then enough."""
 
 FEWEST_POINTS, MOST_POINTS = 1000, 20_000
 """K, where it follows from the effective size."""
@@ -73,7 +73,7 @@ class FewRounds(Conversation):
     Nothing has to be set. A regression of up to ten parameters ends after three messages: local
     fits, an exploration, draws. Bent posteriors take more. Points on rays through the posterior
     show tails that no draw has visited: a batch that does not cover them is not kept, and the sites
-    are asked again. Where no proposals come near the posterior, many chains of federated
+    receive further queries. Where no proposals come near the posterior, many chains of federated
     Hamiltonian Monte Carlo go on; where these do not settle the run ends and says so, with what to
     do, in place of an answer. What each message was for, and what it showed, stands in the
     attribute ``rounds_used`` of the result, and the log evidence with its standard error in

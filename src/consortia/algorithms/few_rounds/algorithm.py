@@ -5,7 +5,7 @@
 2. Exploration: log-densities at points of a wide mixture around the guess, and on rays through it.
    A surrogate is fitted to all points; the next proposals are drawn from it.
 3. Draws: log-densities at the proposals, which are those of independence Metropolis chains. A batch
-   is judged by what it did not cover; the surrogate is fitted again, and the sites are asked again,
+  is judged by what it did not cover; the surrogate is refitted, and the sites are queried again,
    until the effective size is reached.
 
 Where the exploration found little, the mode is sought first; where proposals do not come near the
@@ -103,19 +103,19 @@ TO_MIDDLE = 1.22
 """Sum of the distances of a point and of the middle of its message, by the farthest distance."""
 
 REFERENCE = 20.0
-"""By how much a point is higher than the reference where it takes its place."""
+"""Smallest excess of a point's log-density over the reference's for which it replaces it."""
 
 MOST_SEARCHED_BY_GRADIENTS, MOST_WALKED_BY_GRADIENTS = 56, 400
 """Messages of a search and of chains before their first draws, with more parameters."""
 
 WORST_CORRELATION = 0.3
-"""Of draws of a chain in successive trajectories."""
+"""Largest correlation of a chain's draws in successive trajectories."""
 
 APART = 4.0
 """Standard deviations, of both, by which two guesses are of different modes."""
 
 WIDER = 1.5
-"""By how much two guesses differ in standard deviations, on average, to be explored both."""
+"""Average ratio of the standard deviations of two guesses from which both are explored."""
 
 ELSEWHERE = 1.0
 """Standard deviations of the starts of further local fits where the prior is wider."""
@@ -123,7 +123,7 @@ ELSEWHERE = 1.0
 
 @runtime_checkable
 class Settings(Protocol):
-    """What the algorithm takes from the method."""
+    """Properties of the method that the algorithm reads."""
 
     @property
     def effective_size(self) -> float | None:
@@ -178,7 +178,7 @@ class Judged(NamedTuple):
 
     @property
     def counts(self) -> bool:
-        """Whether the draws are kept."""
+        """True if the draws are kept."""
         return (
             self.depth <= 2 * self.chains.draws.shape[2] + 10
             and not self.not_covered
@@ -190,7 +190,7 @@ class Judged(NamedTuple):
 
 @dataclass
 class Server:
-    """What the server keeps between messages.
+    """State of the server between messages.
 
     Attributes:
         known: the posterior and the run.
@@ -233,7 +233,7 @@ class Server:
 
     @property
     def small(self) -> bool:
-        """Whether further local fits cost little."""
+        """True if further local fits cost little."""
         return int(np.max(self.known.sizes)) * self.dimension**2 <= FITTED_WORK
 
     def query(self, function: str, arrays: Arrays, purpose: str) -> Query:
@@ -552,7 +552,7 @@ def _judged(
 def _search(
     server: Server, starts: Float[np.ndarray, "s d"], scale: PriorScale
 ) -> Generator[Query, Arrays, search.Found]:
-    """Seek the mode."""
+    """Search for the mode."""
     bound = search.within(scale.centre, scale.sd)
     asking = search.find_mode(starts, server.reference, bound, MOST_SEARCHED)
     return (yield from server.counted(asking))
@@ -683,7 +683,7 @@ def _joined(kept: list[Judged]) -> Float[np.ndarray, "C n d"]:
 
 
 def _batch(judged: Judged) -> Batch:
-    """Return the draws of a batch with what is told of each."""
+    """Return the draws of a batch with the statistics of each."""
     chains = judged.chains
     same = np.ones_like(chains.heights)
     stats = {

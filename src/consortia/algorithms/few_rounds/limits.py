@@ -1,4 +1,4 @@
-"""How many parameters change the algorithm, and how many chains a message carries."""
+"""Numbers of parameters that change the algorithm, and of chains that a message carries."""
 
 WALKERS, MOST_NUMBERS, FEWEST_WALKERS = 2048, 2**21, 64
 """Chains of Hamiltonian Monte Carlo at most, numbers of their positions, and chains at least."""

@@ -1,4 +1,4 @@
-"""What a site computes for the queries of few messages: densities, derivatives, a local fit.
+"""Site functions of `few_rounds`: densities, derivatives, a local fit.
 
 All are sums over sites: the server sees totals, and a sum that nobody can take apart is enough.
 """
@@ -193,4 +193,4 @@ FUNCTIONS = {
         "the site together, at each of a few points",
     ),
 }
-"""What few messages ask, by name."""
+"""Site functions of `few_rounds`, by name."""

@@ -31,17 +31,17 @@ class Settings(Protocol):
 
     @property
     def delta(self) -> float:
-        """Return δ."""
+        """Privacy parameter δ."""
         ...
 
     @property
     def honest(self) -> float | None:
-        """Return the share of the sites that add their noise to sums."""
+        """Fraction of the sites that add their noise to sums."""
         ...
 
     @property
     def functions(self) -> Mapping[str, SiteFunction]:
-        """Return the site functions of the stages."""
+        """Site functions of the stages."""
         ...
 
     def default_clip(self, dimension: int) -> float:

@@ -27,13 +27,13 @@ from consortia.errors import SiteMissingError, SiteRefusedError
 Read = TypeVar("Read")
 
 REFUSAL = "refusal"
-"""Kind of the reply of a site that does not do what it was asked for."""
+"""Kind of the reply of a site that refuses a request."""
 
 REQUEST = "request"
-"""Where a reply names the request that it answers."""
+"""Key under which a reply names the request that it answers."""
 
 AGAIN = 2.0
-"""Seconds after which a site that could not answer is asked again."""
+"""Seconds after which a site that could not answer receives the request again."""
 
 GIVEN_UP = 2
 """Failures after which a site is not waited for until the deadline, where others are enough."""
@@ -105,7 +105,7 @@ class RequestChannel:
         received: of each node the messages and bytes that came from it, used or not.
         last: of each node the SHA-256 of the last of them, which is in its site's ledger.
         messages: requests that were answered, and ``seconds`` what the slowest of each took.
-        since: when each site was asked that has not answered yet, by `time.monotonic`.
+        since: time of the request to each site that has not answered yet, by `time.monotonic`.
         took: seconds that the last answer of each site took.
     """
 

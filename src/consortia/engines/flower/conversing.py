@@ -1,4 +1,4 @@
-"""What a site computes in a conversation: the answers of its site functions to queries."""
+"""Computation at a site in a conversation: the answers of its site functions to queries."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ class QueryRuntime(SiteWork):
 
     @functools.cached_property
     def _settled(self) -> Settled:
-        """What was answered about the same values, in whichever run."""
+        """Answers about the same values, in any run."""
         assert self._secret is not None
         site = self._arrays.site(0, self._number)
         named = hmac.new(self._secret, self.digest.encode(), hashlib.sha256).hexdigest()

@@ -241,7 +241,7 @@ class FlowerEngine(Engine):
     def panel(
         self, target: Target, sites: Sites, method: Conversation, *, lasting: bool = False
     ) -> FlowerPanel:
-        """Meet the sites for a conversation.
+        """Connect to the sites for a conversation.
 
         Raises:
             InputError: there is another number of sites, or a run may go on without one.

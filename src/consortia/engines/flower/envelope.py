@@ -16,7 +16,7 @@ from consortia.errors import ConsortiaError
 from consortia.store.container import DIGEST, ContainerError, Format, are_counts
 
 HEADER_BYTES = 2**20
-"""Of the longest header; plain values are few, numbers travel as arrays."""
+"""Most bytes of a header; plain values are few, numbers travel as arrays."""
 
 FORMAT = Format(b"CONSFLWR", 2, header_bytes=HEADER_BYTES)
 FIELDS = {"kind": str, "run": str, "site": str, "study": str, "label": list, "values": dict}

@@ -1,4 +1,4 @@
-"""Why a site and the server cannot run a study together, in phrases that may leave a site."""
+"""Reasons why a site and the server cannot run a study together, in phrases that may leave it."""
 
 from __future__ import annotations
 

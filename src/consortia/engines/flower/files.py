@@ -23,7 +23,7 @@ from consortia.store.durable import fresh_private, part_of, write_through
 
 IDENTITY = re.compile(r"[0-9a-f]{8,64}")
 NO_IDENTITY = "(no identity)"
-"""What logs call a run that a message names in another way."""
+"""Name in logs of a run that a message names in another way."""
 SECRET = "secret"
 STATE = re.compile(r"state-(\d+)-(\d+)-(\d+)-(\d+)\.bin")
 
@@ -36,7 +36,7 @@ class RunFiles:
         run: identity of the run.
 
     Raises:
-        StoreError: that is no identity.
+        StoreError: that is not an identity.
     """
 
     def __init__(self, folder: Path, run: str) -> None:

@@ -21,7 +21,7 @@ TYPE = "query"
 """Type of all messages, as Flower counts them."""
 
 RECORD, PAYLOAD = "consortia", "message"
-"""Where in a message's content the bytes are."""
+"""Keys in a message's content under which the bytes are."""
 
 ERRORS = {
     1: "its app could not be loaded",
@@ -36,7 +36,7 @@ ERRORS = {
 """Flower's codes of errors, in words; a text that comes with them is not looked at."""
 
 FAILED = b"the site met an error that its log may not have"
-"""What leaves of an error beyond a site's gate and ledger: no text of it."""
+"""Phrase for an error beyond a site's gate and ledger, whose text stays there."""
 
 SIMULATION_SECONDS, DEPLOYMENT_SECONDS = 0.5, 6.0
 """A message to three sites, as measured on busy cores: simulated in one machine; with a SuperNode

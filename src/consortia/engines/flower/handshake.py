@@ -66,7 +66,7 @@ def joined(channel: RequestChannel, deadline: float) -> None:
 
 
 def _failed(channel: RequestChannel, arrival: Arrival, named: str, own: dict[str, Any]) -> bool:
-    """Take what a node says of itself; return True if it is to be asked again.
+    """Take what a node says of itself; return True if it is to be queried again.
 
     Raises:
         SiteRefusedError: it is a site that does not take part, or runs something else.
@@ -92,7 +92,7 @@ def _failed(channel: RequestChannel, arrival: Arrival, named: str, own: dict[str
         return False
     site = channel.names.index(answer.site)
     if channel.node.get(site) == arrival.sender:
-        return False  # it was asked twice, being slow
+        return False  # it received two requests, being slow
     if site in channel.node:
         channel.rejected.add(f"before the run: a second node says that it is {answer.site!r}")
         return False

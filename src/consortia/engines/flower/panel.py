@@ -34,7 +34,7 @@ FLOWER_RUN = "flower run"
 KEPT_SHAPES = 32
 
 FARTHEST = 16.0
-"""Prior standard deviations beyond which sites are not asked: a policy that is proposed refuses
+"""Prior standard deviations beyond which sites are not queried: a proposed policy refuses
 middles of points beyond 10, and of points that show tails counts half the distance."""
 
 
@@ -85,7 +85,7 @@ class FlowerPanel(Panel):
 
     @property
     def notes(self) -> tuple[str, ...]:  # type: ignore[override]
-        """Return when sites' policies end a run, and what secure sums hide and give up."""
+        """Conditions under which sites' policies end a run, and effects of secure sums."""
         if not self._channel.private:
             return ()
         most = min(
@@ -109,7 +109,7 @@ class FlowerPanel(Panel):
 
     @property
     def farthest(self) -> float:  # type: ignore[override]
-        """Return how far out sites answer: between institutions their policies bound it."""
+        """Distance up to which sites answer: between institutions their policies bound it."""
         return FARTHEST if self._channel.private else float("inf")
 
     def start_values(self, positions: Float[Array, "chains d"]) -> tuple[Any, Any, Any]:
@@ -233,7 +233,7 @@ class FlowerPanel(Panel):
         return {FLOWER_RUN: self._channel.run}
 
     def continue_as(self, identity: Mapping[str, Any]) -> None:
-        """Be that run again; the sites then know what they have answered."""
+        """Resume that run; the sites then know what they have answered."""
         self._channel.run = str(identity.get(FLOWER_RUN, self._channel.run))
 
     # --- plan and record --------------------------------------------------------------------------
@@ -252,7 +252,7 @@ class FlowerPanel(Panel):
 
     @property
     def where(self) -> list[str]:
-        """Which process holds which sites, one line each."""
+        """Sites that each process holds, one line each."""
         return where(self._channel)
 
 

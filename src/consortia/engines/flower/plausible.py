@@ -1,4 +1,4 @@
-"""Whether sites' messages can be those of honest ones, judged before the server uses any of them.
+"""Plausibility bounds on sites' messages, checked before the server uses any of them.
 
 A site that lies within these bounds is not found: they keep it from sending the chains where its
 next messages would show the rows of another.
@@ -18,7 +18,7 @@ from consortia.core.prior import PriorScale
 from consortia.engines.flower.nonfinite import PREFIX
 
 MAXIMUM_POSITION, MAXIMUM_STEP = 20.0, 20.0
-"""In standard deviations of the prior; twice what a site's policy proposes for averages."""
+"""Standard deviations of the prior; twice what a site's policy proposes for averages."""
 
 TIMES_MEDIAN = 1000.0
 """A site's largest gradient or move may be so many times the median of the sites'."""
@@ -40,7 +40,7 @@ class Sent(NamedTuple):
 
 @dataclass(frozen=True)
 class Judge:
-    """What an honest site may send.
+    """Bounds on what an honest site may send.
 
     Attributes:
         scale: of the prior.
@@ -58,7 +58,7 @@ class Judge:
     def implausible(self, phase: Phase, sent: Mapping[int, Sent]) -> tuple[int, str] | None:
         """Return the first site whose message is implausible, and why; None where all may be.
 
-        Where most sites are beyond a bound the chain itself has gone there, which is no site's lie.
+        Where most sites are beyond a bound the chain itself has gone there, and no site has lied.
         """
         if phase.disclosure is None:
             return None

@@ -46,7 +46,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Spending:
-    """What an answer costs of a privacy budget, see `consortia.core.privacy`.
+    """Cost of an answer in a privacy budget, see `consortia.core.privacy`.
 
     Attributes:
         question: digest of the question, which costs once however often it is answered.
@@ -61,7 +61,7 @@ class Spending:
 
 @dataclass(frozen=True)
 class Place:
-    """Where the rows would be looked at, in standard deviations of the prior.
+    """Position at which the rows would be evaluated, in standard deviations of the prior.
 
     Attributes:
         points: positions of the message, of all chains.
@@ -84,7 +84,7 @@ class Place:
 
 
 def question_of(request: Envelope) -> Question:
-    """Return which question a message is. What it says of older states is no part of it."""
+    """Return the question of a message, of which references to older states are not a part."""
     values = {name: value for name, value in request.values.items() if name != "oldest"}
     head = [request.kind, list(request.label), values]
     found = hashlib.sha256(json.dumps(head, sort_keys=True).encode())
@@ -127,7 +127,7 @@ def place_of(
 
 
 def _largest(values: np.ndarray) -> float:
-    """Return the largest value; infinity where one is no number."""
+    """Return the largest value; infinity where one is not a number."""
     if not values.size:
         return 0.0
     found = float(values.max())

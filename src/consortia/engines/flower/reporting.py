@@ -1,4 +1,4 @@
-"""What the server says of its sites in plans, records and while it waits."""
+"""Sentences of the server about its sites in plans, records and while it waits."""
 
 from __future__ import annotations
 

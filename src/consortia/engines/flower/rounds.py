@@ -350,7 +350,7 @@ class StageLoop(Iteration):
 
 ONE: Any = np.ones(1)
 NO_SITES = SiteArrays((), ONE, ONE, ONE, ())
-"""In the place of the data, of which the server has none."""
+"""Stand-in for the data, of which the server has none."""
 
 
 def _absent(sent: Sent) -> tuple[PyTree, Any]:

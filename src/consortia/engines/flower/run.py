@@ -250,7 +250,7 @@ class FlowerRun(Run):
 
     @property
     def fitted(self) -> Any:
-        """What the ``fit`` phases left at all sites, node axis first; () without such phases."""
+        """Results of the ``fit`` phases at all sites, node axis first; () without such phases."""
         return self._fitted
 
     def traffic(self, carry: Carry) -> list[tuple[int, int, int]]:
@@ -270,7 +270,7 @@ class FlowerRun(Run):
 
     @property
     def where(self) -> list[str]:
-        """Which process holds which sites, one line each."""
+        """Sites that each process holds, one line each."""
         return where(self._channel)
 
     def _whole_carry(self) -> Carry:

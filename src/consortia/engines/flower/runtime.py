@@ -1,4 +1,4 @@
-"""What a site computes: the first half of each phase, at its own node.
+"""Computation at a site: the first half of each phase, at its own node.
 
 A piece is compiled once for a phase. What the phases have in common is drawn as one process would
 draw it; what they declare as private likewise, or from a secret of the site.
@@ -52,7 +52,7 @@ from consortia.runtime import compiler
 
 BEFORE_ALL = (-1, -1, -1, -1)
 PLACE = "evaluated"
-"""File of where the chains were asked last."""
+"""File of the positions at which the chains were evaluated last."""
 
 START_TOLERANCE = 1e-5
 """Relative and absolute; functions of a key may round otherwise on another processor."""
@@ -60,7 +60,7 @@ START_TOLERANCE = 1e-5
 
 @dataclass(frozen=True)
 class Job:
-    """A study as objects: what server and sites must have alike.
+    """A study as objects: what must be the same at server and sites.
 
     Attributes:
         model: the model.
@@ -246,7 +246,7 @@ class SiteRuntime(SiteWork):
             raise EnvelopeError("there is no such iteration before the rounds")
         return stage, phase
 
-    # --- what is asked ------------------------------------------------------------------------
+    # --- requests -----------------------------------------------------------------------------
 
     def place(self, label: Label, request: Envelope) -> Place:
         """Return where a message asks the site to look at its rows; nothing is computed of them."""
@@ -267,7 +267,7 @@ class SiteRuntime(SiteWork):
         return replace(found, numbers=numbers)
 
     def keep_place(self, label: Label, request: Envelope, place: Place) -> None:
-        """Note where the chains of a message were asked, for the next one."""
+        """Note the positions of the chains of a message, for the next one."""
         if not place.points:
             return
         middles, iterations = (values.copy() for values in self._last_evaluated(label.stage))

@@ -35,7 +35,7 @@ from consortia.engines.flower.fixed_point import Integers
 from consortia.errors import MissingExtraError, PolicyError
 
 MINIMUM_SITES = 3
-"""Of two sites each computes the other's numbers from the sum and its own."""
+"""Fewest sites; of two, each computes the other's numbers from the sum and its own."""
 
 PURPOSE = b"consortia secure sums 1"
 """Prefix of what is signed and derived, which fits nothing else."""
@@ -52,7 +52,7 @@ PUBLIC_BYTES, SIGNATURE_BYTES = 32, 64
 
 
 class Key(NamedTuple):
-    """What a site sends of itself before the first sum: its key of the session, signed."""
+    """Message of a site before the first sum: its key of the session, signed."""
 
     public: bytes
     signature: bytes
@@ -137,7 +137,7 @@ class SumMember:
         Args:
             values: to be added over the sites.
             place: in the run.
-            question: digest of all that was asked.
+            question: digest of the whole request.
 
         Raises:
             PolicyError: nothing was agreed on, or the question was answered before with other

@@ -1,4 +1,4 @@
-r"""How many rows of a site the answers so far settle: measured by the site, before it answers.
+r"""Number of rows that the answers so far determine: measured by the site, before it answers.
 
 What an answer holds are sums over rows of log p(z_i | θ) and of its derivatives at points θ
 (`consortia.core.queries.Revealed`). To first order around the true rows these are linear in what is
@@ -11,7 +11,7 @@ in units of the columns' standard deviations, the sum being over all answers. A 
 each of its measurements is known to within `NEAR` of that unit. Labels and categorical columns are
 taken for known, which can only make the count of settled rows larger. Of large sites some rows are
 looked at, drawn from the site's secret, and all others are taken for known. Of models with a
-likelihood of each site, which is no sum over rows, it is not known.
+likelihood of each site, which is not a sum over rows, it is not known.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ POINTS_AT_ONCE = 64
 
 
 class Statement(NamedTuple):
-    """What the answers so far settle.
+    """Rows that the answers so far determine.
 
     Attributes:
         settled: rows whose measurements are all known to within `NEAR`.
@@ -202,7 +202,7 @@ def triangular_root(stacked: Float[np.ndarray, "m N"]) -> Float[np.ndarray, "r N
 
 
 class _Shape(NamedTuple):
-    """What a program is compiled for, hashable.
+    """Sizes that a program is compiled for, hashable.
 
     Attributes:
         places: columns of measurements of each array of the rows.

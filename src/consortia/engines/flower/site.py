@@ -50,10 +50,10 @@ DESCRIPTION, AGREEMENT, FITTED = "description", "agreement", "fitted"
 LEAVES = {DESCRIPTION: "description", AGREEMENT: "description", FITTED: "fit"} | {
     name: name for name in STAGES.values()
 }
-"""What leaves a site in answer to each kind of message; a description may hold moments."""
+"""Kind of a site's answer to each kind of message; a description may hold moments."""
 
 KEPT_FROM = 1.0
-"""Seconds of work from which on an answer is kept; one that is asked for again is else computed."""
+"""Seconds of work from which on an answer is kept; on a repeated request others are recomputed."""
 
 
 class Gate(Protocol):
@@ -240,7 +240,7 @@ class FlowerSite:
         ):
             raise EnvelopeError("there are no messages of this kind and label")
 
-    # --- what is asked ------------------------------------------------------------------------
+    # --- requests -----------------------------------------------------------------------------
 
     def _answer(
         self, request: Envelope, files: RunFiles, gate: Gate, ring: KeyRing | None, *, again: bool

@@ -30,7 +30,7 @@ STAGES = {rng.FIT: "fit", rng.SETUP: "setup", rng.ROUND: "round", QUERY: "query"
 
 
 class Label(NamedTuple):
-    """Where in a run a message stands; they are ordered as the messages are.
+    """Position of a message in a run; labels are ordered as the messages are.
 
     Of a query ``iteration`` is the index of the message, and ``phase`` that of its site function.
     """
@@ -91,7 +91,7 @@ def check_carried(algorithm: Algorithm) -> None:
                 "engine 'flower': asynchronous gradients are a message each, thousands of them; "
                 "Flower takes seconds for a message. Use LocalEngine or MPIEngine, or fa_hmc."
             )
-        silent = phase in algorithm.fit  # leaves something at the sites, and is told nothing
+        silent = phase in algorithm.fit  # leaves something at the sites, and receives nothing
         if phase.local is not None and phase.exchange is None and not silent:
             raise InputError(
                 "engine 'flower': a phase of this algorithm ends at the sites without a message, "

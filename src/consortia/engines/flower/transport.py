@@ -1,4 +1,4 @@
-"""What carries messages between the server and the sites: bytes there, bytes back."""
+"""Transport of messages between the server and the sites: bytes there, bytes back."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ DEPLOYED = "Flower"
 
 @dataclass(frozen=True)
 class Arrival:
-    """What came back for a message.
+    """Reply to a message.
 
     Attributes:
         message: the message that is answered, as `Transport.push` named it.

@@ -1,4 +1,4 @@
-"""How many row-dependent numbers the messages of a run hold, from shapes alone."""
+"""Count of the row-dependent numbers in the messages of a run, from shapes alone."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from consortia.study.build import Study
 
 ROWS, SITES = 2, 2
-"""Of the made-up data that shapes are found with; no shape of a message depends on them."""
+"""Sizes of the made-up data that shapes are found with; no shape of a message depends on them."""
 
 
 class Declared(NamedTuple):
@@ -49,7 +49,7 @@ def declared_of(study: Study, file: Path, index: int, least: int = 1) -> list[De
         study: the study, with one file a site.
         file: the site's own.
         index: of the site.
-        least: rows of a level of a factor that is told.
+        least: fewest rows of a level of a factor that is sent.
 
     Raises:
         InputError: the file cannot be used.

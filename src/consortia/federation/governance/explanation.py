@@ -41,14 +41,14 @@ SUMS = {
     PLAIN: "The server sees each answer of your site by itself. Recommended: ask for the study "
     "without run.secure_sums = false, with which it learns the sum over all sites alone.",
 }
-"""What becomes of answers that are sums, as of the study's terms."""
+"""Treatment of answers that are sums, by the study's terms."""
 
 AFTER = {
     EXACT: "with which the draws are compared",
     LEFT_OUT: "which takes the draws and asks how well each of your rows is predicted without it, "
     "of which the sum leaves you, and what the result is without your site",
 }
-"""What each method that is run after a study is for."""
+"""Purpose of each method that is run after a study."""
 
 
 def sentences(

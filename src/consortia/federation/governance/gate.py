@@ -1,4 +1,4 @@
-"""The one gate of a site: what is asked of it, and what leaves.
+"""The one gate of a site, through which questions enter and answers leave.
 
 A question is checked against policy and ledger before anything is computed; a message is checked
 again, written into the ledger, and only then handed out. Of an error at the site nothing leaves but
@@ -59,7 +59,7 @@ CLOSED = "the run is closed at the site"
 
 MOST_REPEATS = 100
 """So often, over all messages of a run, the same answer may be sent again: after a restart a site
-finds all that it was asked meanwhile."""
+finds all requests that came meanwhile."""
 
 SHARES = 1e-6
 """Relative error of sums of a budget's shares, and of its accountant."""
@@ -97,7 +97,7 @@ class SiteRequest(Protocol):
 
 
 class Spending(Protocol):
-    """What an answer costs of a privacy budget, see `consortia.core.privacy`."""
+    """Cost of an answer in a privacy budget, see `consortia.core.privacy`."""
 
     @property
     def question(self) -> str: ...  # noqa: D102
@@ -110,7 +110,7 @@ class Spending(Protocol):
 
 
 class Reach(Protocol):
-    """Where rows would be looked at, in standard deviations of the prior."""
+    """Position at which rows would be evaluated, in standard deviations of the prior."""
 
     @property
     def points(self) -> int: ...  # noqa: D102
@@ -132,14 +132,14 @@ class Reach(Protocol):
 
 
 class Measured(Protocol):
-    """How many rows are settled by answers; its text says that in words."""
+    """Number of rows that answers determine; its text says that in words."""
 
     @property
     def settled(self) -> int: ...  # noqa: D102
 
 
 class Gate:
-    """What is asked of a site, and the way of its messages out; made by `open_gate`.
+    """Entrance of questions to a site, and the exit of its messages; made by `open_gate`.
 
     Attributes:
         policy: what is permitted.
@@ -174,7 +174,7 @@ class Gate:
             ledger.append("opened", run=terms.run, site=self.site, details=details, check=check)
 
     def admit(self, kind: str, question: SiteRequest) -> bool:
-        """Check what is asked, before anything is read or computed; a policy that changed is read.
+        """Check a request before anything is read or computed; a policy that changed is read.
 
         Args:
             kind: of what would leave, of `consortia.federation.governance.terms.KINDS`.

@@ -1,4 +1,4 @@
-"""Which rows a run was about: by digests of each row that stay at the site.
+"""Rows that a run used, recorded as digests of each row that stay at the site.
 
 A run of rows that were in a run before, or of most of them, draws on the same budget, whatever the
 study is. Where only a few rows came or went since, the difference of what two runs release says
@@ -22,7 +22,7 @@ MOST_OF = 0.5
 
 
 class Known(NamedTuple):
-    """What is known of some rows.
+    """Facts about some rows.
 
     Attributes:
         data: name of the data whose budget they draw on.

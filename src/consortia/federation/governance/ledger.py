@@ -58,7 +58,7 @@ REFUSED_BY_ROWS = 3
 """So many others a refusal counts for that depends on rows."""
 
 NOT_FINITE = "not finite: "
-"""How the name of an array of marks begins, see `consortia.engines.flower.nonfinite`."""
+"""Prefix of the name of an array of marks, see `consortia.engines.flower.nonfinite`."""
 
 MASKED = "masked"
 """Name of the array of an answer that is masked, see `consortia.engines.flower.secure_sums`."""
@@ -67,7 +67,7 @@ WITNESS = Path("runs") / "ledger.head"
 """Second copy of the head, relative to the folder of the ledger."""
 
 LOCK_SECONDS = 60.0
-"""How long a process waits for another that writes a line."""
+"""Seconds that a process waits for another that writes a line."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ class Entry:
 
     @property
     def left(self) -> bool:
-        """Return True if the entry released bytes."""
+        """True if the entry released bytes."""
         return self.event in ("released", "refused")
 
 

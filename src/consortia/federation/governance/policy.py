@@ -6,7 +6,7 @@
     minimum_rows = 50
 
 Every key is a limit, and what a study requires must be within all of them. Unknown keys are
-refused, so that a misspelt limit is no missing one.
+refused, so that a misspelt limit is not taken for a missing one.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from consortia.federation.governance.terms import KINDS, MASKED, PLAIN, StudyTer
 
 ANY = "any"
 MAXIMUM_POSITION, MAXIMUM_STEP, MAXIMUM_REFUSALS = 10.0, 10.0, 3
-"""Of a policy that does not say it."""
+"""Defaults of a policy that leaves them out."""
 
 MINIMUM_PATTERN_ROWS, MINIMUM_ROWS_CHANGED = 3, 10
-"""Of a policy that does not say it."""
+"""Defaults of a policy that leaves them out."""
 
 Key = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Hash = Annotated[str, Field(pattern=r"^([0-9a-f]{64}|any)$")]

@@ -23,10 +23,10 @@ from consortia.federation.governance.terms import (
 )
 
 PARAMETERS_PER_ROW, RUNS = 0.33, 3
-"""Of a proposal. A third of a parameter a row is what DataSHIELD permits, too."""
+"""Limits in a proposal. DataSHIELD, too, permits a third of a parameter a row."""
 
 MINIMUM_ROWS = 50
-"""Of a proposal. A statistic of fewer rows says much of each."""
+"""Limit in a proposal. A statistic of fewer rows says much of each."""
 
 APPS = """\
 # The Flower app that brings the code; others are not unpacked by `consortia flower node`.

@@ -19,10 +19,10 @@ BEFORE_PHASES = 2
 """Messages of a site before the first phase: its description, and that it agrees to the run."""
 
 MINIMUM_SITES = 3
-"""Of secure sums: of two sites each computes the other's numbers from the sum and its own."""
+"""Fewest sites of secure sums: of two, each computes the other's numbers from sum and its own."""
 
 MASKED, PLAIN = "masked", "plain"
-"""What becomes of answers that are sums."""
+"""Treatments of answers that are sums."""
 
 KINDS = {
     "description": "number of rows; names, types and shapes of the arrays; least and largest "
@@ -110,7 +110,7 @@ def terms_of(study: Study, *, run: str = "", version: str | None = None) -> Stud
     ``model`` is the SHA-256 of the table ``[model]``, and of ``[compare]`` where there is one,
     defaults left out as written, and of the text of the Python modules beside the study file that a
     ``factory`` is in or imports by an ``import`` statement. (The text of a factory that is
-    installed as a package counts alike; what *that* imports does not, nor do the ready models of
+    installed as a package counts as well; what *that* imports does not, nor do the ready models of
     consortia: they are what is installed at the site.)
     ``study`` is that of ``model`` and of all tables but ``[output]`` and ``[reference]``, the title
     left out: rounds, seed, names of data files, the algorithm and each of its parameters.

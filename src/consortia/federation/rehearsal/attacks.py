@@ -34,7 +34,7 @@ STEEP = 2e5
 
 @dataclass(frozen=True)
 class Reading:
-    """What an attack has read.
+    """Result of an attack.
 
     Attributes:
         rows: that were read, every feature within `reading.NEAR`.

@@ -63,7 +63,7 @@ class Finding:
 
 
 class Rehearsal(NamedTuple):
-    """What an attack is tried on.
+    """Study that an attack is tried on.
 
     Attributes:
         path: the study file.
@@ -71,7 +71,7 @@ class Rehearsal(NamedTuple):
         built: the same with the site's own rows at every site.
         files: of all sites by name, each the site's own.
         name: of the site.
-        before: text of a policy without limits on what is asked.
+        before: text of a policy without limits on requests.
         policy: of the one under which the site would take part.
         folder: for what sites keep.
     """
@@ -150,7 +150,7 @@ def rehearsed(
 
 
 def _without(text: str) -> str:
-    """Return the text of a policy without the limits on what is asked."""
+    """Return the text of a policy without the limits on requests."""
     for key, value in WITHOUT.items():
         text = re.sub(rf"^{key} = .*$", f"{key} = {value}", text, flags=re.MULTILINE)
     return text

@@ -1,4 +1,4 @@
-r"""Whether a patient took part, as far as the published draws tell.
+r"""Membership inference: evidence in the published draws that a patient took part.
 
 The strongest test of it knows all other rows. S independent draws of the posterior then have the
 likelihood ratio :math:`\prod_s p(z|\theta_s) / Z`, whose logarithm is nearly normal under either

@@ -1,4 +1,4 @@
-"""How rows are read from what a site answers: by cuts, and from minibatches that are known.
+"""Attacks that read rows from a site's answers: by cuts, and from known minibatches.
 
 Both are for logistic regression with an intercept, whose flat position is (β, a).
 """
@@ -10,7 +10,7 @@ from collections.abc import Callable
 import numpy as np
 
 Gradients = Callable[[np.ndarray], np.ndarray]
-"""From positions (m, d) to gradients of U_c / w_c there, of the same shape."""
+"""Function from positions (m, d) to gradients of U_c / w_c there, of the same shape."""
 
 NEAR = 0.05
 """A patient is read where every feature is within this, in the units of the model."""
@@ -19,7 +19,7 @@ NARROWEST = 1e-5
 """Cuts are not halved further."""
 
 EVALUATIONS = 30
-"""Of the least squares."""
+"""Most evaluations of the least squares."""
 
 CLIPPED = 4.0
 """Bound of the features that least squares begin with, in the units of the model."""

@@ -20,7 +20,7 @@ from consortia.study.build import load_study
 from consortia.study.files import names_of
 
 Liar = Callable[[Envelope, bytes], bytes]
-"""What a site answers in the place of its honest answer, from the request and that answer."""
+"""Function from a request and the honest answer to the answer that a site gives instead."""
 
 
 @dataclass(frozen=True)

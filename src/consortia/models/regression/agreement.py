@@ -39,7 +39,7 @@ from consortia.models.regression.unlike import (
 )
 
 INTERVALS = 5
-"""Of a piecewise constant hazard, when no breaks are given."""
+"""Number of intervals of a piecewise constant hazard, when no breaks are given."""
 
 LEVELS_NAMED = 8
 """So many levels at most are named for the sites that lack them."""
@@ -60,7 +60,7 @@ def agree(
     """Return what the sites agree on, from the facts of all of them.
 
     Args:
-        question: what was asked.
+        question: the regression that was requested.
         facts: of the sites' tables.
         rows: of each site, those that are kept.
         names: of the sites.

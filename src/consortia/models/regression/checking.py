@@ -1,4 +1,4 @@
-r"""Whether responses such as were seen come out of the model, and how much of them it explains.
+r"""Posterior predictive checks of a regression, and the share of variance that it explains.
 
 .. math::
     p = P\bigl(T(y^{rep}) \ge T(y) \mid y\bigr), \qquad
@@ -76,7 +76,7 @@ class Line(NamedTuple):
 
 @dataclass(frozen=True)
 class PredictiveCheck:
-    """What the model says of the responses it was fitted to; `str` renders it.
+    """Predictions of the responses that the model was fitted to; `str` renders them.
 
     Attributes:
         lines: the sites and all of them, a line for each statistic.

@@ -62,7 +62,7 @@ MOST_NODES = 150
 
 COLLINEAR, COLLINEAR_NAMED = 1e-9, 8
 """Smallest eigenvalue of the columns' correlations, below which they are called collinear; of so
-many at most the names are told."""
+many at most the names are given."""
 
 
 @arguments.hinted
@@ -130,7 +130,7 @@ def regression(
             always left out.
         prior: by the name of a coefficient, of a term, or "coefficients", "intercept", "sigma",
             "sd" and so on, words such as "normal(0, 1)".
-        levels: of columns, the reference first; what is given is not asked of the sites.
+        levels: of columns, the reference first; sites are not queried for those that are given.
         weights: column or expression: what each row's log-likelihood is multiplied by, as if it
             stood there so many times. Weights of a sample or of a propensity score are no such
             counts: intervals are then those of as many rows as they sum to.
@@ -151,7 +151,7 @@ def regression(
         harmonise: by site, what is changed in its table as it is read: ``rename``, ``recode``,
             ``missing_values``, ``scale``, ``encoding``, ``decimal``, as in a study file.
         describe: what sites tell of their participants beside, for `Regression.table_one` and
-            `Regression.survival_curves`: ``cells`` (5), the fewest rows of a number that is told;
+            `Regression.survival_curves`: ``cells`` (5), the fewest rows of a number that is sent;
             ``times`` of follow-up, ``by`` a categorical column, ``event`` a column of codes and
             ``causes`` their names. When None nothing, unless all rows are in this process.
 
@@ -228,7 +228,7 @@ def question_of(
     describe: Mapping[str, Any] | None = None,
     **extra: str | None,
 ) -> Question:
-    """Return what is asked of every site, checked as far as it can be without data.
+    """Return the request to every site, checked as far as it can be without data.
 
     Raises:
         InputError: an argument cannot be used.
@@ -331,12 +331,12 @@ def contribution(
     """Return what all processes learn of a site's table.
 
     Args:
-        question: what is asked.
+        question: the regression that is requested.
         table: the rows as they were read.
         site: its name.
         least: levels with fewer rows are left out, see `Question.facts`.
-        cells: fewest rows of a number that is told of participants.
-        key: of the digests of groups; None: they are not told.
+        cells: fewest rows of a number that is sent about participants.
+        key: of the digests of groups; None: they are not sent.
     """
     of_table = question.facts(table, site, least, key)
     kept = question.kept(table, site)
@@ -393,7 +393,7 @@ def gathered(
     """Return the facts of all sites.
 
     Args:
-        question: what is asked.
+        question: the regression that is requested.
         names: of the sites.
         contribute: reads the site of an index.
         read: the tables that it has read, by index.
@@ -514,7 +514,7 @@ def _descriptions(
     read: Mapping[int, Table],
     kept: Mapping[str, Table],
 ) -> dict[str, SiteDescription]:
-    """Return what each site has told of its participants, or what those here would tell."""
+    """Return each site's description of its participants, or what those here would send."""
     if question.described is not None:
         every = {
             name: one.described

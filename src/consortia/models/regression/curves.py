@@ -123,7 +123,7 @@ def curves(
     Returns:
         The estimates; None where no site tells counts up to a time, or no time is common.
     """
-    there = {site: one for site, one in told.items() if len(one.ends) > 1}  # the last is no time
+    there = {site: one for site, one in told.items() if len(one.ends) > 1}  # the last is not a time
     without = tuple(site for site in told if site not in there)
     if not there:
         return None
@@ -144,7 +144,7 @@ def curves(
 
 
 def _earliest(one: SiteCounts) -> list[int]:
-    """Return after how many agreed intervals the ends of follow-up of each told one begin."""
+    """Return after how many agreed intervals the ends of follow-up of each sent one begin."""
     begins = dict(zip(one.ended, [0, *one.ended[:-1]], strict=True))
     found = []
     for start, end in zip([0, *one.ends[:-1]], one.ends, strict=True):

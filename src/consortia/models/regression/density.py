@@ -74,7 +74,7 @@ class Density:
 
     @property
     def intercept(self) -> bool:
-        """Whether there is one."""
+        """True if there is one."""
         return (
             self.specification.has_intercept and self.cuts is None and self.family.of_site is None
         )
@@ -94,7 +94,7 @@ class Density:
 
     @cached_property
     def centre(self) -> float:
-        """Where the intercept is expected: the link of the mean of the response."""
+        """Expected value of the intercept: the link of the mean of the response."""
         units = self.specification.units
         if self.family.response == "number":
             return units[RESPONSE].mean
@@ -258,7 +258,7 @@ class Density:
 
     @property
     def recipe(self) -> Recipe:
-        """What a record says of `natural`, so that draws alone can be turned."""
+        """Record of `natural`, sufficient to transform draws without the model."""
         return Recipe(
             {one.name: one.lower for one in self.family.auxiliaries},
             "" if self.cuts is None else self.cuts[0],
@@ -363,7 +363,7 @@ class Density:
 
     @cached_property
     def block_of(self) -> np.ndarray:
-        """Of each column of the blocks the index of its block."""
+        """Index of the block of each column of the blocks."""
         sizes = [len(block.columns) for block in self.specification.blocks]
         return np.repeat(np.arange(len(sizes)), sizes)
 
@@ -493,7 +493,7 @@ class Density:
 
     @property
     def by_site(self) -> bool:
-        """Whether there is a likelihood of each site and none of rows."""
+        """True if there is a likelihood of each site and none of rows."""
         return self.family.of_site is not None or bool(self.specification.staying)
 
     def predict(self, params: PyTree, batch: PyTree) -> Array:

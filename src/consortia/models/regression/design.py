@@ -14,7 +14,7 @@ from consortia.models.regression.question import RESPONSE, TIME, shared_levels
 from consortia.models.regression.specification import GAP, Block, Specification
 
 TIES = ("last", "tie_share")
-"""Of rows in the order of falling times: the last one with a time; Efron's share of an event."""
+"""Last row with each time, in order of falling times; Efron's share of each event."""
 
 ENTRIES = ("first", "late", "later")
 """With strata, or rows that start later than 0, of rows in the order of strata and falling times:

@@ -1,7 +1,7 @@
-"""Formulas: what is regressed on what, taken apart into factors that a table can be asked for.
+"""Formulas: what is regressed on what, taken apart into factors that are read from a table.
 
 The grammar of terms is that of formulaic. A factor is a column, or arithmetic and a few functions
-of columns; nothing else is evaluated, so that a formula in a study file is no code.
+of columns; nothing else is evaluated, so that a formula in a study file is not executed as code.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Group(NamedTuple):
 
     Attributes:
         by: the column of the groups, or the site's own name.
-        inside: texts of the factors that are multiplied, "" for the intercept.
+        inside: text of each factor that is multiplied, "" for the intercept.
         correlated: whether levels and slopes are; not where two bars are written.
         kind: "own" where the same label at two sites is of two groups, as ``site:ward`` says;
             "shared" where it is of one, as ``shared(surgeon)`` does; "plain" where neither is said.
@@ -116,7 +116,7 @@ class Factor(NamedTuple):
         """Return the expression, float64 (rows,); NaN where a value misses.
 
         Raises:
-            InputError: an unknown column, one of texts, or a value that is not finite.
+            InputError: an unknown column, one of strings, or a value that is not finite.
         """
         with np.errstate(all="ignore"):
             found = np.asarray(_evaluated(self.tree, table, self.text, where), float)
@@ -158,7 +158,7 @@ class Parsed:
         text: as it is written.
         response: the factors on the left side; two in ``Surv(time, event)``.
         survival: whether it is that.
-        terms: for each term the texts of its factors; () is the intercept.
+        terms: for each term the text of each factor; () is the intercept.
         factors: by text, those of the terms.
         groups: the group terms.
         offset: of ``offset(expression)``, or None.
@@ -195,7 +195,7 @@ def parse(text: Any) -> Parsed:
     """Return a formula taken apart; no data are needed.
 
     Raises:
-        InputError: it is no formula, or it uses what cannot be used, with what can.
+        InputError: it is not a formula, or it uses what cannot be used, with what can.
     """
     if not isinstance(text, str) or coded(text).text.count("~") != 1:
         raise InputError(f"formula is {text!r}: give 'response ~ terms', one ~ in it.")

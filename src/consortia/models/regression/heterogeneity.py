@@ -1,4 +1,4 @@
-"""Whether an effect is alike at all sites: each site's, the common one, a new site's, the spread.
+"""Differences of an effect between sites: each site's, the common one, a new site's, the spread.
 
 Of the draws of a site's deviation u and of the standard deviation τ between sites, the shrinkage is
 Var(u/τ | data). In a normal model with known τ it is V/(V + τ²), V being the variance of the site's
@@ -29,7 +29,7 @@ class Varying(NamedTuple):
 
     Attributes:
         term: its name; "Intercept" for a level.
-        common: (draws,); 0 for a level, which is told against the common one.
+        common: (draws,); 0 for a level, which is relative to the common one.
         spread: standard deviation between sites, (draws,).
         deviations: u by the names of the sites of which there are draws, (draws,).
     """
@@ -66,7 +66,7 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True, repr=False)
 class SiteEffects(Shown):
-    """What differs between sites; `str` renders it as plain text.
+    """Effects that differ between sites; `str` renders them as plain text.
 
     Attributes:
         effect: what a row is: "odds ratio", or "difference" where nothing is exponentiated.

@@ -50,11 +50,11 @@ ALL = ROW_NAMES["common"]
 SLOPE = "per unit"
 
 STEP, NEAR_ZERO = 1e-5, 1e-3
-"""Of a central difference, relative to a value; and to the largest, of what is nearly 0."""
+"""Step of a central difference, relative to a value; near 0, to the largest value."""
 
 
 class Key(NamedTuple):
-    """Of what an effect is: the column, how it is moved, and a level of the response or a time."""
+    """Key of an effect: the column, how it is moved, and a level of the response or a time."""
 
     column: str
     contrast: str
@@ -119,7 +119,7 @@ class Effect(NamedTuple):
 
     @property
     def key(self) -> Key:
-        """Of what it is."""
+        """Key of the effect."""
         return Key(*self[:3])
 
 

@@ -71,7 +71,7 @@ from consortia.models.regression.specification import Specification
 from consortia.store.metadata import Metadata, Scaling, recorded
 
 MOST_DRAWS = 4000
-"""For which levels are drawn at sites and effects are averaged over rows, in tables."""
+"""Draws for which levels are drawn at sites and effects are averaged over rows, in tables."""
 
 
 def _groups_of(column: Column) -> np.ndarray:
@@ -134,7 +134,7 @@ class Regression:
 
     @property
     def readings(self) -> tuple[Guess, ...]:
-        """What was taken for what when the tables were read; some of it is to be confirmed."""
+        """Interpretations of the tables as they were read; some of them are to be confirmed."""
         return self.specification.readings
 
     @property
@@ -161,7 +161,7 @@ class Regression:
 
     @property
     def metadata(self) -> Metadata:
-        """What a run keeps beside its draws, for `consortia.sample`: names, units, priors."""
+        """Record kept beside the draws of a run by `consortia.sample`: names, units, priors."""
         spec = self.specification
         axes = {name: axes for name, axes in self.labels.items() if name in self.model.init}
         sampled = {
@@ -319,7 +319,7 @@ class Regression:
 
         Raises:
             InputError: the factor has no levels, or is in a product, so that one level against
-                another is no single number; then ask `marginal_effects`.
+                another is not a single number; then use `marginal_effects`.
         """
         spec = self.specification
         if factor not in spec.levels or factor == RESPONSE:
@@ -345,7 +345,7 @@ class Regression:
 
     @property
     def differs_by_site(self) -> bool:
-        """Whether the formula has levels or slopes by site."""
+        """True if the formula has levels or slopes by site."""
         return any(one.by == SITE for one in self.specification.blocks)
 
     def by_site(self, tree: Any, level: float = 0.95, seed: int = 0) -> SiteEffects:
@@ -360,7 +360,7 @@ class Regression:
             seed: of a new site's effects, and of levels that are drawn at sites.
 
         Returns:
-            The table, which draws its forest plot (`SiteEffects.forest`). A level is told against
+            The table, which draws its forest plot (`SiteEffects.forest`). A level is relative to
             the common one where all numbers have their mean; a slope is the site's coefficient.
 
         Raises:
@@ -501,7 +501,7 @@ class Regression:
 
     @property
     def has_margins(self) -> bool:
-        """Whether `marginal_effects` can be had of a mean, over the rows of all sites."""
+        """True if `marginal_effects` can be computed of a mean, over the rows of all sites."""
         everywhere = len(self.tables) == len(self.specification.sites)
         return everywhere and self.family.predict is not None and bool(self.names)
 
@@ -713,8 +713,8 @@ class Regression:
             The table: of the sites whose rows are in this process, and of them together.
 
         Raises:
-            InputError: the response is no number (times and levels are none), or values are
-                imputed: then ask `imputation`.
+            InputError: the response is not a number (times and levels are none), or values are
+                imputed: then use `imputation`.
         """
         if not isinstance(self.sites, Sites):
             raise InputError(

@@ -40,7 +40,7 @@ def described(
 
     Args:
         question: what the formula asks.
-        wanted: what is asked beside it.
+        wanted: the description that is requested beside it.
         table: the rows as they were read.
         kept: those that are analysed, as `Question.kept` returns them.
         site: its name.

@@ -1,4 +1,4 @@
-"""What a fitted formula says of new rows, at one of its sites or at a new one."""
+"""Predictions of a fitted formula for new rows, at one of its sites or at a new one."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ AT_ONCE = 64
 """Draws that are computed at the same time."""
 
 LEAST_ROWS = 64
-"""That a program is compiled for; then powers of two, so that sites share one."""
+"""Fewest rows that a program is compiled for; then powers of two, so that sites share one."""
 
 
 def levels_given_rows(

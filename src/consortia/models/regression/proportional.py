@@ -23,7 +23,7 @@ from consortia.diagnostics.summary import aligned
 
 @dataclass(frozen=True, eq=False)
 class ProportionalHazards:
-    """How log hazard ratios change with the logarithm of time; `str` renders the table.
+    """Slopes of log hazard ratios in the logarithm of time; `str` renders the table.
 
     Attributes:
         names: of the coefficients.

@@ -1,4 +1,4 @@
-"""What is asked of every site's table, and its answer: the facts that all processes learn.
+"""A request for facts of every site's table, and the answer that all processes receive.
 
 The facts are the levels of its factors, means and squares of its numbers, how many values miss.
 """
@@ -53,20 +53,20 @@ IMPUTATIONS_MAX = 1000
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked of every site's table; the same in all processes.
+    """Request for facts of every site's table; the same in all processes.
 
     Attributes:
         parsed: the formula.
         family: of the response.
         missing: what is done with missing values.
-        levels: of columns, the first being the reference; what is given need not be asked for.
+        levels: of columns, the first being the reference; those given are not requested.
         extra: expressions beside the formula, by what they are: weights, exposure, trials.
         integrated: whether a level of each site is integrated out at the site.
         imputations: how many times missing values are drawn, where they are imputed.
         imputation_seed: of these draws.
         harmonise: what is changed in a site's table as it is read, by site.
         nodes: of the rule that integrates levels out, along each dimension; None: a run chooses.
-        described: what is asked of the participants; None: nothing.
+        described: the description requested of the participants; None: nothing.
     """
 
     parsed: Parsed
@@ -88,13 +88,13 @@ class Question:
 
     @property
     def imputes(self) -> bool:
-        """Whether missing values are imputed."""
+        """True if missing values are imputed."""
         return self.missing == "impute"
 
     def stays(self, group: Group) -> bool:
         """Return True if the levels of a group term are integrated out at the sites.
 
-        Groups inside the sites are; the sites themselves where that is asked for and there are no
+        Groups inside the sites are; the sites themselves where that is requested and there are no
         groups inside them, whose integrals would be inside theirs. All others are parameters.
         """
         if group.is_shared:
@@ -104,18 +104,18 @@ class Question:
 
     @property
     def by_site(self) -> bool:
-        """Whether the model has one likelihood a site, and none a row."""
+        """True if the model has one likelihood a site, and none a row."""
         return self.family.of_site is not None or any(map(self.stays, self.parsed.groups))
 
     @property
     def tells_levels(self) -> bool:
-        """Whether what a site adds of its own is a parameter of the run, which the server sees."""
+        """True if a site's own effect is a parameter of the run, which the server sees."""
         fixed = any(SITE in one.columns for one in self.parsed.factors.values())
         return fixed or any(not self.stays(group) for group in self.parsed.groups)
 
     @property
     def names_sites(self) -> bool:
-        """Whether the name of the site is in a term."""
+        """True if the name of the site is in a term."""
         fixed = any(SITE in one.columns for one in self.parsed.factors.values())
         return fixed or any(group.by == SITE for group in self.parsed.groups)
 
@@ -195,7 +195,7 @@ class Question:
 
     @property
     def numbers(self) -> tuple[str, ...]:
-        """The columns of which numbers are made, where they are no texts."""
+        """The columns of which numbers are made, where they are not strings."""
         every = [*self.parsed.factors.values(), *self.parsed.response, *self.extra.values()]
         every += [one for one in (self.parsed.offset, self.parsed.entry) if one]
         plain = [name for one in every if one.kind != "levels" for name in one.columns]
@@ -204,7 +204,7 @@ class Question:
 
     @property
     def _names_levels(self) -> bool:
-        """Whether the response is one of several levels, whatever the column holds."""
+        """True if the response is one of several levels, whatever the column holds."""
         kind, column = self.family.response, self.parsed.response[0].column
         return kind in ("ordered", "levels") or (kind == "two" and column in self.levels)
 
@@ -344,7 +344,7 @@ class Question:
             table: its rows as they were read.
             site: its name.
             least: levels with fewer rows are left out, and numbers of fewer groups.
-            key: of the digests of groups; None: they are not told.
+            key: of the digests of groups; None: they are not sent.
 
         Raises:
             TableError: the table cannot be used, with all that is wrong with it.
@@ -623,7 +623,7 @@ def in_order(levels: Sequence[str]) -> tuple[str, ...]:
 
 
 def levels_given(levels: Any) -> dict[str, tuple[str, ...]]:
-    """Return the levels of columns as a user gives them, as texts.
+    """Return the levels of columns as a user gives them, as strings.
 
     Raises:
         InputError: they are no dict of lists of at least two distinct levels.

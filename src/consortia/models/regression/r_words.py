@@ -1,4 +1,4 @@
-"""What R's formulas call things, and what they are called here, or why they are not here."""
+"""R's names in formulas, and the names used here, or the reason why there is none."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ HERE = {
     "identity": "write I(...)",
     "dummy": "write C(column)",
 }
-"""By R's word, what to do; words that mean the same here are not in the table."""
+"""Advice by R's word; words that mean the same here are not in the table."""
 
 CALL = re.compile(r"`[^`]*`|'[^']*'|\"[^\"]*\"|(?<![\w.])(?P<name>[A-Za-z][\w.]*)\s*\(")
 

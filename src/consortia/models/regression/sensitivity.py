@@ -1,7 +1,7 @@
-"""How much the spread between sites, and what it decides, depends on the prior of the spread.
+"""Sensitivity of the spread between sites, and of what it decides, to the prior of the spread.
 
 Draws under another prior p' of the standard deviation τ are those of the run with the weights
-p'(τ)/p(τ), smoothed by ArviZ (PSIS): nothing is asked of the sites.
+p'(τ)/p(τ), smoothed by ArviZ (PSIS): no message is sent to the sites.
 
 Source: Vehtari, Simpson, Gelman, Yao, Gabry, "Pareto smoothed importance sampling" (2024); priors
 of the spread for few studies: Röver et al., "On weakly informative prior distributions for the
@@ -26,7 +26,7 @@ RELIABLE = 0.7
 
 
 class Line(NamedTuple):
-    """What is estimated under one prior.
+    """Estimates under one prior.
 
     Attributes:
         term: the coefficient that differs between sites.

@@ -17,7 +17,7 @@ REACH = 3.0
 """Standard deviations that the knots reach to both sides."""
 
 USUAL = np.linspace(-2, 2, 81)
-"""Where the columns are scaled: with u ~ N(0, 1) the mean variance of the function is 1 here."""
+"""Points at which columns are scaled: with u ~ N(0, 1) the function's mean variance is 1 here."""
 
 
 def curved(values: np.ndarray, knots: int) -> np.ndarray:

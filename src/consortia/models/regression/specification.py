@@ -1,4 +1,4 @@
-"""What a formula means for all sites: its columns, their names, and the basis of the coefficients.
+"""A formula as all sites use it: its columns, their names, and the basis of the coefficients.
 
 Every process makes the same specification from the facts of all sites (`agreement`), and each site
 its own rows with it (`design`): those that one table of all rows would have given.
@@ -61,10 +61,10 @@ class Block(NamedTuple):
 
 @dataclass(frozen=True)
 class Specification:
-    """What a formula means for all sites; every process makes the same from the facts.
+    """A formula as all sites use it; every process makes the same from the facts.
 
     Attributes:
-        question: what was asked.
+        question: the regression that was requested.
         sites: names.
         rows: of each site, those that are kept.
         units: of numbers, by expression.
@@ -104,7 +104,7 @@ class Specification:
 
     @property
     def event(self) -> str | None:
-        """Which of the two levels of a response counts as 1, in words; None of another response."""
+        """The level of a binary response that counts as 1, in words; None of another response."""
         if self.question.family.response != "two" or RESPONSE not in self.levels:
             return None
         return f"{self.question.parsed.response[0].column} = {self.levels[RESPONSE][1]!r}"
@@ -130,7 +130,7 @@ class Specification:
 
     @cached_property
     def keys(self) -> tuple[tuple[frozenset[str], frozenset[tuple[str, str]]], ...]:
-        """Of each column the numeric factors and the (factor, level) that are multiplied."""
+        """Numeric factors and (factor, level) pairs that are multiplied, by column."""
         example = {
             text: np.zeros(1, np.int64) if text in self.levels else np.zeros(1)
             for text in self._places
@@ -164,7 +164,7 @@ class Specification:
 
     @cached_property
     def term_of(self) -> tuple[str, ...]:
-        """Of each column, without the intercept's, the text of its term."""
+        """Text of the term of each column but the intercept's."""
         order = {text: number for number, text in enumerate(self._places)}
         found = []
         for numbers, levels in self.keys:
@@ -255,7 +255,7 @@ class Specification:
 
     @cached_property
     def scales(self) -> np.ndarray:
-        """Of each column, without the intercept's, the product of the sds of its numbers."""
+        """Product of the sds of the numbers of each column but the intercept's."""
         return np.array(
             [
                 np.prod([self.units[text].sd for text in numbers])

@@ -1,4 +1,4 @@
-"""What the sites write unlike one another: kinds, words and scales of one column."""
+"""Differences between sites in how they write one column: kinds, words and scales."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Place(NamedTuple):
-    """Where a level of a column is first at a site.
+    """First place of a level of a column at a site.
 
     Attributes:
         where: the file and the line, or the site.
@@ -36,7 +36,7 @@ Located = Callable[[int, str, str], Place]
 KINDS = {"number": "numbers", "truth": "True and False", "date": "dates", "text": "texts"}
 
 TRUTHS = {"number": ("0", "1"), "truth": ("False", "True")}
-"""What no and yes are in a column of a kind."""
+"""Values of no and yes in a column of a kind."""
 
 COMPARED = 100
 """So many levels at most are compared letter by letter."""
@@ -363,7 +363,7 @@ class Apart(NamedTuple):
 
     @property
     def guess(self) -> Guess:
-        """What is said of it."""
+        """Message about it."""
         line = mend(self.site, "scale", f"{key(self.column)} = 1")
         said = (
             f"{self.site}: {self.column} may be on another scale: its mean is {self.size[0]:.3g} "

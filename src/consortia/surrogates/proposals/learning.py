@@ -1,4 +1,4 @@
-"""What the points of all messages teach: the next proposal, and the next rays.
+"""Fits to the points of all messages: the next proposal, and the next rays.
 
 First a surrogate in the parameters themselves, then along warped tails. Where neither predicts what
 was held out, the coordinates and the mixture are taken that cover weighted points best, and the

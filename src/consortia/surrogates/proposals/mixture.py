@@ -27,7 +27,7 @@ WIDE_SHARE, WIDER = 0.15, 1.3
 """Share of the component that keeps the covariance of all points, and by how much it is wider."""
 
 INFLATED = 1.15
-"""By how much a fitted covariance is widened: a narrow envelope is expensive, a wide one is not."""
+"""Factor that widens a fitted covariance: a narrow envelope is expensive, a wide one is not."""
 
 
 def freedom(dimension: int) -> int:

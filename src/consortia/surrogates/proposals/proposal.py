@@ -43,7 +43,7 @@ LEAST_ACCEPTED, MOST_TRIED = 0.08, 250_000
 HALVINGS = 60
 
 COMPONENTS = 9
-"""Of a mixture, with the one that keeps the covariance of all points."""
+"""Components of a mixture, with the one that keeps the covariance of all points."""
 
 
 class Proposal(NamedTuple):

@@ -29,7 +29,7 @@ UNCOVERED = 1.2
 """log π/q above which a proposal does not cover a place: its draws would stay there for long."""
 
 APART = 1e-4
-"""By how much variances are made unequal, at most, relative to themselves."""
+"""Largest relative change of variances that makes them unequal."""
 
 FINE = 2001
 """Places at which a profile is integrated."""
@@ -73,7 +73,7 @@ class Profile(NamedTuple):
 
     @property
     def lopsided(self) -> float:
-        """How much farther it reaches on one side than on the other, as a logarithm."""
+        """Absolute log ratio of its reach on one side to that on the other."""
         return abs(float(np.log(self.reach(1) / self.reach(-1))))
 
     def mass_missed(self, log_ratio: Float[np.ndarray, " s"]) -> float:
