@@ -172,20 +172,23 @@ def regression(
         >>> made.names
         ('x', 'arm[b]')
     """
-    question = question_of(
-        formula,
-        family,
-        missing=missing,
-        levels=levels,
-        weights=weights,
-        exposure=exposure,
-        trials=trials,
-        integrate=integrate,
-        nodes=nodes,
-        imputations=imputations,
-        imputation_seed=imputation_seed,
-        describe=describe,
-    )
+    options: dict[str, Any] = {"missing": missing, "levels": levels, "describe": describe}
+    options |= {"weights": weights, "exposure": exposure, "trials": trials}
+    options |= {"integrate": integrate, "nodes": nodes}
+    options |= {"imputations": imputations, "imputation_seed": imputation_seed}
+    question = question_of(formula, family, **options)
+    question, facts, names, read = _read_sites(question, sites, harmonise, engine, algorithm)
+    return assembled(question, facts, names, read, prior, breaks)
+
+
+def _read_sites(
+    question: Question,
+    sites: Any,
+    harmonise: Mapping[str, Mapping[str, Any]] | None,
+    engine: Gatherer | None,
+    algorithm: Method | None,
+) -> tuple[Question, list[SiteFacts], tuple[str, ...], dict[int, Table]]:
+    """Return the question with what is changed, facts and names of all sites, and the tables."""
     tables, names = _tables(sites)
     changes = _changes(harmonise, names)
     question = replace(question, harmonise=changes)
@@ -201,7 +204,7 @@ def regression(
     if engine is not None and algorithm is None:
         raise InputError("algorithm is missing: with an engine it decides who reads which site.")
     facts = gathered(question, names, contribute, read, engine or Here(), algorithm)
-    return assembled(question, facts, names, read, prior, breaks)
+    return question, facts, names, read
 
 
 def _changes(
