@@ -26,12 +26,13 @@ from consortia.diagnostics.convergence import (
     convergence,
     error_of_mean,
 )
-from consortia.diagnostics.formula_units import in_natural_units, recipe_in
+from consortia.diagnostics.formula_units import Recipe, in_natural_units, recipe_in
 from consortia.diagnostics.imputations import missing_information, pooled_error
 from consortia.diagnostics.stein import Stein
 from consortia.diagnostics.units import in_column_units, scaling_in
 from consortia.diagnostics.verdict import Evidence, Verdict, judge, prediction_in
 from consortia.errors import InputError
+from consortia.store.metadata import Scaling
 
 MISSING = "n/a"
 MAX_ROWS = 40
@@ -253,32 +254,18 @@ def summary(
         >>> table.coordinates
         ('theta[0]', 'theta[1]')
     """
-    if any(not 0 <= p <= 1 for p in probabilities):
-        raise InputError(f"probabilities={tuple(probabilities)}: give numbers between 0 and 1.")
-    if units not in ("columns", "sampled"):
-        raise InputError(f"units={units!r}: give 'columns' or 'sampled'.")
+    _check_options(probabilities, units)
     scaling = scaling_in(tree) if units == "columns" else None
     recipe = recipe_in(tree) if units == "columns" else None
     sampled: Summary | None = None
     if scaling is not None or recipe is not None:
         # The verdict is on the parameters as they were sampled.
         sampled = summary(tree, reference=reference, between=between, units="sampled", stein=stein)
-
-        def turned(one: Any) -> Any:
-            if recipe is None:
-                return in_column_units(one, scaling)
-            return in_natural_units(one, recipe, scaling)
-
-        tree, reference = turned(tree), None if reference is None else turned(reference)
+        tree = _turn_back(tree, scaling, recipe)
+        reference = None if reference is None else _turn_back(reference, scaling, recipe)
     found = convergence(tree, between=between, max_coordinates=max_coordinates)
     columns, notes = _columns(tree, probabilities, found)
-    if recipe is not None:
-        notes.append(NATURAL)
-    elif scaling is not None:
-        notes.append(IN_COLUMN_UNITS)
-    handed_over = getattr(tree, "attrs", {}).get("handed_over")
-    if handed_over is not None:
-        notes.append(str(handed_over))
+    notes += _note_origin(tree, scaling, recipe)
     draws = _some_draws("tree", tree)
     if reference is not None:
         columns |= _beside(columns, draws, reference)
@@ -297,6 +284,34 @@ def summary(
     if reference is not None:
         beside = summary(reference, max_coordinates=max_coordinates, units="sampled").columns
     return replace(made, verdict=verdict_of(tree, made, beside, stein))
+
+
+def _check_options(probabilities: Sequence[float], units: str) -> None:
+    """Refuse probabilities and units that `summary` does not know."""
+    if any(not 0 <= p <= 1 for p in probabilities):
+        raise InputError(f"probabilities={tuple(probabilities)}: give numbers between 0 and 1.")
+    if units not in ("columns", "sampled"):
+        raise InputError(f"units={units!r}: give 'columns' or 'sampled'.")
+
+
+def _turn_back(tree: Any, scaling: Scaling | None, recipe: Recipe | None) -> Any:
+    """Return a result in the units of its columns, of a formula on its natural scale."""
+    if recipe is None:
+        return in_column_units(tree, scaling)
+    return in_natural_units(tree, recipe, scaling)
+
+
+def _note_origin(tree: Any, scaling: Scaling | None, recipe: Recipe | None) -> list[str]:
+    """Return notes on the units of a table, and on who handed the draws over."""
+    notes = []
+    if recipe is not None:
+        notes.append(NATURAL)
+    elif scaling is not None:
+        notes.append(IN_COLUMN_UNITS)
+    handed_over = getattr(tree, "attrs", {}).get("handed_over")
+    if handed_over is not None:
+        notes.append(str(handed_over))
+    return notes
 
 
 def _columns(

@@ -37,7 +37,7 @@ from consortia.engines.flower.stages import check_method
 from consortia.engines.flower.transport import DEPLOYED, Transport
 from consortia.errors import InputError, PolicyError
 from consortia.run.verification import Verification
-from consortia.study.build import Study, load_study
+from consortia.study.build import Built, Study, load_study
 from consortia.study.files import names_of
 
 if TYPE_CHECKING:
@@ -94,103 +94,38 @@ def serve(path: Path, transport: Transport, config: Config) -> None:
     _set_width(config)
     compute_inline()
     import consortia
-    from consortia.cli.run import (
-        COMPARED,
-        LEFT_OUT,
-        TWO_MODELS,
-        beginning,
-        compared_over,
-        keep_request,
-        sample_and_report,
-        sample_beside,
-    )
-    from consortia.diagnostics.site_sums import told_by_sites
+    from consortia.cli.run import beginning, keep_request, sample_and_report
     from consortia.federation.governance import terms_of
-    from consortia.report.run_report import VERIFICATION
-    from consortia.store.runs import holds_run, read_record
+    from consortia.store.runs import holds_run
 
     study = load_study(path)
     check_method(study.method)
     quiet = bool(config.get("quiet", False))
-    if not quiet:
-        print(expected(study, transport), flush=True)
-    for one in study.besides if not quiet else ():
-        name = one.method.name
-        if one.imputation == 0:
-            name = f"{len(study.imputed)} runs of {name} if values miss, of which each"
-        if not one.imputation:
-            print(f"then {name}: {expected(one, transport)}", flush=True)
-    beside, other, left_out = study.verification, study.compared, study.left_out
+    for line in () if quiet else _expect_all(study, transport):
+        print(line, flush=True)
     directory = _directory(study, config)
     begun = holds_run(directory)
-    compared = beside is None or (directory / VERIFICATION).exists()
-    compared &= left_out is None or (directory / LEFT_OUT).exists()
-    if begun and compared and read_record(directory)[0].get("state") == "finished":
+    if begun and _is_finished(study, directory):
         if not quiet:
             print(f"{directory} is finished; another run needs another output.", flush=True)
         return
-    origin = _origin(config)
     ring = _coordinators(config, transport, terms_of(study))
-    minimum = int(config.get("minimum-sites", 0)) or None
-
-    def over(asked: Study) -> FlowerEngine:
-        terms = terms_of(asked)
-        return FlowerEngine(
-            transport,
-            labels_of(asked, origin),
-            deadline=float(config.get("deadline", 600.0)),
-            resend=float(config.get("resend", 120.0)),
-            join_deadline=float(config.get("join-deadline", 600.0)),
-            on_missing=str(config.get("on-missing", "stop")),
-            minimum_sites=minimum,
-            run=_identity(config, terms.study),
-            study=terms.study,
-            keys=ring,
-            maximum_position=float(config.get("maximum-position", MAXIMUM_POSITION)),
-            maximum_step=float(config.get("maximum-step", MAXIMUM_STEP)),
-        )
-
-    def compare(tree: Any) -> Verification | None:
-        """Sample the study beside this one, which the sites take for another run."""
-        assert beside is not None
-        again = over(beside)
-        return compared_over(beside.build(again, data_folder=origin), again, quiet=quiet)(tree)
-
-    def without(tree: Any) -> str | None:
-        """Ask the sites once more, which take it for another run."""
-        assert left_out is not None
-        if tree.attrs["state"] != "finished":
-            return None
-        trees, names = [tree], ["the model"]
-        if other is not None:
-            apart = over(other)
-            beside = other.build(apart, data_folder=origin)
-            trees.append(sample_beside(other, beside, directory / COMPARED, apart, quiet=quiet))
-            names = list(TWO_MODELS)
-        again = over(left_out)
-        there = left_out.build(again, data_folder=origin)
-        labels = None if there.regression is None else there.regression.labels
-        given = (trees, there.model, there.rows, again)
-        found = told_by_sites(*given, labels=labels, names=names)
-        return "\n\n".join(map(str, found))
-
+    over = functools.partial(_make_engine, transport=transport, config=config, keys=ring)
     first = over(study)
+    built = study.build(first, data_folder=_origin(config))
     engine: FlowerEngine | tuple[FlowerEngine, ...] = first
-    built = study.build(first, data_folder=origin)
     if built.imputations:  # a run of each, which the sites take for studies of their own
-        if beside is not None or left_out is not None:
-            raise InputError(
-                "run.verify, run.loo: with model.missing = 'impute' there is a posterior of each "
-                "imputation, and none to compare: leave them out, or take missing = 'complete'."
-            )
-        engines = tuple(map(over, study.imputed))
-        each = zip(study.imputed, engines, strict=True)
-        rows = tuple(one.build(by, data_folder=origin).rows for one, by in each)
-        built, engine = replace(built, sites=rows), engines
+        built, engine = _build_imputed(study, built, over, _origin(config))
     begin = beginning(study, built, directory, engine)
     if begun:
         rounds = study.run.rounds
         begin = functools.partial(consortia.resume, directory, rounds=rounds, engine=engine)
+    beside, left_out, verify, leave_out = study.verification, study.left_out, None, None
+    further: dict[str, Any] = {"over": over, "config": config, "quiet": quiet}
+    if beside is not None:
+        verify = functools.partial(_compare, beside, **further)
+    if left_out is not None:
+        leave_out = functools.partial(_leave_out, left_out, study.compared, directory, **further)
     sample_and_report(
         study,
         built,
@@ -199,9 +134,121 @@ def serve(path: Path, transport: Transport, config: Config) -> None:
         request=lambda: keep_request(directory, path, {"reference": False}),
         reference=False,
         quiet=quiet,
-        verify=None if beside is None else compare,
-        leave_out=None if left_out is None else without,
+        verify=verify,
+        leave_out=leave_out,
     )
+
+
+def _expect_all(study: Study, transport: Transport) -> list[str]:
+    """Return in words how long a study and those that are run after it take at least."""
+    lines = [expected(study, transport)]
+    for one in study.besides:
+        name = one.method.name
+        if one.imputation == 0:
+            name = f"{len(study.imputed)} runs of {name} if values miss, of which each"
+        if not one.imputation:
+            lines.append(f"then {name}: {expected(one, transport)}")
+    return lines
+
+
+def _is_finished(study: Study, directory: Path) -> bool:
+    """Return True if the run in a directory has ended, with all that is asked of it beside."""
+    from consortia.cli.run import LEFT_OUT
+    from consortia.report.run_report import VERIFICATION
+    from consortia.store.runs import read_record
+
+    compared = study.verification is None or (directory / VERIFICATION).exists()
+    compared &= study.left_out is None or (directory / LEFT_OUT).exists()
+    return compared and read_record(directory)[0].get("state") == "finished"
+
+
+def _make_engine(
+    study: Study, *, transport: Transport, config: Config, keys: KeyRing | None
+) -> FlowerEngine:
+    """Return the engine that runs a study over a transport."""
+    from consortia.federation.governance import terms_of
+
+    terms = terms_of(study)
+    return FlowerEngine(
+        transport,
+        labels_of(study, _origin(config)),
+        deadline=float(config.get("deadline", 600.0)),
+        resend=float(config.get("resend", 120.0)),
+        join_deadline=float(config.get("join-deadline", 600.0)),
+        on_missing=str(config.get("on-missing", "stop")),
+        minimum_sites=int(config.get("minimum-sites", 0)) or None,
+        run=_identity(config, terms.study),
+        study=terms.study,
+        keys=keys,
+        maximum_position=float(config.get("maximum-position", MAXIMUM_POSITION)),
+        maximum_step=float(config.get("maximum-step", MAXIMUM_STEP)),
+    )
+
+
+def _build_imputed(
+    study: Study, built: Built, over: Callable[[Study], FlowerEngine], origin: Path | None
+) -> tuple[Built, tuple[FlowerEngine, ...]]:
+    """Return what is built with the rows of each imputation, and the engine of each.
+
+    Raises:
+        InputError: the study asks for what is of one posterior.
+    """
+    if study.verification is not None or study.left_out is not None:
+        raise InputError(
+            "run.verify, run.loo: with model.missing = 'impute' there is a posterior of each "
+            "imputation, and none to compare: leave them out, or take missing = 'complete'."
+        )
+    engines = tuple(map(over, study.imputed))
+    each = zip(study.imputed, engines, strict=True)
+    rows = tuple(one.build(by, data_folder=origin).rows for one, by in each)
+    return replace(built, sites=rows), engines
+
+
+def _compare(
+    beside: Study,
+    tree: Any,
+    *,
+    over: Callable[[Study], FlowerEngine],
+    config: Config,
+    quiet: bool,
+) -> Verification | None:
+    """Sample the study beside this one, which the sites take for another run."""
+    from consortia.cli.run import compared_over
+
+    again = over(beside)
+    built = beside.build(again, data_folder=_origin(config))
+    return compared_over(built, again, quiet=quiet)(tree)
+
+
+def _leave_out(
+    left_out: Study,
+    other: Study | None,
+    directory: Path,
+    tree: Any,
+    *,
+    over: Callable[[Study], FlowerEngine],
+    config: Config,
+    quiet: bool,
+) -> str | None:
+    """Ask the sites once more, which take it for another run."""
+    from consortia.cli.run import COMPARED, TWO_MODELS, sample_beside
+    from consortia.diagnostics.site_sums import told_by_sites
+
+    if tree.attrs["state"] != "finished":
+        return None
+    origin = _origin(config)
+    trees, names = [tree], ["the model"]
+    if other is not None:
+        apart = over(other)
+        beside = other.build(apart, data_folder=origin)
+        trees.append(sample_beside(other, beside, directory / COMPARED, apart, quiet=quiet))
+        names = list(TWO_MODELS)
+    again = over(left_out)
+    there = left_out.build(again, data_folder=origin)
+    labels = None if there.regression is None else there.regression.labels
+    given = (trees, there.model, there.rows, again)
+    found = told_by_sites(*given, labels=labels, names=names)
+    return "\n\n".join(map(str, found))
 
 
 def _coordinators(config: Config, transport: Transport, terms: StudyTerms) -> KeyRing | None:

@@ -81,10 +81,7 @@ def mlp(
     classes = arguments.whole("classes", classes, 2)
     scale = arguments.positive("prior_scale", prior_scale)
     between = ACTIVATIONS[arguments.one_of("activation", activation, tuple(ACTIVATIONS))]
-    if not isinstance(hidden, Sequence) or not hidden:
-        raise InputError(f"hidden is {hidden!r}: give the widths of the hidden layers, (512, 512).")
-    inner = [arguments.whole(f"hidden[{i}]", width, 1) for i, width in enumerate(hidden)]
-    widths = (features, *inner, classes)
+    widths = (features, *_check_hidden(hidden), classes)
     layers = range(1, len(widths))
 
     def init(key: Array) -> dict[str, Any]:
@@ -118,3 +115,10 @@ def mlp(
         return wrong_batch(batch, features) or wrong_labels(batch["y"], classes)
 
     return Model(log_prior, log_likelihood, init, predict=predict, check=check)
+
+
+def _check_hidden(hidden: Sequence[int]) -> list[int]:
+    """Return the widths of the hidden layers; refuse what is none."""
+    if not isinstance(hidden, Sequence) or not hidden:
+        raise InputError(f"hidden is {hidden!r}: give the widths of the hidden layers, (512, 512).")
+    return [arguments.whole(f"hidden[{i}]", width, 1) for i, width in enumerate(hidden)]

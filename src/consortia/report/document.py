@@ -15,6 +15,7 @@ from consortia.diagnostics.figures.canvas import COLOURS, check_extra, write_png
 from consortia.diagnostics.summary import COMPARISON
 from consortia.diagnostics.verdict import readings_in
 from consortia.errors import InputError, StoreError
+from consortia.models.regression.margins import MarginalEffects
 from consortia.report import accuracy, effects, items, methods, network, paper, plots
 from consortia.report.chapters import Chapter, Part
 from consortia.report.examined import (
@@ -237,13 +238,29 @@ def _participants(looked: Examined) -> list[Part]:
 
 
 def _parts(report: RunReport) -> list[Part]:
-    _, which = plots.chosen(report)
-    dashed = "" if report.reference is None else " The dashed line is the reference's mean."
-    found, beside = effects.estimates(report), effects.priors_beside(report)
-    differing, margins = effects.by_site(report), effects.margins(report)
-    looked, response = examined(report), effects.response_of(report)
+    margins, looked, response = (
+        effects.margins(report),
+        examined(report),
+        effects.response_of(report),
+    )
     return [
         *_participants(looked),
+        *_show_effects(report, margins, response),
+        *_show_sites(report),
+        *_show_posterior(report, looked, response),
+        *_show_fit(report, looked),
+        *_show_draws(report),
+        *_show_run(report),
+        *_show_statements(report, looked.known(margins is not None)),
+    ]
+
+
+def _show_effects(
+    report: RunReport, margins: MarginalEffects | None, response: effects.Response | None
+) -> list[Part]:
+    """Return the parts on effects: of the terms, on the outcome, and between the sites."""
+    found, differing = effects.estimates(report), effects.by_site(report)
+    return [
         Part(
             "effects",
             "The effects",
@@ -278,6 +295,12 @@ def _parts(report: RunReport) -> list[Part]:
             [None if differing is None else site_table(differing)],
             () if differing is None else differing.notes,
         ),
+    ]
+
+
+def _show_sites(report: RunReport) -> list[Part]:
+    """Return the parts on the rows of the sites, and on how their tables were read."""
+    return [
         Part(
             "sites",
             "Who contributed what",
@@ -291,6 +314,16 @@ def _parts(report: RunReport) -> list[Part]:
             "are.",
             notes=readings_in(report.record),
         ),
+    ]
+
+
+def _show_posterior(
+    report: RunReport, looked: Examined, response: effects.Response | None
+) -> list[Part]:
+    """Return the parts on the posterior and on the priors."""
+    _, which = plots.chosen(report)
+    beside = effects.priors_beside(report)
+    return [
         Part(
             "posterior",
             "The posterior",
@@ -316,6 +349,12 @@ def _parts(report: RunReport) -> list[Part]:
             tables=[sensitivity_table(looked)],
             notes=() if looked.sensitivity is None else looked.sensitivity.notes,
         ),
+    ]
+
+
+def _show_fit(report: RunReport, looked: Examined) -> list[Part]:
+    """Return the parts on the fit of the model and the bias of the method."""
+    return [
         Part(
             "fit",
             "Does the model make such responses?",
@@ -332,6 +371,13 @@ def _parts(report: RunReport) -> list[Part]:
             [plots.bias(report)],
             notes=_predicted_lines(report),
         ),
+    ]
+
+
+def _show_draws(report: RunReport) -> list[Part]:
+    """Return the parts on the chains, and on what their draws predict."""
+    dashed = "" if report.reference is None else " The dashed line is the reference's mean."
+    return [
         Part(
             "traces",
             "Traces",
@@ -354,6 +400,12 @@ def _parts(report: RunReport) -> list[Part]:
             [accuracy.predictions(report), accuracy.roc(report)],
             [score_table(report)],
         ),
+    ]
+
+
+def _show_run(report: RunReport) -> list[Part]:
+    """Return the parts on the network, the cost and the settings."""
+    return [
         Part(
             "network",
             "The network",
@@ -374,12 +426,18 @@ def _parts(report: RunReport) -> list[Part]:
             tables=[settings_table(report)],
             source=report.study,
         ),
+    ]
+
+
+def _show_statements(report: RunReport, known: items.Known) -> list[Part]:
+    """Return the items that journals ask for, and a methods paragraph."""
+    return [
         Part(
             "checklist",
             "The items that journals ask for",
             "STROBE items 12 to 16 of observational studies and the ROBUST items of Bayesian "
             "analyses: what this report answers, what does not apply, and what is not known here.",
-            tables=[items.checklist(items.items(report, looked.known(margins is not None)))],
+            tables=[items.checklist(items.items(report, known))],
         ),
         Part(
             "methods",

@@ -120,17 +120,10 @@ def sample(
         (2, 20, 1)
     """
     length = {"rounds": rounds, "chains": chains, "seed": seed, "thin": thin, "warmup": warmup}
-    if draws is not None:
-        one = sites[0] if isinstance(sites, tuple) and sites else sites
-        length["rounds"] = checks.check_arguments(
-            model, one, algorithm, **length, draws=draws, init=init
-        )
     options: dict[str, Any] = {"stop": stop, "keep": keep, "metadata": metadata}
     options |= {"on_divergence": on_divergence, "bias_target": bias_target, "on_plan": on_plan}
     options |= {"init": init, "engine": engine, "store": store, "progress": progress}
-    if isinstance(sites, tuple) and sites:
-        return _of_each(model, sites, algorithm, length, **options)
-    return _of_one(model, cast(Sites, sites), algorithm, length, **options)
+    return _sample_length(model, sites, algorithm, length, draws, options)
 
 
 @arguments.hinted
@@ -246,6 +239,26 @@ def _resumption(
     ended = checkpoint is not None and checkpoint.header["ended"] is not None
     finished = ended and writer.finished and unchanged
     return request, rule, Resumption(before, checkpoint, exact, finished)
+
+
+def _sample_length(
+    model: Model,
+    sites: Sites | tuple[Sites, ...],
+    algorithm: Method,
+    length: dict[str, Any],
+    draws: int | None,
+    options: dict[str, Any],
+) -> Any:
+    """Return the draws of `sample`: of one data set, or of each of several."""
+    if draws is not None:
+        one = sites[0] if isinstance(sites, tuple) and sites else sites
+        rounds = checks.check_arguments(
+            model, one, algorithm, **length, draws=draws, init=options["init"]
+        )
+        length = length | {"rounds": rounds}
+    if isinstance(sites, tuple) and sites:
+        return _of_each(model, sites, algorithm, length, **options)
+    return _of_one(model, cast(Sites, sites), algorithm, length, **options)
 
 
 def _of_one(

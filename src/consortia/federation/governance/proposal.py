@@ -99,20 +99,9 @@ def proposed(
     algorithms = ", ".join(dict.fromkeys(f'"{one.algorithm}"' for one in every))
     rounds, chains = max(one.rounds for one in every), max(one.chains for one in every)
     most = max(map(proposed_messages, every))
-    limit = "# maximum_numbers = 100_000  # give --data FILE to have this run's"
-    if numbers is not None:
-        limit = f"maximum_numbers = {numbers}"
-    budget = "# maximum_numbers_per_value = 10"
-    if per_value is not None:
-        budget = f"maximum_numbers_per_value = {_rounded_up(RUNS * per_value)}"
     apps = "" if app is None else APPS.format(app=app)
-    kinds = "\n".join(f"#   {kind}: {KINDS[kind]}" for kind in terms.leaving)
-    names = ", ".join(f'"{kind}"' for kind in terms.leaving)
     agreed = AGREED if terms.sites == 2 else ""
     agreed += SEEN if any(one.sums == PLAIN for one in every) else ""
-    known = KEYS.format(keys=keys) if keys else ""
-    if not keys and any(one.sums == MASKED for one in every):
-        known = NO_KEYS
     several = any(one.usual is not None for one in every)
     usual = f", {LEEWAY} times those of a usual run" if several else ""
     ends = LONGER if several else ""
@@ -140,11 +129,7 @@ minimum_pattern_rows = {MINIMUM_PATTERN_ROWS}
 maximum_messages = {most}
 maximum_runs = {RUNS * len(every)}
 
-# Numbers that depend on your rows, in all messages of a run together; and in all runs and studies
-# of the same rows, for each value that these hold. Rows are known by digests that stay with you.
-{limit}
-{budget}
-
+{_limit_numbers(numbers, per_value)}
 # Fewest rows that may have come or gone between two runs: the difference of two runs tells a row.
 minimum_rows_changed = {MINIMUM_ROWS_CHANGED}
 
@@ -158,17 +143,48 @@ maximum_step = {MAXIMUM_STEP}
 maximum_answers = 1
 maximum_refusals = {MAXIMUM_REFUSALS}
 
-# Kinds of messages that may leave:
-{kinds}
-messages = [{names}]
-
+{_list_kinds(terms)}
 # Further limits:
 # maximum_bytes = 100_000    # of a message
 # maximum_norm = 1e6         # of an array of a message
 # maximum_points = {chains}        # positions in a message
 # minimum_batch = 32         # rows of a minibatch
 # [noise]                    # least gradient_noise, temperature, private_momentum
-{known}"""
+{_ask_keys(every, keys)}"""
+
+
+def _limit_numbers(numbers: int | None, per_value: float | None) -> str:
+    """Return what is proposed on numbers that depend on rows."""
+    limit = "# maximum_numbers = 100_000  # give --data FILE to have this run's"
+    if numbers is not None:
+        limit = f"maximum_numbers = {numbers}"
+    budget = "# maximum_numbers_per_value = 10"
+    if per_value is not None:
+        budget = f"maximum_numbers_per_value = {_rounded_up(RUNS * per_value)}"
+    return f"""\
+# Numbers that depend on your rows, in all messages of a run together; and in all runs and studies
+# of the same rows, for each value that these hold. Rows are known by digests that stay with you.
+{limit}
+{budget}
+"""
+
+
+def _list_kinds(terms: StudyTerms) -> str:
+    """Return the kinds of messages that may leave, and what each is."""
+    kinds = "\n".join(f"#   {kind}: {KINDS[kind]}" for kind in terms.leaving)
+    names = ", ".join(f'"{kind}"' for kind in terms.leaving)
+    return f"""\
+# Kinds of messages that may leave:
+{kinds}
+messages = [{names}]
+"""
+
+
+def _ask_keys(every: tuple[StudyTerms, ...], keys: str) -> str:
+    """Return the public keys, or what is to be done where secure sums need them."""
+    if keys:
+        return KEYS.format(keys=keys)
+    return NO_KEYS if any(one.sums == MASKED for one in every) else ""
 
 
 def _privacy(every: tuple[StudyTerms, ...]) -> str:

@@ -70,29 +70,19 @@ def agree(
     Raises:
         InputError: they cannot agree; the message names the sites.
     """
-    parsed, notes = question.parsed, []
     kinds = common_kinds(question, facts, names, located)
 
     unit = partial(_unit, facts)
-    units, levels, of_factors = _of_factors(question, facts, names, kinds, sum(rows))
-    notes += of_factors
+    units, levels, notes = _of_factors(question, facts, names, kinds, sum(rows))
     missing = {name: sum(one.missing[name] for one in facts) for name in question.columns}
-    gaps = [name for name in parsed.columns if missing[name] and name not in question.always]
-    fills = {}
+    gaps = [
+        name for name in question.parsed.columns if missing[name] and name not in question.always
+    ]
+    fills: dict[str, float] = {}
     if question.missing == "indicator":
-        numbers = {
-            name
-            for text, factor in parsed.factors.items()
-            if text not in levels
-            for name in factor.columns
-        }
-        for name in gaps:
-            if name in numbers:
-                fills[name] = unit(f"column {name}").mean
-                units[f"{GAP}({name})"] = Unit(0.0, 1.0, sum(rows))
-            for text, factor in parsed.factors.items():
-                if text in levels and factor.column == name and GAP not in levels[text]:
-                    levels[text] = (*levels[text], GAP)
+        fills = _fill_gaps(question, facts, gaps, levels)
+        units |= {f"{GAP}({name})": Unit(0.0, 1.0, sum(rows)) for name in fills}
+        levels |= _mark_gaps(question, gaps, levels)
     imputed = {name: missing[name] for name in gaps} if question.imputes else {}
     notes += _of_imputation(question, imputed)
     levels |= _shared_groups(question, facts)
@@ -104,14 +94,7 @@ def agree(
         )
     of_groups, doubted = _groups_of_sites(question, facts, names)
     notes += of_groups
-    left_out = sum(one.given for one in facts) - sum(rows)
-    if left_out:
-        of = ", ".join(
-            f"{name} {one.given - count} of {one.given}"
-            for name, one, count in zip(names, facts, rows, strict=True)
-            if one.given > count
-        )
-        notes.insert(0, f"{left_out} rows with missing values are left out ({of})")
+    notes = [*_count_left_out(facts, rows, names), *notes]
     if question.family.response == "time":
         units[TIME], units[EVENT] = unit(TIME), unit(EVENT)
     elif any(RESPONSE in one.levels for one in facts) or _given_response(question):
@@ -196,6 +179,44 @@ def _of_factors(
         sd = plain.sd if factor.kind == "centre" else 1 / wide
         units[text] = Unit(0.0, float(sd), plain.rows)
     return units, levels, notes
+
+
+def _fill_gaps(
+    question: Question,
+    facts: Sequence[TableFacts],
+    gaps: Sequence[str],
+    levels: Mapping[str, tuple[str, ...]],
+) -> dict[str, float]:
+    """Return the mean over all rows of each number that misses somewhere."""
+    factors = question.parsed.factors.items()
+    numbers = {name for text, factor in factors if text not in levels for name in factor.columns}
+    return {name: _unit(facts, f"column {name}").mean for name in gaps if name in numbers}
+
+
+def _mark_gaps(
+    question: Question, gaps: Sequence[str], levels: Mapping[str, tuple[str, ...]]
+) -> dict[str, tuple[str, ...]]:
+    """Return the levels of the factors that miss somewhere, with one for what misses."""
+    return {
+        text: (*levels[text], GAP)
+        for text, factor in question.parsed.factors.items()
+        if text in levels and factor.column in gaps and GAP not in levels[text]
+    }
+
+
+def _count_left_out(
+    facts: Sequence[TableFacts], rows: Sequence[int], names: Sequence[str]
+) -> list[str]:
+    """Return a note on the rows that are left out, if any are."""
+    left_out = sum(one.given for one in facts) - sum(rows)
+    if not left_out:
+        return []
+    of = ", ".join(
+        f"{name} {one.given - count} of {one.given}"
+        for name, one, count in zip(names, facts, rows, strict=True)
+        if one.given > count
+    )
+    return [f"{left_out} rows with missing values are left out ({of})"]
 
 
 def _apart(

@@ -172,20 +172,23 @@ def regression(
         >>> made.names
         ('x', 'arm[b]')
     """
-    question = question_of(
-        formula,
-        family,
-        missing=missing,
-        levels=levels,
-        weights=weights,
-        exposure=exposure,
-        trials=trials,
-        integrate=integrate,
-        nodes=nodes,
-        imputations=imputations,
-        imputation_seed=imputation_seed,
-        describe=describe,
-    )
+    options: dict[str, Any] = {"missing": missing, "levels": levels, "describe": describe}
+    options |= {"weights": weights, "exposure": exposure, "trials": trials}
+    options |= {"integrate": integrate, "nodes": nodes}
+    options |= {"imputations": imputations, "imputation_seed": imputation_seed}
+    question = question_of(formula, family, **options)
+    question, facts, names, read = _read_sites(question, sites, harmonise, engine, algorithm)
+    return assembled(question, facts, names, read, prior, breaks)
+
+
+def _read_sites(
+    question: Question,
+    sites: Any,
+    harmonise: Mapping[str, Mapping[str, Any]] | None,
+    engine: Gatherer | None,
+    algorithm: Method | None,
+) -> tuple[Question, list[SiteFacts], tuple[str, ...], dict[int, Table]]:
+    """Return the question with what is changed, facts and names of all sites, and the tables."""
     tables, names = _tables(sites)
     changes = _changes(harmonise, names)
     question = replace(question, harmonise=changes)
@@ -201,7 +204,7 @@ def regression(
     if engine is not None and algorithm is None:
         raise InputError("algorithm is missing: with an engine it decides who reads which site.")
     facts = gathered(question, names, contribute, read, engine or Here(), algorithm)
-    return assembled(question, facts, names, read, prior, breaks)
+    return question, facts, names, read
 
 
 def _changes(
@@ -263,9 +266,18 @@ def question_of(
     asked = Question(
         parsed, of, missing, known, factors, integrate, *drawn, nodes=nodes, described=wanted
     )
+    _check_parts(formula, family, asked)
+    _check_integrated(family, asked)
+    _check_outcome(formula, asked)
+    return asked
+
+
+def _check_parts(formula: str, family: str, asked: Question) -> None:
+    """Refuse what does not go together in a formula, its family and what stands beside them."""
+    parsed, of, wanted = asked.parsed, asked.family, asked.described
     if wanted is not None and wanted.times and of.response != "time":
         raise InputError(f"describe.times: family {family!r} has no follow-up.")
-    for name in known:
+    for name in asked.levels:
         if name not in asked.columns:
             raise InputError(
                 f"levels: {name!r} is no column of the formula: {unknown(name, asked.columns)}."
@@ -283,6 +295,11 @@ def question_of(
         )
     if parsed.entry is not None and wanted is not None and wanted.times:
         raise InputError("describe.times: there are no curves of Surv(start, stop, event).")
+
+
+def _check_integrated(family: str, asked: Question) -> None:
+    """Refuse levels that cannot be integrated out at the sites."""
+    parsed, of = asked.parsed, asked.family
     staying = {group.by: f"(... | {group.by})" for group in parsed.groups if asked.stays(group)}
     if staying and (of.of_site or of.response == "levels"):
         hint = "; weibull and piecewise_exponential do" if of.response == "time" else ""
@@ -296,7 +313,7 @@ def question_of(
             f"given rows of one imputation. Write (1 | {SITE}) without integrate=True, or give "
             "missing='complete'."
         )
-    if nodes is not None and not staying:
+    if asked.nodes is not None and not staying:
         raise InputError("nodes: no level is integrated out, so that there is no rule.")
     most = [group for group in parsed.groups if asked.stays(group)]
     if sum(len(group.inside) for group in most) > MOST_INTEGRATED:
@@ -310,14 +327,17 @@ def question_of(
             "kind of groups can be. Write shared(...) for the kind with fewer groups, which are "
             "then parameters: the server sees their labels and effects."
         )
-    outcome = {one.column for one in parsed.response} - {None}
-    for column in parsed.columns:
+
+
+def _check_outcome(formula: str, asked: Question) -> None:
+    """Refuse a response that is in a term too."""
+    outcome = {one.column for one in asked.parsed.response} - {None}
+    for column in asked.parsed.columns:
         if column in outcome:
             raise InputError(
                 f"formula {formula!r}: {column!r} is the response and in a term too: take it "
                 "out of the terms."
             )
-    return asked
 
 
 def contribution(

@@ -574,14 +574,7 @@ class Regression:
         kept = spaced(size, arguments.whole("draws", draws, 2))
         parts = [(self, kept)]
         if data is None and not isinstance(self.sites, Sites):
-            numbers = draw_imputations(tree)
-            if numbers is None:
-                raise InputError(
-                    "marginal_effects: values are imputed, and the draws do not say from which "
-                    "imputation they are: ask imputation(0), with the draws given its rows."
-                )
-            of_draws = np.tile(numbers, size // len(numbers))[kept]
-            parts = [(self.imputation(one), kept[of_draws == one]) for one in np.unique(of_draws)]
+            parts = self._split_draws(tree, kept, size)
         found = []
         for made, which in parts:
             own = {name: values[which] for name, values in params.items()}
@@ -597,6 +590,19 @@ class Regression:
             )
         order = np.argsort(np.concatenate([which for _, which in parts]))
         return summarised(in_order_of(order, found), scale_of(spec, at), level, notes)
+
+    def _split_draws(
+        self, tree: Any, kept: np.ndarray, size: int
+    ) -> list[tuple[Regression, np.ndarray]]:
+        """Return the regression of each imputation, and which of the draws are given its rows."""
+        numbers = draw_imputations(tree)
+        if numbers is None:
+            raise InputError(
+                "marginal_effects: values are imputed, and the draws do not say from which "
+                "imputation they are: ask imputation(0), with the draws given its rows."
+            )
+        of_draws = np.tile(numbers, size // len(numbers))[kept]
+        return [(self.imputation(one), kept[of_draws == one]) for one in np.unique(of_draws)]
 
     def _with_levels(
         self, params: Mapping[str, np.ndarray], table: Table, site: str, seed: int, *, new: bool
