@@ -152,7 +152,7 @@ def _expect_all(study: Study, transport: Transport) -> list[str]:
 
 
 def _is_finished(study: Study, directory: Path) -> bool:
-    """Return True if the run in a directory has ended, with all that is asked of it beside."""
+    """Return True if the run in a directory and its comparisons have ended."""
     from consortia.cli.run import LEFT_OUT
     from consortia.report.run_report import VERIFICATION
     from consortia.store.runs import read_record
