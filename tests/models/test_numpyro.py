@@ -484,9 +484,9 @@ REFUSED = [
     (many_own, "a site has 3 numbers of its own (own)"),
     (leaking, "'shared' depends on 'own', which each site draws for itself"),
     (rows_in_the_site, "'own' has a value of each row in the plate of the site"),
-    (anchored, "the law of 'b' depends on the rows at hand"),
-    (anchored_at_a_bound, "the law of 'b' depends on the rows at hand"),
-    (own_anchored, "the law of 'own' depends on the rows at hand"),
+    (anchored, "the law of 'b' depends on the rows, which"),
+    (anchored_at_a_bound, "the law of 'b' depends on the rows, which"),
+    (own_anchored, "the law of 'own' depends on the rows, which"),
     (unlike, "the law of 'own' differs over the plate of the site"),
     (needy, "the model's argument 'degree' is none of the columns (x, y): give it by name"),
     (poisson, "the model's argument 'count' is none of the columns"),
@@ -512,7 +512,7 @@ def factor_of_the_site(x: Any, y: Any) -> None:
 @pytest.mark.parametrize(
     ("function", "x", "message"),
     [
-        (anchored, np.full(N, 0.7), "the law of 'b' depends on the rows at hand"),
+        (anchored, np.full(N, 0.7), "the law of 'b' depends on the rows, which"),
         (factor_of_the_site, np.full(N, 0.7), "the statement 'anchor' is computed from the rows"),
         (centred, np.repeat([1.0, 0.0], [6, 4]), "the statement 'outcome' does not factor"),
     ],

@@ -287,4 +287,23 @@ MUTANTS = (
         "(NonFiniteError, 3),",
         "cli/test_run.py::test_a_chain_that_turns_non_finite_ends_the_run_and_keeps_the_draws",
     ),
+    Mutant(
+        "runtime/garbage.py",
+        "gc.set_threshold(*before)",
+        "gc.set_threshold(*SELDOM)",
+        "runtime/test_garbage.py::test_it_is_as_before_after_an_error",
+    ),
+    Mutant(
+        "engines/letters/sealing.py",
+        "if not hmac.compare_digest(given.encode(), _seal_of(letter, key).encode()):",
+        "if not given:",
+        "federation/test_letters.py::"
+        "test_a_false_answer_is_refused_by_name_and_the_right_one_taken",
+    ),
+    Mutant(
+        "core/privacy.py",
+        "return self.sd / math.sqrt(max(math.floor(self.honest * sites), 1))",
+        "return self.sd / math.sqrt(sites)",
+        "algorithms/test_private_posterior.py::test_without_sums_each_site_has_all_of_the_noise",
+    ),
 )

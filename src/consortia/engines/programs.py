@@ -205,11 +205,18 @@ def _replies(
     nodes: Int32[Array, " width"],
     numbers: Int32[Array, " width"],
 ) -> PyTree:
-    """Return the replies of some sites, site axis first, in the target's type of number."""
+    """Return the replies of some sites, site axis first, in the target's type of number.
+
+    Integers stay what they are: noise that protects a row is for exact sums.
+    """
+
+    def in_width(leaf: Array) -> Array:
+        exact = jnp.issubdtype(leaf.dtype, jnp.integer)
+        return leaf if exact else jnp.asarray(leaf, target.dtype)
 
     def at(node: Array, number: Array) -> PyTree:
         reply = function(target, arrays, sites.site(node, number))
-        return jax.tree.map(lambda leaf: jnp.asarray(leaf, target.dtype), dict(reply))
+        return jax.tree.map(in_width, dict(reply))
 
     if nodes.shape[0] == 1:  # a batch of one computes otherwise, and slower
         return jax.tree.map(lambda leaf: leaf[None], at(nodes[0], numbers[0]))

@@ -158,6 +158,11 @@ def _of_fits(arrays: Arrays, answer: Arrays) -> tuple[Revealed]:
     return (Revealed(points, (1, 2)),)
 
 
+def _of_rules(arrays: Arrays, answer: Arrays) -> tuple[Revealed, ...]:
+    """Return nothing: only models with integrated levels answer, and these are unmeasured."""
+    return ()
+
+
 FUNCTIONS = {
     "local_fits": SiteFunction(
         _local_fits,
@@ -191,6 +196,7 @@ FUNCTIONS = {
         _at_points,
         "how far a rule of quadrature is from a finer one, in the log-likelihood of all rows of "
         "the site together, at each of a few points",
+        reveals=_of_rules,
     ),
 }
 """Site functions of `few_rounds`, by name."""

@@ -90,7 +90,9 @@ class QueryRuntime(SiteWork):
         if function.privacy is None:
             return None
         privacy = function.privacy(self.dimension)
-        return Spending(question_of(request).digest, privacy.loss, privacy.share)
+        named = f"{self._run} {question_of(request).digest}"
+        question = hashlib.sha256(named.encode()).hexdigest()
+        return Spending(question, privacy.loss, privacy.share)
 
     def keep_place(self, label: Label, request: Envelope, place: Place) -> None:
         """Note where the last query evaluated, for the next one."""
@@ -98,16 +100,8 @@ class QueryRuntime(SiteWork):
             iterations = np.full(1, label.iteration)
             self._note_evaluated(QUERY, place.middles, iterations)
 
-    def step(
-        self, label: Label, request: Envelope, *, masked: bool = False
-    ) -> tuple[dict[str, Any], Answer]:
-        """Return the answer to a query, in the target's type of number.
-
-        Args:
-            label: the place in the run.
-            request: the query.
-            masked: whether the answer leaves as a part of a sum that nobody can take apart.
-        """
+    def step(self, label: Label, request: Envelope) -> tuple[dict[str, Any], Answer]:
+        """Return the answer to a query, in the target's type of number; integers stay exact."""
         function = self._function(label, request)
         found = self._programs.answer(function, self._completed(function, request))
         axis = () if function.summed else (0,)
@@ -120,31 +114,35 @@ class QueryRuntime(SiteWork):
                 drawn = rng.standard_normal(found[name].shape)
                 found[name] = found[name] + (sd * drawn + sd**2 / 2)
         if function.privacy is not None:
-            privacy = function.privacy(self.dimension)
-            found = self._with_privacy(privacy, request, found, masked=masked)
+            found = self._with_privacy(function.privacy(self.dimension), request, found)
+            return {}, {name: values.astype(np.float64) for name, values in found.items()}
         return {}, {name: values.astype(dtype) for name, values in found.items()}
 
-    def _with_privacy(
-        self, privacy: Privacy, request: Envelope, found: Answer, *, masked: bool
-    ) -> Answer:
-        """Return an answer of integers with the noise of this site.
+    def check_noise(self, label: Label, request: Envelope, *, masked: bool) -> None:
+        """Check that the noise of an answer protects it, before its cost is written down.
 
         Raises:
             PolicyError: it is a part of noise that protects sums alone, and the answer is seen.
         """
-        sites, question = len(self._job.sites), question_of(request)
-        if self._secret is None:
-            name = str(request.values["function"])
-            rng = simulated_generator(name, in_width(request.arrays), self._number)
-        else:
-            rng = private_generator(self._secret, self._run, question)
-        if self._secret is not None and privacy.honest is not None and not masked:
+        function = self._function(label, request)
+        if self._secret is None or function.privacy is None or masked:
+            return
+        if function.privacy(self.dimension).honest is not None:
             raise PolicyError(
                 "algorithm.honest: a part of the noise protects a sum that nobody can take apart; "
                 "the answers of this study are seen one by one. Leave algorithm.honest out, or let "
                 "three sites or more send secure sums.",
                 rules=("honest",),
             )
+
+    def _with_privacy(self, privacy: Privacy, request: Envelope, found: Answer) -> Answer:
+        """Return an answer of integers with the noise of this site."""
+        sites, question = len(self._job.sites), question_of(request)
+        if self._secret is None:
+            name = str(request.values["function"])
+            rng = simulated_generator(name, in_width(request.arrays), self._number)
+        else:
+            rng = private_generator(self._secret, self._run, question)
         return with_noise(privacy, found, sites, rng)
 
     def settles(

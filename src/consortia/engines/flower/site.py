@@ -284,12 +284,11 @@ class FlowerSite:
             member.agree(keys, ring.sites)
         else:
             member = None
+        if isinstance(work, QueryRuntime):
+            work.check_noise(label, request, masked=member is not None)
         place = work.place(label, request)
         gate.place(place, again=again)
-        if isinstance(work, QueryRuntime):
-            values, arrays = work.step(label, request, masked=member is not None)
-        else:
-            values, arrays = work.step(label, request)
+        values, arrays = work.step(label, request)
         statement = None
         if not again:
             if isinstance(work, QueryRuntime) and self._private:
@@ -337,7 +336,8 @@ class FlowerSite:
             parts = job, self.number, files, begun.arrays
             secret = secret_of(self.folder) if self._private else None
             if isinstance(job.algorithm, Conversation):
-                work = QueryRuntime(*parts, job.algorithm, run, secret)
+                # Two studies of one run must not have the same noise.
+                work = QueryRuntime(*parts, job.algorithm, f"{self.study} {run}", secret)
             else:
                 work = SiteRuntime(*parts, run, secret)
             rows = job.sites.site(self.number)

@@ -23,7 +23,7 @@ from urllib.parse import quote
 from consortia.engines.flower.asking import REFUSAL, REQUEST
 from consortia.engines.flower.envelope import Envelope, EnvelopeError, decode
 from consortia.engines.flower.envelope import digest as message_digest
-from consortia.engines.flower.identities import body_of
+from consortia.engines.flower.identities import TO_COORDINATOR, KeyRing, body_of, is_signed
 from consortia.engines.letters.sealing import (
     ANSWER,
     MAX_LETTER_BYTES,
@@ -71,7 +71,7 @@ class Post:
         run: identity of the run.
         secret: of the coordinator, from which the keys of the sites follow.
         opening: values of the first letter to each site, beside its key.
-        signed: whether sites sign what they send.
+        ring: keys by which sites sign what they send; None: nothing is signed.
     """
 
     def __init__(
@@ -83,9 +83,9 @@ class Post:
         secret: bytes,
         opening: Mapping[str, Any],
         *,
-        signed: bool = False,
+        ring: KeyRing | None = None,
     ) -> None:
-        self.names, self.shared, self.signed = tuple(names), shared, signed
+        self.names, self.shared, self.ring = tuple(names), shared, ring
         self._folder, self._run, self._secret, self._opening = folder, run, secret, opening
         self._exchanges: list[list[Exchange]] = [self._kept(site) for site in range(len(names))]
 
@@ -228,6 +228,8 @@ class Post:
                 reply = decode(body_of(data))
             except EnvelopeError as error:
                 raise LetterError(str(error)) from None
+            if not self._is_genuine(data, letter.site):
+                raise LetterError("a reply in it is not signed by the site's key")
             named = message_digest(body_of(request))
             if reply.values.get(REQUEST) != named or reply.site != letter.site:
                 raise LetterError("a reply in it answers something else than the letter asks")
@@ -235,6 +237,12 @@ class Post:
         if len(found) < len(requests) and not _is_refusal(letter.messages[-1]):
             raise LetterError("it holds fewer replies than the letter has requests")
         return found
+
+    def _is_genuine(self, reply: bytes, site: str) -> bool:
+        """Return True if a reply is signed by its site; a refusal need not be."""
+        if self.ring is None or _is_refusal(reply):
+            return True
+        return is_signed(reply, self.ring.sites.get(site), TO_COORDINATOR)
 
     # --- what lasts -----------------------------------------------------------------------------
 

@@ -111,6 +111,9 @@ def unfold(data: bytes) -> tuple[Letter, str]:
         raise LetterError("it holds something else than messages")
     if not IDENTITY.fullmatch(header["run"]) or header["number"] < 1:
         raise LetterError("it names no run, or no number")
+    site = header["site"]
+    if not site or site.startswith(".") or any(mark in site for mark in "/\\\0"):
+        raise LetterError("it names a site as no site can be named")
     return Letter(**header, messages=tuple(one.tobytes() for one in arrays.values())), given
 
 

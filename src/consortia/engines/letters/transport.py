@@ -86,7 +86,7 @@ class LetterTransport:
     def _taken_for_granted(self, site: int, request: bytes) -> bytes | None:
         """Return the reply of a site whose start can be evaluated, to an agreement alone."""
         envelope = decode(body_of(request))
-        if self._post.signed or envelope.kind != AGREEMENT:
+        if self._post.ring is not None or envelope.kind != AGREEMENT:
             return None
         self._granted.setdefault(site, []).append(request)
         chains = len(envelope.arrays["positions"])

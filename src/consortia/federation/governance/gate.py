@@ -162,6 +162,10 @@ class Gate:
         policy, terms, ledger = self.policy, self.terms, self._ledger
         policy.permits(terms)
         details = {"policy": policy.digest, "study": terms.study, "model": terms.model}
+        known = ledger.runs.get(terms.run)
+        if known is not None and known["study"] != terms.study:
+            text = "its run is that of another study in the ledger"
+            raise forbidden("this study", [("studies", text)])
 
         def check() -> None:
             runs = {**ledger.runs, terms.run: details}

@@ -152,8 +152,8 @@ class Coordinator:
         opening = {"study": (self.folder / STUDY).read_text(encoding="utf-8"), "x64": state["x64"]}
         names = names_of(self.study.data.files or [])
         secret = secret_of(self.folder)
-        signed = bool(state["keys"])
-        post = Post(self.folder, self.shared, names, state["run"], secret, opening, signed=signed)
+        ring = coordinator_ring(Path(state["keys"])) if state["keys"] else None
+        post = Post(self.folder, self.shared, names, state["run"], secret, opening, ring=ring)
         config = {"output": str(self.run), "quiet": True}
         config |= {name: state[name] for name in ("run", "x64", "keys")}
         while True:

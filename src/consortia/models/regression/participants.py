@@ -264,9 +264,9 @@ def table_one(told: Mapping[str, SiteDescription], rows: Sequence[int]) -> Table
     notes = ["numbers are mean (standard deviation), levels rows (percent)"]
     if least > 1:
         notes.append(
-            f"no site tells a number of 1 to {least - 1} rows, nor one from which such a number "
-            f"follows: these are merged as 'other levels', or {MISSING}; missing values are told "
-            f"as ranges of {least}"
+            f"no number here is of 1 to {least - 1} rows, nor does one follow from those here: "
+            f"these are merged as 'other levels', or {MISSING}; missing values are in ranges of "
+            f"{least}"
         )
     return TableOne((*told, OVERALL), flow, missing, tuple(lines), tuple(notes))
 

@@ -25,7 +25,6 @@ HERE = {
         ("ifelse", "case_when", "is.na"), "make the column at the sites; I(column > 50) is 0 or 1"
     ),
     "interaction": "write a:b",
-    "strata": "a cox model has a baseline of each site; other strata are not here",
     **dict.fromkeys(("cluster", "frailty"), "write (1 | column), or (1 | shared(column))"),
     **dict.fromkeys(("tt", "tvc"), "coefficients that depend on time are not here"),
     **dict.fromkeys(("cbind", "trials"), "name the successes, and give trials='column'"),
