@@ -83,7 +83,7 @@ def test_a_recorded_trace_is_summarised_by_its_length() -> None:
         (lambda: latency.constant((1.0, 2.0)).check(3), "2 values for 3 workers"),
         (lambda: latency.recorded([]), "rows"),
         (lambda: latency.recorded([(0, 0), (1,)]), "unlike"),
-        (lambda: latency.recorded([(0.5, 0)]), "whole"),
+        (lambda: latency.recorded([(0.5, 0)]), "integer"),
         (lambda: latency.recorded([(0, 0), (0, -1)]), "event 1"),
         (lambda: latency.recorded([(0, 0)], times=[1, 2]), "times"),
         (lambda: latency.recorded([(0, 0), (4, 0)]).check(3), "worker 4"),

@@ -202,7 +202,7 @@ def test_every_algorithm_has_a_prediction_or_a_reason(name):
     found = predict_bias(*problem(entry.sites or 3), method)
     text = " ".join(found.lines())
     if found.reason is not None:
-        assert name in ("stale_sgnht", "decentralized_ula")
+        assert name in ("stale_sgnht", "decentralized_ula", "private_posterior")
         assert "has no oracle" in text
     else:
         assert "It rests on" in text or "Metropolis" in text

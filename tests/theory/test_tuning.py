@@ -29,6 +29,7 @@ MODEL = consortia.Model(
 WITHOUT_LAW = {
     "stale_sgnht": "its thermostat multiplies the momentum: no linear recursion",
     "decentralized_ula": "its step and its consensus decay: there is no long run",
+    "private_posterior": "its draws are independent ones of a normal: no recursion",
 }
 """Registered methods without an exact law on Gaussian targets, and why."""
 
@@ -48,9 +49,10 @@ def approximate() -> list[Any]:
     found = []
     for entry in ALGORITHMS.values():
         method = entry.factory(**entry.example)
-        if not keeps_posterior(method):
+        named = {one.name for one in dataclasses.fields(method)}
+        if not keeps_posterior(method) and "step_size" in named:
             options = dict(entry.example) | {"step_size": None}
-            if "batch_size" in {one.name for one in dataclasses.fields(method)}:
+            if "batch_size" in named:
                 options["batch_size"] = None
             found.append(entry.factory(**options))
     return found
