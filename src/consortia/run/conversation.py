@@ -492,28 +492,10 @@ class ConversationRun:
             )
         thin = self._task.request.thin
         places = np.arange(self._made, self._made + count)
-        thinned = (places + 1) % thin == 0
-        kept = thinned & (places // thin >= self._recorder.kept)
-        self._check_stored(draws, places // thin, thinned & ~kept)
+        kept = ((places + 1) % thin == 0) & (places // thin >= self._recorder.kept)
         self._made += count
         stats = {name: in_jax_width(np.asarray(a))[:, kept] for name, a in batch.stats.items()}
         return Records(draws[:, kept], None, stats, {})
-
-    def _check_stored(self, draws: np.ndarray, indices: np.ndarray, stored: np.ndarray) -> None:
-        """Check that draws which are stored are those that the stored answers yield.
-
-        Raises:
-            StoreError: a longer run has dropped a batch that the shorter one has kept.
-        """
-        if not stored.any() or self._recorder.accumulator is not None:
-            return
-        last = int(np.flatnonzero(stored)[-1])
-        if not np.array_equal(self._recorder.draws_so_far()[:, indices[last]], draws[:, last]):
-            raise StoreError(
-                f"{self._method.name}: draws of the shorter run are not among those of a longer "
-                "one: a later batch has shown that their proposals lacked a part of the "
-                "posterior. Sample the study anew, in a directory of its own, with more rounds."
-            )
 
     def _save(self, ended: Ending | None) -> None:
         self._recorder.write()
