@@ -94,6 +94,7 @@ class Consortium:
 
     def run(self, network: Loopback, app: Path, output: str, show: Callable[[str], None]) -> str:
         config = {"output": str(self.folder / output), "resend": 60.0, "join-deadline": 200.0}
+        config["keys"] = str(self.folder / "place" / "coordinator")
         return network.run(app, config=config, show=show, deadline=2400)
 
     def difference(self, output: str) -> float:
