@@ -8,6 +8,7 @@ import math
 import warnings
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -28,7 +29,7 @@ from consortia.core.target import Target
 from consortia.dynamics.rank_statistics import rhat_and_ess_of
 from consortia.engines import programs
 from consortia.engines.conversing import LocalPanel
-from consortia.errors import InputError, WarmupError
+from consortia.errors import InputError, StoreError, WarmupError
 from consortia.surrogates.proposals import learning, mixture
 from consortia.surrogates.proposals import proposal as proposals
 from consortia.surrogates.proposals.flow import Flow, fit_flow
@@ -937,3 +938,27 @@ def test_a_covariance_of_one_point_does_not_replace_the_one_before() -> None:
     assert learning._definite(np.diag([1.0, 1e-8]))
     assert not learning._definite(np.zeros((2, 2)))
     assert not learning._definite(np.ones((2, 2)))
+
+
+# --- what a site can measure, and what a longer run drops ----------------------------------------
+
+
+def test_it_is_known_of_every_answer_what_it_says_of_rows() -> None:
+    assert [name for name, function in FUNCTIONS.items() if function.reveals is None] == []
+
+
+def test_a_longer_run_that_drops_a_stored_batch_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judge, judged = algorithm._judged, []
+
+    def judging(*args: Any) -> algorithm.Judged:
+        judged.append(judge(*args))
+        bad = len(judged) == 3  # the first is judged again as its answer is replayed
+        return judged[-1]._replace(not_covered=[np.ones(3)]) if bad else judged[-1]
+
+    monkeypatch.setattr(algorithm, "_judged", judging)
+    method = consortia.few_rounds(effective_size=None)
+    sampled(MODEL, EMPTY, method, rounds=1, store=tmp_path / "run")
+    with pytest.raises(StoreError, match="batch 0 of the draws that are stored"):
+        consortia.resume(tmp_path / "run", MODEL, EMPTY, method, rounds=2, progress=False)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from engines import toy_conversation as toy
@@ -215,3 +218,16 @@ def test_devices_that_cannot_be_used_are_said():
         pytest.skip("needs two devices: JAX_NUM_CPU_DEVICES=2")
     panel = panel_of(consortia.LocalEngine(devices=2), toy.sites(1))
     assert panel.notes[0].startswith("1 of 2 devices is used: each takes whole sites")
+
+
+def test_sums_of_integers_are_exact_in_single_precision():
+    """Noise for privacy is scaled to them: 2^24 + 1 is no number of 32 bits."""
+    number = 2**24 + 1
+
+    def count(target, arrays, site):
+        return {"rows": jnp.int32(number), "share": jnp.float32(1.0)}
+
+    target, sites = SimpleNamespace(dtype=np.float32), SimpleNamespace(site=lambda *place: None)
+    found = programs._replies(count, target, sites, {}, *np.zeros((2, 3), np.int32))
+    assert found["rows"].tolist() == 3 * [number]
+    assert found["share"].dtype == np.float32

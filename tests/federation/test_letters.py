@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 import consortia
 from consortia.cli.commands import app
 from consortia.engines.flower.envelope import decode
-from consortia.engines.flower.identities import body_of
+from consortia.engines.flower.identities import MARK, SIGNATURE_BYTES, body_of
 from consortia.engines.letters.sealing import Letter, LetterError, digest, seal, unfold
 from consortia.errors import InputError, LedgerError, PolicyError, SiteRefusedError, StoreError
 from consortia.federation.governance import verify
@@ -339,3 +339,27 @@ def test_the_commands_ask_and_say_where_letters_are(stages, tmp_path: Path) -> N
     assert json.loads(found.stdout)["awaited"] == {"south": 3, "west": 3}
     again = ["letter", "open", str(now.root / "study.toml"), "--folder", str(now.coordinator)]
     assert CliRunner().invoke(app, again).exit_code == 3
+
+
+def test_an_answer_without_its_site_s_signature_is_not_taken(tmp_path: Path) -> None:
+    now = Correspondence(tmp_path / "signed", keys=True)
+    now.proceed()
+    for name in NAMES:
+        now.answer(name, 1)
+    path = now.reply("north", 1)
+    good = path.read_bytes()
+    body = body_of(unfold(good)[0].messages[0])
+    forged = (MARK + bytes(SIGNATURE_BYTES) + body,)
+    path.write_bytes(resealed(good, key_of(now, "north"), messages=forged))
+    found = now.proceed()
+    assert "not signed by the site's key" in found.refused[path]
+    assert {name for name, _ in found.accepted} == {"south", "west"}
+    path.write_bytes(good)
+    assert now.proceed().accepted == [("north", 1)]
+
+
+@pytest.mark.parametrize("name", ["", "..", ".hidden", "/etc/site", "a/b", "a\\b", "a\0b"])
+def test_a_letter_for_a_site_that_is_a_path_is_not_opened(name: str) -> None:
+    letter = Letter("question", "0" * 32, name, 1, (b"x",))
+    with pytest.raises(LetterError, match="as no site can be named"):
+        unfold(seal(letter, bytes(32)))

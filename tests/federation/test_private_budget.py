@@ -75,3 +75,4 @@ def test_part_of_the_noise_does_not_leave_one_site_alone(tmp_path: Path) -> None
     there = stage(tmp_path, f"{METHOD}\nhonest = 0.7")
     with pytest.raises(SiteRefusedError, match="honest"):
         there.run()
+    assert not Ledger(tmp_path / "sites" / "north" / "ledger.jsonl").losses

@@ -64,8 +64,8 @@ def merged(counts: Mapping[str, int], least: int) -> Cells:
         return Cells(dict(counts), 0)
     # All of the smallest size: the name of the one that is taken would tell which cell is small.
     beside = min(large.values(), default=0)
-    told = {name: count for name, count in large.items() if count > beside}
-    return Cells(told, total - sum(told.values()))
+    reported = {name: count for name, count in large.items() if count > beside}
+    return Cells(reported, total - sum(reported.values()))
 
 
 def range_of(count: int, least: int) -> Range:

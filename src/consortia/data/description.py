@@ -124,10 +124,10 @@ class SiteDescription:
         """
         names = {"cells", "given", "missing", "levels", "numbers", "units", "followup"}
         if not isinstance(values, dict) or values.keys() != names:
-            raise ValueError("this is no description of participants")
+            raise ValueError("malformed description of participants")
         tables = [values[name] for name in ("missing", "levels", "numbers", "units")]
         if type(values["cells"]) is not int or not all(isinstance(one, dict) for one in tables):
-            raise ValueError("this is no description of participants")
+            raise ValueError("malformed description of participants")
         for table in tables:
             if len(table) > COLUMNS_MAX or not all(map(_is_name, table)):
                 raise ValueError("the names of a description are not strings, or too many")
@@ -164,7 +164,7 @@ def _cells(values: Any) -> Cells:
     if not right or len(values[0]) > LEVELS_MAX or not all(map(_is_name, values[0])):
         raise ValueError("the cells of a column are not counts by name")
     if not all(type(one) is int and one >= 0 for one in (*values[0].values(), values[1])):
-        raise ValueError("a cell of a column is no number of rows")
+        raise ValueError("a cell of a column is not a number of rows")
     return Cells(values[0], values[1])
 
 
@@ -195,8 +195,8 @@ def column_cells(column: Column, levels: tuple[str, ...], least: int) -> Cells |
     counts = dict.fromkeys(levels, 0) | dict(zip(names.tolist(), rows.tolist(), strict=True))
     if gaps := int(column.missing.sum()):
         counts |= {"": gaps}
-    told = merged(counts, least)
-    return Cells({name: count for name, count in told.counts.items() if name}, told.rest)
+    reported = merged(counts, least)
+    return Cells({name: count for name, count in reported.counts.items() if name}, reported.rest)
 
 
 def mean_and_sd(values: np.ndarray, least: int) -> tuple[float, float] | None:

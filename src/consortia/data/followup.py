@@ -51,7 +51,7 @@ class SiteCounts:
         for name, rows in counts.items():
             cells = np.asarray(rows)
             if not isinstance(name, str) or cells.dtype.kind != "i" or (cells < 0).any():
-                raise ValueError("a count of follow-up is no number of rows")
+                raise ValueError("a count of follow-up is not a number of rows")
             if cells.ndim != 2 or len(cells) != len(ends) or cells.shape[1] > 1 + KINDS_MAX:
                 raise ValueError("there are not as many counts as intervals")
         told = {name: tuple(tuple(row) for row in rows) for name, rows in counts.items()}

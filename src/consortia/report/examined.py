@@ -54,10 +54,10 @@ class Examined:
 
 def examined(report: RunReport) -> Examined:
     """Return what there is to be said of participants, priors and fit."""
-    told, drawn = participants(report) or (None, None)
+    reported, drawn = participants(report) or (None, None)
     made = report.regression
     if made is None:
-        return Examined(told, drawn)
+        return Examined(reported, drawn)
     not_made: list[str] = []
     sensitivity = check = proportional = None
     try:
@@ -73,7 +73,7 @@ def examined(report: RunReport) -> Examined:
             not_made.append(f"Not made: no check of the fit is known for {made.family.name}.")
     except InputError as error:
         not_made.append(f"Not made: {error}")
-    return Examined(told, drawn, sensitivity, check, proportional, tuple(not_made))
+    return Examined(reported, drawn, sensitivity, check, proportional, tuple(not_made))
 
 
 def sensitivity_table(found: Examined) -> Table | None:

@@ -135,7 +135,7 @@ def _of_methods(
             "reported" if time else "not applicable",
             "the end of follow-up without an event censors it, taken for unrelated to the event"
             if time
-            else "the response is no time to an event",
+            else "the response is not a time to an event",
         ),
         Item(
             "STROBE 12e",
@@ -148,9 +148,9 @@ def _of_methods(
 
 def _of_participants(response: Response, found: Mapping[str, Any], known: Known) -> list[Item]:
     """Return STROBE 13 to 15: participants, descriptive and outcome data."""
-    none = "the sites were not asked: give [model.describe], or write it where all rows are"
-    asked: State = "not known" if known.participants is None else "reported"
-    there = asked == "reported"
+    none = "the sites received no such query: give [model.describe], or write it where all rows are"
+    flow: State = "not known" if known.participants is None else "reported"
+    there = flow == "reported"
     time = response.name.startswith("Surv(")
 
     def said(text: str) -> str:
@@ -160,19 +160,19 @@ def _of_participants(response: Response, found: Mapping[str, Any], known: Known)
     if known.curves is not None:
         ended += ", ends of follow-up at the agreed times in 'Follow-up'"
     return [
-        Item("STROBE 13a", "numbers at each stage", asked, said("'Who was analysed': read, left "
+        Item("STROBE 13a", "numbers at each stage", flow, said("'Who was analysed': read, left "
              "out, analysed; stages before the files were made are not known here")),
-        Item("STROBE 13b", "reasons for leaving out", asked, said("a missing value; by column")),
-        Item("STROBE 13c", "flow diagram", asked, said("as a table, by site and overall")),
-        Item("STROBE 14a", "characteristics of participants", asked, said("Table 1")),
-        Item("STROBE 14b", "missing data by variable", asked, said("'Who was analysed'")),
+        Item("STROBE 13b", "reasons for leaving out", flow, said("a missing value; by column")),
+        Item("STROBE 13c", "flow diagram", flow, said("as a table, by site and overall")),
+        Item("STROBE 14a", "characteristics of participants", flow, said("Table 1")),
+        Item("STROBE 14b", "missing data by variable", flow, said("'Who was analysed'")),
         Item(
             "STROBE 14c",
             "follow-up time",
-            asked if time else "not applicable",
-            said(ended) if time else "the response is no time to an event",
+            flow if time else "not applicable",
+            said(ended) if time else "the response is not a time to an event",
         ),
-        Item("STROBE 15", "outcome events or summary", asked, said("in Table 1, by site")),
+        Item("STROBE 15", "outcome events or summary", flow, said("in Table 1, by site")),
     ]  # fmt: skip
 
 

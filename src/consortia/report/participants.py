@@ -21,12 +21,12 @@ def participants(report: RunReport) -> tuple[TableOne, Curves | None] | None:
     found = fitted_settings(report).get("participants")
     if not isinstance(found, Mapping):
         return None
-    told = {name: SiteDescription.read(_lists(one)) for name, one in found["sites"].items()}
-    followed = {name: one.followup for name, one in told.items() if one.followup}
+    reported = {name: SiteDescription.read(_lists(one)) for name, one in found["sites"].items()}
+    followed = {name: one.followup for name, one in reported.items() if one.followup}
     drawn = None
     if followed and found.get("times"):
         drawn = curves(followed, found["times"], found["kinds"])
-    return table_one(told, found["rows"]), drawn
+    return table_one(reported, found["rows"]), drawn
 
 
 def _lists(value: Any) -> Any:
@@ -130,4 +130,4 @@ def _step(
 def _left_out(found: Curves) -> str:
     if not found.without:
         return ""
-    return f" Without {', '.join(found.without)}, where a cell is too small to be told."
+    return f" Without {', '.join(found.without)}, where a cell is too small to be reported."

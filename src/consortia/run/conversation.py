@@ -7,6 +7,7 @@ is missing; draws that are stored already are not stored again.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -297,6 +298,11 @@ class ConversationRun:
         before = 0.0 if self._checkpoint is None else float(self._checkpoint.header["seconds"])
         self._started = time.monotonic() - before
         self._batches, self._made = 0, 0  # draws of a chain, before thinning
+        # By digests: a longer run may drop a batch that a shorter one has stored.
+        self._digests: list[str] = []
+        header = {} if self._checkpoint is None else self._checkpoint.header
+        exact = task.resumption is not None and task.resumption.exact
+        self._stored: list[str] = header.get("batches", []) if exact else []
         self._stride = 1 if self._checkpoint is None else int(self._checkpoint.header["stride"])
         answers = None if writer is None else writer.answers
         self._source = AnswerSource(
@@ -450,8 +456,10 @@ class ConversationRun:
 
         Raises:
             NonFiniteError: a draw is not finite.
+            StoreError: the run has stored another batch in its place.
         """
         records = self._records_of(batch)
+        self._check_stored(batch)
         known = self._recorder.kept
         self._batches += 1
         if records.draws.shape[1]:
@@ -464,6 +472,17 @@ class ConversationRun:
         if self._made // self._task.request.thin < self._recorder.kept or not self._recorder.kept:
             return None  # these draws were judged before
         return self._reason(self._task.stop)
+
+    def _check_stored(self, batch: Batch) -> None:
+        self._digests.append(hashlib.sha256(np.asarray(batch.draws).tobytes()).hexdigest())
+        place = self._batches
+        if place < len(self._stored) and self._stored[place] != self._digests[place]:
+            raise StoreError(
+                f"{self._method.name}: batch {place} of the draws that are stored (counted from 0) "
+                "is not one of the longer run: a later batch has shown that its proposals lacked a "
+                "part of the posterior. Do not use these draws; sample the study anew, with more "
+                "rounds, in a directory of its own."
+            )
 
     def _reason(self, stop: StopWhen | None) -> str | None:
         if stop is None:
@@ -508,6 +527,7 @@ class ConversationRun:
             "ended": ended,
             "stride": self._stride,
             "resumed_at": self._record.get("resumed_at", []),
+            "batches": self._digests + self._stored[len(self._digests) :],
         }
         self._writer.save(header, self._recorder.state())
 

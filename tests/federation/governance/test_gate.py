@@ -373,3 +373,11 @@ def test_without_the_key_and_for_named_algorithms_nothing_need_be_known(tmp_path
     gate_of(tmp_path / "named", **limits).settled(None)
     with pytest.raises(PolicyError, match="unmeasured"):
         gate_of(tmp_path / "other", maximum_settled_rows=0)
+
+
+def test_a_run_of_one_study_is_not_that_of_another(tmp_path: Path) -> None:
+    studies = {"studies": ["a" * 64, "c" * 64]}
+    gate_of(tmp_path, **studies)
+    gate_of(tmp_path, dataclasses.replace(TERMS, run="42", study="c" * 64), **studies)
+    with pytest.raises(PolicyError, match="its run is that of another study"):
+        gate_of(tmp_path, dataclasses.replace(TERMS, study="c" * 64), **studies)

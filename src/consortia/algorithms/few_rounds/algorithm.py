@@ -5,7 +5,7 @@
 2. Exploration: log-densities at points of a wide mixture around the guess, and on rays through it.
    A surrogate is fitted to all points; the next proposals are drawn from it.
 3. Draws: log-densities at the proposals, which are those of independence Metropolis chains. A batch
-  is judged by what it did not cover; the surrogate is refitted, and the sites are queried again,
+   is judged by what it did not cover; the surrogate is refitted, and the sites are queried again,
    until the effective size is reached.
 
 Where the exploration found little, the mode is sought first; where proposals do not come near the

@@ -322,12 +322,14 @@ def _groups_of_sites(
                     "groups inside the sites are integrated out, and one kind can be"
                 )
             continue
-        told = [one.groups.get(by, (0, ())) for one in facts]
-        counts = ", ".join(f"{name} {one[0] or '?'}" for name, one in zip(names, told, strict=True))
+        sizes = [one.groups.get(by, (0, ())) for one in facts]
+        counts = ", ".join(
+            f"{name} {one[0] or '?'}" for name, one in zip(names, sizes, strict=True)
+        )
         total = (
             "an unknown number of"
-            if not all(one[0] for one in told)
-            else sum(one[0] for one in told)
+            if not all(one[0] for one in sizes)
+            else sum(one[0] for one in sizes)
         )
         notes.append(f"{by}: {total} groups, each site's its own ({counts})")
         if group.kind == "own" or len(names) < 2:
@@ -336,7 +338,7 @@ def _groups_of_sites(
             f"(1 | {SITE}:{by}) where the same label at two sites is of two groups, "
             f"(1 | shared({by})) where it is of one, whose label and effect the server then sees"
         )
-        seen = Counter(label for _, digests in told for label in digests)
+        seen = Counter(label for _, digests in sizes for label in digests)
         both = sum(count > 1 for count in seen.values())
         if both:
             raise InputError(

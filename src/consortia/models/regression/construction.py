@@ -272,15 +272,15 @@ def question_of(
     return asked
 
 
-def _check_parts(formula: str, family: str, asked: Question) -> None:
+def _check_parts(formula: str, family: str, question: Question) -> None:
     """Refuse what does not go together in a formula, its family and what stands beside them."""
-    parsed, of, wanted = asked.parsed, asked.family, asked.described
+    parsed, of, wanted = question.parsed, question.family, question.described
     if wanted is not None and wanted.times and of.response != "time":
         raise InputError(f"describe.times: family {family!r} has no follow-up.")
-    for name in asked.levels:
-        if name not in asked.columns:
+    for name in question.levels:
+        if name not in question.columns:
             raise InputError(
-                f"levels: {name!r} is no column of the formula: {unknown(name, asked.columns)}."
+                f"levels: {name!r} is no column of the formula: {unknown(name, question.columns)}."
             )
     if len({(one.by, one.kind) for one in parsed.groups}) > len({one.by for one in parsed.groups}):
         raise InputError(f"formula {formula!r}: the groups of a column are of one kind.")
@@ -288,7 +288,7 @@ def _check_parts(formula: str, family: str, asked: Question) -> None:
         raise InputError(
             f"formula {formula!r}: strata(...) is for family 'cox', which has a baseline of each."
         )
-    if parsed.entry is not None and asked.imputes:
+    if parsed.entry is not None and question.imputes:
         raise InputError(
             "missing='impute': the imputation knows no rows that start later than 0: give "
             "missing='complete'."
@@ -297,25 +297,25 @@ def _check_parts(formula: str, family: str, asked: Question) -> None:
         raise InputError("describe.times: there are no curves of Surv(start, stop, event).")
 
 
-def _check_integrated(family: str, asked: Question) -> None:
+def _check_integrated(family: str, question: Question) -> None:
     """Refuse levels that cannot be integrated out at the sites."""
-    parsed, of = asked.parsed, asked.family
-    staying = {group.by: f"(... | {group.by})" for group in parsed.groups if asked.stays(group)}
+    parsed, of = question.parsed, question.family
+    staying = {group.by: f"(... | {group.by})" for group in parsed.groups if question.stays(group)}
     if staying and (of.of_site or of.response == "levels"):
         hint = "; weibull and piecewise_exponential do" if of.response == "time" else ""
         raise InputError(
             f"formula: {next(iter(staying.values()))} is integrated out at the sites, which family "
             f"{family!r} does not allow{hint}."
         )
-    if staying and asked.imputes:
+    if staying and question.imputes:
         raise InputError(
             f"missing='impute': {next(iter(staying.values()))} is integrated out at the sites, "
             f"given rows of one imputation. Write (1 | {SITE}) without integrate=True, or give "
             "missing='complete'."
         )
-    if asked.nodes is not None and not staying:
+    if question.nodes is not None and not staying:
         raise InputError("nodes: no level is integrated out, so that there is no rule.")
-    most = [group for group in parsed.groups if asked.stays(group)]
+    most = [group for group in parsed.groups if question.stays(group)]
     if sum(len(group.inside) for group in most) > MOST_INTEGRATED:
         raise InputError(
             f"formula: {MOST_INTEGRATED} levels and slopes of a group can be integrated out at the "
@@ -329,10 +329,10 @@ def _check_integrated(family: str, asked: Question) -> None:
         )
 
 
-def _check_outcome(formula: str, asked: Question) -> None:
+def _check_outcome(formula: str, question: Question) -> None:
     """Refuse a response that is in a term too."""
-    outcome = {one.column for one in asked.parsed.response} - {None}
-    for column in asked.parsed.columns:
+    outcome = {one.column for one in question.parsed.response} - {None}
+    for column in question.parsed.columns:
         if column in outcome:
             raise InputError(
                 f"formula {formula!r}: {column!r} is the response and in a term too: take it "
@@ -369,10 +369,10 @@ def contribution(
         for name, column in kept.items()
     }
     known = of_value((held, {name: column.missing for name, column in kept.items()}))
-    told = None
+    participants = None
     if question.described is not None:
-        told = described(question, question.described, table, kept, site, cells)
-    return SiteFacts(rows_of(kept), arrays, known, table=of_table, described=told)
+        participants = described(question, question.described, table, kept, site, cells)
+    return SiteFacts(rows_of(kept), arrays, known, table=of_table, described=participants)
 
 
 class Here:
@@ -521,10 +521,10 @@ def assembled(
     if agreed.grouping not in (None, SITE):
         groups = {names[i]: group_names(agreed, table, names[i]) for i, table in read.items()}
     kept = {names[i]: question.kept(table, names[i]) for i, table in read.items()}
-    told = _descriptions(question, facts, names, read, kept)
+    descriptions = _descriptions(question, facts, names, read, kept)
     if agreed.imputed and imputation is not None:
         kept = {name: question.imputed(one, name, imputation) for name, one in kept.items()}
-    return Regression(agreed, density, model, sites, notes, groups, kept, told)
+    return Regression(agreed, density, model, sites, notes, groups, kept, descriptions)
 
 
 def _descriptions(

@@ -111,20 +111,22 @@ class Curves:
 
 
 def curves(
-    told: Mapping[str, SiteCounts], times: Sequence[float], kinds: Sequence[str]
+    reported: Mapping[str, SiteCounts], times: Sequence[float], kinds: Sequence[str]
 ) -> Curves | None:
     """Return the estimates of all sites together, at the times that all of them tell.
 
     Args:
-        told: what each site tells.
+        reported: what each site tells.
         times: agreed.
         kinds: names of the kinds of events.
 
     Returns:
         The estimates; None where no site tells counts up to a time, or no time is common.
     """
-    there = {site: one for site, one in told.items() if len(one.ends) > 1}  # the last is not a time
-    without = tuple(site for site in told if site not in there)
+    there = {
+        site: one for site, one in reported.items() if len(one.ends) > 1
+    }  # the last is not a time
+    without = tuple(site for site in reported if site not in there)
     if not there:
         return None
     common = sorted(set.intersection(*({*one.ends} for one in there.values())))

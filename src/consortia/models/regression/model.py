@@ -222,7 +222,7 @@ class Regression:
         if not self.descriptions:
             raise InputError(
                 "table_one: the rows are in other processes, which tell nothing of participants "
-                "unless they are asked beforehand: give regression(..., describe={'cells': 5})."
+                "unless the study requests it: give regression(..., describe={'cells': 5})."
             )
         return table_one(self.descriptions, self.specification.rows)
 

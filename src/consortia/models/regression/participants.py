@@ -234,14 +234,14 @@ class TableOne:
         return frame
 
 
-def table_one(told: Mapping[str, SiteDescription], rows: Sequence[int]) -> TableOne:
+def table_one(reported: Mapping[str, SiteDescription], rows: Sequence[int]) -> TableOne:
     """Return Table 1 from what the sites tell.
 
     Args:
-        told: by site.
+        reported: by site.
         rows: that are analysed, of each site.
     """
-    every = list(told.values())
+    every = list(reported.values())
     least = max(one.cells for one in every)
     given = [one.given for one in every]
     left = [None if g is None else (g[0] - n, g[1] - n) for g, n in zip(given, rows, strict=True)]
@@ -268,7 +268,7 @@ def table_one(told: Mapping[str, SiteDescription], rows: Sequence[int]) -> Table
             f"these are merged as 'other levels', or {MISSING}; missing values are in ranges of "
             f"{least}"
         )
-    return TableOne((*told, OVERALL), flow, missing, tuple(lines), tuple(notes))
+    return TableOne((*reported, OVERALL), flow, missing, tuple(lines), tuple(notes))
 
 
 def _with_sum(parts: Sequence[Range | None]) -> tuple[str, ...]:
@@ -308,15 +308,15 @@ def _number_line(name: str, every: Sequence[SiteDescription], rows: Sequence[int
 
 def _level_lines(name: str, every: Sequence[SiteDescription]) -> list[Line]:
     """Return one line a level that a site tells, and one of what is merged."""
-    told = [one.levels.get(name) for one in every]
+    reported = [one.levels.get(name) for one in every]
     units = next((one.units[name] for one in every if name in one.units), "")
-    levels = list(dict.fromkeys(level for one in told if one for level in one.counts))
+    levels = list(dict.fromkeys(level for one in reported if one for level in one.counts))
     levels = list(in_order(levels)) if all(map(_is_number, levels)) else levels
-    totals = [0 if one is None else sum(one.counts.values()) + one.rest for one in told]
-    merged_rows = sum(one.rest for one in told if one)
+    totals = [0 if one is None else sum(one.counts.values()) + one.rest for one in reported]
+    merged_rows = sum(one.rest for one in reported if one)
     lines = []
     for level in levels:
-        counts = [None if one is None else _count(one, level) for one in told]
+        counts = [None if one is None else _count(one, level) for one in reported]
         cells = [
             MISSING if n is None or not total else _share(n, total)
             for n, total in zip(counts, totals, strict=True)
@@ -326,7 +326,7 @@ def _level_lines(name: str, every: Sequence[SiteDescription]) -> list[Line]:
         overall = _share(known, sum(totals)) if complete else f"{known:,} or more"
         lines.append(Line(name, level + (f", {units}" if units else ""), (*cells, overall)))
     if merged_rows:
-        cells = [MISSING if not one or not one.rest else f"{one.rest:,}" for one in told]
+        cells = [MISSING if not one or not one.rest else f"{one.rest:,}" for one in reported]
         lines.append(Line(name, "other levels", (*cells, f"{merged_rows:,}")))
     return lines
 
