@@ -138,6 +138,7 @@ class SiteMissingError(ConsortiaError, ConnectionError):
         sites: names of the sites that did not answer.
         round: first iteration (warm-up included, from 0) that is not finished.
         waited: seconds until the deadline.
+        rejected: the last answer of these sites that was not used, and why; empty where none came.
         reached: (carry, buffers) after the iterations before ``round``; None where the engine has
             none but those that ``advance`` was given, still whole.
         tree: the result so far, an `xarray.DataTree` with every draw kept before.
@@ -153,12 +154,14 @@ class SiteMissingError(ConsortiaError, ConnectionError):
         *,
         waited: float,
         round: int = 0,
+        rejected: str = "",
         reached: Any = None,
         tree: Any = None,
     ) -> None:
         super().__init__(sites)
         self.sites = sites
         self.waited = waited
+        self.rejected = rejected
         self.round = round
         self.reached = reached
         self.tree = tree
@@ -166,10 +169,11 @@ class SiteMissingError(ConsortiaError, ConnectionError):
     def __str__(self) -> str:
         one = len(self.sites) == 1
         names = ", ".join(map(repr, self.sites))
+        last = f" The last answer was not used: {self.rejected}." if self.rejected else ""
         return (
             f"site{'' if one else 's'} {names} did not answer within {self.waited:g} s in round "
-            f"{self.round} (counted from 0). Without {'it' if one else 'them'} another posterior "
-            "would be sampled, so the run has stopped; the draws before are kept. Start the "
+            f"{self.round} (counted from 0).{last} Without {'it' if one else 'them'} another "
+            "posterior would be sampled, so the run has stopped; the draws before are kept. Start the "
             f"site{'' if one else 's'} again and resume, or give a longer deadline."
         )
 

@@ -6,7 +6,7 @@ import pytest
 
 from consortia.engines.flower import asking
 from consortia.engines.flower.asking import RequestChannel
-from consortia.engines.flower.envelope import Envelope, digest
+from consortia.engines.flower.envelope import Envelope, EnvelopeError, digest
 from consortia.engines.flower.transport import Arrival
 from consortia.errors import SiteMissingError
 
@@ -86,3 +86,14 @@ def test_a_long_pause_does_not_pass_the_deadline(clock):
     with pytest.raises(SiteMissingError):
         asked(clock, takes=1e6, deadline=601.0)
     assert 601.0 <= clock.now <= 601.1
+
+
+def test_answers_that_cannot_be_read_are_named_where_the_run_stops(clock):
+    channel = RequestChannel(Slow(clock, 0.5), ("north",), "run", "study", 20.0, resend=1e9)
+    channel.node[0] = 7
+
+    def unread(site, answer):
+        raise EnvelopeError("array 'x' is float64, not float32")
+
+    with pytest.raises(SiteMissingError, match=r"'north': malformed: array 'x' is float64"):
+        channel.ask({0: channel.request("round", 0)}, unread)

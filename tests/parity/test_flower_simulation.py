@@ -39,6 +39,11 @@ STUDIES: dict[str, dict[str, Any]] = {
         "arguments": 'proposals = 256\neffective_size = "none"',
         "rounds": 2,
     },
+    "private": {
+        "algorithm": "private_posterior",
+        "arguments": "epsilon = 20000.0\ndelta = 1e-6\nclip = 20.0",
+        "rounds": 2,
+    },
 }
 
 

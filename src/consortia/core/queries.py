@@ -149,6 +149,10 @@ class SiteFunction:
     noise: Mapping[str, float] = field(default_factory=dict)
     privacy: Callable[[int], Privacy] | None = None
 
+    def number_type(self, target: Target) -> np.dtype:
+        """Return the type of the numbers of an answer, in which integers with noise stay exact."""
+        return np.dtype(np.float64 if self.privacy is not None else target.dtype)
+
     def numbers(self, target: Target, arrays: Mapping[str, Any], site: Site) -> int:
         """Return how many row-dependent numbers an answer holds, from shapes alone.
 

@@ -71,16 +71,18 @@ def pause(polls: int, waited: float) -> float:
 
 @dataclass
 class Rejected:
-    """The replies that were not used, each described in one line."""
+    """The replies that were not used, each described in one line; ``last`` is the newest."""
 
     count: int = 0
+    last: str = ""
     lines: list[str] = field(default_factory=list)
 
     def add(self, line: str) -> None:
         """Add one reply, in a line that sites have written parts of."""
         self.count += 1
+        self.last = printable(line, most=LONGEST_LINE)
         if len(self.lines) < MOST_NAMED:
-            self.lines.append(printable(line, most=LONGEST_LINE))
+            self.lines.append(self.last)
 
 
 class RequestChannel:
@@ -198,7 +200,8 @@ class RequestChannel:
                 break
             if left <= 0:
                 missing = tuple(self.names[site] for site in open_sites)
-                raise SiteMissingError(missing, waited=self.deadline, round=iteration)
+                why = self.rejected.last if any(failures[site] for site in open_sites) else ""
+                raise SiteMissingError(missing, waited=self.deadline, round=iteration, rejected=why)
             due = []
             for site in open_sites:
                 again = min(self.resend, AGAIN) if failures[site] else self.resend

@@ -101,11 +101,10 @@ class QueryRuntime(SiteWork):
             self._note_evaluated(QUERY, place.middles, iterations)
 
     def step(self, label: Label, request: Envelope) -> tuple[dict[str, Any], Answer]:
-        """Return the answer to a query, in the target's type of number; integers stay exact."""
+        """Return the answer to a query, in the function's type of number."""
         function = self._function(label, request)
         found = self._programs.answer(function, self._completed(function, request))
         axis = () if function.summed else (0,)
-        dtype = np.dtype(self._target.dtype)
         found = {name: values[0] if axis else values for name, values in found.items()}
         if self._secret is not None and function.noise:
             rng = private_generator(self._secret, self._run, question_of(request))
@@ -115,7 +114,7 @@ class QueryRuntime(SiteWork):
                 found[name] = found[name] + (sd * drawn + sd**2 / 2)
         if function.privacy is not None:
             found = self._with_privacy(function.privacy(self.dimension), request, found)
-            return {}, {name: values.astype(np.float64) for name, values in found.items()}
+        dtype = function.number_type(self._target)
         return {}, {name: values.astype(dtype) for name, values in found.items()}
 
     def check_noise(self, label: Label, request: Envelope, *, masked: bool) -> None:

@@ -219,7 +219,7 @@ class FlowerPanel(Panel):
                 arrays,
             )
             self._shapes[key] = {
-                name: jax.ShapeDtypeStruct(leaf.shape, self.target.dtype)
+                name: jax.ShapeDtypeStruct(leaf.shape, function.number_type(self.target))
                 for name, leaf in made.items()
             }
             while len(self._shapes) > KEPT_SHAPES:

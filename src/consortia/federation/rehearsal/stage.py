@@ -19,6 +19,9 @@ from consortia.federation.governance.terms import terms_of
 from consortia.study.build import load_study
 from consortia.study.files import names_of
 
+DEADLINE = 60.0
+"""Seconds that a site has for an answer: it answers at once, or what it answers is not used."""
+
 Liar = Callable[[Envelope, bytes], bytes]
 """Function from a request and the honest answer to the answer that a site gives instead."""
 
@@ -96,6 +99,7 @@ class Stage:
     def engine(self, **options: Any) -> FlowerEngine:
         """Return the engine of an honest server, with further options of `FlowerEngine`."""
         sites = {number: self._sites[name] for number, name in enumerate(self.names, 1)}
+        options = {"deadline": DEADLINE} | options
         return FlowerEngine(InProcess(sites), self.names, study=self.terms.study, **options)
 
     def run(self, until: Callable[[Envelope], bool] | None = None) -> Any:
