@@ -173,8 +173,8 @@ class SiteMissingError(ConsortiaError, ConnectionError):
         return (
             f"site{'' if one else 's'} {names} did not answer within {self.waited:g} s in round "
             f"{self.round} (counted from 0).{last} Without {'it' if one else 'them'} another "
-            "posterior would be sampled, so the run has stopped; the draws before are kept. Start the "
-            f"site{'' if one else 's'} again and resume, or give a longer deadline."
+            "posterior would be sampled, so the run has stopped; the draws before are kept. "
+            f"Start the site{'' if one else 's'} again and resume, or give a longer deadline."
         )
 
 
