@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax._src import pretty_printer
 
 import consortia
 from consortia.core import density, fingerprints
@@ -184,6 +185,17 @@ def test_the_checks_of_a_run_pass_over_sites_that_are_elsewhere() -> None:
     density.check_density(target, blank.first)
     density.check_values(target, blank.first, jnp.zeros(2))
     assert fingerprints.of_model(target, blank.first) == fingerprints.of_model(target, whole.first)
+
+
+def test_a_model_is_the_same_at_a_terminal_in_a_notebook_and_elsewhere(monkeypatch) -> None:
+    model = consortia.models.logistic_regression(2)
+    target = Target(model, model.init)
+    found = []
+    for coloured in (False, True):
+        monkeypatch.setattr(pretty_printer, "CAN_USE_COLOR", coloured)
+        assert ("\x1b" in str(jax.make_jaxpr(jnp.exp)(0.0).jaxpr)) == coloured
+        found.append(fingerprints.of_model(target, in_one_process().first))
+    assert found[0] == found[1]
 
 
 def test_a_step_that_cannot_be_judged_is_said_not_to_be() -> None:

@@ -108,7 +108,9 @@ def check_same(digests: Mapping[int, dict[str, str]], kind: str) -> None:
 
 
 def _trace(digest: Any, traced: Any) -> None:
-    digest.update(ADDRESS.sub("", str(traced.jaxpr)).encode())
+    # Without colour, which JAX gives its text at a terminal and in a notebook.
+    text = traced.jaxpr.pretty_print(use_color=False)
+    digest.update(ADDRESS.sub("", text).encode())
     _constants(digest, traced)
 
 
