@@ -208,3 +208,25 @@ def test_a_non_finite_row_is_found_in_any_block_of_a_long_leaf() -> None:
 def test_unusable_names_are_refused(names: list, message: str) -> None:
     with pytest.raises(InputError, match=message):
         Sites.from_list([shard(2), shard(3)], names)
+
+
+def test_rows_are_held_once_when_they_have_been_padded():
+    sites = Sites.from_list([{"x": np.ones((5, 2))}, {"x": np.zeros((4, 2))}])
+    padded = sites.padded()["x"]
+    assert all(np.shares_memory(padded, shard["x"]) for shard in sites)
+    assert [shard["x"].shape for shard in sites] == [(5, 2), (4, 2)]
+    assert not any(shard["x"].flags.writeable for shard in sites)
+    again = Sites.from_list(list(sites))  # nothing that could be changed: nothing is copied
+    assert all(np.shares_memory(padded, shard["x"]) for shard in again)
+
+
+def test_the_rows_of_one_site_are_not_copied_for_the_device():
+    sites = Sites.from_list([{"x": np.ones((100, 7), np.float32)}])
+    assert np.shares_memory(sites.padded()["x"], sites.first["x"])
+    assert sites.first["x"].ctypes.data % 64 == 0
+
+
+def test_sites_of_unlike_sizes_keep_their_own_rows():
+    sites = Sites.from_list([{"x": np.ones((50, 2))}, {"x": np.zeros((4, 2))}])
+    padded = sites.padded()["x"]
+    assert not any(np.shares_memory(padded, shard["x"]) for shard in sites)

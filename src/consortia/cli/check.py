@@ -139,7 +139,7 @@ def cost(study: Study, built: Built, plan: Plan) -> dict[str, Any]:
     chains, done = run.chains * servers_of(algorithm), run.warmup + run.rounds
     whole = cost_of(plan, built.algorithm, target, built.rows, chains, done, done)
     draws = run.rounds * algorithm.draws.per_iteration // run.thin
-    kept = draws if run.keep == "draws" else min(draws, keep_moments().draws)
+    kept = draws if run.keep == "draws" else min(draws, keep_moments().draws_kept(target, chains))
     copies = 1 + (len(built.rows) if algorithm.draws.agents else 0)
     whole["iterations"] = whole.pop("iterations_run")
     whole["draws"], whole["draws_kept"] = draws * chains, kept * chains

@@ -23,6 +23,12 @@ NUMERIC_KINDS = "biufc"
 SITE_ROWS_MAX = 2**31 - 1
 """Row numbers are int32."""
 
+ALIGNMENT = 64
+"""Bytes: arrays that begin at a multiple are taken by JAX on the CPU as they are, not copied."""
+
+VIEWS_PADDING = 1.25
+"""Padding factor up to which the padded rows are kept in the place of the sites' own arrays."""
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Sites:
@@ -211,7 +217,8 @@ class Sites:
         """Return all sites in one pytree, leaves (sites, max n_c, ...), made once and kept.
 
         Shorter sites are filled by repeating their own first row. Which rows are true follows
-        from ``sizes``.
+        from ``sizes``. Where sites are of about equal sizes, ``shards`` are views of it from then
+        on, so that the rows are held once.
 
         Raises:
             InputError: the rows of a site are in another process.
@@ -224,13 +231,20 @@ class Sites:
         length = int(self.sizes.max())
 
         def stack(*leaves: np.ndarray) -> np.ndarray:
-            stacked = np.empty((len(leaves), length, *leaves[0].shape[1:]), leaves[0].dtype)
+            if len(leaves) == 1:
+                return leaves[0][None]
+            stacked = _aligned((len(leaves), length, *leaves[0].shape[1:]), leaves[0].dtype)
             for row, leaf in zip(stacked, leaves, strict=True):
                 row[: len(leaf)] = leaf
                 row[len(leaf) :] = leaf[0]
             return _frozen(stacked)
 
-        return jax.tree.map(stack, *self.shards)
+        padded = jax.tree.map(stack, *self.shards)
+        if len(self) > 1 and self.padding_factor <= VIEWS_PADDING:
+            # Views of the same values, so that each row is held once.
+            shards = [_rows_of(padded, i, size) for i, size in enumerate(self.sizes)]
+            object.__setattr__(self, "shards", tuple(shards))
+        return padded
 
     def map(self, function: Callable[[PyTree], PyTree]) -> Sites:
         """Return sites of the same names, ``function`` applied to the pytree of each."""
@@ -427,13 +441,30 @@ def _unchanging(array: np.ndarray) -> np.ndarray:
     owner: Any = array
     while isinstance(owner, np.ndarray):
         if owner.flags.writeable:
-            return array.copy()
+            copied = _aligned(array.shape, array.dtype)
+            copied[...] = array
+            return _frozen(copied)
         owner = owner.base
     return array
 
 
+def _aligned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """Return an array without values that begins at a multiple of `ALIGNMENT`."""
+    size = math.prod(shape) * dtype.itemsize
+    memory = np.empty(size + ALIGNMENT, np.uint8)
+    first = -memory.ctypes.data % ALIGNMENT
+    return memory[first : first + size].view(dtype).reshape(shape)
+
+
+def _rows_of(padded: PyTree, site: int, size: int) -> PyTree:
+    """Return the rows of one site as views of the padded ones."""
+    return jax.tree.map(lambda leaf: leaf[site, :size], padded)
+
+
 def _frozen(array: np.ndarray) -> np.ndarray:
-    """Return a read-only view."""
-    view = array.view()
-    view.flags.writeable = False
-    return view
+    """Return an array of this module, read-only with all that it is a view of."""
+    owner: Any = array
+    while isinstance(owner, np.ndarray):
+        owner.flags.writeable = False
+        owner = owner.base
+    return array

@@ -5,6 +5,7 @@ Neither sees bias: a sampler that converged to the wrong law has R-hat 1.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
@@ -164,9 +165,12 @@ def convergence(
         for field, values in zip(fields, found, strict=True):
             field[name] = values.reshape(array.shape[2:])
     chains, draws = next(iter(arrays.values())).shape[:2]
-    text = np.array(_reasons(chains, draws, computed, total))
+    text = np.array(_reasons(chains, draws, computed, total), dtype=object)
     r_hat, bulk, tail = fields[:3]
-    why = [{name: text[code] for name, code in field.items()} for field in fields[3:]]
+    why = [
+        {name: np.asarray(text[code], object) for name, code in field.items()}
+        for field in fields[3:]
+    ]
     return Convergence(r_hat, bulk, tail, why[0], why[1], computed, total)
 
 
@@ -380,9 +384,9 @@ def _reasons(chains: int, draws: int, computed: int, coordinates: int) -> list[s
 def _count(reasons: Mapping[str, np.ndarray]) -> dict[str, int]:
     counts: dict[str, int] = {}
     for values in reasons.values():
-        for reason, count in zip(*np.unique(values, return_counts=True), strict=True):
+        for reason, count in Counter(values.ravel().tolist()).items():
             if reason:
-                counts[str(reason)] = counts.get(str(reason), 0) + int(count)
+                counts[reason] = counts.get(reason, 0) + count
     return counts
 
 

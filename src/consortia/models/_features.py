@@ -20,6 +20,9 @@ from consortia.models._shared import Array, PyTree, as_features, log_normal_dens
 VECTOR = 8
 """Numbers of 32 bits that common processors take at once."""
 
+MOST_BYTES = 2**26
+"""Larger features are held as they are: their gradient waits for memory, not for the processor."""
+
 MOST_PADDING = 2.0
 """Columns held for each true one, at most: beyond, memory costs more than the remainder."""
 
@@ -33,6 +36,8 @@ def held_width(features: int) -> int:
 def arranged(batch: PyTree, features: int) -> PyTree:
     """Return the batch with columns of zeros behind the features of x, (..., features)."""
     x = np.asarray(batch["x"])
+    if x.nbytes > MOST_BYTES:
+        return batch
     added = held_width(features) - features
     return {**batch, "x": np.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, added)])}
 

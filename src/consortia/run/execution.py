@@ -254,7 +254,7 @@ def _plan_of(
     task: Task, run: Run, carry: Any, target: Target, length: RunLength, settled: Settled
 ) -> Plan:
     """Return the plan, once the run directory is claimed and the plan is shown."""
-    most_kept = None if task.keep is None else task.keep.draws
+    most_kept = None if task.keep is None else task.keep.draws_kept(target, run.layout.chains)
     parts = task.sites, settled.algorithm, target, task.engine.name, length, most_kept
     plan = planning.plan_of(run, carry, *parts, settled.notes)
     if settled.prediction is not None:

@@ -23,12 +23,17 @@ BLOCK_BYTES = 2**20
 
 BLOCK_DRAWS_MAX = 1024
 
+KEPT_BYTES = 2**28
+LEAST_KEPT, MOST_KEPT = 4, 1000
+"""Draws of each chain beside the moments: as many as so many bytes hold."""
+
 
 class AccumulatorSpec(ABC):
     """A choice of what to keep; made by `keep_moments` or `keep_predictions`."""
 
-    draws: int
-    """Draws of each chain that are kept at most."""
+    @abstractmethod
+    def draws_kept(self, target: Target, chains: int) -> int:
+        """Return how many draws of each chain are kept at most."""
 
     @abstractmethod
     def describe(self) -> dict[str, Any]:
@@ -119,7 +124,7 @@ def read_spec(keep: Any) -> AccumulatorSpec | None:
 
 
 @arguments.hinted
-def keep_moments(*, covariance: str = "diagonal", draws: int = 1000) -> MomentSpec:
+def keep_moments(*, covariance: str = "diagonal", draws: int | None = None) -> MomentSpec:
     r"""Keep means and covariances over all draws, and some draws evenly spaced over the run.
 
     .. math:: \bar\theta = \sum_s w_s\theta_s \Big/ W,\qquad
@@ -136,7 +141,8 @@ def keep_moments(*, covariance: str = "diagonal", draws: int = 1000) -> MomentSp
 
     Args:
         covariance: ``"diagonal"``, or ``"full"`` for chains × d × d values more.
-        draws: draws of each chain to keep at most, at least 4: chains × draws × d values.
+        draws: draws of each chain to keep at most, at least 4: chains × draws × d values. 1,000
+            when None, and fewer where they would take more than 256 MiB.
 
     Returns:
         What to keep, for ``keep`` of `consortia.sample`.
@@ -145,11 +151,12 @@ def keep_moments(*, covariance: str = "diagonal", draws: int = 1000) -> MomentSp
         InputError: an argument is out of its range.
 
     Example:
-        >>> keep_moments(covariance="full").draws
-        1000
+        >>> keep_moments(draws=500).draws
+        500
     """
     covariance = arguments.one_of("covariance", covariance, ("diagonal", "full"))
-    return MomentSpec(covariance, arguments.whole("draws", draws, 4))
+    most = None if draws is None else arguments.whole("draws", draws, LEAST_KEPT)
+    return MomentSpec(covariance, most)
 
 
 @dataclass(frozen=True)
@@ -157,27 +164,38 @@ class MomentSpec(AccumulatorSpec):
     """The parameters of `keep_moments`."""
 
     covariance: str
-    draws: int
+    draws: int | None
 
     def describe(self) -> dict[str, Any]:
         """Return it as plain values."""
         return {"kind": "moments", "covariance": self.covariance, "draws": self.draws}
 
+    def draws_kept(self, target: Target, chains: int) -> int:
+        """Return the number that was asked for, else as many as fit."""
+        if self.draws is not None:
+            return self.draws
+        fit = KEPT_BYTES // (chains * target.dimension * np.dtype(target.dtype).itemsize)
+        return int(np.clip(fit, LEAST_KEPT, MOST_KEPT))
+
     def start(self, target: Target, chains: int) -> Accumulator:
         """Return moments of no draws."""
-        return MomentAccumulator(chains, target.dimension, np.dtype(target.dtype), self)
+        draws = self.draws_kept(target, chains)
+        dtype = np.dtype(target.dtype)
+        return MomentAccumulator(chains, target.dimension, dtype, self.covariance, draws)
 
 
 class MomentAccumulator(Accumulator):
     """Means, covariances and evenly spaced draws so far."""
 
-    def __init__(self, chains: int, dimension: int, dtype: np.dtype, spec: MomentSpec) -> None:
+    def __init__(
+        self, chains: int, dimension: int, dtype: np.dtype, covariance: str, draws: int
+    ) -> None:
         super().__init__(chains, dimension)
-        self._full = spec.covariance == "full"
+        self._full = covariance == "full"
         shape = (chains, dimension, dimension) if self._full else (chains, dimension)
         self._sums = np.zeros(chains), np.zeros((chains, dimension)), np.zeros(shape)
-        self._draws = np.zeros((chains, spec.draws, dimension), dtype)
-        self._draw_weights = np.zeros((chains, spec.draws))
+        self._draws = np.zeros((chains, draws, dimension), dtype)
+        self._draw_weights = np.zeros((chains, draws))
         self._weighted = False
         self._kept, self._stride, self._count = 0, 1, 0
 
@@ -305,7 +323,10 @@ class PredictionSpec(AccumulatorSpec):
 
     rows: Any
     log_density: bool
-    draws = 0
+
+    def draws_kept(self, target: Target, chains: int) -> int:
+        """Return none."""
+        return 0
 
     def describe(self) -> dict[str, Any]:
         """Return it as plain values; the rows by their fingerprint."""
