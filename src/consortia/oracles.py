@@ -7,6 +7,7 @@ method return at these settings?", and a sampler is tested against its own predi
 
 from __future__ import annotations
 
+from consortia.theory.adaptation import psgld_law, psgld_short_memory_variance
 from consortia.theory.agents import GaussianAgents
 from consortia.theory.decentralized import decentralized_hmc_law, decentralized_ula_moments
 from consortia.theory.estimates import minibatch_covariance, minibatch_noise
@@ -64,6 +65,8 @@ __all__ = [
     "mean_square_growth",
     "minibatch_covariance",
     "minibatch_noise",
+    "psgld_law",
+    "psgld_short_memory_variance",
     "random_staleness_variance",
     "sghmc_server",
     "site_noise",

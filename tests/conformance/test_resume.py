@@ -95,6 +95,15 @@ def test_a_finished_run_made_longer_has_the_bits_of_a_longer_one(
     assert_made_longer(example.method(), model, sites, cut, tmp_path / "run")
 
 
+@pytest.mark.slow
+def test_a_preconditioner_resumes_with_the_sums_that_it_is_made_of(
+    model: Any, one_site: Any, cut: Any, tmp_path: Path
+) -> None:
+    method = consortia.stale_sgld(0.05, 4, workers=3, adaptation=0.9)
+    assert_cuts_change_nothing(method, model, one_site, cut, tmp_path / "cut")
+    assert_made_longer(method, model, one_site, cut, tmp_path / "long")
+
+
 # One algorithm of each exchange; all of them with the slow tests.
 @pytest.mark.parametrize("name", ["fa_hmc", "dsgld", "de_sghmc", "stale_sghmc"])
 def test_cuts_and_length_change_no_bit_whatever_the_exchange(

@@ -180,11 +180,12 @@ SETTINGS: dict[str, Setting] = {
     ),
     "psgld": Setting(
         "stale_sgld",
-        {"workers": 1},
-        "pSGLD (Li et al. 2016) adapts its preconditioner along the chain, which no algorithm here "
-        "does. Nearest is a fixed one: consortia.preconditioned(consortia.stale_sgld(...)) finds "
-        "the scales from all sites' curvatures at the mode, once, before the run; in a study "
-        "`precondition = true`.",
+        {"workers": 1, "adaptation": 0.99},
+        "pSGLD (Li et al. 2016): a preconditioner that adapts along the chain, without the term "
+        "for its changes, as in the paper's experiments. The paper's step is 2h/n and its λ is "
+        "floor/n. The draws stay too wide as the step falls; those of adaptation = 1 do not, "
+        "and have an exact law. A fixed preconditioner, from the curvatures of all sites, is "
+        "`precondition = true`, consortia.preconditioned.",
     ),
 }
 """Names that people look for, and what they are here."""

@@ -288,6 +288,16 @@ class StaleSGLD(StaleGradients):
     the chain diverges, hλ = 2 sin(π/(4τ + 2)). More workers give more updates in the same time and
     so less variance of an estimate; its bias they raise in proportion to W − 1.
 
+    With ``adaptation`` = α it is preconditioned (pSGLD): h becomes hG in drift and noise, with
+
+    .. math::
+        G_i = \frac{1}{\text{floor} + \sqrt{v_i}}, \qquad
+        v = \frac{\sum_k \alpha^k g_{l-k}^2}{\sum_k \alpha^k}
+
+    and the law of α = 1 is `consortia.oracles.psgld_law`. With α < 1 the preconditioner follows θ,
+    and as in its paper's experiments the term for that is left out: as h falls the draws tend to a
+    law with up to twice the posterior's variance, `consortia.oracles.psgld_short_memory_variance`.
+
     **Draw**: θ after each accepted update. Each server is a chain of its own.
 
     **Step size**: h, drift h, noise variance 2h: h' = h.
@@ -313,6 +323,9 @@ class StaleSGLD(StaleGradients):
         aggregate: ``"each"``: every gradient by itself, divided by f_c. ``"latest"``: the sum of
             the last gradient of every site (zero before the first), which needs no shares.
         weighting: of the servers' estimates, ``"time"`` (Σh) or ``"equal"``.
+        adaptation: α of the preconditioner, in (0, 1]: 1 weighs all gradients since the start
+            equally, the warm-up's included; None has none.
+        floor: its least denominator, in the units of ∇U; above 0.
 
     Raises:
         InputError: an argument is out of its range.
@@ -322,11 +335,15 @@ class StaleSGLD(StaleGradients):
         4
 
     Source: Chen, Ding, Li, Zhang, Carin, "Stochastic gradient MCMC with stale gradients" (2016),
-    sections 3 and 4; sites with data of their own are an addition.
+    sections 3 and 4; sites with data of their own are an addition. The preconditioner: Li, Chen,
+    Carlson, Carin (2016), whose step is 2h/n and whose λ is floor/n, of n rows.
     """
 
     step_size: Any
     batch_size: int | None = None
+    _: KW_ONLY
+    adaptation: float | None = None
+    floor: float = 1e-3
 
     name = "stale_sgld"
     claims = Claims(
@@ -337,10 +354,43 @@ class StaleSGLD(StaleGradients):
         source=f"{SOURCE}, sections 3 and 4",
     )
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        alpha = self.adaptation
+        if alpha is not None:
+            alpha = arguments.number("adaptation", alpha, 0.0, 1.0)
+            if alpha == 0:
+                raise InputError("adaptation is 0: give a number above 0 and up to 1, or None.")
+            if any(isinstance(schedule, schedules.Unchosen) for schedule in self.step_schedules):
+                raise InputError(
+                    "step_size is None, and with adaptation none is chosen: give a number; h G is "
+                    "the step, with G about 1 / (the root mean square of a gradient)."
+                )
+        floor = arguments.positive("floor", self.floor)
+        arguments.keep(self, adaptation=alpha, floor=floor)
+
     @property
     def dynamics(self) -> Langevin:
         """A step of Langevin dynamics."""
-        return Langevin(self.temperature)
+        return Langevin(self.temperature, self.adaptation, self.floor)
+
+    @property
+    def title(self) -> str:
+        """The name with the variant."""
+        plain = super().title
+        return plain if self.adaptation is None else f"{plain} (preconditioned, as pSGLD)"
+
+    def measure(
+        self,
+        gradients: Callable[[PyTree], PyTree],
+        shares: np.ndarray | None,
+        positions: Callable[[], np.ndarray],
+        iteration: int,
+    ) -> dict[str, Any]:
+        """Return what unlike sites add to a step; nothing where the step adapts to it."""
+        if self.adaptation is not None:
+            return {}
+        return super().measure(gradients, shares, positions, iteration)
 
 
 @dataclass(frozen=True)

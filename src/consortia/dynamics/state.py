@@ -14,11 +14,13 @@ class State(NamedTuple):
         position: θ, (d,).
         momentum: q, (d,).
         thermostat: ξ, a scalar or (d,).
+        squares: Σ α^k g² over the gradients so far, (d,), and Σ α^k.
     """
 
     position: Float[Array, " d"]
     momentum: PyTree[Float[Array, " d"]] = ()
     thermostat: PyTree[Float[Array, "*d"]] = ()
+    squares: PyTree[Float[Array, "*d"]] = ()
 
 
 @runtime_checkable

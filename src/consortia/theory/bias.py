@@ -37,6 +37,7 @@ from consortia.diagnostics.prediction import OPTIMISER, BiasPrediction
 from consortia.errors import InputError
 from consortia.graphs.weights import Mixing
 from consortia.surrogates import Correction, Gaussian, Recipe
+from consortia.theory.adaptation import psgld_law
 from consortia.theory.agents import GaussianAgents
 from consortia.theory.decentralized import decentralized_hmc_law
 from consortia.theory.estimates import minibatch_covariance
@@ -348,8 +349,19 @@ def _stale(method: StaleSGLD | StaleSGHMC, problem: Problem) -> Law:
     late = method.workers - 1
     if method.max_staleness is not None and method.max_staleness < 2 * late:
         raise InputError("dropped gradients change the staleness, which only the run will tell")
+    at_server = _noise_at_server(method, problem)
+    if isinstance(method, StaleSGLD) and method.adaptation is not None:
+        if method.adaptation < 1:
+            raise InputError("the preconditioner follows the chain: with adaptation=1 it has a law")
+        return psgld_law(
+            step,
+            problem.near.precision,
+            floor=method.floor,
+            staleness=late,
+            gradient_noise=at_server,
+        )
     values, axes = np.linalg.eigh(problem.near.precision)
-    noise = np.sum(axes * (_noise_at_server(method, problem) @ axes), axis=0)
+    noise = np.sum(axes * (at_server @ axes), axis=0)
     law = stale_server_law(server_of(method, step, np.maximum(noise, 0)), values, late)
     basis = (
         f"the exact law with a constant staleness of {late}, the average of {method.workers} "

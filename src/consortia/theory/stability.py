@@ -20,7 +20,7 @@ from consortia import graphs, schedules
 from consortia.algorithms.decentralized.hmc import DecentralizedHMC
 from consortia.algorithms.gossip import Gossip
 from consortia.algorithms.preconditioning import Preconditioned
-from consortia.algorithms.stale import StaleGradients, StaleMomentum, StaleSGHMC
+from consortia.algorithms.stale import StaleGradients, StaleMomentum, StaleSGHMC, StaleSGLD
 from consortia.core import arguments
 from consortia.core.contract import Method
 from consortia.core.model import Model
@@ -229,7 +229,8 @@ def _of_stale_gradients(
 ) -> str | None:
     """Judge by the largest curvature and the average staleness, that of workers in turn."""
     steps = [s.value for s in method.step_schedules if isinstance(s, schedules.Constant)]
-    if not steps:
+    adapts = isinstance(method, StaleSGLD) and method.adaptation is not None
+    if not steps or adapts:  # a step that adapts falls as the gradients grow
         return None
     step = max(steps)
     curvature = largest_curvature(model, sites, parameters, tolerance=CURVATURE_TOLERANCE)
