@@ -296,7 +296,7 @@ def test_at_a_prompt_an_interrupt_ends_the_run_and_the_draws_come_back(monkeypat
 
 
 def test_a_full_disk_at_the_summary_is_said_and_the_draws_are_kept(tmp_path, monkeypatch):
-    module = importlib.import_module("consortia.cli.run")
+    module = importlib.import_module("consortia.report.study_run")
     real = module.replace_file
 
     def full(path, pieces, **more):
