@@ -107,7 +107,7 @@ class SiteFacts:
         if isinstance(beside, dict) and beside.get("beside") is not None:
             raise ValueError("there are facts for more than two models")
         if not _is_whole(values["rows"], 1, SITE_ROWS_MAX):
-            raise ValueError(f"the number of rows is not a whole number from 1 to {SITE_ROWS_MAX}")
+            raise ValueError(f"the number of rows is not an integer from 1 to {SITE_ROWS_MAX}")
         if not isinstance(values["digest"], str) or not DIGEST.fullmatch(values["digest"]):
             raise ValueError("the digest is not 64 digits 0-9 and a-f")
         rows, arrays = values["rows"], _arrays(values["arrays"])
@@ -157,7 +157,7 @@ def read_columns(values: Any, arrays: Mapping[str, tuple[tuple[int, ...], str]])
         ValueError: they are something else, or not to be shown.
     """
     if not isinstance(values, list) or not all(_is_name(name) for name in values):
-        raise ValueError("the names of columns are not texts")
+        raise ValueError("the names of columns are not strings")
     if values and ("x" not in arrays or arrays["x"][0] != (len(values),)):
         raise ValueError("there are not as many names as columns")
     return tuple(values)
@@ -172,12 +172,12 @@ def read_labels(values: Any) -> tuple[bool, int, int] | None:
     if values is None:
         return None
     if not isinstance(values, list) or len(values) != 3 or not isinstance(values[0], bool):
-        raise ValueError("the labels are not a truth value and two whole numbers")
+        raise ValueError("the labels are not a bool and two integers")
     whole, low, high = values
     least = -LABEL_MAX if whole else 0
     most = LABEL_MAX if whole else 0
     if not (_is_whole(low, least, most) and _is_whole(high, low, most)):
-        raise ValueError("the least and the largest label are not whole numbers in order")
+        raise ValueError("the least and the largest label are not integers in order")
     return whole, low, high
 
 
@@ -348,7 +348,7 @@ def read_table(rows: Any, where: str) -> Rows:
     result = read_rows(rows, where)
     flat = isinstance(rows, dict) and all(isinstance(name, str) for name in rows)
     if not flat or result.structure != jax.tree.structure(dict.fromkeys(rows, 0)):
-        raise InputError(f"{where}: give a dict of arrays, with texts as keys.")
+        raise InputError(f"{where}: give a dict of arrays, with strings as keys.")
     return result
 
 

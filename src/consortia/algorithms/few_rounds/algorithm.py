@@ -701,7 +701,7 @@ def _short(settings: Settings, reached: float) -> tuple[Fault, ...]:
     return (
         Fault(
             f"few_rounds: {reached:.0f} effective draws of the {settings.effective_size:g} that "
-            "were asked for, in all batches of draws: give more rounds, or go on with "
+            "were requested, in all batches of draws: give more rounds, or resume with "
             "consortia.resume(..., rounds=...)"
         ),
     )

@@ -280,7 +280,8 @@ def _check_parts(formula: str, family: str, question: Question) -> None:
     for name in question.levels:
         if name not in question.columns:
             raise InputError(
-                f"levels: {name!r} is no column of the formula: {unknown(name, question.columns)}."
+                f"levels: {name!r} is not a column of the formula: "
+                f"{unknown(name, question.columns)}."
             )
     if len({(one.by, one.kind) for one in parsed.groups}) > len({one.by for one in parsed.groups}):
         raise InputError(f"formula {formula!r}: the groups of a column are of one kind.")
@@ -474,7 +475,7 @@ def assembled(
     tables = [one.table for one in facts]
     known = [one for one in tables if one is not None]
     if len(known) < len(tables):
-        raise InputError("a site has told nothing of a table: give all the same formula.")
+        raise InputError("a site gave no facts of its table: give all the same formula.")
 
     def located(place: int, column: str, level: str) -> Place:
         return _located(read.get(place), names[place], column, level)
