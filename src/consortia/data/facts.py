@@ -18,9 +18,8 @@ import numpy as np
 
 from consortia.core.arguments import hinted
 from consortia.core.contract import Method
-from consortia.core.printable import is_printable
 from consortia.data import digest
-from consortia.data.columns import TableFacts
+from consortia.data.columns import TableFacts, is_name
 from consortia.data.description import SiteDescription
 from consortia.data.preparation import Moments
 from consortia.data.sites import (
@@ -39,9 +38,6 @@ Arrays = Mapping[str, np.ndarray]
 ARRAYS_MAX, AXES_MAX = 1000, 16
 ROW_NUMBERS_MAX = 2**27
 """Numbers in a row, of all arrays together."""
-
-NAME_MAX = 1000
-"""Characters of a name."""
 
 LABEL_MAX = 2**63 - 1
 DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -156,7 +152,7 @@ def read_columns(values: Any, arrays: Mapping[str, tuple[tuple[int, ...], str]])
     Raises:
         ValueError: they are something else, or not to be shown.
     """
-    if not isinstance(values, list) or not all(_is_name(name) for name in values):
+    if not isinstance(values, list) or not all(is_name(name) for name in values):
         raise ValueError("the names of columns are not strings")
     if values and ("x" not in arrays or arrays["x"][0] != (len(values),)):
         raise ValueError("there are not as many names as columns")
@@ -186,7 +182,7 @@ def _arrays(values: Any) -> dict[str, tuple[tuple[int, ...], str]]:
         raise ValueError(f"there are not 1 to {ARRAYS_MAX} arrays")
     found, numbers = {}, 0
     for name, value in values.items():
-        if not (_is_name(name) and isinstance(value, list) and len(value) == 2):
+        if not (is_name(name) and isinstance(value, list) and len(value) == 2):
             raise ValueError("an array is not a name, a shape and a type")
         shape, kind = value
         if not isinstance(shape, list) or len(shape) > AXES_MAX:
@@ -219,10 +215,6 @@ def _moments(
 
 def _is_whole(value: Any, least: int, most: int) -> bool:
     return type(value) is int and least <= value <= most
-
-
-def _is_name(value: Any) -> bool:
-    return isinstance(value, str) and len(value) <= NAME_MAX and is_printable(value)
 
 
 class Gatherer(Protocol):

@@ -446,7 +446,7 @@ def _of_series(name: str, series: Any, source: Source, changes: Harmonisation) -
     given[~missing] = [level(one) for one in known.tolist()] if found != "floating" else ""
     values[~missing] = numbers
     if name in changes.missing_values:
-        codes = [float(one) for one in changes.missing_values[name] if _is_number(one)]
+        codes = [float(one) for one in changes.missing_values[name] if is_number(one)]
         missing = missing | np.isin(values, codes)
     values = values * changes.scale.get(name, 1.0)
     doubt = _too_large(numbers) if found == "integer" else ""
@@ -454,7 +454,8 @@ def _of_series(name: str, series: Any, source: Source, changes: Harmonisation) -
     return Column("number", values, missing, doubt, given=kept, source=source)
 
 
-def _is_number(value: Any) -> bool:
+def is_number(value: Any) -> bool:
+    """Return True for a value that `float` reads."""
     try:
         float(value)
     except ValueError:
