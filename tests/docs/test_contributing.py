@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import doctest
 import re
 import subprocess
 import sys
@@ -151,6 +152,10 @@ def checked(folder, *command):
 @pytest.mark.parametrize("command", [("ruff", "check"), ("ruff", "format", "--check")])
 def test_it_passes_the_projects_own_linter(tmp_path, command):
     assert checked(tmp_path, *command)[0] == 0, checked(tmp_path, *command)[1]
+
+
+def test_its_example_runs(guide):
+    assert doctest.testmod(guide) == (0, 1)
 
 
 def test_it_keeps_the_rules_of_english(tmp_path, monkeypatch):
