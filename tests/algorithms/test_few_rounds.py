@@ -745,7 +745,7 @@ def test_a_run_that_is_cut_at_any_message_and_resumed_has_the_same_draws(
 
 def test_a_run_that_uses_up_its_batches_says_so_and_is_not_good(problem: Any) -> None:
     method = consortia.few_rounds(effective_size=50_000, proposals=600)
-    with pytest.warns(UserWarning, match="effective draws of the 50000 that were asked for"):
+    with pytest.warns(UserWarning, match="effective draws of the 50000 that were requested"):
         tree = sampled(*problem, method, rounds=2)
     assert tree.attrs["iterations_run"] == 2
     (fault,) = json.loads(tree.attrs["faults"])

@@ -113,7 +113,7 @@ def test_dates_in_another_order_than_that_of_iso_are_doubted(tmp_path: Path, for
     column = read_table(written(tmp_path, "a,b\n" + "".join(f"{d},1\n" for d in days)), "it")["a"]
     assert column.kind == "text"
     assert "write them as year-month-day" in column.doubt
-    assert "its texts seem to be dates" in read_table({"a": days}, "it")["a"].doubt
+    assert "its strings seem to be dates" in read_table({"a": days}, "it")["a"].doubt
 
 
 def test_an_empty_text_of_a_frame_misses(tmp_path: Path) -> None:
@@ -166,7 +166,7 @@ def test_what_is_no_table_is_refused(tmp_path: Path) -> None:
         read_table({"a": np.ones(2), "b": np.ones(3)}, "it")
     with pytest.raises(InputError, match=r"column 'a': its values are complex"):
         dict(read_table({"a": np.ones(2) * 1j}, "it"))
-    with pytest.raises(InputError, match="'agee' is no column: unknown; did you mean 'age'"):
+    with pytest.raises(InputError, match="'agee' is not a column: unknown; did you mean 'age'"):
         column_of(read_table({"age": np.ones(2)}, "it"), "agee", "it")
 
 

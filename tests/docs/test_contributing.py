@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import doctest
 import re
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from consortia.algorithms.registry import ALGORITHMS
 from consortia.errors import InputError
 from consortia.report.run_report import report_of
 from consortia.theory.bias import Problem, law_of, predict_bias
+from scripts.english import offences
 
 TEXT = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text(encoding="utf-8")
 STEP, STEPS, BETA = 0.05, 3, 0.6
@@ -34,6 +36,17 @@ SITES = consortia.Sites.from_list(
 ONE = consortia.Sites.from_list(
     [{"m": np.zeros(5, np.float32), "precision": np.ones(5, np.float32)}]
 )
+
+
+def test_every_path_that_the_guide_names_is_there():
+    root, package = Path(__file__).parents[2], Path(consortia.__file__).parent
+    rooms = "|".join(path.name for path in package.iterdir() if path.is_dir())
+    outside = re.findall(r"`((?:src|tests|docs|examples|scripts|benchmarks)/[\w./-]*)", TEXT)
+    inside = re.findall(rf"`((?:{rooms})/[\w./-]*)", TEXT)
+    assert {"tests/theory/test_tuning.py", "tests/test_rooms.py"} <= {*outside}
+    assert "algorithms/fa_hmc.py" in inside
+    paths = [*(root / name for name in outside), *(package / name for name in inside)]
+    assert [path for path in paths if not path.exists()] == []
 
 
 @pytest.fixture(scope="module")
@@ -139,6 +152,18 @@ def checked(folder, *command):
 @pytest.mark.parametrize("command", [("ruff", "check"), ("ruff", "format", "--check")])
 def test_it_passes_the_projects_own_linter(tmp_path, command):
     assert checked(tmp_path, *command)[0] == 0, checked(tmp_path, *command)[1]
+
+
+def test_its_example_runs(guide):
+    assert doctest.testmod(guide) == (0, 1)
+
+
+def test_it_keeps_the_rules_of_english(tmp_path, monkeypatch):
+    monkeypatch.setattr("scripts.english.ROOT", tmp_path)
+    (code,) = re.findall(r"```python\n(.*?)```", TEXT, flags=re.DOTALL)
+    file = tmp_path / "federated_sgld.py"
+    file.write_text(code, encoding="utf-8")
+    assert offences(file) == []
 
 
 @pytest.mark.slow

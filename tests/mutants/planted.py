@@ -92,8 +92,8 @@ MUTANTS = (
     ),
     Mutant(
         "algorithms/few_rounds/algorithm.py",
-        "del kept[earlier:]",
-        "del kept[:0]",
+        "del batches[earlier:]",
+        "del batches[:0]",
         "algorithms/test_few_rounds.py::"
         "test_batches_of_a_proposal_that_a_later_batch_speaks_against_are_not_kept",
     ),

@@ -286,9 +286,9 @@ def test_what_is_wrong_at_several_ranks_and_between_them_is_in_one_answer(tmp_pa
     assert job.returncode == 2, job.stderr
     for words in (
         f"rank 1: {lima}.csv: the column 'age'",
-        f"rank 2: {rome}.csv, line 1: 'age' is no column, but 'Age' is",
+        f"rank 2: {rome}.csv, line 1: 'age' is not a column, but 'Age' is",
         f"arm is 'New', and 'new' at {oslo}, {rome}: [harmonise.{lima}.recode.arm]",
-        "the column 'died' holds texts",
+        "the column 'died' holds strings",
         f'[harmonise.{oslo}.recode.died] "no" = "0"',
     ):
         assert job.stderr.count(words) == 1, (words, job.stderr)

@@ -70,7 +70,7 @@ def test_a_large_whole_response_of_a_file_is_a_number_and_no_class(tmp_path):
     assert rows["y"].dtype == np.float64
     assert rows["y"].tolist() == [2500000001, 2500000003]
     study.write_text(text.format("softmax_regression"))
-    with pytest.raises(InputError, match=r"the response is no class.*fewer than 10,000"):
+    with pytest.raises(InputError, match=r"the response is not a class.*fewer than 10,000"):
         load_study(study).build()
 
 
@@ -296,7 +296,7 @@ def test_at_a_prompt_an_interrupt_ends_the_run_and_the_draws_come_back(monkeypat
 
 
 def test_a_full_disk_at_the_summary_is_said_and_the_draws_are_kept(tmp_path, monkeypatch):
-    module = importlib.import_module("consortia.cli.run")
+    module = importlib.import_module("consortia.report.study_run")
     real = module.replace_file
 
     def full(path, pieces, **more):

@@ -218,7 +218,7 @@ WRONG = [
     (MODEL.replace("family", "famly"), "model.famly: unknown; did you mean 'family'"),
     (MODEL.replace("bernoulli", "bernouli"), "'bernouli': unknown; did you mean 'bernoulli'"),
     (MODEL + 'kind = "mlp"\n', "give exactly one of formula, kind and factory"),
-    (MODEL.replace("age * arm", "age * foo(arm)"), "'foo' is no function of formulas"),
+    (MODEL.replace("age * arm", "age * foo(arm)"), "'foo' is not a function of formulas"),
     (MODEL.replace("died ~", "died"), "one ~ in it"),
 ]
 
@@ -239,7 +239,7 @@ def test_keys_that_a_formula_has_no_use_for_are_refused(tmp_path: Path, key: str
 
 
 def test_an_unknown_column_is_named_with_the_nearest_and_the_site(folder: Path) -> None:
-    where = r"study.toml: .*oslo.csv, line 1: 'agee' is no column: .*'age'"
+    where = r"study.toml: .*oslo.csv, line 1: 'agee' is not a column: .*'age'"
     with pytest.raises(InputError, match=where):
         study_of(folder, MODEL.replace("age *", "agee *")).build()
 

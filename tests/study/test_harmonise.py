@@ -67,10 +67,13 @@ def test_it_goes_with_a_formula_alone(folder) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("rename]\nalter = 'age'", "oslo.csv, line 1: rename: 'alter' is no column: unknown"),
+        ("rename]\nalter = 'age'", "oslo.csv, line 1: rename: 'alter' is not a column: unknown"),
         ("rename]\nsex = 'age'", "two columns would be called 'age'"),
-        ("recode.agee]\n'1' = '2'", "harmonise: 'agee' is no column: unknown; did you mean 'age'"),
-        ("missing_values]\nsexe = ['f']", "harmonise: 'sexe' is no column"),
+        (
+            "recode.agee]\n'1' = '2'",
+            "harmonise: 'agee' is not a column: unknown; did you mean 'age'",
+        ),
+        ("missing_values]\nsexe = ['f']", "harmonise: 'sexe' is not a column"),
         ("scale]\nsex = 2.0", "scale: the column 'sex' holds no numbers"),
     ],
 )

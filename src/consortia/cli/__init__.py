@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import sys
 
-from consortia.cli.reference import begun_early
 from consortia.cli.streams import lenient, write_error
+from consortia.study.reference import begun_early
 
 UNWRITABLE = 2
 """Exit code of a command whose output is its result, and cannot be written."""

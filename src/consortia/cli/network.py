@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from consortia.federation.governance import Policy
     from consortia.federation.loopback import Loopback, Node
 
-PORT = 9092
 NODE_PORT = 9094
 POLICY = "site-policy.toml"
 KEYS = "coordinator"

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from consortia.cli.exits import reported
+from consortia.cli.exits import INTERRUPTED, reported
 from consortia.cli.options import (
     Code,
     Coordinator,
@@ -21,16 +21,10 @@ from consortia.cli.options import (
     Run,
     engine_of,
 )
-from consortia.cli.run import (
-    COMMAND,
-    STUDY,
-    beginning,
-    compared_over,
-    left_out_over,
-    sample_and_report,
-)
 from consortia.errors import InputError, StoreError
+from consortia.report.study_run import sample_and_report
 from consortia.store.durable import read_regular
+from consortia.study.runs import COMMAND, STUDY, beginning, compared_over, left_out_over
 
 SUMMARY = "summary.json"
 COMMAND_BYTES = 2**20
@@ -93,7 +87,7 @@ def resume(
             code=code,
             quiet=quiet,
         )
-    raise typer.Exit(ended)
+    raise typer.Exit(0 if ended else INTERRUPTED)
 
 
 def _resume(
@@ -107,7 +101,7 @@ def _resume(
     verify: bool | None,
     code: bool,
     quiet: bool,
-) -> int:
+) -> bool:
     import consortia
     from consortia.engines.local import LocalEngine
     from consortia.engines.sharding import cores, offer_cpu_devices
@@ -125,7 +119,7 @@ def _resume(
                     f"{directory} is finished: {record['stopped']}. "
                     "--rounds N makes it N rounds long."
                 )
-            return 0
+            return True
     if engine is None:
         rounding = _record(directory, read_record)[1].get("rounding", {})
         nodes, chains = rounding.get("devices", (1, 1))
@@ -154,7 +148,7 @@ def _resume(
             exact=exact,
             engine=engine,
         )
-    asked = request.get("verify") if verify is None else verify
+    compare = request.get("verify") if verify is None else verify
     loo = request.get("loo") or study.left_out is not None
     over = engine or LocalEngine()
     left_out = left_out_over(study, built, directory, over, quiet=quiet) if loo else None
@@ -165,7 +159,7 @@ def _resume(
         begin,
         request=lambda: None,
         reference=wanted,
-        verify=compared_over(built, over, quiet=quiet) if asked else None,
+        verify=compared_over(built, over, quiet=quiet) if compare else None,
         leave_out=left_out,
         quiet=quiet,
     )
@@ -186,7 +180,7 @@ def _request(directory: Path) -> dict[str, Any]:
         raise StoreError(f"{directory} is not a directory: give that of a run.")
     if not file.exists():
         raise StoreError(
-            f"{directory} was not made by `consortia run` (it has no {COMMAND}): go on with "
+            f"{directory} was not made by `consortia run` (it has no {COMMAND}): continue "
             "it in Python, consortia.resume(path, model, sites, algorithm)."
         )
     try:

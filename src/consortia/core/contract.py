@@ -366,7 +366,7 @@ class Method(metaclass=Named):
 
     def __dir__(self) -> list[str]:
         """Return the settings, and what a user may ask of a method; the rest serves engines."""
-        settings = [one.name for one in fields(cast(Any, self)) if one.init]
+        settings = [setting.name for setting in fields(cast(Any, self)) if setting.init]
         return [*settings, "claims", "name", "parameters", "title"]
 
     @property
@@ -413,8 +413,8 @@ class Method(metaclass=Named):
     @property
     def step_schedules(self) -> tuple[Callable[[Any], Array], ...]:
         """The step sizes over the rounds: one, or one for each server; () when there are none."""
-        given = self.step_size
-        return given if isinstance(given, tuple) else () if given is None else (given,)
+        steps = self.step_size
+        return steps if isinstance(steps, tuple) else () if steps is None else (steps,)
 
     @property
     def network(self) -> Any:

@@ -201,7 +201,7 @@ def rows_of(table: Table) -> int:
 def column_of(table: Table, name: str, where: str) -> Column:
     """Return a column by its name; refuse an unknown one with the nearest."""
     if name not in table:
-        raise InputError(f"{where}: {name!r} is no column: {unknown(name, table)}.")
+        raise InputError(f"{where}: {name!r} is not a column: {unknown(name, table)}.")
     return table[name]
 
 
@@ -265,11 +265,11 @@ class TableFacts:
         if type(given) is not int or given < 1 or not all(isinstance(one, dict) for one in tables):
             raise ValueError("these are no facts of a table")
         for table in tables:
-            if len(table) > COLUMNS_MAX or not all(_is_name(name) for name in table):
-                raise ValueError("the names of a table are not texts, or too many")
+            if len(table) > COLUMNS_MAX or not all(is_name(name) for name in table):
+                raise ValueError("the names of a table are not strings, or too many")
         kinds, missing, moments, levels, declared, groups = tables
         if not all(kind in get_args(Kind) for kind in kinds.values()):
-            raise ValueError("a column is of no kind that there is")
+            raise ValueError("a column has an unknown kind")
         if not all(type(count) is int and 0 <= count <= given for count in missing.values()):
             raise ValueError("there are more missing values than rows")
         for plain in moments.values():
@@ -280,8 +280,8 @@ class TableFacts:
         for found in levels.values():
             if not isinstance(found, (list, tuple)) or len(found) > LEVELS_MAX:
                 raise ValueError(f"a factor has more than {LEVELS_MAX} levels")
-            if not all(_is_name(one) for one in found) or len(set(found)) != len(found):
-                raise ValueError("the levels of a factor are not distinct texts")
+            if not all(is_name(one) for one in found) or len(set(found)) != len(found):
+                raise ValueError("the levels of a factor are not distinct strings")
         if not all(isinstance(one, bool) for one in declared.values()):
             raise ValueError("whether levels are ordered is not true or false")
         guesses = values["guesses"]
@@ -289,16 +289,16 @@ class TableFacts:
             raise ValueError(f"there are more than {GUESSES_MAX} guesses")
         for one in guesses:
             if not isinstance(one, (list, tuple)) or len(one) != 4 or type(one[3]) is not int:
-                raise ValueError("a guess is not three texts and a number of rows")
-            if not all(map(_is_name, one[:3])) or not 0 <= one[3] <= given:
-                raise ValueError("a guess is not three texts and a number of rows")
+                raise ValueError("a guess is not three strings and a number of rows")
+            if not all(map(is_name, one[:3])) or not 0 <= one[3] <= given:
+                raise ValueError("a guess is not three strings and a number of rows")
         for one in groups.values():
             if not isinstance(one, (list, tuple)) or len(one) != 2 or type(one[0]) is not int:
                 raise ValueError("groups are not a number and digests")
             count, digests = one
             if not 0 <= count <= given or not isinstance(digests, (list, tuple)):
                 raise ValueError("groups are not a number and digests")
-            if len(digests) > given or not all(map(_is_name, digests)):
+            if len(digests) > given or not all(map(is_name, digests)):
                 raise ValueError("groups are not a number and digests")
         of_groups = {name: (one[0], tuple(one[1])) for name, one in groups.items()}
         named = {name: tuple(found) for name, found in levels.items()}
@@ -319,7 +319,8 @@ class TableError(InputError):
         self.known = known
 
 
-def _is_name(value: Any) -> bool:
+def is_name(value: Any) -> bool:
+    """Return True for a printable string of at most `NAME_MAX` characters."""
     return isinstance(value, str) and len(value) <= NAME_MAX and is_printable(value)
 
 

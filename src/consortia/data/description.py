@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 
 from consortia.core.arguments import unknown
-from consortia.core.printable import is_printable
 from consortia.data.cells import MINIMUM_CELLS, Cells, Range, merged, minimum_cells
-from consortia.data.columns import COLUMNS_MAX, LEVELS_MAX, NAME_MAX, Column, as_levels
+from consortia.data.columns import COLUMNS_MAX, LEVELS_MAX, Column, as_levels, is_name
 from consortia.data.followup import KINDS_MAX, SiteCounts, agreed_times
 from consortia.data.patterns import LOOKED_AT, MOST_LEVELS
 from consortia.errors import InputError
@@ -129,10 +128,10 @@ class SiteDescription:
         if type(values["cells"]) is not int or not all(isinstance(one, dict) for one in tables):
             raise ValueError("malformed description of participants")
         for table in tables:
-            if len(table) > COLUMNS_MAX or not all(map(_is_name, table)):
+            if len(table) > COLUMNS_MAX or not all(map(is_name, table)):
                 raise ValueError("the names of a description are not strings, or too many")
         missing, levels, numbers, units = tables
-        if not all(map(_is_name, units.values())):
+        if not all(map(is_name, units.values())):
             raise ValueError("the units of a description are not strings")
         followup = values["followup"]
         if followup is not None:
@@ -148,10 +147,6 @@ class SiteDescription:
         )
 
 
-def _is_name(value: Any) -> bool:
-    return isinstance(value, str) and len(value) <= NAME_MAX and is_printable(value)
-
-
 def _range(values: Any) -> Range:
     right = isinstance(values, (list, tuple)) and len(values) == 2
     if not right or not all(type(one) is int for one in values) or not 0 <= values[0] <= values[1]:
@@ -161,7 +156,7 @@ def _range(values: Any) -> Range:
 
 def _cells(values: Any) -> Cells:
     right = isinstance(values, (list, tuple)) and len(values) == 2 and isinstance(values[0], dict)
-    if not right or len(values[0]) > LEVELS_MAX or not all(map(_is_name, values[0])):
+    if not right or len(values[0]) > LEVELS_MAX or not all(map(is_name, values[0])):
         raise ValueError("the cells of a column are not counts by name")
     if not all(type(one) is int and one >= 0 for one in (*values[0].values(), values[1])):
         raise ValueError("a cell of a column is not a number of rows")

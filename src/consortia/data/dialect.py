@@ -136,7 +136,7 @@ class Dialect:
             return None, self.reason
         for text in marked:
             if not PATTERNS[mark].fullmatch(text):
-                return None, f"{text!r} is no number in a file whose decimal mark is {mark!r}"
+                return None, f"{text!r} is not a number in a file whose decimal mark is {mark!r}"
         other = "," if mark == "." else "."
         texts = series.str.replace(other, "", regex=False).str.replace(mark, ".", regex=False)
         return pd.to_numeric(texts).to_numpy(float), ""

@@ -136,7 +136,7 @@ def _verify(file: RemoteFile, data: bytes, where: str) -> None:
             content = gzip.decompress(data)
         elif file.content == "npz":
             if not zipfile.is_zipfile(io.BytesIO(data)):
-                raise ValueError("it is no npz file")
+                raise ValueError("it is not an npz file")
             with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
                 content = b"".join(arrays[key].tobytes() for key in sorted(arrays.files))
         else:

@@ -18,9 +18,8 @@ import numpy as np
 
 from consortia.core.arguments import hinted
 from consortia.core.contract import Method
-from consortia.core.printable import is_printable
 from consortia.data import digest
-from consortia.data.columns import TableFacts
+from consortia.data.columns import TableFacts, is_name
 from consortia.data.description import SiteDescription
 from consortia.data.preparation import Moments
 from consortia.data.sites import (
@@ -39,9 +38,6 @@ Arrays = Mapping[str, np.ndarray]
 ARRAYS_MAX, AXES_MAX = 1000, 16
 ROW_NUMBERS_MAX = 2**27
 """Numbers in a row, of all arrays together."""
-
-NAME_MAX = 1000
-"""Characters of a name."""
 
 LABEL_MAX = 2**63 - 1
 DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -107,7 +103,7 @@ class SiteFacts:
         if isinstance(beside, dict) and beside.get("beside") is not None:
             raise ValueError("there are facts for more than two models")
         if not _is_whole(values["rows"], 1, SITE_ROWS_MAX):
-            raise ValueError(f"the number of rows is not a whole number from 1 to {SITE_ROWS_MAX}")
+            raise ValueError(f"the number of rows is not an integer from 1 to {SITE_ROWS_MAX}")
         if not isinstance(values["digest"], str) or not DIGEST.fullmatch(values["digest"]):
             raise ValueError("the digest is not 64 digits 0-9 and a-f")
         rows, arrays = values["rows"], _arrays(values["arrays"])
@@ -156,8 +152,8 @@ def read_columns(values: Any, arrays: Mapping[str, tuple[tuple[int, ...], str]])
     Raises:
         ValueError: they are something else, or not to be shown.
     """
-    if not isinstance(values, list) or not all(_is_name(name) for name in values):
-        raise ValueError("the names of columns are not texts")
+    if not isinstance(values, list) or not all(is_name(name) for name in values):
+        raise ValueError("the names of columns are not strings")
     if values and ("x" not in arrays or arrays["x"][0] != (len(values),)):
         raise ValueError("there are not as many names as columns")
     return tuple(values)
@@ -172,12 +168,12 @@ def read_labels(values: Any) -> tuple[bool, int, int] | None:
     if values is None:
         return None
     if not isinstance(values, list) or len(values) != 3 or not isinstance(values[0], bool):
-        raise ValueError("the labels are not a truth value and two whole numbers")
+        raise ValueError("the labels are not a bool and two integers")
     whole, low, high = values
     least = -LABEL_MAX if whole else 0
     most = LABEL_MAX if whole else 0
     if not (_is_whole(low, least, most) and _is_whole(high, low, most)):
-        raise ValueError("the least and the largest label are not whole numbers in order")
+        raise ValueError("the least and the largest label are not integers in order")
     return whole, low, high
 
 
@@ -186,7 +182,7 @@ def _arrays(values: Any) -> dict[str, tuple[tuple[int, ...], str]]:
         raise ValueError(f"there are not 1 to {ARRAYS_MAX} arrays")
     found, numbers = {}, 0
     for name, value in values.items():
-        if not (_is_name(name) and isinstance(value, list) and len(value) == 2):
+        if not (is_name(name) and isinstance(value, list) and len(value) == 2):
             raise ValueError("an array is not a name, a shape and a type")
         shape, kind = value
         if not isinstance(shape, list) or len(shape) > AXES_MAX:
@@ -219,10 +215,6 @@ def _moments(
 
 def _is_whole(value: Any, least: int, most: int) -> bool:
     return type(value) is int and least <= value <= most
-
-
-def _is_name(value: Any) -> bool:
-    return isinstance(value, str) and len(value) <= NAME_MAX and is_printable(value)
 
 
 class Gatherer(Protocol):
@@ -348,7 +340,7 @@ def read_table(rows: Any, where: str) -> Rows:
     result = read_rows(rows, where)
     flat = isinstance(rows, dict) and all(isinstance(name, str) for name in rows)
     if not flat or result.structure != jax.tree.structure(dict.fromkeys(rows, 0)):
-        raise InputError(f"{where}: give a dict of arrays, with texts as keys.")
+        raise InputError(f"{where}: give a dict of arrays, with strings as keys.")
     return result
 
 

@@ -85,7 +85,9 @@ class Harmonisation(BaseModel):
         names = list(names)
         for name in self.rename:
             if name not in names:
-                raise InputError(f"{where}: rename: {name!r} is no column: {unknown(name, names)}.")
+                raise InputError(
+                    f"{where}: rename: {name!r} is not a column: {unknown(name, names)}."
+                )
         found = [self.rename.get(name, name) for name in names]
         for name in self.rename.values():
             if found.count(name) > 1:
@@ -101,7 +103,7 @@ class Harmonisation(BaseModel):
         for name in self.columns:
             if name not in names:
                 fault = unknown(name, names)
-                raise InputError(f"{where}: harmonise: {name!r} is no column: {fault}.")
+                raise InputError(f"{where}: harmonise: {name!r} is not a column: {fault}.")
 
 
 NONE = Harmonisation.model_validate({})

@@ -261,7 +261,7 @@ def by_column(
         return _deal(data, groups, [f"{name}={_shown(value)}" for value in distinct])
     if values.dtype.kind not in "biuf":
         raise InputError(
-            f"column {name!r} holds texts with {len(np.unique(values))} distinct values, which "
+            f"column {name!r} holds strings with {len(np.unique(values))} distinct values, which "
             f"have no quantiles: leave sites={sites} out to get one site per value."
         )
     cuts = _quantile_cuts(values, sites, name)
@@ -352,7 +352,7 @@ def _column(arrays: PyTree, column: str | np.ndarray, rows: int, argument: str) 
     if values.dtype.kind == "O" and all(isinstance(value, str) for value in values):
         values = values.astype(str)
     if values.dtype.kind not in "biufU":
-        raise InputError(f"{what} has type {values.dtype}: give numbers or texts.")
+        raise InputError(f"{what} has type {values.dtype}: give numbers or strings.")
     return values
 
 

@@ -345,7 +345,7 @@ def site_names(names: Sequence[str] | None, count: int) -> tuple[str, ...]:
         raise InputError(f"names has {len(names)} entries for {count} sites: give one per site.")
     for name in names:
         if not isinstance(name, str) or not name:
-            raise InputError(f"names holds {name!r}: give texts that are not empty.")
+            raise InputError(f"names holds {name!r}: give strings that are not empty.")
     doubled = sorted({name for name in names if names.count(name) > 1})
     if doubled:
         raise InputError(f"names holds {', '.join(map(repr, doubled))} more than once.")

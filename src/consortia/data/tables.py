@@ -296,14 +296,16 @@ def _doubt(name: str, texts: np.ndarray, missing: np.ndarray, source: Source, *,
     distinct = sorted(set(known))
     levels = f"write C({in_formula(name)}) for levels"
     if all(OTHER_DATE.fullmatch(one) for one in distinct):
-        return f"its texts seem to be dates: write them as year-month-day, 2024-01-31; or {levels}"
+        return (
+            f"its strings seem to be dates: write them as year-month-day, 2024-01-31; or {levels}"
+        )
     if not file and all(DATE.fullmatch(one) for one in distinct):
-        return f"its texts are dates: convert them (pandas.to_datetime), or {levels}"
+        return f"its strings are dates: convert them (pandas.to_datetime), or {levels}"
     plain = ~pd.to_numeric(pd.Series(distinct, dtype=object), errors="coerce").isna().to_numpy(bool)
     if not file and plain.all():
         if len(distinct) <= FEW:  # somebody has made strings of codes
             return ""
-        return f"its texts are numbers: convert them (pandas.to_numeric), or {levels}"
+        return f"its strings are numbers: convert them (pandas.to_numeric), or {levels}"
     if not plain.any() and not all(NEARLY.fullmatch(one) for one in distinct):
         return ""
     wrong = np.isin(known.astype(str), np.array(distinct)[~plain])
@@ -438,13 +440,13 @@ def _of_series(name: str, series: Any, source: Source, changes: Harmonisation) -
             missing = missing | _declared_missing(given, changes.missing_values[name])
         return Column("date", values, missing, given=given, source=source)
     if found not in ("integer", "floating", "mixed-integer-float", "decimal"):
-        raise InputError(f"{where}: its values are {found}: give numbers, texts or dates.")
+        raise InputError(f"{where}: its values are {found}: give numbers, strings or dates.")
     numbers = known.to_numpy(float)
     given = np.full(len(series), "", dtype=object)
     given[~missing] = [level(one) for one in known.tolist()] if found != "floating" else ""
     values[~missing] = numbers
     if name in changes.missing_values:
-        codes = [float(one) for one in changes.missing_values[name] if _is_number(one)]
+        codes = [float(one) for one in changes.missing_values[name] if is_number(one)]
         missing = missing | np.isin(values, codes)
     values = values * changes.scale.get(name, 1.0)
     doubt = _too_large(numbers) if found == "integer" else ""
@@ -452,7 +454,8 @@ def _of_series(name: str, series: Any, source: Source, changes: Harmonisation) -
     return Column("number", values, missing, doubt, given=kept, source=source)
 
 
-def _is_number(value: Any) -> bool:
+def is_number(value: Any) -> bool:
+    """Return True for a value that `float` reads."""
     try:
         float(value)
     except ValueError:

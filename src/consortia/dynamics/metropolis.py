@@ -73,6 +73,25 @@ def two_sum(first: Float[Array, "*n"], second: Float[Array, "*n"]) -> tuple[Arra
     return total, (first - (total - part)) + (second - part)
 
 
+def add_in_pairs(
+    values: Float[Array, "n ..."], most: int
+) -> tuple[Float[Array, "k ..."], Float[Array, "k ..."]]:
+    """Add values over the first axis, pair by pair, until at most ``most`` are left.
+
+    Return the partial sums and their compensations.
+    """
+    errors = jnp.zeros_like(values)
+    while values.shape[0] > most:
+        half, odd = divmod(values.shape[0], 2)
+        total, lost = two_sum(values[:half], values[half : 2 * half])
+        error = errors[:half] + errors[half : 2 * half] + lost
+        if odd:
+            total = jnp.concatenate([total, values[-1:]])
+            error = jnp.concatenate([error, errors[-1:]])
+        values, errors = total, error
+    return values, errors
+
+
 def compensated_sum(values: Float[Array, " n"]) -> tuple[Array, Array]:
     """Return the sum of (n,) and its compensation.
 
@@ -82,15 +101,7 @@ def compensated_sum(values: Float[Array, " n"]) -> tuple[Array, Array]:
     """
     if values.dtype == jnp.float64:
         return jnp.sum(values), jnp.zeros((), values.dtype)
-    errors = jnp.zeros_like(values)
-    while values.shape[0] > FEW:
-        half, odd = divmod(values.shape[0], 2)
-        total, lost = two_sum(values[:half], values[half : 2 * half])
-        kept = errors[:half] + errors[half : 2 * half] + lost
-        if odd:
-            total = jnp.concatenate([total, values[-1:]])
-            kept = jnp.concatenate([kept, errors[-1:]])
-        values, errors = total, kept
+    values, errors = add_in_pairs(values, FEW)
     most = values.shape[0] * jnp.max(jnp.abs(values))
     shift = 3 * jnp.exp2(jnp.ceil(jnp.log2(most)))
     rounded = (values + shift) - shift

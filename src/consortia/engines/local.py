@@ -154,15 +154,15 @@ class LocalEngine(Engine):
         Raises:
             RankError: in every process, with the processes and the arguments that differ.
         """
-        made = make()
+        result = make()
         if jax.process_count() > 1 and (own := fingerprints.of_values(same())):
             digests = np.array([list(bytes.fromhex(one)) for one in own.values()], np.uint8)
             with sharding.rank_losses():
                 tables = multihost_utils.process_allgather(digests)
-            told = [[bytes(row).hex() for row in np.asarray(table)] for table in tables]
-            every = {number: dict(zip(own, one, strict=True)) for number, one in enumerate(told)}
+            rows = [[bytes(row).hex() for row in np.asarray(table)] for table in tables]
+            every = {number: dict(zip(own, one, strict=True)) for number, one in enumerate(rows)}
             fingerprints.check_same(every, "process")
-        return [made]
+        return [result]
 
     def prepare(self, target: Target, sites: Sites, method: Method, chains: int) -> LocalRun:
         """Place the data and find or make the program; compile nothing yet."""
@@ -260,12 +260,12 @@ class LocalEngine(Engine):
         if self._mesh is not None:
             divided = sharding.of_mesh(self._mesh, *shape)
         elif self._participation is None:
-            asked = self._devices is not None
+            requested = self._devices is not None
             divided = sharding.of_devices(
                 sharding.found(self._devices),
                 *shape,
-                cut_nodes=asked or several,
-                all_of_them=asked or several,
+                cut_nodes=requested or several,
+                all_of_them=requested or several,
             )
         self._check_all_processes(divided)
         return divided
@@ -301,9 +301,9 @@ class LocalEngine(Engine):
         if self.node_mode == "auto":
             mapped = alone or rows * row_bytes > MAP_BYTES
         draws = method.build(target).draws
-        kept = chains * target.dimension * target.dtype.itemsize
-        kept *= 1 + nodes if draws.agents else 1
-        places = int(np.clip(CHUNK_BYTES // kept, 1, MOST_SLOTS))
+        draw_bytes = chains * target.dimension * target.dtype.itemsize
+        draw_bytes *= 1 + nodes if draws.agents else 1
+        places = int(np.clip(CHUNK_BYTES // draw_bytes, 1, MOST_SLOTS))
         places = max(places, draws.per_iteration)
         layout = Layout(nodes, chains, mapped, 1, places)
         if self.block is not None:
@@ -351,11 +351,11 @@ def effort(target: Target, sites: Sites, method: Method, layout: Layout) -> comp
 
 def _kept(programs: OrderedDict[Any, T], key: Any, make: Callable[[], T]) -> T:
     """Return what is kept under a key, or what is made now; the oldest that are too many go."""
-    found = programs.pop(key) if key in programs else make()
-    programs[key] = found  # the youngest last
+    program = programs.pop(key) if key in programs else make()
+    programs[key] = program  # the youngest last
     while len(programs) > KEPT_PROGRAMS:
         programs.popitem(last=False)
-    return found
+    return program
 
 
 def _structure_key(target: Target) -> Any:

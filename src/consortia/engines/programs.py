@@ -20,7 +20,7 @@ from jaxtyping import Array, Int32, PyTree
 from consortia.core.contract import Site
 from consortia.core.queries import SiteFunction
 from consortia.core.target import Target
-from consortia.dynamics.metropolis import NUMBERS_OF_ROW, two_sum
+from consortia.dynamics.metropolis import NUMBERS_OF_ROW, add_in_pairs, two_sum
 from consortia.engines.panel import Answer, evaluated_points
 from consortia.engines.phases import SiteArrays
 from consortia.engines.sharding import ARRAYS, NODES, Sharding
@@ -275,18 +275,10 @@ def _summed(
 
 
 def _folded(values: Array) -> tuple[Array, Array]:
-    """Return the sum over the first axis, added in pairs, and its compensation."""
+    """Return the sum over the first axis and its compensation."""
     if values.dtype == jnp.float64:
         return jnp.sum(values, axis=0), jnp.zeros(values.shape[1:], values.dtype)
-    errors = jnp.zeros_like(values)
-    while values.shape[0] > 1:
-        half, odd = divmod(values.shape[0], 2)
-        total, lost = two_sum(values[:half], values[half : 2 * half])
-        kept = errors[:half] + errors[half : 2 * half] + lost
-        if odd:
-            total = jnp.concatenate([total, values[-1:]])
-            kept = jnp.concatenate([kept, errors[-1:]])
-        values, errors = total, kept
+    values, errors = add_in_pairs(values, 1)
     return values[0], errors[0]
 
 

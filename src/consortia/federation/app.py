@@ -36,9 +36,19 @@ from consortia.engines.flower.site import AGREEMENT, DESCRIPTION, FlowerSite, Ga
 from consortia.engines.flower.stages import check_method
 from consortia.engines.flower.transport import DEPLOYED, Transport
 from consortia.errors import InputError, PolicyError
+from consortia.report.study_run import sample_and_report
 from consortia.run.verification import Verification
 from consortia.study.build import Built, Study, load_study
 from consortia.study.files import names_of
+from consortia.study.runs import (
+    COMPARED,
+    LEFT_OUT,
+    TWO_MODELS,
+    beginning,
+    compared_over,
+    keep_request,
+    sample_beside,
+)
 
 if TYPE_CHECKING:
     from consortia.federation.governance import StudyTerms
@@ -94,7 +104,6 @@ def serve(path: Path, transport: Transport, config: Config) -> None:
     _set_width(config)
     compute_inline()
     import consortia
-    from consortia.cli.run import beginning, keep_request, sample_and_report
     from consortia.federation.governance import terms_of
     from consortia.store.runs import holds_run
 
@@ -153,7 +162,6 @@ def _expect_all(study: Study, transport: Transport) -> list[str]:
 
 def _is_finished(study: Study, directory: Path) -> bool:
     """Return True if the run in a directory and its comparisons have ended."""
-    from consortia.cli.run import LEFT_OUT
     from consortia.report.run_report import VERIFICATION
     from consortia.store.runs import read_record
 
@@ -213,8 +221,6 @@ def _compare(
     quiet: bool,
 ) -> Verification | None:
     """Sample the study beside this one, which the sites take for another run."""
-    from consortia.cli.run import compared_over
-
     again = over(beside)
     built = beside.build(again, data_folder=_origin(config))
     return compared_over(built, again, quiet=quiet)(tree)
@@ -231,7 +237,6 @@ def _leave_out(
     quiet: bool,
 ) -> str | None:
     """Ask the sites once more, which take it for another run."""
-    from consortia.cli.run import COMPARED, TWO_MODELS, sample_beside
     from consortia.diagnostics.site_sums import told_by_sites
 
     if tree.attrs["state"] != "finished":

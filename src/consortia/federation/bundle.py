@@ -43,7 +43,7 @@ def app_hash(app: str | os.PathLike[str]) -> str:
             warnings.simplefilter("ignore", DeprecationWarning)  # of what Flower itself uses
             return hashlib.sha256(build_fab_from_disk(path)).hexdigest()
     except (ValueError, OSError) as error:
-        raise InputError(f"{path} is no Flower app: {error}") from error
+        raise InputError(f"{path} is not a Flower app: {error}") from error
 
 
 @contextlib.contextmanager
@@ -63,7 +63,7 @@ def study_of(app: str | os.PathLike[str]) -> Iterator[Path]:
                 _check_size(packed, path)
                 packed.extractall(folder)
         except (OSError, zipfile.BadZipFile) as error:
-            raise InputError(f"{path} is no Flower app: {error}") from error
+            raise InputError(f"{path} is not a Flower app: {error}") from error
         yield _only(Path(folder), path)
 
 

@@ -161,11 +161,11 @@ HINTS = {
 }
 
 
-def last_lines(output: str, count: int = 12) -> str:
-    """Return the end of an output, indented, without colours."""
+def last_lines(output: str) -> str:
+    """Return the last 12 lines of an output, indented, without colours."""
     plain = re.sub(r"\x1b\[[0-9;]*m", "", output)
     lines = [line.rstrip() for line in plain.splitlines() if line.strip()]
-    return "\n".join(f"    {line}" for line in lines[-count:])
+    return "\n".join(f"    {line}" for line in lines[-12:])
 
 
 def _of_groups(groups: Sequence[int]) -> list[psutil.Process]:

@@ -41,7 +41,7 @@ def check_superlink(address: str, authority: Path) -> str | None:
     try:
         context = ssl.create_default_context(cafile=str(authority))
     except (OSError, ssl.SSLError) as error:
-        raise InputError(f"{authority} is no certificate: {error}") from error
+        raise InputError(f"{authority} is not a certificate: {error}") from error
     connection = http.client.HTTPSConnection(
         host.strip("[]"), int(port), timeout=DEADLINE_SECONDS, context=context
     )

@@ -288,7 +288,7 @@ def _show_effects(
         Part(
             "between",
             "Between the sites",
-            "Whether the effect is alike everywhere. A site's estimate is pulled towards the "
+            "Whether the effect is the same everywhere. A site's estimate is pulled towards the "
             "common one by its shrinkage: at 0 it is that of its rows alone, at 1 that of the "
             "others'. The standard deviation between sites is on the scale of the link.",
             [None if differing is None else effects.site_forest(differing)],

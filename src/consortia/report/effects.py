@@ -171,7 +171,7 @@ def effects_forest(found: Estimates) -> Plot:
         f"Forest plot of {len(found)} {found.effect}s; the numbers are in the table.",
         f"The median of each {found.effect} and its {100 * found.level:.0f} % interval"
         + (", on a logarithmic axis" if found.effect != "difference" else "")
-        + "; the line is no effect.",
+        + "; the line marks the absence of an effect.",
     )
 
 

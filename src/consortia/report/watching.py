@@ -108,7 +108,7 @@ class Watch:
         if running and status is None:
             state = "starting"
         elif running and (silent > SILENT or (status and status["state"] != "running")):
-            state = f"no sign of life for {duration(silent)}: consortia resume goes on with it"
+            state = f"no sign of life for {duration(silent)}: consortia resume continues it"
         alive = running and silent <= SILENT
         facts = [("algorithm", str(record.get("algorithm", "")))]
         share = 1.0 if state == "finished" else 0.0

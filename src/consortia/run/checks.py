@@ -25,9 +25,6 @@ from consortia.theory import stability
 PROCESS = os.getpid()
 """The process in which JAX was loaded."""
 
-SINGLE = 2.0**-24
-"""Relative rounding error of a number of 32 bits."""
-
 RESOLVED = 0.5
 """A log-density must be known to such a difference for a Metropolis test to mean something."""
 

@@ -223,15 +223,15 @@ class AnswerSource:
         """
         query = query._replace(arrays=in_width(query.arrays))
         number = len(self.messages) + 1
-        found = self._stored(number, query) if self.replaying else None
-        if found is None:
+        reply = self._stored(number, query) if self.replaying else None
+        if reply is None:
             self.waits = True
-            found = self.panel.ask(query, number - 1)
+            reply = self.panel.ask(query, number - 1)
             self.waits = False
             if self.answers is not None:
-                self.answers.keep(number, digest_of(query), found)
-        self._count(query, found)
-        return found
+                self.answers.keep(number, digest_of(query), reply)
+        self._count(query, reply)
+        return reply
 
     def _stored(self, number: int, query: Query) -> Answer | None:
         """Return a stored answer; None, from now on, where there is none to be used."""

@@ -211,8 +211,8 @@ def _as_stored(
     assert task.writer is not None
     exact = resumption.exact and not resumption.finished
     check_same(resumption.specification, specification, task.writer.path, exact=exact)
-    kept = resumption.specification.get("prediction")
-    return settled if kept is None else replace(settled, prediction=BiasPrediction.read(kept))
+    stored = resumption.specification.get("prediction")
+    return settled if stored is None else replace(settled, prediction=BiasPrediction.read(stored))
 
 
 def _begun(
@@ -316,8 +316,8 @@ class PhaseRun:
         if self._checkpoint is not None:
             return int(self._checkpoint.header["stride"])
         target, slots = self._target, self._run.layout.slots
-        kept = self._begin.chains * target.dimension * target.dtype.itemsize * slots
-        return min(slots * max(STORED_BYTES // kept, 1), self._draws)
+        iteration_bytes = self._begin.chains * target.dimension * target.dtype.itemsize * slots
+        return min(slots * max(STORED_BYTES // iteration_bytes, 1), self._draws)
 
     @property
     def _draws(self) -> int:
@@ -408,13 +408,13 @@ class PhaseRun:
 
     def _draws_so_far(self) -> np.ndarray:
         """Return the kept draws so far, (chains, draws, d); none where they are not kept."""
-        chains, d, kept = self._begin.chains, self._target.dimension, self._recorder.kept
-        if self._task.keep is not None or not kept or self._target.model.integration is None:
+        chains, d, count = self._begin.chains, self._target.dimension, self._recorder.kept
+        if self._task.keep is not None or not count or self._target.model.integration is None:
             return np.zeros((chains, 0, d))
         if self._writer is None:
             return self._recorder.draws_so_far()
         self._recorder.write()
-        return join(self._writer.posterior(kept), variables(self._target.structure))
+        return join(self._writer.posterior(count), variables(self._target.structure))
 
     def _shown(self) -> Progress:
         run, length, plan, name = self._run, self._length, self._plan, self._algorithm.name

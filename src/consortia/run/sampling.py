@@ -198,10 +198,10 @@ def resume(
         request, rule, resumption = _resumption(writer, checkpoint, rounds, stop, exact)
         checks.check_arguments(model, sites, algorithm, **asdict(request))
         before = resumption.specification
-        kept = _kept(before["keep"], keep, path)
+        accumulators = _kept(before["keep"], keep, path)
         if engine is None:
             together = LocalEngine.like(before["rounding"], exact=exact)
-        more |= {"engine": together, "writer": writer, "stop": rule, "keep": kept}
+        more |= {"engine": together, "writer": writer, "stop": rule, "keep": accumulators}
         more |= {"metadata": Metadata.read(before.get("metadata", {})), "resumption": resumption}
         return execute(model, sites, algorithm, request, **more)
     finally:
@@ -251,9 +251,9 @@ def _sample_length(
 ) -> Any:
     """Return the draws of `sample`: of one data set, or of each of several."""
     if draws is not None:
-        one = sites[0] if isinstance(sites, tuple) and sites else sites
+        first_sites = sites[0] if isinstance(sites, tuple) and sites else sites
         rounds = checks.check_arguments(
-            model, one, algorithm, **length, draws=draws, init=options["init"]
+            model, first_sites, algorithm, **length, draws=draws, init=options["init"]
         )
         length = length | {"rounds": rounds}
     if isinstance(sites, tuple) and sites:
@@ -382,10 +382,10 @@ def _resumed_each(
 
 def _read(request: dict[str, Any]) -> dict[str, Any]:
     """Return arguments of `sample` from what is stored of them."""
-    found = {name: value for name, value in request.items() if name != "seed"}
-    metadata = found["metadata"]
-    return found | {
-        "stop": _rule(found["stop"]),
+    arguments = {name: value for name, value in request.items() if name != "seed"}
+    metadata = arguments["metadata"]
+    return arguments | {
+        "stop": _rule(arguments["stop"]),
         "metadata": None if metadata is None else Metadata.read(metadata),
     }
 
@@ -411,4 +411,4 @@ def _kept(stored: dict[str, Any] | None, given: Any, path: Any) -> AccumulatorSp
 def _rule(stored: dict[str, Any] | None) -> StopWhen | None:
     if stored is None:
         return None
-    return StopWhen(**{one.name: stored[one.name] for one in fields(StopWhen)})
+    return StopWhen(**{field.name: stored[field.name] for field in fields(StopWhen)})

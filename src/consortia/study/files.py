@@ -143,7 +143,7 @@ def _read_npz(path: Path, target: str) -> tuple[Arrays, tuple[str, ...]]:
             if entry.file_size > most or entry.compress_size > path.stat().st_size:
                 raise InputError(
                     f"{path}: an array in it is said to have {entry.file_size} bytes, packed into "
-                    f"{entry.compress_size}: that is no data file. Save it with numpy.savez."
+                    f"{entry.compress_size}: that is not a data file. Save it with numpy.savez."
                 )
         arrays = {}
         for entry in stored.infolist():
@@ -177,7 +177,7 @@ def _where(text: str, header: list[str]) -> str:
     """Return what is wrong with a table, from NumPy's text, and nothing of what is in it."""
     found = re.search(r"at row (\d+)(?:, column (\d+))?", text)
     if found is None:
-        return "it is no table of numbers"
+        return "it is not a table of numbers"
     if found[2] is None:
         return f"row {found[1]} under the header has more or fewer fields than those before"
     row, place = int(found[1]) + 1, int(found[2]) - 1

@@ -160,7 +160,7 @@ def _names(tables: Mapping[str, Table]) -> Iterator[Suggestion]:
             how = "differ in their writing only"
             if not found:
                 found = [one for one in extra if _close_name(one, name)]
-                how = "are written almost alike"
+                how = "are written almost the same"
             if not found and len(lacking) == len(extra) == 1:
                 found, how = list(extra), "are the only ones left, of like values"
             found = [one for one in found if _compatible(table, one, other, name)]

@@ -106,8 +106,8 @@ class ModelTable(Table):
         needed = "classes" in wanted and wanted["classes"].default is Parameter.empty
         if self.kind and needed and "classes" not in options:
             raise InputError(
-                f"model.kind = {self.kind!r}: the response is no class. Give the labels 0, 1, ..., "
-                f"fewer than {CLASSES_MAX:,}, as whole numbers, and do not standardise them."
+                f"model.kind = {self.kind!r}: the response is not a class. Give the labels 0, 1, "
+                f"..., fewer than {CLASSES_MAX:,}, as integers, and do not standardise them."
             )
         check_options("model", factory, options)
         made = called("model", factory, options)

@@ -518,7 +518,7 @@ def _as_type(arrays: Arrays, dtype: str) -> Arrays:
         limits = np.iinfo(whole)
         if array.size and not limits.min <= array.min() <= array.max() <= limits.max:
             raise InputError(
-                f"data.dtype = {dtype!r}: {name!r} holds whole numbers from {array.min()} to "
+                f"data.dtype = {dtype!r}: {name!r} holds integers from {array.min()} to "
                 f"{array.max()}, of which {whole} cannot hold all: write them as fractions (1.0), "
                 "or take a smaller unit."
             )

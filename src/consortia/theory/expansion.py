@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
 from consortia.core import arguments
 from consortia.errors import InputError
@@ -25,11 +24,6 @@ MOST_LINES = 40
 EXCESS, DEPTH = 4.0, 6.0
 """Mass is missed where the log-density is so much above the Gaussian law's, and at most so much
 below that of the mode."""
-
-PyTree = Any
-Scalar = Float[Array, ""]
-Flat = Float[Array, " d"]
-Square = Float[Array, "d d"]
 
 MOST_PARAMETERS = 200
 """Beyond, the matrices of all sites take minutes."""

@@ -186,13 +186,11 @@ class FederatedRounds(AffineRecursion):
 
     Attributes:
         alpha: :math:`\alpha`, (blocks, w, w).
-        anchor_coefficient: :math:`\beta'`, (blocks, w, w); zero without de-biasing.
         beta: :math:`\beta`, (d,).
         innovation_covariance: V, (blocks, w, w).
     """
 
     alpha: Blocks = field(kw_only=True)
-    anchor_coefficient: Blocks = field(kw_only=True)
     beta: Float[np.ndarray, " d"] = field(kw_only=True)
     innovation_covariance: Blocks = field(kw_only=True)
 
@@ -242,7 +240,6 @@ def _law(
         first=first,
         relaxation=None if debias else relaxation,
         alpha=alpha,
-        anchor_coefficient=anchor,
         beta=((0.0 if debias else pull) + _applied(relaxation, centre)).reshape(-1),
         innovation_covariance=innovation,
     )

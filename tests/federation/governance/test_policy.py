@@ -206,7 +206,7 @@ NEEDED = f'studies = ["{"a" * 64}"]\nmaximum_rounds = 5\nminimum_rows = 5\n'
         ),
         (NEEDED + "[noise]\ntemprature = 1.0", "noise.temprature = 1.0: unknown; did you mean 'te"),
         (NEEDED + "[limits]\nrows = 1", r"the table \[limits\]: unknown"),
-        (NEEDED + 'models = ["abc"]', "models: 'abc' is no hash"),
+        (NEEDED + 'models = ["abc"]', "models: 'abc' is not a hash"),
         (NEEDED + 'messages = ["rounds"]', "'rounds': unknown; did you mean 'round'"),
         (NEEDED.replace("= 5", '= "5"', 1), "maximum_rounds = '5': it should be a valid integer"),
         (NEEDED.replace("= 5", "= 0", 1), "should be greater than or equal to 1"),

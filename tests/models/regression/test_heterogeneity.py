@@ -174,7 +174,7 @@ def test_what_cannot_be_predicted_is_refused() -> None:
     raw = draws_of(one, 2)
     with pytest.raises(InputError, match="'limma': .*lima"):
         one.predict(raw, {"age": [1.0], "arm": ["new"]}, "limma")
-    with pytest.raises(InputError, match="the rows to predict: 'arm' is no column"):
+    with pytest.raises(InputError, match="the rows to predict: 'arm' is not a column"):
         one.predict(raw, {"age": [1.0]})
     with pytest.raises(InputError, match="arm has a level that is not among those agreed on"):
         one.predict(raw, {"age": [1.0], "arm": ["newest"]})

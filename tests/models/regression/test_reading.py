@@ -553,7 +553,7 @@ def test_all_faults_of_all_sites_are_in_one_answer(tmp_path: Path) -> None:
     for words in (
         "a.csv: the column 'age'",
         "a.csv, line 7: sex is 'F'",
-        "b.csv, line 1: 'age' is no column, but",
+        "b.csv, line 1: 'age' is not a column, but",
         "c.csv, line 62",
     ):
         assert sum(words in line for line in lines) == 1, words
@@ -575,10 +575,10 @@ def test_what_only_a_comparison_shows_is_in_the_same_answer_as_a_table_that_fail
     lines = str(caught.value).splitlines()
     for words in (
         "a.csv: the column 'age'",
-        "b.csv, line 1: 'age' is no column, but 'Age' is",
+        "b.csv, line 1: 'age' is not a column, but 'Age' is",
         "d.csv, line 62: 1 fields",
         "b.csv, line 3: arm is 'Old', and 'old' at a, c: [harmonise.b.recode.arm]",
-        "the column 'smoker' holds texts at site 'a' and numbers at site 'c'",
+        "the column 'smoker' holds strings at site 'a' and numbers at site 'c'",
         'a.csv, line 2: smoker is \'no\': [harmonise.a.recode.smoker] "no" = "0"',
         'b.csv, line 2: smoker is \'no\': [harmonise.b.recode.smoker] "no" = "0"',
     ):
@@ -611,7 +611,7 @@ def test_a_column_that_a_file_lacks_is_named_with_its_header(tmp_path, name, lin
     ]
     with pytest.raises(InputError) as caught:
         made("y ~ age", paths)
-    assert "b.csv, line 2: 'age' is no column" in str(caught.value)
+    assert "b.csv, line 2: 'age' is not a column" in str(caught.value)
     assert f"[harmonise.b.rename] {line}" in str(caught.value)
 
 

@@ -281,15 +281,15 @@ def test_beyond_its_knots_a_smooth_is_straight() -> None:
 # --- what is wrong -------------------------------------------------------------------------------
 
 BAD: list[tuple[str, dict[str, Any], str]] = [
-    ("died ~ agee", {}, "site 'oslo': 'agee' is no column: unknown; did you mean 'age'"),
+    ("died ~ agee", {}, "site 'oslo': 'agee' is not a column: unknown; did you mean 'age'"),
     ("died ~ age", {"family": "bernouli"}, "family is 'bernouli': unknown; did you mean 'bernou"),
     ("died ~ age", {"family": "cox"}, "family 'cox' needs Surv(time, event) ~"),
     ("Surv(age, died) ~ arm", {"family": "cox", "weights": "age"}, "family 'cox' takes none"),
     ("died ~ age", {"family": "logistic"}, "it is called 'bernoulli' here"),
     ("died ~ age", {"family": "weibull"}, "family 'weibull' needs Surv(time, event) ~"),
     ("grade ~ age", {}, "site 'oslo': the response grade is outside the family bernoulli in"),
-    ("arm ~ age", {"family": "poisson"}, "holds texts, and family poisson is of numbers: of two"),
-    ("arm ~ age", {"family": "gaussian"}, "of two texts is family bernoulli"),
+    ("arm ~ age", {"family": "poisson"}, "holds strings, and family poisson is of numbers: of two"),
+    ("arm ~ age", {"family": "gaussian"}, "of two strings is family bernoulli"),
     ("age ~ arm", {"family": "poisson"}, "the response age is outside the family poisson in 50 of"),
     ("age ~ arm", {"family": "beta"}, "its values must be between 0 and 1, both excluded"),
     ("died ~ age", {"family": "gamma"}, "its values must be > 0"),
@@ -299,7 +299,11 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
     ("grade ~ age", {"family": "bernoulli", "levels": {"grade": [1, 2]}}, "has a level"),
     ("died ~ arm + log(age - 70)", {}, "log(age - 70) is not finite in"),
     ("died ~ C(grade, 9)", {}, "there is no level '9'; there are 1, 2, 3"),
-    ("died ~ age", {"prior": {"agee": "normal(0, 1)"}}, "'agee' is no parameter: unknown; did you"),
+    (
+        "died ~ age",
+        {"prior": {"agee": "normal(0, 1)"}},
+        "'agee' is not a parameter: unknown; did",
+    ),
     (
         "died ~ age",
         {"prior": {"age": "normall(0, 1)"}},
@@ -311,7 +315,11 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
     ("died ~ age", {"prior": {"age": 3}}, "write for instance 'normal(0, 1)'"),
     ("died ~ age", {"missing": "drop"}, "missing is 'drop'"),
     ("died ~ age", {"levels": {"arm": ["old"]}}, "give at least two levels, each once"),
-    ("died ~ arm", {"levels": {"amr": ["old", "new"]}}, "levels: 'amr' is no column of the form"),
+    (
+        "died ~ arm",
+        {"levels": {"amr": ["old", "new"]}},
+        "levels: 'amr' is not a column of the",
+    ),
     ("died ~ grade", {"levels": {"grade": [3, 2, 1]}}, "holds numbers; write C(grade) in the"),
     ("died ~ age + died", {}, "'died' is the response and in a term too"),
     ("died ~ (1 | site)", {"integrate": "false"}, "integrate is 'false': it must be True or Fal"),
@@ -349,7 +357,7 @@ def test_bad_input_is_refused_with_what_to_do(
 def test_sites_that_disagree_are_named() -> None:
     sites = {**SITES, "rome": SITES["rome"].assign(age="old")}
     with pytest.raises(
-        InputError, match=r"'age' holds numbers at site 'oslo' and texts at site 'r"
+        InputError, match=r"'age' holds numbers at site 'oslo' and strings at site 'r"
     ):
         regression("died ~ age", sites, family="bernoulli")
     one = {name: part.assign(arm="new") for name, part in SITES.items()}
@@ -370,13 +378,13 @@ def test_a_level_of_the_response_that_one_site_writes_differently_is_named() -> 
 
 def test_numbers_and_dates_that_a_frame_holds_as_texts_are_levels_only_where_c_is_written() -> None:
     texts = {name: part.assign(age=part["age"].astype(str)) for name, part in SITES.items()}
-    with pytest.raises(InputError, match=r"'oslo': the column 'age': its texts are numbers: conve"):
+    with pytest.raises(InputError, match=r"'oslo': the column 'age': its strings are numbers: con"):
         regression("died ~ age", texts, family="bernoulli")
     assert len(regression("died ~ C(age)", texts, family="bernoulli").names) == ROWS - 1
     days = {
         name: part.assign(admitted=part["admitted"].astype(str)) for name, part in SITES.items()
     }
-    with pytest.raises(InputError, match=r"'admitted': its texts are dates: convert them"):
+    with pytest.raises(InputError, match=r"'admitted': its strings are dates: convert them"):
         regression("died ~ admitted", days, family="bernoulli")
     codes = {name: part.assign(grade=part["grade"].astype(str)) for name, part in SITES.items()}
     assert regression("died ~ grade", codes, family="bernoulli").names == ("grade[2]", "grade[3]")

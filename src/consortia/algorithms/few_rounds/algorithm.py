@@ -240,11 +240,11 @@ class Server:
         """Return a query with its arrays as they travel, and begin its record."""
         self.messages += 1
         self.records.append({"for": purpose})
-        made = {
+        typed = {
             name: values if values.dtype.kind in "ui" else values.astype(self.dtype)
             for name, values in ((name, np.asarray(values)) for name, values in arrays.items())
         }
-        return Query(function, made, purpose)
+        return Query(function, typed, purpose)
 
     def counted(self, asking: Generator[Query, Arrays, Any]) -> Generator[Query, Arrays, Any]:
         """Yield the queries of another part; return what it returns."""
@@ -303,31 +303,32 @@ def converse(settings: Settings, known: Known) -> Conversing:
     centres, covariances = yield from _local_fits(server, scale)
     server.reference = centres[0]
     searched, hopeless, poor = d > FEW_PARAMETERS, False, 0
-    kept, earlier, shares, missed = [], 0, [], []
+    batches, earlier, shares, missed = [], 0, [], []
     if searched:  # few points of a wide exploration would lie in the bulk
-        found = yield from _search(server, np.stack(centres), scale)
-        if found.converged:
-            centres, covariances = [found.position], [found.root @ found.root.T]
+        mode = yield from _search(server, np.stack(centres), scale)
+        if mode.converged:
+            centres, covariances = [mode.position], [mode.root @ mode.root.T]
     guess = covariance = covariances[0]
     sent = _exploration(server, centres, covariances)
     while True:
         profiles, judged = yield from _evaluate(server, sent)
         if judged is not None and judged.counts:
-            kept.append(judged)
-            reached = judged.effective if len(kept) == 1 else smallest_effective_size(_joined(kept))
+            batches.append(judged)
+            alone = len(batches) == 1
+            reached = judged.effective if alone else smallest_effective_size(_joined(batches))
             server.records[-1]["effective_size"] = round(reached)
             enough = settings.effective_size is not None and reached >= settings.effective_size
-            if enough or len(kept) == known.batches:
-                for one in kept:
-                    yield _batch(one)
+            if enough or len(batches) == known.batches:
+                for batch in batches:
+                    yield _batch(batch)
                 if enough:
-                    return _outcome(server, kept, f"{reached:.0f} effective draws")
-                return _outcome(server, kept, "all batches of draws", _short(settings, reached))
+                    return _outcome(server, batches, f"{reached:.0f} effective draws")
+                return _outcome(server, batches, "all batches of draws", _short(settings, reached))
             if judged.share >= STANDING:
                 sent = _drawn(server, sent.proposal, sent.lines)
                 continue
         elif judged is not None:
-            del kept[earlier:]  # what this batch has found, others of its proposal did not see
+            del batches[earlier:]  # what this batch has found, others of its proposal did not see
             poor, missed = poor + 1, judged.not_covered
             shares.append(judged.share)
             hopeless = poor >= HOPELESS and max(shares[-2:]) < LEAST_HOPE
@@ -352,16 +353,16 @@ def converse(settings: Settings, known: Known) -> Conversing:
             if not len(server.memory.points):  # the guess was none
                 server.reference = known.start
             start = server.memory.best if len(server.memory.points) else known.start
-            found = yield from _search(server, start[None], scale)
-            if found.converged:
+            mode = yield from _search(server, start[None], scale)
+            if mode.converged:
                 server.memory.forget_drawn()
                 hopeless, poor = False, 0
-                covariance = found.root @ found.root.T
-                sent = _exploration(server, [found.position], [covariance])
+                covariance = mode.root @ mode.root.T
+                sent = _exploration(server, [mode.position], [covariance])
                 continue
         if learnt.proposal is None:
             return (yield from _walk(server, settings))
-        covariance, earlier = learnt.covariance, len(kept)
+        covariance, earlier = learnt.covariance, len(batches)
         lines = lines_through(covariance, server.rays, profiles)
         sent = _drawn(server, learnt.proposal, lines)
 
@@ -575,17 +576,17 @@ def _by_gradients(server: Server, settings: Settings, scale: PriorScale) -> Conv
     """Begin chains near the mode, where there are too many parameters for a curvature."""
     bound = search.within(scale.centre, scale.sd)
     start = server.known.start
-    found = yield from server.counted(
+    mode = yield from server.counted(
         search.find_mode_by_gradients(start, start, bound, MOST_SEARCHED_BY_GRADIENTS)
     )
-    if not found.converged:
-        return _failed(server, found.reason)
-    server.reference = found.best
+    if not mode.converged:
+        return _failed(server, mode.reason)
+    server.reference = mode.best
     count, d = _walkers(server), server.dimension
     groups = np.minimum(np.arange(count) * GROUPS // count, GROUPS - 1)
-    places = found.position + found.root * server.rng.standard_normal((GROUPS, d))[groups]
+    places = mode.position + mode.root * server.rng.standard_normal((GROUPS, d))[groups]
     most = MOST_WALKED_BY_GRADIENTS
-    return (yield from _chains(server, settings, places, found.position, found.root, most))
+    return (yield from _chains(server, settings, places, mode.position, mode.root, most))
 
 
 def _walkers(server: Server) -> int:
@@ -701,7 +702,7 @@ def _short(settings: Settings, reached: float) -> tuple[Fault, ...]:
     return (
         Fault(
             f"few_rounds: {reached:.0f} effective draws of the {settings.effective_size:g} that "
-            "were asked for, in all batches of draws: give more rounds, or go on with "
+            "were requested, in all batches of draws: give more rounds, or resume with "
             "consortia.resume(..., rounds=...)"
         ),
     )

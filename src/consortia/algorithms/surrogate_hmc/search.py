@@ -39,9 +39,6 @@ PAIRS = 128
 LARGEST_CHANGE = 4.0
 """An averaging step changes no variance by more than this factor."""
 
-ROUNDS = NEWTON_STEPS + AVERAGING_STEPS + 2
-"""Communication rounds before the first iteration."""
-
 
 class Best(NamedTuple):
     """The best point so far, with U, ∇U and ∇²U there."""

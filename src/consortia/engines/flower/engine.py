@@ -110,8 +110,8 @@ class FlowerEngine(Engine):
             raise InputError(f"on_missing is {on_missing!r}: give 'stop' or 'go on'.")
         if (minimum_sites is None) != (on_missing == "stop"):
             raise InputError(
-                "minimum_sites goes with on_missing='go on', and that with it: a run that goes on "
-                "without a site samples another density, so say with how many sites it may."
+                "minimum_sites goes with on_missing='go on', and that with it: a run that "
+                "continues without a site samples another density: say with how many sites it may."
             )
         self.minimum_sites = None
         if minimum_sites is not None:
@@ -284,5 +284,5 @@ def _shapes(model: Model, sites: Sites, count: int) -> SiteArrays:
 
 def _of_other(facts: SiteFacts) -> SiteFacts:
     if facts.beside is None:
-        raise InputError("a site has told nothing for the model that is compared.")
+        raise InputError("a site gave no facts for the model that is compared.")
     return facts.beside

@@ -91,7 +91,7 @@ def decode(data: bytes) -> Envelope:
     label = header.pop("label")
     few = len(label) in (0, 4) and are_counts(label)
     if not few or max(label, default=0) > LARGEST_COUNT:
-        raise EnvelopeError("the label is not four whole numbers")
+        raise EnvelopeError("the label is not four integers")
     return Envelope(**header, label=tuple(label), arrays=arrays)
 
 

@@ -88,7 +88,7 @@ def _failed(channel: RequestChannel, arrival: Arrival, named: str, own: dict[str
     if answer.site in channel.names and forged is not None:
         raise SiteRefusedError((answer.site,), reason=forged, waited=0.0)
     if answer.site not in channel.names or answer.kind != DESCRIPTION:
-        channel.rejected.add(f"before the run: {answer.site[:60]!r} is no site of this study")
+        channel.rejected.add(f"before the run: {answer.site[:60]!r} is not a site of this study")
         return False
     site = channel.names.index(answer.site)
     if channel.node.get(site) == arrival.sender:
@@ -122,5 +122,5 @@ def _difference(there: Any, here: dict[str, Any]) -> str | None:
             found = printable(str(versions.get(name)), most=30)
             return f"it runs {name} {found}, the server {version}: install the same everywhere"
     if there.get("x64") is not here["x64"]:
-        return "it computes with other numbers (32 or 64 bits): set JAX_ENABLE_X64 alike everywhere"
+        return "it computes with other numbers (32 or 64 bits): give JAX_ENABLE_X64 one value"
     return None

@@ -449,5 +449,5 @@ def _label(value: Any) -> Label:
         EnvelopeError: it is none.
     """
     if not isinstance(value, list) or len(value) != 4 or any(type(one) is not int for one in value):
-        raise EnvelopeError("a label is not four whole numbers")
+        raise EnvelopeError("a label is not four integers")
     return Label(*value)

@@ -31,7 +31,6 @@ FIELDS = {"kind": str, "run": str, "site": str, "number": int, "about": str, "va
 SEAL = "seal"
 MAX_LETTER_BYTES = 2**28
 MAX_MESSAGES = 8
-KEY_BYTES = 32
 
 
 class LetterError(ConsortiaError, ValueError):

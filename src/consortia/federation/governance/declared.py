@@ -39,7 +39,7 @@ class Declared(NamedTuple):
     most: int
 
 
-def declared_of(study: Study, file: Path, index: int, least: int = 1) -> list[Declared]:
+def declared_of(study: Study, file: Path, index: int) -> list[Declared]:
     """Return the numbers of a study and of those that are run after it, at a site.
 
     The description and the moments of columns are among them. Copies of the file stand for the
@@ -49,7 +49,6 @@ def declared_of(study: Study, file: Path, index: int, least: int = 1) -> list[De
         study: the study, with one file a site.
         file: the site's own.
         index: of the site.
-        least: fewest rows of a level of a factor that is sent.
 
     Raises:
         InputError: the file cannot be used.
@@ -66,7 +65,7 @@ def declared_of(study: Study, file: Path, index: int, least: int = 1) -> list[De
             dimensions[key] = Target(model, parameters).dimension
         rounds = one.run.warmup + one.run.rounds
         sent = declared_numbers(one.method, dimensions[key], one.run.chains, rounds)
-        told = one.contribution(file, index, least).numbers
+        told = one.contribution(file, index).numbers
         found.append(Declared(told + sent.usual, told + sent.proposed, told + sent.most))
     return found
 

@@ -110,7 +110,7 @@ def _after(study: Study, one: Study) -> str:
     if one.model != study.model:
         return f"{_model(one)} It is compared with the one above, by a run of {name} too"
     text = f"another run of the same model on your rows, by {name}, {AFTER[name]}"
-    return text if one.compare is None else f"{text}; alike of the other model, to compare them"
+    return text if one.compare is None else f"{text}; and one of the other model, to compare them"
 
 
 def _data(study: Study) -> str:

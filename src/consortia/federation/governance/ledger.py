@@ -363,7 +363,7 @@ def verify(path: str | os.PathLike[str]) -> Verification:
     path = Path(path)
     try:
         if path.exists() and not path.is_file():
-            raise LedgerError(f"{path} is no file; give the path of a ledger.")
+            raise LedgerError(f"{path} is not a file; give the path of a ledger.")
         seen = _read_head(path.parent / WITNESS)  # before the ledger: a line may come in between
         data = path.read_bytes()
     except FileNotFoundError:
@@ -428,7 +428,7 @@ def _parse(line: bytes, last: Entry | None) -> Entry:
         record = json.loads(line)
         same = isinstance(record, dict) and _canonical(record) == line
     except (ValueError, RecursionError):
-        raise ValueError("it is no line of a ledger") from None
+        raise ValueError("it is not a line of a ledger") from None
     if not same or sorted(record) != sorted(wanted):
         raise ValueError("it is not in the form in which lines are written: it was changed")
     content = {name: value for name, value in record.items() if name != "hash"}

@@ -107,7 +107,7 @@ class Policy(BaseModel):
     minimum_level_rows: int = Field(
         3,
         ge=1,
-        description="fewest rows of a level of a factor whose name is told to the server; rarer "
+        description="fewest rows of a level of a factor whose name goes to the server; rarer "
         "ones must be in the study's model.levels",
     )
     minimum_pattern_rows: int = Field(
@@ -439,7 +439,7 @@ def _explained(error: Mapping[str, Any]) -> str:
     if error["type"] == "missing":
         return f"{key} is missing ({table.model_fields[location[-1]].description})."
     if error["type"] == "string_pattern_mismatch":
-        return f"{key}: {value!r} is no hash, which has 64 digits 0-9 and a-f (or write 'any')."
+        return f"{key}: {value!r} is not a hash, which has 64 digits 0-9 and a-f (or write 'any')."
     if error["type"] == "value_error":
         return f"{error['ctx']['error']}."
     message = error["msg"].removeprefix("Input ").rstrip(".")

@@ -134,8 +134,8 @@ maximum_runs = {RUNS * len(every)}
 minimum_rows_changed = {MINIMUM_ROWS_CHANGED}
 
 {_privacy(every)}{_settled(every)}
-# Where the site may be asked: how far from the prior's centre, and how far from the last time, in
-# standard deviations of the prior. Far out a gradient is a sum over a few rows.
+# Positions at which the site may be queried: how far from the prior's centre, and how far from
+# the last time, in standard deviations of the prior. Far out a gradient is a sum over a few rows.
 maximum_position = {MAXIMUM_POSITION}
 maximum_step = {MAXIMUM_STEP}
 

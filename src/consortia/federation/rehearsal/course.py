@@ -251,7 +251,7 @@ def _lying(on: Rehearsal) -> Finding:
     flat = attacks.lying_server(on.stage("flat", on.policy), name, built, limit / farthest)
     return Finding(
         attack,
-        f"without limits on what is asked it reads {free.rows} of {len(x)} patients with "
+        f"without limits on queries it reads {free.rows} of {len(x)} patients with "
         f"{free.messages} messages. Under the policy it reads {steep.rows}"
         + (f", with {steep.messages} answers before: {steep.refused}" if steep.refused else "")
         + f". A server that keeps within the limits reads {flat.rows} with {flat.messages} "

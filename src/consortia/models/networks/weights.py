@@ -20,11 +20,11 @@ LogPrior = Callable[[Mapping[str, Array]], Array]
 FanIn = Callable[[tuple[int, ...]], int]
 
 
-def log_prior_of(asked: Any, shapes: Mapping[str, tuple[int, ...]], fan_in: FanIn) -> LogPrior:
+def log_prior_of(prior: Any, shapes: Mapping[str, tuple[int, ...]], fan_in: FanIn) -> LogPrior:
     """Return the log-prior of named weights.
 
     Args:
-        asked: words for all weights, words by the pattern of a name (the first that fits), or a
+        prior: words for all weights, words by the pattern of a name (the first that fits), or a
             function of the weights by name.
         shapes: of the weights, by name.
         fan_in: inputs of a weight with several axes, from its shape.
@@ -32,9 +32,9 @@ def log_prior_of(asked: Any, shapes: Mapping[str, tuple[int, ...]], fan_in: FanI
     Raises:
         InputError: the words are no prior, a pattern fits no weight, or a weight has no prior.
     """
-    if callable(asked):
-        return lambda weights: jnp.asarray(asked(weights))
-    patterns = asked if isinstance(asked, Mapping) else {"*": asked}
+    if callable(prior):
+        return lambda weights: jnp.asarray(prior(weights))
+    patterns = prior if isinstance(prior, Mapping) else {"*": prior}
     priors: dict[str, Prior] = {}
     for pattern, words in patterns.items():
         fits = [name for name in shapes if fnmatchcase(name, pattern)]

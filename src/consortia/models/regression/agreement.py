@@ -475,7 +475,7 @@ def _response_levels(
     ordered = question.family.response == "ordered"
     if given is None and ordered and kinds[column] == "text" and not declared:
         raise InputError(
-            f"the response {column!r} holds texts, whose order is not known: give "
+            f"the response {column!r} holds strings, whose order is not known: give "
             f"levels={{{column!r}: [lowest, ..., highest]}}."
         )
     parts = [set(one.levels.get(RESPONSE, ())) for one in facts]

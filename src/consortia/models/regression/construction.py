@@ -280,7 +280,8 @@ def _check_parts(formula: str, family: str, question: Question) -> None:
     for name in question.levels:
         if name not in question.columns:
             raise InputError(
-                f"levels: {name!r} is no column of the formula: {unknown(name, question.columns)}."
+                f"levels: {name!r} is not a column of the formula: "
+                f"{unknown(name, question.columns)}."
             )
     if len({(one.by, one.kind) for one in parsed.groups}) > len({one.by for one in parsed.groups}):
         raise InputError(f"formula {formula!r}: the groups of a column are of one kind.")
@@ -425,25 +426,26 @@ def gathered(
         InputError: tables cannot be used; with what is wrong with each, and what those that can be
             read write unlike one another.
     """
-    told: dict[int, TableFacts] = {}
+    tables: dict[int, TableFacts] = {}
 
     def contributed(index: int) -> SiteFacts:
         try:
-            found = contribute(index)
+            facts = contribute(index)
         except TableError as error:
             if error.known is not None:
-                told[index] = error.known
+                tables[index] = error.known
             raise
-        if found.table is not None:
-            told[index] = found.table
-        return found
+        if facts.table is not None:
+            tables[index] = facts.table
+        return facts
 
     try:
         return engine.gather_facts(names, algorithm, contributed, same=same)[0]
     except InputError as error:
         faults = Faults()
-        own = {index: asdict(one) for index, one in told.items()}
-        every = {int(i): one for part in engine.allgather(lambda: own) for i, one in part.items()}
+        own = {index: asdict(table) for index, table in tables.items()}
+        parts = engine.allgather(lambda: own)
+        every = {int(i): table for part in parts for i, table in part.items()}
         known = {index: TableFacts.read(every[index]) for index in sorted(every)}
         places = list(known)
 
@@ -474,7 +476,7 @@ def assembled(
     tables = [one.table for one in facts]
     known = [one for one in tables if one is not None]
     if len(known) < len(tables):
-        raise InputError("a site has told nothing of a table: give all the same formula.")
+        raise InputError("a site gave no facts of its table: give all the same formula.")
 
     def located(place: int, column: str, level: str) -> Place:
         return _located(read.get(place), names[place], column, level)
@@ -492,22 +494,22 @@ def assembled(
     model = density.model
 
     def completed(imputation: int | None) -> Sites:
-        made = {
+        rows = {
             index: site_rows(agreed, table, names[index], imputation)
             for index, table in read.items()
         }
         empty = template(agreed)
         parts = [
-            read_rows(made[index], f"site {name!r}")
-            if index in made
+            read_rows(rows[index], f"site {name!r}")
+            if index in rows
             else rows_elsewhere(empty, facts[index].rows)
             for index, name in enumerate(names)
         ]
-        for index in made:
+        for index in rows:
             check_finite(names[index], parts[index])
         more = () if imputation is None else (imputation,)
         digests = {i: of_value((one.digest, agreed.digest, *more)) for i, one in enumerate(facts)}
-        return Sites.of_rows(tuple(names), alike(names, parts), digests, set(digests) - set(made))
+        return Sites.of_rows(tuple(names), alike(names, parts), digests, set(digests) - set(rows))
 
     sites: Sites | tuple[Sites, ...] = ()
     if agreed.imputed and imputation is None:
@@ -599,14 +601,14 @@ def _collinear(agreed: Specification, sites: Sites) -> tuple[str, ...]:
     centred = x - x.mean(axis=0) if agreed.has_intercept else x
     size = np.sqrt(np.mean(centred**2, axis=0))
     vary = size > 0
-    kept = centred[:, vary] / size[vary]
-    values, vectors = np.linalg.eigh(kept.T @ kept / len(kept))
+    standardised = centred[:, vary] / size[vary]
+    values, vectors = np.linalg.eigh(standardised.T @ standardised / len(standardised))
     if values.size == 0 or values[0] > COLLINEAR:
         return ()
-    loud = np.abs(vectors[:, values <= COLLINEAR]).max(axis=1) > 0.05
+    large = np.abs(vectors[:, values <= COLLINEAR]).max(axis=1) > 0.05
     names = [name for name, some in zip(agreed.names, vary, strict=True) if some]
-    found = [name for name, one in zip(names, loud, strict=True) if one]
-    text = ", ".join(found[:COLLINEAR_NAMED])
-    if len(found) > COLLINEAR_NAMED:
-        text += f" and {len(found) - COLLINEAR_NAMED} others"
+    collinear = [name for name, is_large in zip(names, large, strict=True) if is_large]
+    text = ", ".join(collinear[:COLLINEAR_NAMED])
+    if len(collinear) > COLLINEAR_NAMED:
+        text += f" and {len(collinear) - COLLINEAR_NAMED} others"
     return (f"{text} are collinear: what each of them does is known from the priors only",)

@@ -143,7 +143,7 @@ class Density:
         known += [CORRELATION] if spec.bundles else []
         for key in asked:
             if key != CORRELATION and key not in used and key not in known:
-                raise InputError(f"prior: {key!r} is no parameter: {unknown(key, known)}.")
+                raise InputError(f"prior: {key!r} is not a parameter: {unknown(key, known)}.")
         return found
 
     def slope_sd(self, block: Block) -> float:

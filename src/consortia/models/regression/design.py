@@ -291,8 +291,7 @@ def _beside(agreed: Specification, kept: Table, where: str, y: np.ndarray | None
             least = 0 if y is None else y
             if (values != np.round(values)).any() or (values < least).any():
                 raise InputError(
-                    f"{where}: trials {factor.text} must be whole numbers, no less than the "
-                    "response."
+                    f"{where}: trials {factor.text} must be integers, no less than the response."
                 )
             found["trials"] = values
         elif name == "weights":

@@ -291,9 +291,7 @@ def _factor(code: Code) -> Factor | _Offset | _Strata:
     if kind != "smooth" or option is None:
         return Factor(text, kind, inner, columns)
     if not isinstance(option, int) or not LEAST_KNOTS <= option <= MOST_KNOTS:
-        raise InputError(
-            f"formula: {text}: k is a whole number from {LEAST_KNOTS} to {MOST_KNOTS}."
-        )
+        raise InputError(f"formula: {text}: k is an integer from {LEAST_KNOTS} to {MOST_KNOTS}.")
     return Factor(text, kind, inner, columns, None, option)
 
 
@@ -418,7 +416,7 @@ def _columns(tree: ast.expr, text: str) -> tuple[str, ...]:
             if node.func.id not in FUNCTIONS:
                 known = [*FUNCTIONS, *WHOLE, "offset"]
                 raise InputError(
-                    f"formula: {text}: {node.func.id!r} is no function of formulas: "
+                    f"formula: {text}: {node.func.id!r} is not a function of formulas: "
                     f"{unknown(node.func.id, known)}."
                 )
             for part in node.args:
@@ -438,7 +436,9 @@ def _columns(tree: ast.expr, text: str) -> tuple[str, ...]:
 def _constant(node: ast.expr, text: str) -> Any:
     if isinstance(node, ast.Constant):
         return node.value
-    raise InputError(f"formula: {text}: {ast.unparse(node)} is no number and no text in quotes.")
+    raise InputError(
+        f"formula: {text}: {ast.unparse(node)} is neither a number nor a string in quotes."
+    )
 
 
 def _evaluated(node: ast.expr, table: Table, text: str, where: str) -> Any:
@@ -449,7 +449,7 @@ def _evaluated(node: ast.expr, table: Table, text: str, where: str) -> Any:
         column = column_of(table, node.id, where)
         if column.kind == "text" or column.doubt:
             doubt = column.doubt or "write C(...) for a factor, or encode it"
-            what = "holds texts: " if column.kind == "text" else ""
+            what = "holds strings: " if column.kind == "text" else ""
             raise InputError(f"{where}: {text}: the column {node.id!r} {what}{doubt}.")
         return column.values
     if isinstance(node, ast.Constant):

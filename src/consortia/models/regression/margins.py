@@ -220,7 +220,7 @@ def chosen(agreed: Specification, columns: Sequence[str] | None) -> tuple[str, .
     for name in wanted:
         if name not in known:
             raise InputError(
-                f"marginal_effects: {name!r} is no column of a term of the formula: "
+                f"marginal_effects: {name!r} is not a column of a term of the formula: "
                 f"{unknown(name, known)}."
             )
     if not wanted:

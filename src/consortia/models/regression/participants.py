@@ -25,6 +25,7 @@ from consortia.data.description import (
     mean_and_sd,
 )
 from consortia.data.followup import SiteCounts, site_counts
+from consortia.data.tables import is_number
 from consortia.diagnostics.summary import MISSING, aligned
 from consortia.errors import InputError
 from consortia.models.regression.question import Question, in_order
@@ -311,7 +312,7 @@ def _level_lines(name: str, every: Sequence[SiteDescription]) -> list[Line]:
     reported = [one.levels.get(name) for one in every]
     units = next((one.units[name] for one in every if name in one.units), "")
     levels = list(dict.fromkeys(level for one in reported if one for level in one.counts))
-    levels = list(in_order(levels)) if all(map(_is_number, levels)) else levels
+    levels = list(in_order(levels)) if all(map(is_number, levels)) else levels
     totals = [0 if one is None else sum(one.counts.values()) + one.rest for one in reported]
     merged_rows = sum(one.rest for one in reported if one)
     lines = []
@@ -329,14 +330,6 @@ def _level_lines(name: str, every: Sequence[SiteDescription]) -> list[Line]:
         cells = [MISSING if not one or not one.rest else f"{one.rest:,}" for one in reported]
         lines.append(Line(name, "other levels", (*cells, f"{merged_rows:,}")))
     return lines
-
-
-def _is_number(level: str) -> bool:
-    try:
-        float(level)
-    except ValueError:
-        return False
-    return True
 
 
 def _count(cells: Cells, level: str) -> int | None:

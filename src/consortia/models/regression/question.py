@@ -460,16 +460,16 @@ class Question:
         kind, first = self.family.response, self.parsed.response[0]
         column = None if first.column is None else table[first.column]
         if column is not None and column.kind == "text":
-            doubt = column.doubt or "of two texts is family bernoulli, of several categorical"
+            doubt = column.doubt or "of two strings is family bernoulli, of several categorical"
             raise InputError(
-                f"{where}: the response {first.text} holds texts, and family {self.family.name} is "
-                f"of numbers: {doubt}."
+                f"{where}: the response {first.text} holds strings, and family "
+                f"{self.family.name} is of numbers: {doubt}."
             )
         values = first.values(table, where)
         rules: dict[str, tuple[Any, str]] = {
             "number": (np.isfinite(values), "finite"),
-            "two": (np.isin(values, (0, 1)), "0 or 1, True or False, or two texts"),
-            "count": ((values >= 0) & (values == np.round(values)), "whole numbers >= 0"),
+            "two": (np.isin(values, (0, 1)), "0 or 1, True or False, or two strings"),
+            "count": ((values >= 0) & (values == np.round(values)), "integers >= 0"),
             "share": ((values > 0) & (values < 1), "between 0 and 1, both excluded"),
             "positive": (values > 0, "> 0"),
             "time": (values > 0, "> 0"),
@@ -482,7 +482,7 @@ class Question:
         column = None if second.column is None else table[second.column]
         if column is not None and column.kind == "text":
             raise InputError(
-                f"{where}: the event {second.text} holds texts: code it as 1 where the event was "
+                f"{where}: the event {second.text} holds strings: code it as 1 where the event was "
                 "seen, else 0."
             )
         event = second.values(table, where)
@@ -601,12 +601,12 @@ def _check_name(table: Table, name: str, site: str, used: Sequence[str]) -> None
         old = close if close is not None else "NAME THERE"
         line = mend(site, "rename", f"{text(old)} = {text(name)}")
         raise InputError(
-            f"{where}: {name!r} is no column: {unknown(name, table)}. Where it has another "
+            f"{where}: {name!r} is not a column: {unknown(name, table)}. Where it has another "
             f"name: {line}"
         )
     line = mend(site, "rename", f"{text(like[0])} = {text(name)}")
     if name not in table:
-        raise InputError(f"{where}: {name!r} is no column, but {like[0]!r} is: {line}")
+        raise InputError(f"{where}: {name!r} is not a column, but {like[0]!r} is: {line}")
     other = mend(site, "rename", f"{text(like[0])} = {text(f'other {like[0]}')}")
     raise InputError(
         f"{where}: the names {name!r} and {like[0]!r} differ in their writing only: give the "

@@ -33,7 +33,7 @@ class Place(NamedTuple):
 Located = Callable[[int, str, str], Place]
 """Finds a level of a column at a site, by the site's index."""
 
-KINDS = {"number": "numbers", "truth": "True and False", "date": "dates", "text": "texts"}
+KINDS = {"number": "numbers", "truth": "True and False", "date": "dates", "text": "strings"}
 
 TRUTHS = {"number": ("0", "1"), "truth": ("False", "True")}
 """Values of no and yes in a column of a kind."""
@@ -127,8 +127,8 @@ def _recodings(
         )
     if len(own) > RECODED:
         lines.append(
-            f"site {site!r}: {name} holds {len(own) - RECODED} further texts, which need a line of "
-            "recode, too."
+            f"site {site!r}: {name} holds {len(own) - RECODED} further strings, which need a line "
+            "of recode, too."
         )
     return lines
 

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from cli.irises import STUDY
 
-from consortia.cli import reference
-from consortia.cli.reference import Aside, begun_aside, begun_early, reference_of
 from consortia.diagnostics.reference import nuts
+from consortia.study import reference
 from consortia.study.build import load_study
+from consortia.study.reference import Aside, begun_aside, begun_early, reference_of
 
 pytestmark = pytest.mark.usefixtures("one_model_object")
 DRAWS = {"draws": 20, "warmup": 20, "chains": 2}

@@ -1,0 +1,211 @@
+"""A study's run from its plan to its report: sampled, summarised, drawn and shown."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from consortia.errors import InputError, MissingExtraError
+from consortia.store.durable import replace_file, writing
+from consortia.study.reference import left_away, reference_of, stored
+from consortia.study.runs import LEFT_OUT
+
+if TYPE_CHECKING:
+    from consortia.models.regression.estimates import Estimates
+    from consortia.models.regression.heterogeneity import SiteEffects
+    from consortia.report.run_report import RunReport
+    from consortia.run.verification import Verification
+    from consortia.study.build import Built, Study
+    from consortia.study.reference import Aside
+
+ESTIMATES, FOREST = "estimates.txt", "forest.png"
+GO_ON = "interrupted; resume it with: consortia resume {}"
+
+
+def sample_and_report(
+    study: Study,
+    built: Built,
+    directory: Path,
+    begin: Callable[..., Any],
+    *,
+    request: Callable[[], None],
+    reference: bool,
+    quiet: bool,
+    aside: Aside | None = None,
+    verify: Callable[[Any], Verification | None] | None = None,
+    leave_out: Callable[[Any], str | None] | None = None,
+) -> bool:
+    """Sample, compare, write and show; return False if the run was interrupted.
+
+    Args:
+        study: the study.
+        built: its objects.
+        directory: of the run.
+        begin: `consortia.study.runs.beginning`, or `consortia.resume` of the directory.
+        request: called before the sampler is compiled: writes what a resumed run is made from.
+        reference: sample the study's reference too.
+        aside: a process that is at it already.
+        verify: compares the finished run with an exact sampler, see
+            `consortia.study.runs.compared_over`; or None.
+        leave_out: says what is known of rows and sites that are left out.
+        quiet: print errors only.
+    """
+    from consortia.report.terminal import console_of, plan_panel
+
+    console = console_of(quiet=quiet)
+
+    def on_plan(plan: Any) -> None:
+        if built.regression is not None:
+            console.print(str(built.regression), markup=False, highlight=False)
+        console.print(plan_panel(study.title or study.name, plan))
+        request()
+
+    tree = begin(built.model, built.sites, built.algorithm, progress=not quiet, on_plan=on_plan)
+    found = None
+    if verify is not None:
+        found = verify(tree)
+    without: str | None = None
+    skipped: list[str] = []
+    if leave_out is not None:
+        try:
+            without = leave_out(tree)
+        except InputError as error:  # of the draws: the run itself is as good as without it
+            skipped = [f"rows and sites left out: {error}"]
+    if tree is None:
+        return True
+    if without is not None:
+        with writing(directory):
+            replace_file(directory / LEFT_OUT, [f"{without}\n".encode()])
+    given = (study, built, directory, tree, console)
+    return _report(
+        *given, reference=reference, aside=aside, found=found, without=without, skipped=skipped
+    )
+
+
+def _report(
+    study: Study,
+    built: Built,
+    directory: Path,
+    tree: Any,
+    console: Any,
+    *,
+    reference: bool,
+    aside: Aside | None,
+    found: Verification | None,
+    without: str | None,
+    skipped: list[str],
+) -> bool:
+    """Write reference, summary and figure of a run; return False if it was interrupted."""
+    from consortia.report.effects import MARGINAL_DRAWS
+    from consortia.report.run_report import REFERENCE, report_of
+    from consortia.report.terminal import report_tables
+
+    interrupted = tree.attrs["state"] == "interrupted"
+    if "posterior" not in tree.children:
+        console.print("no draw was kept")
+        console.print(GO_ON.format(directory), soft_wrap=True)
+        return False
+
+    beside, stein, skipped = None, None, [*built.skipped, *skipped]
+    if found is not None:
+        stein = found.stein
+        skipped += found.skipped
+        _keep_verification(directory, found)
+    if found is not None and found.reference is not None:
+        beside = stored(directory / REFERENCE, found.reference, built)
+    elif study.reference is None:
+        pass  # none is wanted
+    elif why := left_away(built, wanted=reference):
+        skipped.append(f"reference: {why}")
+    elif interrupted:
+        skipped.append("reference: the run was interrupted")
+    else:
+        with console.status("sampling the reference: NUTS on the pooled data ..."):
+            try:
+                beside = reference_of(study, built, directory / REFERENCE, aside)
+            except MissingExtraError as error:
+                skipped.append(f"reference: {error}")
+            except KeyboardInterrupt:
+                interrupted = True
+                skipped.append("reference: interrupted")
+    figure = _figure_wanted(study, skipped)
+    report = report_of(
+        tree,
+        name=directory.name,
+        title=study.title or study.name,
+        model=built.model,
+        algorithm=built.algorithm,
+        held_out=built.held_out,
+        labels=built.labels,
+        reference=beside,
+        skipped=tuple(skipped),
+        stein=stein,
+    )
+    _write(report, directory)
+    console.print(report_tables(report))
+    if without is not None:
+        console.print(f"\n{without}\n", markup=False, highlight=False)
+    if built.regression is not None and built.regression.names:
+        effects: list[Estimates | SiteEffects] = [built.regression.estimates(tree)]
+        if built.regression.differs_by_site:
+            effects.append(built.regression.by_site(tree))
+        text = "\n\n".join(map(str, effects))
+        written = text
+        if built.regression.has_margins:
+            margins = built.regression.marginal_effects(tree, draws=MARGINAL_DRAWS)
+            text, written = f"{text}\n\n{margins.over_all}", f"{text}\n\n{margins}"
+        (directory / ESTIMATES).write_text(f"{written}\n", encoding="utf-8")
+        console.print(text, markup=False, highlight=False)
+        if figure:
+            path = effects[-1].forest(directory / FOREST, study.title or study.name)
+            console.print(f"forest plot: {path}", soft_wrap=True)
+    if figure:  # the table does not wait for it
+        _draw(report, directory)
+    console.print(
+        f"written to {directory}: {', '.join(sorted(p.name for p in directory.iterdir()))}"
+    )
+    if interrupted:
+        console.print(GO_ON.format(directory), soft_wrap=True)
+        return False
+    console.print(f"look at it with: consortia report {directory}", soft_wrap=True)
+    return True
+
+
+def _keep_verification(directory: Path, found: Verification) -> None:
+    from consortia.report.run_report import VERIFICATION
+
+    stein = None if found.stein is None else found.stein.plain()
+    content = {"stein": stein, "skipped": list(found.skipped)}
+    with writing(directory):
+        replace_file(directory / VERIFICATION, [json.dumps(content, indent=1).encode()])
+
+
+def _figure_wanted(study: Study, skipped: list[str]) -> bool:
+    from consortia.diagnostics.figures.canvas import check_extra
+
+    if not study.output.figure:
+        skipped.append("figure: output.figure = false")
+        return False
+    try:
+        check_extra()
+    except MissingExtraError as error:
+        skipped.append(f"figure: {error}")
+        return False
+    return True
+
+
+def _write(report: RunReport, directory: Path) -> None:
+    from consortia.report.tables import text_of
+
+    with writing(directory):
+        replace_file(directory / "summary.txt", [text_of(report).encode()])
+        replace_file(directory / "summary.json", [report.json().encode()])
+
+
+def _draw(report: RunReport, directory: Path) -> None:
+    from consortia.report.document import write_figures
+
+    with writing(directory):
+        write_figures(report, directory)
