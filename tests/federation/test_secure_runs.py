@@ -144,6 +144,34 @@ def test_draws_are_those_without_sums_up_to_rounding(tmp_path: Path) -> None:
         np.testing.assert_allclose(one[name], other[name], rtol=1e-4, atol=1e-4)
 
 
+PHASES = {
+    "federated_hmc": 'name = "federated_hmc"\nstep_size = 0.2\nleapfrog_steps = 3\n'
+    'mass_matrix = "identity"',
+    "surrogate_hmc": 'name = "surrogate_hmc"',
+}
+
+
+@pytest.mark.slow
+@pytest.mark.engines
+@pytest.mark.parametrize("name", PHASES)
+def test_phases_that_are_sums_are_masked_and_the_draws_are_those_without(
+    name: str, tmp_path: Path
+) -> None:
+    plans: list[Any] = []
+    trees = []
+    for sums in (True, False):
+        network = Network(tmp_path / str(sums), sums=sums, algorithm=PHASES[name])
+        trees.append(network.run(rounds=20, on_plan=plans.append))
+        answers = [decode(body_of(answer)) for _, answer in network.seen["north"]]
+        phases = [one for one in answers if one.kind in {"fit", "setup", "round"} and one.arrays]
+        assert phases
+        assert all((set(one.arrays) == {MASKED}) == sums for one in phases)
+        assert ("secure sums: of all answers" in " ".join(str(plans[-1]).split())) == sums
+    one, other = (tree["posterior"].dataset for tree in trees)
+    for variable in one.data_vars:
+        np.testing.assert_allclose(one[variable], other[variable], rtol=2e-3, atol=2e-3)
+
+
 @pytest.mark.engines
 def test_a_question_again_has_the_same_bits_in_a_new_process_and_from_a_backup(
     run: tuple[Network, Any], tmp_path: Path

@@ -20,7 +20,7 @@ from consortia.engines.flower.identities import (
     is_signed,
     signed,
 )
-from consortia.engines.flower.secure_sums import Key
+from consortia.engines.flower.secure_sums import SUM_KEYS, Key, plain_key
 from consortia.engines.flower.transport import Arrival, Transport
 from consortia.errors import SiteMissingError, SiteRefusedError
 
@@ -138,6 +138,13 @@ class RequestChannel:
         self._wait = 0.0
         self._open: dict[str, int] = {}
         self._closed: set[str] = set()
+
+    @property
+    def keys_of_all(self) -> dict[str, Any]:
+        """Plain values of a message whose answers leave masked; none where they leave plain."""
+        if not self.masking:
+            return {}
+        return {SUM_KEYS: {name: plain_key(key) for name, key in self.sum_keys.items()}}
 
     def request(self, kind: str, site: int, **more: Any) -> Envelope:
         """Return a message of this run to a site."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any
@@ -21,8 +20,8 @@ from consortia.engines.flower.agreement import agreed, values_of
 from consortia.engines.flower.asking import RequestChannel
 from consortia.engines.flower.envelope import Envelope, EnvelopeError
 from consortia.engines.flower.plausible import Judge, Sent, unlike_sums
-from consortia.engines.flower.reporting import expected, facts_of, seconds_of_sites, where
-from consortia.engines.flower.secure_sums import MASKED, SUM_KEYS, plain_key
+from consortia.engines.flower.reporting import SUMS, expected, facts_of, seconds_of_sites, where
+from consortia.engines.flower.secure_sums import masked_array, total_of
 from consortia.engines.flower.stages import QUERY, STAGES, Label, function_names
 from consortia.engines.panel import Answer, Panel
 from consortia.engines.phases import SiteArrays
@@ -42,14 +41,6 @@ ENDS = (
     "sites with the policy that is proposed answer {count} messages. A run that needs more, "
     "such as one whose draws are left to chains (at most {most}), ends there without a result: "
     "give it a larger maximum_messages at every site."
-)
-
-SUMS = (
-    "secure sums: of all answers the server learns the sum over the {sites} sites, unless all "
-    "sites but one help it. Given up: a site that sends what cannot be honest is not named, "
-    "nothing is known of one site alone, and where a site is missing there is no answer. "
-    "run.secure_sums = false of the study has each site's answers plain, where every policy "
-    "permits that."
 )
 
 
@@ -137,7 +128,7 @@ class FlowerPanel(Panel):
         values: dict[str, Any] = {"function": query.function}
         masked = self._masked(function)
         if masked:
-            values[SUM_KEYS] = {name: plain_key(key) for name, key in channel.sum_keys.items()}
+            values |= channel.keys_of_all
         requests = {
             site: channel.request(
                 STAGES[QUERY],
@@ -176,24 +167,10 @@ class FlowerPanel(Panel):
         self, like: Mapping[str, Any], requests: Mapping[int, Envelope], number: int
     ) -> Answer:
         """Return the sum of answers that are masked, in double precision."""
-        count = sum(math.prod(leaf.shape) for leaf in like.values())
-
-        def read(site: int, one: Envelope) -> np.ndarray:
-            array = one.arrays.get(MASKED)
-            if array is None or len(one.arrays) > 1:
-                raise EnvelopeError("it holds something else than one masked array")
-            if array.shape != (count, 2) or array.dtype != np.uint64:
-                raise EnvelopeError(f"the masked array is {array.dtype} {array.shape}")
-            return array
-
-        answers = self._channel.ask(requests, read, iteration=number)
-        total = fixed_point.sum_of([answers[site] for site in range(len(self.names))])
-        found, begin = {}, 0
-        for name in sorted(like):
-            end = begin + math.prod(like[name].shape)
-            found[name] = total[begin:end].reshape(like[name].shape)
-            begin = end
-        return found
+        answers = self._channel.ask(
+            requests, lambda site, one: masked_array(one, like), iteration=number
+        )
+        return total_of([answers[site] for site in range(len(self.names))], like)
 
     def _check_plausible(
         self, function: SiteFunction, query: Query, answers: Mapping[int, Answer], number: int

@@ -12,16 +12,24 @@ from jaxtyping import Array, Float, PyTree
 
 from consortia.core import random
 from consortia.core.prior import prior_scale
+from consortia.core.summed import unsummed
 from consortia.core.target import Target
 from consortia.data.sites import Sites
 from consortia.engines import rng
 from consortia.engines.buffers import Buffers, Window, empty_buffers
 from consortia.engines.contract import Run, from_names, named
-from consortia.engines.flower import nonfinite
+from consortia.engines.flower import fixed_point, nonfinite
 from consortia.engines.flower.agreement import Flags, agreed, values_of
 from consortia.engines.flower.asking import RequestChannel
 from consortia.engines.flower.plausible import Judge
-from consortia.engines.flower.reporting import expected, facts_of, seconds_of_sites, where
+from consortia.engines.flower.reporting import (
+    NO_SUMS,
+    SUMS,
+    expected,
+    facts_of,
+    seconds_of_sites,
+    where,
+)
 from consortia.engines.flower.rounds import Rounds
 from consortia.engines.flower.site import FITTED
 from consortia.engines.flower.stages import Stages, from_arrays, named_arrays
@@ -30,6 +38,9 @@ from consortia.errors import SiteMissingError, StoreError
 
 RUN, AWAY = "flower run", "flower away"
 """Names in a checkpoint: identity of the run, and who did not take part in which round."""
+
+UNNAMED = "(not known: secure sums name no site)"
+"""Stand-in for the name of a site whose numbers are not finite."""
 
 
 class FlowerRun(Run):
@@ -61,6 +72,15 @@ class FlowerRun(Run):
         self._record = jax.jit(self._recorded, donate_argnums=0)
         self._finite = jax.jit(program.draws_finite)
         self._all = tuple(range(len(sites)))
+
+    @property
+    def notes(self) -> tuple[str, ...]:  # type: ignore[override]
+        """Effects of secure sums, or why there are none."""
+        channel = self._channel
+        if channel.masking:
+            return (SUMS.format(sites=len(self.names)),)
+        why = unsummed(self.program.algorithm)
+        return (NO_SUMS.format(why=why),) if channel.private and why is not None else ()
 
     # --- before the first round -------------------------------------------------------------------
 
@@ -193,6 +213,8 @@ class FlowerRun(Run):
 
     def site_not_finite(self, carry: Carry, at: int, warmup: int, chain: int) -> str | None:
         """Return the first site whose message of round ``at`` is not finite in this chain."""
+        if self._channel.masking:
+            return UNNAMED
         lost: list[int] = []
         chains = self.layout.chains
 
@@ -256,7 +278,11 @@ class FlowerRun(Run):
     def traffic(self, carry: Carry) -> list[tuple[int, int, int]]:
         """Return (communication rounds, bytes up, bytes down) of each phase of an iteration."""
         keys = self.program.keys(rng.ROUND, random.base_key(0))
-        return self.program.traffic(self._whole_carry(), self._arrays, keys)
+        found = self.program.traffic(self._whole_carry(), self._arrays, keys)
+        if not self._channel.masking:
+            return found
+        wider = fixed_point.BYTES // self._weights.dtype.itemsize
+        return [(rounds, wider * up, down) for rounds, up, down in found]
 
     def memory(self, carry: Carry) -> dict[str, int]:
         """Return bytes that the server holds, by what they are for."""

@@ -37,8 +37,15 @@ from consortia.engines.flower.identities import (
     signed,
 )
 from consortia.engines.flower.questions import Place, Question, question_of
-from consortia.engines.flower.runtime import Job, SiteRuntime
-from consortia.engines.flower.secure_sums import MASKED, SUM_KEYS, SumMember, keys_of, plain_key
+from consortia.engines.flower.runtime import Job, SiteRuntime, SiteWork
+from consortia.engines.flower.secure_sums import (
+    MASKED,
+    SUM_KEYS,
+    SumMember,
+    flat,
+    keys_of,
+    plain_key,
+)
 from consortia.engines.flower.settled import Statement
 from consortia.engines.flower.stages import QUERY, STAGES, Label
 from consortia.errors import PolicyError
@@ -186,7 +193,8 @@ class FlowerSite:
                 kind, values, arrays, statement = self._answer(
                     request, files, gate, ring, again=again
                 )
-                long = time.monotonic() - began > KEPT_FROM or MASKED in arrays
+                masked = MASKED in arrays and request.kind == STAGES[QUERY]
+                long = time.monotonic() - began > KEPT_FROM or masked
                 if long and request.kind in STAGES.values():
                     files.keep_reply(named, arrays, kind=kind, values=values)
             reply = _sealed(self._reply(request, named, values, arrays), ring)
@@ -266,7 +274,7 @@ class FlowerSite:
             work = self._worked(request.run, files, gate)
             work.check_model(model)
             values = {}
-            if self._sums and isinstance(work, QueryRuntime):
+            if self._sums:
                 values[SUM_KEYS] = plain_key(self._member(request, files, work, ring).key)
             return "description", values, work.start_flags(), None
         work = self._worked(request.run, files, gate)
@@ -276,7 +284,7 @@ class FlowerSite:
             raise EnvelopeError("the study has no messages of this kind")
         label = Label(*request.label)
         keys = keys_of(request.values[SUM_KEYS]) if SUM_KEYS in request.values else None
-        if self._sums and isinstance(work, QueryRuntime) and work.summed(label, request):
+        if self._sums and work.summed(label, request):
             if keys is None or ring is None:
                 text = "answers of this study leave masked, and the question has no keys of sites"
                 raise PolicyError(f"secure sums: {text}.", rules=("secure_sums",))
@@ -298,12 +306,12 @@ class FlowerSite:
         if member is not None:
             gate.before_masks(left)
             question = question_of(request)
-            every = np.concatenate([np.ravel(arrays[name]) for name in sorted(arrays)])
+            every = flat(work.summands(label, request, arrays))
             left = {MASKED: member.masked(every, question.place, question.digest)}
         return request.kind, values, left, statement
 
     def _member(
-        self, request: Envelope, files: RunFiles, work: QueryRuntime, ring: KeyRing | None
+        self, request: Envelope, files: RunFiles, work: SiteWork, ring: KeyRing | None
     ) -> SumMember:
         """Return this site as one of those whose answers are added in a run."""
         member = self._members.get(request.run)
