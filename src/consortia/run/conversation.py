@@ -255,9 +255,8 @@ class AnswerSource:
     def _count(self, query: Query, answer: Answer) -> None:
         points, sites = self.panel.points(query), len(self.panel.names)
         self.messages.append({"for": query.purpose, "points": points})
-        copies = sites if self.panel.function(query).summed else 1
-        width = self.panel.bytes_of_number(self.panel.function(query))
-        up = sum(values.size for values in answer.values()) * width * copies
+        function = self.panel.function(query)
+        up = self.panel.bytes_up(function, answer) * (sites if function.summed else 1)
         down = sum(values.nbytes for values in query.arrays.values()) * sites
         self.sent = self.sent[0] + up, self.sent[1] + down
         rows = int(self.panel.sizes.sum())

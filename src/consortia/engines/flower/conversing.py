@@ -168,6 +168,10 @@ class QueryRuntime(SiteWork):
         """Return the numbers that are added over the sites: the answer itself."""
         return answer
 
+    def bounds(self, label: Label, request: Envelope) -> Mapping[str, float]:
+        """Return the largest numbers of an answer's arrays that declare them."""
+        return self._function(label, request).bounds
+
     def summed(self, label: Label, request: Envelope) -> bool:
         """Return True if the server needs the sum over the sites of these answers only."""
         return self._function(label, request).summed

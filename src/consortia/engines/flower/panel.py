@@ -15,13 +15,13 @@ from consortia.core.prior import prior_scale
 from consortia.core.queries import LEEWAY, Conversation, Query, SiteFunction
 from consortia.core.target import Target
 from consortia.data.sites import Sites
-from consortia.engines.flower import fixed_point, nonfinite
+from consortia.engines.flower import nonfinite
 from consortia.engines.flower.agreement import agreed, values_of
 from consortia.engines.flower.asking import RequestChannel
 from consortia.engines.flower.envelope import Envelope, EnvelopeError
+from consortia.engines.flower.masked import Layout
 from consortia.engines.flower.plausible import Judge, Sent, unlike_sums
 from consortia.engines.flower.reporting import SUMS, expected, facts_of, seconds_of_sites, where
-from consortia.engines.flower.secure_sums import masked_array, total_of
 from consortia.engines.flower.stages import QUERY, STAGES, Label, function_names
 from consortia.engines.panel import Answer, Panel
 from consortia.engines.phases import SiteArrays
@@ -89,11 +89,11 @@ class FlowerPanel(Panel):
         beside = f" Sent plainly by each site: {', '.join(plain)}." if plain else ""
         return ends, SUMS.format(sites=len(self.names)) + beside
 
-    def bytes_of_number(self, function: SiteFunction) -> int:
-        """Return the bytes of a number in a site's answer, more of one that is masked."""
+    def bytes_up(self, function: SiteFunction, answer: Answer) -> int:
+        """Return the bytes of the arrays in a site's answer, more of those that are masked."""
         if self._masked(function):
-            return fixed_point.BYTES
-        return super().bytes_of_number(function)
+            return Layout.of(answer, function.bounds, len(self.names)).size
+        return super().bytes_up(function, answer)
 
     def _masked(self, function: SiteFunction) -> bool:
         return function.summed and bool(self._channel.masking)
@@ -140,7 +140,7 @@ class FlowerPanel(Panel):
             for site in range(len(self.names))
         }
         if masked:
-            return self._summed(like, requests, number)
+            return self._summed(function, like, requests, number)
         arrays = self.completed(query)
         distinct = len(np.unique(np.asarray(function.evaluation(arrays).positions), axis=0)) > 1
 
@@ -164,13 +164,16 @@ class FlowerPanel(Panel):
             }
 
     def _summed(
-        self, like: Mapping[str, Any], requests: Mapping[int, Envelope], number: int
+        self,
+        function: SiteFunction,
+        like: Mapping[str, Any],
+        requests: Mapping[int, Envelope],
+        number: int,
     ) -> Answer:
         """Return the sum of answers that are masked, in double precision."""
-        answers = self._channel.ask(
-            requests, lambda site, one: masked_array(one, like), iteration=number
-        )
-        return total_of([answers[site] for site in range(len(self.names))], like)
+        layout = Layout.of(like, function.bounds, len(self.names))
+        answers = self._channel.ask(requests, lambda site, one: layout.read(one), iteration=number)
+        return layout.total([answers[site] for site in range(len(self.names))])
 
     def _check_plausible(
         self, function: SiteFunction, query: Query, answers: Mapping[int, Answer], number: int

@@ -15,8 +15,8 @@ from consortia.engines import exchanges, rng
 from consortia.engines.flower import nonfinite, plausible
 from consortia.engines.flower.asking import RequestChannel
 from consortia.engines.flower.envelope import Envelope, EnvelopeError
+from consortia.engines.flower.masked import Layout
 from consortia.engines.flower.plausible import Judge
-from consortia.engines.flower.secure_sums import masked_array, total_of
 from consortia.engines.flower.stages import (
     STAGES,
     Label,
@@ -248,12 +248,13 @@ class StageLoop(Iteration):
         like = named_arrays(
             jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), sent.outbox), "outbox"
         )
+        layout = Layout.of(like, {}, len(self._sites))
         answers = self._run.channel.ask(
             {site: self._run.request(label, carry, site, arrays) for site in self._sites},
-            lambda site, answer: masked_array(answer, like),
+            lambda site, answer: layout.read(answer),
             iteration=label.iteration,
         )
-        total = total_of([answers[site] for site in self._sites], like)
+        total = layout.total([answers[site] for site in self._sites])
         total = {name: value.astype(like[name].dtype) for name, value in total.items()}
         outbox = from_arrays(total, sent.outbox, "outbox")
         self._visits = None

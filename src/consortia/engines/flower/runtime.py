@@ -242,6 +242,10 @@ class SiteRuntime(SiteWork):
         info = {} if phase.repeated else info
         return {}, named_arrays(outbox, "outbox") | named_arrays(info, "info")
 
+    def bounds(self, label: Label, request: Envelope) -> Mapping[str, float]:
+        """Return the largest numbers of a message, of which phases declare none."""
+        return {}
+
     def summed(self, label: Label, request: Envelope) -> bool:
         """Return True if the server needs the sum over the sites of all messages only."""
         return unsummed(self._algorithm) is None

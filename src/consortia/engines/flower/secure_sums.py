@@ -22,18 +22,15 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import math
 import re
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Float
 
-from consortia.engines.flower import fixed_point
-from consortia.engines.flower.envelope import Envelope, EnvelopeError
-from consortia.engines.flower.fixed_point import Integers
+from consortia.engines.flower.envelope import EnvelopeError
+from consortia.engines.flower.masked import Arrays, Layout
 from consortia.errors import MissingExtraError, PolicyError
 
 MINIMUM_SITES = 3
@@ -42,9 +39,6 @@ MINIMUM_SITES = 3
 PURPOSE = b"consortia secure sums 1"
 """Prefix of what is signed and derived, which fits nothing else."""
 
-
-MASKED = "masked"
-"""Name of the one array of an answer that is masked."""
 
 SUM_KEYS = "sum keys"
 """Plain value of a message: of an agreement the key of a site, of a question those of all."""
@@ -141,74 +135,45 @@ class SumMember:
                 self._pairs[name] = derive(self._secret.exchange(peer))
         self._agreed = given
 
-    def masked(self, values: Float[np.ndarray, " n"], place: str, question: str) -> Integers:
-        """Return the masked numbers, uint64 (n, 2).
+    def masked(
+        self,
+        values: Arrays,
+        place: str,
+        question: str,
+        bounds: Mapping[str, float] | None = None,
+    ) -> dict[str, np.ndarray]:
+        """Return the arrays that leave: of `Layout`, masked.
 
         Args:
-            values: to be added over the sites.
+            values: to be added over the sites, by name.
             place: in the run.
             question: digest of the whole request.
+            bounds: largest numbers of arrays that declare them, by name.
 
         Raises:
-            PolicyError: nothing was agreed on, or the question was answered before with other
-                numbers.
+            PolicyError: nothing was agreed on, a number is beyond its bound, or the question was
+                answered before with other numbers.
         """
         if not self._pairs:
             raise _refused("no keys were agreed on in this session")
-        total = fixed_point.encoded(values, len(self._names))
+        layout = Layout.of(values, bounds or {}, len(self._names))
+        total = layout.encoded(values)
         asked = _framed(place.encode()) + _framed(question.encode())
-        now = hashlib.sha256(total.tobytes()).digest()
+        now = hashlib.sha256(b"".join(one.tobytes() for one in total)).digest()
         if not hmac.compare_digest(self._answered.setdefault(asked, now), now):
             raise _refused(f"{place} was answered before with other numbers: the data have changed")
         for peer, key in self._pairs.items():
-            mask = _mask(key, asked, len(total))
-            total = fixed_point.added(
-                total, mask if self.name < peer else fixed_point.negated(mask)
-            )
-        return total
+            mask = layout.integers(_stream(key, asked, layout.mask_bytes))
+            total = layout.added(total, mask if self.name < peer else layout.negated(mask))
+        return layout.packed(total)
 
 
-def _mask(pair: bytes, asked: bytes, count: int) -> Integers:
+def _stream(pair: bytes, asked: bytes, count: int) -> bytes:
     """Return the mask of a pair of sites for one question, under a key that has no other use."""
     from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 
     key = hmac.digest(pair, asked, "sha256")
-    stream = Cipher(algorithms.ChaCha20(key, bytes(16)), None).encryptor()
-    return np.frombuffer(stream.update(bytes(16 * count)), "<u8").reshape(count, 2)
-
-
-def flat(arrays: Mapping[str, np.ndarray]) -> Float[np.ndarray, " n"]:
-    """Return the numbers of an answer in the order in which they are masked."""
-    return np.concatenate([np.ravel(arrays[name]) for name in sorted(arrays)])
-
-
-def masked_array(answer: Envelope, like: Mapping[str, Any]) -> Integers:
-    """Return the masked numbers of a site's answer, checked.
-
-    Args:
-        answer: of the site.
-        like: shapes of the arrays that are masked, by name.
-
-    Raises:
-        EnvelopeError: it holds something else.
-    """
-    count = sum(math.prod(leaf.shape) for leaf in like.values())
-    array = answer.arrays.get(MASKED)
-    if array is None or len(answer.arrays) > 1:
-        raise EnvelopeError("it holds something else than one masked array")
-    if array.shape != (count, 2) or array.dtype != np.uint64:
-        raise EnvelopeError(f"the masked array is {array.dtype} {array.shape}")
-    return array
-
-
-def total_of(vectors: Sequence[Integers], like: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Return the sums of the masked numbers of all sites, by name, in double precision."""
-    total, found, begin = fixed_point.sum_of(vectors), {}, 0
-    for name in sorted(like):
-        end = begin + math.prod(like[name].shape)
-        found[name] = total[begin:end].reshape(like[name].shape)
-        begin = end
-    return found
+    return Cipher(algorithms.ChaCha20(key, bytes(16)), None).encryptor().update(bytes(count))
 
 
 def plain_key(key: Key) -> list[str]:

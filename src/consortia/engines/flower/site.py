@@ -36,13 +36,12 @@ from consortia.engines.flower.identities import (
     is_signed,
     signed,
 )
+from consortia.engines.flower.masked import PACKED_NUMBERS, Layout, is_masked
 from consortia.engines.flower.questions import Place, Question, question_of
 from consortia.engines.flower.runtime import Job, SiteRuntime, SiteWork
 from consortia.engines.flower.secure_sums import (
-    MASKED,
     SUM_KEYS,
     SumMember,
-    flat,
     keys_of,
     plain_key,
 )
@@ -193,12 +192,13 @@ class FlowerSite:
                 kind, values, arrays, statement = self._answer(
                     request, files, gate, ring, again=again
                 )
-                masked = MASKED in arrays and request.kind == STAGES[QUERY]
+                masked = is_masked(arrays) and request.kind == STAGES[QUERY]
                 long = time.monotonic() - began > KEPT_FROM or masked
                 if long and request.kind in STAGES.values():
                     files.keep_reply(named, arrays, kind=kind, values=values)
             reply = _sealed(self._reply(request, named, values, arrays), ring)
             beside = SiteFacts.read(values["facts"]).numbers if "facts" in values else 0
+            beside += values.get(PACKED_NUMBERS, 0)
             return gate.release(kind, question, reply, arrays, beside, statement)
         except Exception as error:
             code = error.code if isinstance(error, MismatchError) else None
@@ -306,8 +306,10 @@ class FlowerSite:
         if member is not None:
             gate.before_masks(left)
             question = question_of(request)
-            every = flat(work.summands(label, request, arrays))
-            left = {MASKED: member.masked(every, question.place, question.digest)}
+            summands, bounds = work.summands(label, request, arrays), work.bounds(label, request)
+            left = member.masked(summands, question.place, question.digest, bounds)
+            packed = Layout.of(summands, bounds, len(ring.sites)).packed_numbers if ring else 0
+            values = values | ({PACKED_NUMBERS: packed} if packed else {})
         return request.kind, values, left, statement
 
     def _member(

@@ -61,7 +61,7 @@ NOT_FINITE = "not finite: "
 """Prefix of the name of an array of marks, see `consortia.engines.flower.nonfinite`."""
 
 MASKED = "masked"
-"""Name of the array of an answer that is masked, see `consortia.engines.flower.secure_sums`."""
+"""Begin of the names of arrays that are masked, see `consortia.engines.flower.masked`."""
 
 WITNESS = Path("runs") / "ledger.head"
 """Second copy of the head, relative to the folder of the ledger."""
@@ -408,12 +408,12 @@ def _numbers_of(entry: Entry) -> int:
 def numbers_of(arrays: Sequence[tuple[str, str, tuple[int, ...]]]) -> int:
     """Return how many numbers arrays hold; marks of those that are not finite are none.
 
-    One that is masked has two entries.
+    One that is masked has two entries; packed ones are counted beside the arrays.
     """
     return sum(
         math.prod(shape) // (2 if name == MASKED else 1)
         for name, _, shape in arrays
-        if not name.startswith(NOT_FINITE)
+        if not name.startswith((NOT_FINITE, f"{MASKED}, "))
     )
 
 
