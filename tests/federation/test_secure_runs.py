@@ -223,6 +223,50 @@ def test_another_answer_to_one_question_does_not_leave(
     assert "secure_sums" not in str(answer.values)  # it depends on rows
 
 
+PAST = {"few_rounds": (FEW, 4), "federated_hmc": (PHASES["federated_hmc"], 20)}
+
+
+@pytest.mark.engines
+@pytest.mark.parametrize("name", PAST)
+def test_a_site_that_was_put_back_is_refused_by_the_server_that_resumes(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    algorithm, messages = PAST[name]
+    network = Network(tmp_path / "network", algorithm=algorithm)
+    own, backup, store = network.folder / "west", tmp_path / "backup", tmp_path / "run"
+    answer = network.answer
+
+    def dies(site: str, message: bytes) -> bytes:
+        if site == "west" and len(network.seen["west"]) == 2 and not backup.exists():
+            shutil.copytree(own, backup)
+        if len(network.seen["north"]) == messages:
+            raise RuntimeError("the network is gone")
+        return answer(site, message)
+
+    monkeypatch.setattr(network, "answer", dies)
+    with pytest.raises(SiteMissingError):
+        network.run(store=store, rounds=6)
+    monkeypatch.setattr(network, "answer", answer)
+    newest = shutil.move(own, tmp_path / "newest")
+    shutil.copytree(backup, own)
+    network.sites["west"] = network.site("west")
+
+    def resumed() -> Any:
+        engine = network.engine()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            built = network.study.build(engine)
+            parts = built.model, built.rows, built.algorithm
+            return consortia.resume(store, *parts, engine=engine, progress=False)
+
+    with pytest.raises(SiteRefusedError, match="'west'.*its ledger lacks the last message"):
+        resumed()
+    shutil.rmtree(own)
+    shutil.copytree(newest, own)
+    network.sites["west"] = network.site("west")
+    assert resumed()["posterior"].sizes["draw"]
+
+
 LIES: dict[str, Callable[[dict[str, Any]], dict[str, Any] | None]] = {
     "not signed by the identity": lambda keys: (
         keys | {"north": [keys["west"][0], keys["north"][1]]}

@@ -90,8 +90,12 @@ class Panel(ABC):
         """Return plain values by which the sites know the run again, to be kept with it."""
         return {}
 
+    def progress(self) -> dict[str, Any]:
+        """Return plain values by which sites know what they answered last, kept with an answer."""
+        return {}
+
     def continue_as(self, identity: Mapping[str, Any]) -> None:
-        """Take the identity of a stored run, before the first message to a site."""
+        """Take identity and progress of a stored run, before the first message to a site."""
 
     # --- plan and record --------------------------------------------------------------------------
 

@@ -73,7 +73,8 @@ def converse(task: Task, method: Conversation) -> Any:
     )
     panel = engine.panel(target, sites, method, lasting=task.writer is not None)
     if task.resumption is not None:
-        panel.continue_as(task.resumption.specification.get(IDENTITY, {}))
+        progress = {} if task.writer is None else task.writer.answers.progress()
+        panel.continue_as(task.resumption.specification.get(IDENTITY, {}) | progress)
     specification: dict[str, Any] = {}
     if task.writer is not None:
         rounding = rounding_of_answers(panel, engine.name)
@@ -229,7 +230,7 @@ class AnswerSource:
             found = self.panel.ask(query, number - 1)
             self.waits = False
             if self.answers is not None:
-                self.answers.keep(number, digest_of(query), found)
+                self.answers.keep(number, digest_of(query), found, self.panel.progress())
         self._count(query, found)
         return found
 

@@ -21,8 +21,10 @@ from consortia.engines.flower.asking import RequestChannel
 from consortia.engines.flower.envelope import Envelope, EnvelopeError
 from consortia.engines.flower.masked import Layout
 from consortia.engines.flower.plausible import Judge, Sent, unlike_sums
+from consortia.engines.flower.questions import LAST
 from consortia.engines.flower.reporting import SUMS, expected, facts_of, seconds_of_sites, where
 from consortia.engines.flower.stages import QUERY, STAGES, Label, function_names
+from consortia.engines.flower.transport import LETTERS
 from consortia.engines.panel import Answer, Panel
 from consortia.engines.phases import SiteArrays
 from consortia.errors import SiteImplausibleError
@@ -213,8 +215,16 @@ class FlowerPanel(Panel):
         return {FLOWER_RUN: self._channel.run}
 
     def continue_as(self, identity: Mapping[str, Any]) -> None:
-        """Resume that run; the sites then know what they have answered."""
+        """Resume that run; the sites then know what they have answered, and say if they do not."""
         self._channel.run = str(identity.get(FLOWER_RUN, self._channel.run))
+        last = {} if self._channel.transport.kind == LETTERS else identity.get(LAST, {})
+        self._channel.answered = {
+            site: str(last[name]) for site, name in enumerate(self.names) if name in last
+        }
+
+    def progress(self) -> dict[str, Any]:
+        """Return of each site the SHA-256 of its last answer, by name."""
+        return {LAST: {self.names[site]: one for site, one in self._channel.answered.items()}}
 
     # --- plan and record --------------------------------------------------------------------------
 

@@ -36,8 +36,9 @@ from consortia.engines.flower.stages import Stages, from_arrays, named_arrays
 from consortia.engines.phases import Carry, Program, SiteArrays
 from consortia.errors import SiteMissingError, StoreError
 
-RUN, AWAY = "flower run", "flower away"
-"""Names in a checkpoint: identity of the run, and who did not take part in which round."""
+RUN, AWAY, ANSWERED = "flower run", "flower away", "flower answered"
+"""Names in a checkpoint: identity of the run, who did not take part in which round, and digests of
+the last answers."""
 
 UNNAMED = "(not known: secure sums name no site)"
 """Stand-in for the name of a site whose numbers are not finite."""
@@ -154,8 +155,14 @@ class FlowerRun(Run):
         away = [[iteration, *absent] for iteration, absent in sorted(self.rounds.away.items())]
         return named(carry, "carry") | {
             RUN: np.frombuffer(self._channel.run.encode(), np.uint8),
+            ANSWERED: self._answered(),
             AWAY: np.array(away, np.int32).reshape(-1, 1 + len(self.names)),
         }
+
+    def _answered(self) -> np.ndarray:
+        """Return the SHA-256 of the last answer of each site, uint8 (sites, 32)."""
+        found = (self._channel.answered.get(site, "00" * 32) for site in self._all)
+        return np.array([list(bytes.fromhex(one)) for one in found], np.uint8)
 
     def restore(
         self,
@@ -176,6 +183,9 @@ class FlowerRun(Run):
                 "in it. Go on with the engine that it was made with."
             )
         self._channel.run = state[RUN].tobytes().decode("ascii")
+        if ANSWERED in state:  # not in checkpoints of older versions
+            digests = enumerate(state[ANSWERED])
+            self._channel.answered = {n: one.tobytes().hex() for n, one in digests if one.any()}
         self._keyed(seed, positions)
         self._begun(positions)
         self.rounds.away = {int(row[0]): row[1:].astype(bool) for row in state[AWAY]}

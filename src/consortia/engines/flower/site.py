@@ -37,7 +37,7 @@ from consortia.engines.flower.identities import (
     signed,
 )
 from consortia.engines.flower.masked import PACKED_NUMBERS, Layout, is_masked
-from consortia.engines.flower.questions import Place, Question, question_of
+from consortia.engines.flower.questions import LAST, Place, Question, Spending, question_of
 from consortia.engines.flower.runtime import Job, SiteRuntime, SiteWork
 from consortia.engines.flower.secure_sums import (
     SUM_KEYS,
@@ -57,6 +57,9 @@ LEAVES = {DESCRIPTION: "description", AGREEMENT: "description", FITTED: "fit"} |
     name: name for name in STAGES.values()
 }
 """Kind of a site's answer to each kind of message; a description may hold moments."""
+
+KNOWN = "known"
+"""Plain value of an agreement: whether the site's ledger has the message named by `LAST`."""
 
 KEPT_FROM = 1.0
 """Seconds of work from which on an answer is kept; on a repeated request others are recomputed."""
@@ -82,6 +85,14 @@ class Gate(Protocol):
 
     def place(self, place: Place, *, again: bool) -> None:
         """Refuse to look at rows there, before anything is computed."""
+        ...
+
+    def spend(self, spent: Spending) -> None:
+        """Write down what an answer costs of a privacy budget, or refuse it."""
+        ...
+
+    def knows(self, message: str) -> bool:
+        """Return True if a message with this SHA-256 has left in this run."""
         ...
 
     def settled(self, statement: Statement | None) -> None:
@@ -276,6 +287,9 @@ class FlowerSite:
             values = {}
             if self._sums:
                 values[SUM_KEYS] = plain_key(self._member(request, files, work, ring).key)
+            last = request.values.get(LAST)
+            if isinstance(last, str):
+                values[KNOWN] = gate.knows(last)
             return "description", values, work.start_flags(), None
         work = self._worked(request.run, files, gate)
         if request.kind == FITTED and isinstance(work, SiteRuntime):
@@ -296,6 +310,8 @@ class FlowerSite:
             work.check_noise(label, request, masked=member is not None)
         place = work.place(label, request)
         gate.place(place, again=again)
+        if place.spent is not None:
+            gate.spend(place.spent)
         values, arrays = work.step(label, request)
         statement = None
         if not again:

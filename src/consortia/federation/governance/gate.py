@@ -127,9 +127,6 @@ class Reach(Protocol):
     @property
     def declared(self) -> int | None: ...  # noqa: D102
 
-    @property
-    def spent(self) -> Spending | None: ...  # noqa: D102
-
 
 class Measured(Protocol):
     """Number of rows that answers determine; its text says that in words."""
@@ -268,10 +265,13 @@ class Gate:
                 found.append((rule, text))
         if found:
             raise forbidden("this question", found)
-        if place.spent is not None:
-            self._spend(place.spent)
 
-    def _spend(self, spent: Spending) -> None:
+    def knows(self, message: str) -> bool:
+        """Return True if the ledger has a message with this SHA-256 among those of the run."""
+        self._ledger.refresh()
+        return message in self._ledger.left[self.terms.run]
+
+    def spend(self, spent: Spending) -> None:
         """Write down what an answer costs of the privacy budget, before it is computed.
 
         Raises:
