@@ -14,6 +14,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from consortia.engines.flower.fixed_point import MOST_SITES, encoded, largest, sum_of
+from consortia.engines.flower.masked import MASKED, PACKED, Layout
+from consortia.engines.flower.narrow import Ring, ring_of
 from consortia.engines.flower.secure_sums import Key, SumMember
 from consortia.errors import InputError, PolicyError
 
@@ -41,19 +43,41 @@ class Circle:
             member.agree(self.keys, self.identities)
         return self
 
-    def sums(self, values: dict[str, np.ndarray], place: str, question: str = "q") -> np.ndarray:
-        return sum_of([self.members[n].masked(values[n], place, question) for n in self.names])
+    def sums(
+        self,
+        values: dict[str, np.ndarray],
+        place: str,
+        question: str = "q",
+        bounds: dict[str, float] | None = None,
+    ) -> np.ndarray:
+        left = [
+            self.members[name].masked({"sum": values[name]}, place, question, bounds)
+            for name in self.names
+        ]
+        like = {"sum": values[self.names[0]]}
+        return Layout.of(like, bounds or {}, len(self.names)).total(left)["sum"]
 
 
+def masked(member: SumMember, values: np.ndarray, place: str, question: str) -> np.ndarray:
+    return member.masked({"sum": values}, place, question)[MASKED]
+
+
+BOUNDS = {"sum": 2.0**16}
+
+
+@pytest.mark.parametrize("bounds", [{}, BOUNDS])
 @pytest.mark.parametrize("count", [3, 5])
-def test_sums_are_the_plain_ones_to_thirty_binary_digits(count: int) -> None:
+def test_sums_are_the_plain_ones_to_thirty_binary_digits(
+    count: int, bounds: dict[str, float]
+) -> None:
     circle, rng = Circle(count).agreed(), np.random.default_rng(0)
     values = {name: rng.normal(size=4096) * 1e4 for name in circle.names}
     plain = sum(values.values())
-    assert np.abs(circle.sums(values, "query 0") - plain).max() <= 2.0**-30
+    assert np.abs(circle.sums(values, "query 0", bounds=bounds) - plain).max() <= 2.0**-30
 
 
-def test_no_metropolis_decision_of_many_is_changed() -> None:
+@pytest.mark.parametrize("bounds", [{}, BOUNDS])
+def test_no_metropolis_decision_of_many_is_changed(bounds: dict[str, float]) -> None:
     circle, rng = Circle().agreed(), np.random.default_rng(1)
     count = 100_001
     values = {name: rng.normal(size=count).astype(np.float32) for name in circle.names}
@@ -68,36 +92,38 @@ def test_no_metropolis_decision_of_many_is_changed() -> None:
         return found
 
     plain = np.sum([one.astype(np.float64) for one in values.values()], axis=0)
-    np.testing.assert_array_equal(decisions(circle.sums(values, "query 0")), decisions(plain))
+    np.testing.assert_array_equal(
+        decisions(circle.sums(values, "query 0", bounds=bounds)), decisions(plain)
+    )
 
 
 def test_a_masked_vector_depends_on_session_place_and_question_and_is_the_same_again() -> None:
     circle, values = Circle().agreed(), np.arange(8.0)
     own = circle.members["site0"]
-    first = own.masked(values, "query 0", "q")
-    np.testing.assert_array_equal(own.masked(values, "query 0", "q"), first)
-    others = [own.masked(values, *asked) for asked in (("query 1", "q"), ("query 0", "r"))]
-    others.append(own.masked(values, "query 0q", ""))  # no two sequences of parts are alike
+    first = masked(own, values, "query 0", "q")
+    np.testing.assert_array_equal(masked(own, values, "query 0", "q"), first)
+    others = [masked(own, values, *asked) for asked in (("query 1", "q"), ("query 0", "r"))]
+    others.append(masked(own, values, "query 0q", ""))  # no two sequences of parts are alike
     for other in others:
         assert not (other == first).any()
     again = Circle(session=b"run 2").agreed()
-    assert not (again.members["site0"].masked(values, "query 0", "q") == first).any()
+    assert not (masked(again.members["site0"], values, "query 0", "q") == first).any()
     # Masks are many bits wide whatever is masked.
     assert (first[:, 1] - encoded(values, 3)[:, 1] > 2**40).all()
 
 
 def test_without_a_site_the_sum_is_noise() -> None:
     circle = Circle().agreed()
-    parts = [circle.members[name].masked(np.ones(64), "query 0", "q") for name in circle.names]
+    parts = [masked(circle.members[name], np.ones(64), "query 0", "q") for name in circle.names]
     assert (sum_of(parts) == 3).all()
     assert not (np.abs(sum_of(parts[:-1])) < 100).any()
 
 
 def test_a_second_vector_for_one_question_is_refused() -> None:
     own = Circle().agreed().members["site0"]
-    own.masked(np.ones(4), "query 0", "q")
+    masked(own, np.ones(4), "query 0", "q")
     with pytest.raises(PolicyError, match="query 0 was answered before with other numbers"):
-        own.masked(np.ones(4) + 1e-6, "query 0", "q")
+        masked(own, np.ones(4) + 1e-6, "query 0", "q")
 
 
 def test_what_is_not_finite_or_too_large_travels_as_that_and_no_sum_wraps() -> None:
@@ -114,6 +140,42 @@ def test_what_is_not_finite_or_too_large_travels_as_that_and_no_sum_wraps() -> N
     np.testing.assert_array_equal(circle.sums(values, "query 0"), found)
     with pytest.raises(InputError, match="more than 255"):
         encoded(np.zeros(1), MOST_SITES + 1)
+
+
+def ring(sites: int) -> Ring:
+    found = ring_of(BOUNDS["sum"], sites)
+    assert found is not None
+    return found
+
+
+def test_a_bounded_number_has_the_bits_that_a_sum_needs_and_wraps_at_no_end() -> None:
+    most = BOUNDS["sum"]
+    assert [ring(sites).bits for sites in (3, 10, 25)] == [52, 57, 61]
+    assert ring_of(most, MOST_SITES) is None
+    values = {
+        "site0": np.array([most, -most, np.nan, np.inf, most * 1.01, 1e-9, most]),
+        "site1": np.array([most, -most, -most, np.inf, -most, 1.0, -most]),
+        "site2": np.array([most, -most, -most, np.inf, -most, -1.0, 0.5]),
+    }
+    found = Circle().agreed().sums(values, "query 0", bounds=BOUNDS)
+    expected = [3 * most, -3 * most, np.inf, np.inf, np.inf, 1e-9, 0.5]
+    np.testing.assert_allclose(found, expected, rtol=0, atol=2.0**-30)
+
+
+def test_a_number_below_its_bound_is_refused_by_name() -> None:
+    own = Circle().agreed().members["site0"]
+    for low in (-1.01 * BOUNDS["sum"], -np.inf):
+        with pytest.raises(PolicyError, match="secure sums: overflow: a number of this site is"):
+            own.masked({"sum": np.array([1.0, low])}, "query 0", "q", BOUNDS)
+
+
+def test_a_packed_vector_of_one_site_is_uniform_over_its_ring() -> None:
+    own, count = Circle().agreed().members["site0"], 20_000
+    left = own.masked({"sum": np.zeros(count)}, "query 0", "q", BOUNDS)
+    assert set(left) == {PACKED}
+    assert left[PACKED].nbytes == 52 * count // 8
+    shares = ring(3).unpacked(left[PACKED], count) / 2.0**52
+    assert np.abs(np.sort(shares) - (np.arange(count) + 0.5) / count).max() < 1.95 / count**0.5
 
 
 def test_sums_over_as_many_sites_as_there_may_be_are_close() -> None:
@@ -153,15 +215,15 @@ def test_a_roster_that_the_policy_does_not_name_or_that_is_small_is_refused() ->
     with pytest.raises(PolicyError, match="there are 2 sites, fewer than 3"):
         own.agree(few, {name: circle.identities[name] for name in two})
     with pytest.raises(PolicyError, match="no keys were agreed on"):
-        own.masked(np.ones(2), "query 0", "q")
+        masked(own, np.ones(2), "query 0", "q")
 
 
 def test_a_restarted_process_answers_with_the_same_bits_and_other_rows_have_another_key() -> None:
     circle, values = Circle().agreed(), np.arange(4.0)
-    first = circle.members["site0"].masked(values, "query 0", "q")
+    first = masked(circle.members["site0"], values, "query 0", "q")
     again = circle.begun("site0")  # a new process, or a folder that was put back
     again.agree(circle.keys, circle.identities)
-    np.testing.assert_array_equal(again.masked(values, "query 0", "q"), first)
+    np.testing.assert_array_equal(masked(again, values, "query 0", "q"), first)
     changed = circle.begun("site0", rows=b"rows 2")
     with pytest.raises(PolicyError, match="the key of 'site0' is not its own: its rows have"):
         changed.agree(circle.keys, circle.identities)
@@ -171,4 +233,4 @@ def test_a_restarted_process_answers_with_the_same_bits_and_other_rows_have_anot
     circle.members["site0"] = changed
     circle.keys = circle.keys | {"site0": changed.key}
     changed.agree(circle.keys, circle.identities)
-    assert not (changed.masked(values, "query 0", "q") == first).any()
+    assert not (masked(changed, values, "query 0", "q") == first).any()

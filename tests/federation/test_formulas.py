@@ -90,6 +90,7 @@ mass_matrix = "identity"
 [run]
 rounds = 3
 chains = 2
+secure_sums = false
 [output]
 figure = false
 """
@@ -97,6 +98,7 @@ POLICY = """studies = ["any"]
 messages = ["description", "moments", "setup", "round"]
 maximum_rounds = 100
 minimum_rows = 10
+secure_sums = false
 own_levels = false
 """
 NAMES = ("oslo", "lima", "pune")

@@ -18,6 +18,7 @@ from consortia.engines.flower.identities import MARK, SIGNATURE_BYTES, body_of
 from consortia.engines.letters.sealing import Letter, LetterError, digest, seal, unfold
 from consortia.errors import InputError, LedgerError, PolicyError, SiteRefusedError, StoreError
 from consortia.federation.governance import verify
+from consortia.federation.governance.ledger import Ledger
 from consortia.federation.letters.answering import Declined, Shown
 from consortia.federation.letters.coordinating import open_study
 from consortia.study.build import load_study
@@ -82,7 +83,7 @@ def test_signed_letters_with_secure_sums_have_the_draws_of_one_process(
         np.testing.assert_allclose(by_letters.posterior[name], one.posterior[name], atol=1e-4)
     reply = unfold(now.reply("north", 5).read_bytes())[0].messages[0]
     sent = decode(body_of(reply))
-    assert set(sent.arrays) == {"masked"}
+    assert set(sent.arrays) == {"masked", "masked, packed"}
 
 
 def test_letters_need_keys_or_a_study_without_secure_sums(tmp_path: Path) -> None:
@@ -256,6 +257,27 @@ def test_a_site_shows_what_is_asked_and_nothing_leaves_unless_permitted(
     assert "4,002 numbers that depend on your rows would leave" in " ".join(seen[0].lines)
     assert not now.reply("north", 3).exists()
     assert verify(now.site("north") / "ledger.jsonl").entries == before
+
+
+@pytest.mark.slow
+def test_nothing_is_spent_of_a_budget_before_a_person_has_permitted_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    as_one_process(monkeypatch)
+    private = 'name = "private_posterior"\nepsilon = 5.0\ndelta = 1e-6'
+    now = Correspondence(tmp_path / "now", private)
+    for name in NAMES:
+        policy = now.site(name) / "site-policy.toml"
+        policy.write_text(f"maximum_epsilon = 5.0\n{policy.read_text()}")
+    now.proceed()
+    for name in NAMES:
+        now.answer(name, 1)
+    now.proceed()
+    with pytest.raises(Declined):
+        now.answer("north", 2, permit=lambda shown: False)
+    assert not Ledger(now.site("north") / "ledger.jsonl").losses
+    now.answer("north", 2)
+    assert Ledger(now.site("north") / "ledger.jsonl").losses
 
 
 def of_site(now: Correspondence, change: Callable[[bytes], bytes]) -> None:

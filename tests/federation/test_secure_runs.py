@@ -32,7 +32,8 @@ from consortia.engines.flower.identities import (
     make_identity,
     signed,
 )
-from consortia.engines.flower.secure_sums import MASKED, SUM_KEYS
+from consortia.engines.flower.masked import MASKED, PACKED
+from consortia.engines.flower.secure_sums import SUM_KEYS
 from consortia.engines.flower.transport import Arrival, InProcess
 from consortia.errors import PolicyError, SiteMissingError, SiteRefusedError
 from consortia.federation import app
@@ -122,7 +123,8 @@ def test_the_server_learns_sums_and_every_message_is_signed(run: tuple[Network, 
         assert network.queries(name)
         for request, answer in network.queries(name):
             assert set(request.values[SUM_KEYS]) == set(NAMES)
-            assert list(answer.arrays) == [MASKED]
+            packed = {PACKED} if request.values["function"] == "log_densities" else set()
+            assert set(answer.arrays) == {MASKED} | packed
         left = verify(network.folder / name / "ledger.jsonl")
         assert left.problem is None
         assert last[name] == left.entries[-1].sha256
@@ -144,8 +146,36 @@ def test_draws_are_those_without_sums_up_to_rounding(tmp_path: Path) -> None:
         np.testing.assert_allclose(one[name], other[name], rtol=1e-4, atol=1e-4)
 
 
+PHASES = {
+    "federated_hmc": 'name = "federated_hmc"\nstep_size = 0.2\nleapfrog_steps = 3\n'
+    'mass_matrix = "identity"',
+    "surrogate_hmc": 'name = "surrogate_hmc"',
+}
+
+
+@pytest.mark.slow
 @pytest.mark.engines
-def test_a_question_again_has_the_same_bits_in_a_new_process_and_from_a_backup(
+@pytest.mark.parametrize("name", PHASES)
+def test_phases_that_are_sums_are_masked_and_the_draws_are_those_without(
+    name: str, tmp_path: Path
+) -> None:
+    plans: list[Any] = []
+    trees = []
+    for sums in (True, False):
+        network = Network(tmp_path / str(sums), sums=sums, algorithm=PHASES[name])
+        trees.append(network.run(rounds=20, on_plan=plans.append))
+        answers = [decode(body_of(answer)) for _, answer in network.seen["north"]]
+        phases = [one for one in answers if one.kind in {"fit", "setup", "round"} and one.arrays]
+        assert phases
+        assert all((set(one.arrays) == {MASKED}) == sums for one in phases)
+        assert ("secure sums: of all answers" in " ".join(str(plans[-1]).split())) == sums
+    one, other = (tree["posterior"].dataset for tree in trees)
+    for variable in one.data_vars:
+        np.testing.assert_allclose(one[variable], other[variable], rtol=2e-3, atol=2e-3)
+
+
+@pytest.mark.engines
+def test_a_question_repeatedhas_the_same_bits_in_a_new_process_and_from_a_backup(
     run: tuple[Network, Any], tmp_path: Path
 ) -> None:
     network, _ = run
@@ -160,8 +190,9 @@ def test_a_question_again_has_the_same_bits_in_a_new_process_and_from_a_backup(
     shutil.copy(network.folder / "north.csv", tmp_path)
     site = again.site("north")
     replayed = [site.answer(one) for one, _ in network.seen["north"][:4]]
-    assert decode(body_of(replayed[3])).arrays[MASKED].tolist() == (
-        decode(body_of(answer)).arrays[MASKED].tolist()
+    once, repeated = (decode(body_of(one)).arrays for one in (answer, replayed[3]))
+    assert {name: array.tolist() for name, array in repeated.items()} == (
+        {name: array.tolist() for name, array in once.items()}
     )
     # With a row changed, too, the key is another one: it is not of those that all agreed on.
     shutil.rmtree(tmp_path / "north" / "runs")
@@ -190,6 +221,50 @@ def test_another_answer_to_one_question_does_not_leave(
     assert answer.kind == "refusal"
     assert "secure_sums: it was answered before with other numbers" in network.reason("west")
     assert "secure_sums" not in str(answer.values)  # it depends on rows
+
+
+PAST = {"few_rounds": (FEW, 4), "federated_hmc": (PHASES["federated_hmc"], 20)}
+
+
+@pytest.mark.engines
+@pytest.mark.parametrize("name", PAST)
+def test_a_site_that_was_put_back_is_refused_by_the_server_that_resumes(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    algorithm, messages = PAST[name]
+    network = Network(tmp_path / "network", algorithm=algorithm)
+    own, backup, store = network.folder / "west", tmp_path / "backup", tmp_path / "run"
+    answer = network.answer
+
+    def dies(site: str, message: bytes) -> bytes:
+        if site == "west" and len(network.seen["west"]) == 2 and not backup.exists():
+            shutil.copytree(own, backup)
+        if len(network.seen["north"]) == messages:
+            raise RuntimeError("the network is gone")
+        return answer(site, message)
+
+    monkeypatch.setattr(network, "answer", dies)
+    with pytest.raises(SiteMissingError):
+        network.run(store=store, rounds=6)
+    monkeypatch.setattr(network, "answer", answer)
+    newest = shutil.move(own, tmp_path / "newest")
+    shutil.copytree(backup, own)
+    network.sites["west"] = network.site("west")
+
+    def resumed() -> Any:
+        engine = network.engine()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            built = network.study.build(engine)
+            parts = built.model, built.rows, built.algorithm
+            return consortia.resume(store, *parts, engine=engine, progress=False)
+
+    with pytest.raises(SiteRefusedError, match="'west'.*its ledger lacks the last message"):
+        resumed()
+    shutil.rmtree(own)
+    shutil.copytree(newest, own)
+    network.sites["west"] = network.site("west")
+    assert resumed()["posterior"].sizes["draw"]
 
 
 LIES: dict[str, Callable[[dict[str, Any]], dict[str, Any] | None]] = {

@@ -17,7 +17,7 @@ from consortia.federation.governance.proposal import proposed
 from consortia.federation.governance.terms import terms_of
 from consortia.federation.rehearsal import attacks, rehearsed
 from consortia.federation.rehearsal.course import _without
-from consortia.federation.rehearsal.membership import found_out
+from consortia.federation.rehearsal.membership import found_out, most_draws
 from consortia.federation.rehearsal.reading import rows_read
 from consortia.federation.rehearsal.stage import Stage
 from consortia.study.build import load_study
@@ -380,6 +380,7 @@ def test_the_chance_to_be_found_out_is_that_of_the_likelihood_ratio() -> None:
         # The normal approximation of the logarithm, to which this is off by some hundredths.
         assert found_out(values, effective)[0] == pytest.approx(power, abs=0.04)
         assert abs(found_out(values, 4 * effective)[0] - power) > 0.1
+        assert found_out(values, most_draws(values)).max() == pytest.approx(0.5)
 
 
 @pytest.mark.slow

@@ -17,11 +17,12 @@ from federation.hospitals import NAMES
 from federation.test_secure_runs import Network
 
 import consortia
+from consortia.engines.flower.agreement import PUT_BACK
 from consortia.engines.flower.envelope import decode
 from consortia.engines.flower.files import secret_of
 from consortia.engines.flower.identities import body_of
 from consortia.engines.flower.questions import question_of
-from consortia.errors import ConsortiaError
+from consortia.errors import ConsortiaError, SiteRefusedError
 from consortia.federation.governance import verify
 from consortia.store.runs import holds_run
 
@@ -51,6 +52,7 @@ class Doomed(Network):
         self.kills: list[str] = []
         self.ends: list[str] = []
         self.backups: dict[str, list[Path]] = {name: [] for name in NAMES}
+        self.newest: dict[str, Path] = {}
         self.countdown = int(self.rng.integers(1, 5))
         self.sites = {name: self.site(name) for name in NAMES}
 
@@ -69,7 +71,8 @@ class Doomed(Network):
             raise Killed
         if kind == "backup" and self.backups[name]:
             backup = self.backups[name][self.rng.integers(len(self.backups[name]))]
-            shutil.rmtree(self.folder / name)
+            newest = self.folder / f"newest {name} {len(self.kills)}"
+            self.newest[name] = Path(shutil.move(self.folder / name, newest))
             shutil.copytree(backup, self.folder / name)
         if kind == "ClientApp":  # it has answered, and nobody hears of it
             super().answer(name, message)
@@ -93,6 +96,11 @@ class Doomed(Network):
                     return consortia.resume(directory, *parts, engine=engine, progress=False)
             except (Killed, ConsortiaError) as error:
                 self.ends.append(type(error).__name__)
+                if isinstance(error, SiteRefusedError) and PUT_BACK in str(error):
+                    for name in error.sites:  # whoever has put it back is to undo that
+                        shutil.rmtree(self.folder / name)
+                        shutil.move(self.newest.pop(name), self.folder / name)
+                        self.sites[name] = self.site(name)
         raise AssertionError(self.ends)
 
 
@@ -129,7 +137,7 @@ def test_nothing_wrong_is_accepted_and_no_question_answered_twice_with_other_bit
         bits: dict[str, set[bytes]] = {}
         for request, answer in network.queries(name):
             if answer.kind == "query":
-                left = answer.arrays["masked"].tobytes()
+                left = b"".join(answer.arrays[one].tobytes() for one in sorted(answer.arrays))
                 bits.setdefault(question_of(request).digest, set()).add(left)
         assert bits
         assert all(len(one) == 1 for one in bits.values())

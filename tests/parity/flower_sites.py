@@ -41,6 +41,12 @@ class OpenGate:
     def place(self, place: Place, *, again: bool) -> None:
         self.places.append(place)
 
+    def spend(self, spent: Any) -> None:
+        """Any cost may be."""
+
+    def knows(self, message: str) -> bool:
+        return True
+
     def settled(self, statement: Any) -> None:
         """Any rows may be."""
 

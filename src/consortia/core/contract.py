@@ -296,6 +296,8 @@ class Algorithm(NamedTuple):
         fit: run once, without chains, before anything else; what the last phase leaves as
             ``(state, inbox)`` at a node becomes that site's ``fitted``.
         setup: run once per chain, before the first iteration.
+        gathers: whether the server gathers what ``fit`` leaves as states at the sites; False where
+            it leaves none.
     """
 
     init: Callable[[Array], tuple[PyTree, PyTree, PyTree]]
@@ -303,6 +305,7 @@ class Algorithm(NamedTuple):
     draws: Draws
     fit: tuple[Phase, ...] = ()
     setup: tuple[Phase, ...] = ()
+    gathers: bool = True
 
 
 @dataclass(frozen=True)

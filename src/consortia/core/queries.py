@@ -137,6 +137,9 @@ class SiteFunction:
             law of a Metropolis chain that keeps the number of the point where it is.
         privacy: ``dimension -> Privacy``, of an answer of integers: discrete Gaussian noise that
             the sites add in every engine. None where there is no guarantee.
+        bounds: by name of arrays of potentials, the height F from which on a number may count as
+            infinite, and below minus which there is none: a secure sum has as many bits as that
+            needs. Other arrays have 128.
     """
 
     answer: Callable[[Target, Mapping[str, Array], Site], Reply]
@@ -148,6 +151,7 @@ class SiteFunction:
     reveals: Callable[[Arrays, Arrays], tuple[Revealed, ...]] | None = None
     noise: Mapping[str, float] = field(default_factory=dict)
     privacy: Callable[[int], Privacy] | None = None
+    bounds: Mapping[str, float] = field(default_factory=dict)
 
     def number_type(self, target: Target) -> np.dtype:
         """Return the type of the numbers of an answer, in which integers with noise stay exact."""

@@ -167,6 +167,7 @@ class Run(ABC):
         parts: into how many parts nodes and chains are divided, each on its own device.
         arrivals: whose message arrives when, where messages arrive one at a time in simulation.
         participation: which sites take part in which round, bool (rounds, nodes); None: all.
+        notes: sentences for the plan.
     """
 
     root: bool = True
@@ -174,6 +175,7 @@ class Run(ABC):
     parts: tuple[int, int] = (1, 1)
     arrivals: Arrivals | None = None
     participation: np.ndarray | None = None
+    notes: tuple[str, ...] = ()
 
     def __init__(self, program: Program, sites: Sites, arrays: SiteArrays) -> None:
         self.program, self.layout = program, program.layout

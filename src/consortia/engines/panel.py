@@ -90,8 +90,12 @@ class Panel(ABC):
         """Return plain values by which the sites know the run again, to be kept with it."""
         return {}
 
+    def progress(self) -> dict[str, Any]:
+        """Return plain values by which sites know what they answered last, kept with an answer."""
+        return {}
+
     def continue_as(self, identity: Mapping[str, Any]) -> None:
-        """Take the identity of a stored run, before the first message to a site."""
+        """Take identity and progress of a stored run, before the first message to a site."""
 
     # --- plan and record --------------------------------------------------------------------------
 
@@ -147,9 +151,9 @@ class Panel(ABC):
             self._completed = query.arrays, in_width(function.complete(query.arrays))
         return self._completed[1]
 
-    def bytes_of_number(self, function: SiteFunction) -> int:
-        """Return the bytes of a number in a site's answer."""
-        return self.target.dtype.itemsize
+    def bytes_up(self, function: SiteFunction, answer: Answer) -> int:
+        """Return the bytes of the arrays in a site's answer, from those of the sum."""
+        return self.target.dtype.itemsize * sum(values.size for values in answer.values())
 
     def points(self, query: Query) -> int:
         """Return at how many points each site evaluates its rows for a query."""

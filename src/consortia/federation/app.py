@@ -29,7 +29,7 @@ from consortia.engines.flower.identities import (
     site_ring,
 )
 from consortia.engines.flower.plausible import MAXIMUM_POSITION, MAXIMUM_STEP
-from consortia.engines.flower.questions import Place, Question
+from consortia.engines.flower.questions import Place, Question, Spending
 from consortia.engines.flower.runtime import Job
 from consortia.engines.flower.settled import Statement
 from consortia.engines.flower.site import AGREEMENT, DESCRIPTION, FlowerSite, Gate
@@ -573,6 +573,13 @@ class Simulated:
 
     def place(self, place: Place, *, again: bool) -> None:
         """Accept any place."""
+
+    def spend(self, spent: Spending) -> None:
+        """Accept any cost."""
+
+    def knows(self, message: str) -> bool:
+        """Accept any message: nothing is written down."""
+        return True
 
     def settled(self, statement: Statement | None) -> None:
         """Accept any rows to be determined."""

@@ -73,7 +73,8 @@ def converse(task: Task, method: Conversation) -> Any:
     )
     panel = engine.panel(target, sites, method, lasting=task.writer is not None)
     if task.resumption is not None:
-        panel.continue_as(task.resumption.specification.get(IDENTITY, {}))
+        progress = {} if task.writer is None else task.writer.answers.progress()
+        panel.continue_as(task.resumption.specification.get(IDENTITY, {}) | progress)
     specification: dict[str, Any] = {}
     if task.writer is not None:
         rounding = rounding_of_answers(panel, engine.name)
@@ -229,7 +230,7 @@ class AnswerSource:
             reply = self.panel.ask(query, number - 1)
             self.waits = False
             if self.answers is not None:
-                self.answers.keep(number, digest_of(query), reply)
+                self.answers.keep(number, digest_of(query), reply, self.panel.progress())
         self._count(query, reply)
         return reply
 
@@ -255,9 +256,8 @@ class AnswerSource:
     def _count(self, query: Query, answer: Answer) -> None:
         points, sites = self.panel.points(query), len(self.panel.names)
         self.messages.append({"for": query.purpose, "points": points})
-        copies = sites if self.panel.function(query).summed else 1
-        width = self.panel.bytes_of_number(self.panel.function(query))
-        up = sum(values.size for values in answer.values()) * width * copies
+        function = self.panel.function(query)
+        up = self.panel.bytes_up(function, answer) * (sites if function.summed else 1)
         down = sum(values.nbytes for values in query.arrays.values()) * sites
         self.sent = self.sent[0] + up, self.sent[1] + down
         rows = int(self.panel.sizes.sum())

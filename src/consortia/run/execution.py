@@ -256,7 +256,7 @@ def _plan_of(
     """Return the plan, once the run directory is claimed and the plan is shown."""
     most_kept = None if task.keep is None else task.keep.draws_kept(target, run.layout.chains)
     parts = task.sites, settled.algorithm, target, task.engine.name, length, most_kept
-    plan = planning.plan_of(run, carry, *parts, settled.notes)
+    plan = planning.plan_of(run, carry, *parts, (*run.notes, *settled.notes))
     if settled.prediction is not None:
         plan.details["prediction"] = settled.prediction
     if settled.step_line is not None:

@@ -9,7 +9,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -77,11 +77,20 @@ class Answers:
         """True if an answer is there, whatever its state."""
         return any(self._numbers())
 
-    def keep(self, number: int, query: str, arrays: Mapping[str, np.ndarray]) -> None:
-        """Write the answer to the query with this digest, durably."""
+    def keep(
+        self,
+        number: int,
+        query: str,
+        arrays: Mapping[str, np.ndarray],
+        progress: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Write the answer to the query with this digest, and plain values beside it, durably."""
         with writing(self.folder.parent):
             self.folder.mkdir(exist_ok=True)
-            replace_file(self.path(number), ANSWER.pieces({"query": query}, arrays))
+            replace_file(
+                self.path(number),
+                ANSWER.pieces({"query": query, "progress": dict(progress or {})}, arrays),
+            )
 
     def read(self, number: int) -> tuple[Stored | None, str | None]:
         """Return an answer, or None and what is wrong; nothing is wrong where answers end."""
@@ -98,6 +107,16 @@ class Answers:
         except (ContainerError, OSError) as error:
             return None, f"{path.name} of {FOLDER} is damaged ({error})"
         return Stored(head["query"], arrays), None
+
+    def progress(self) -> dict[str, Any]:
+        """Return the plain values beside the last answer that can be read; none where none can."""
+        for number in sorted(self._numbers(), reverse=True):
+            try:
+                head, _ = ANSWER.decode(read_regular(self.path(number), MAX_ANSWER_BYTES))
+            except (ContainerError, OSError):
+                continue  # `read` says what is wrong with it
+            return dict(head.get("progress", {}))
+        return {}
 
     def cut(self, number: int) -> None:
         """Remove the answers from this one on, and what a kill has left of one."""

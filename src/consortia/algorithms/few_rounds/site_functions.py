@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from consortia.algorithms.few_rounds.limits import NOISE
+from consortia.algorithms.few_rounds.limits import HIGHEST, NOISE
 from consortia.core.contract import Evaluation, Site
 from consortia.core.queries import Arrays, Reply, Revealed, SiteFunction
 from consortia.core.target import Target
@@ -177,6 +177,7 @@ FUNCTIONS = {
         complete=_drawn,
         reveals=_of_log_densities,
         noise={"potentials": NOISE},
+        bounds={"potentials": HIGHEST},
     ),
     "slopes": SiteFunction(
         _slopes,

@@ -299,6 +299,7 @@ class SurrogateHMC(Adaptive, SurrogateBased):
             Draws(hub=_drawn, per_iteration=self.proposals_per_round),
             fit=() if self.surrogate is not None else search.phases(target),
             setup=(adopt, Phase(evaluate, Sum(), hub=_keep_potential)),
+            gathers=False,
         )
 
 

@@ -13,11 +13,19 @@ from consortia.core.target import Target
 from consortia.engines.flower import nonfinite
 from consortia.engines.flower.asking import RequestChannel
 from consortia.engines.flower.envelope import Envelope, EnvelopeError
+from consortia.engines.flower.questions import LAST
 from consortia.engines.flower.secure_sums import SUM_KEYS, key_of
-from consortia.engines.flower.site import AGREEMENT
+from consortia.engines.flower.site import AGREEMENT, KNOWN
 from consortia.engines.flower.stages import from_arrays
+from consortia.errors import SiteRefusedError
 
 Flags = Mapping[str, np.ndarray]
+
+PUT_BACK = (
+    "its ledger lacks the last message that this run has of it: the site's folder was put back "
+    "from a backup, or is another one. Let the site put its newest folder back, or begin a new run"
+)
+"""Reason for the end of a run that is resumed with a site of another past."""
 
 
 def agreed(
@@ -25,8 +33,11 @@ def agreed(
 ) -> list[Flags]:
     """Send all sites what the run begins with; return their flags, in the order of the sites.
 
+    Where the run is resumed each site is to have in its ledger what it answered last.
+
     Raises:
         SiteMissingError: a site did not answer, or refused.
+        SiteRefusedError: its ledger lacks that message.
     """
     like = {
         "potential": jax.ShapeDtypeStruct((len(positions),), np.uint8),
@@ -34,6 +45,8 @@ def agreed(
     }
 
     def read(site: int, answer: Envelope) -> Flags:
+        if answer.values.get(KNOWN) is False:
+            raise SiteRefusedError((channel.names[site],), reason=PUT_BACK, waited=0.0)
         found = {name: from_arrays(answer.arrays, like[name], name) for name in like}
         if found["potential"].max(initial=0) >= len(nonfinite.VALUES):
             raise EnvelopeError("a flag is none")
@@ -44,7 +57,17 @@ def agreed(
     arrays = {"positions": np.asarray(positions)}
     sites = range(len(channel.names))
     answers = channel.ask(
-        {site: channel.request(AGREEMENT, site, values=begin, arrays=arrays) for site in sites},
+        {
+            site: channel.request(
+                AGREEMENT,
+                site,
+                values={**begin, LAST: channel.answered[site]}
+                if site in channel.answered
+                else begin,
+                arrays=arrays,
+            )
+            for site in sites
+        },
         read,
     )
     return [answers[site] for site in sites]

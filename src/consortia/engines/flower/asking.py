@@ -20,7 +20,7 @@ from consortia.engines.flower.identities import (
     is_signed,
     signed,
 )
-from consortia.engines.flower.secure_sums import Key
+from consortia.engines.flower.secure_sums import SUM_KEYS, Key, plain_key
 from consortia.engines.flower.transport import Arrival, Transport
 from consortia.errors import SiteMissingError, SiteRefusedError
 
@@ -105,6 +105,7 @@ class RequestChannel:
         sum_keys: of each site its key of the session, by name, as it has agreed to the run.
         rejected: replies that were not used.
         received: of each node the messages and bytes that came from it, used or not.
+        answered: of each site the SHA-256 of its last answer that was used.
         last: of each node the SHA-256 of the last of them, which is in its site's ledger.
         messages: requests that were answered, and ``seconds`` what the slowest of each took.
         since: time of the request to each site that has not answered yet, by `time.monotonic`.
@@ -132,12 +133,20 @@ class RequestChannel:
         self.rejected = Rejected()
         self.received: dict[int, tuple[int, int]] = {}
         self.last: dict[int, str] = {}
+        self.answered: dict[int, str] = {}
         self.messages, self.seconds = 0, 0.0
         self.since: dict[int, float] = {}
         self.took: dict[int, float] = {}
         self._wait = 0.0
         self._open: dict[str, int] = {}
         self._closed: set[str] = set()
+
+    @property
+    def keys_of_all(self) -> dict[str, Any]:
+        """Plain values of a message whose answers leave masked; none where they leave plain."""
+        if not self.masking:
+            return {}
+        return {SUM_KEYS: {name: plain_key(key) for name, key in self.sum_keys.items()}}
 
     def request(self, kind: str, site: int, **more: Any) -> Envelope:
         """Return a message of this run to a site."""
@@ -226,6 +235,7 @@ class RequestChannel:
                 try:
                     if answer is not None:
                         answers[asked] = read(asked, answer)
+                        self.answered[asked] = self.last[arrival.sender]
                         self.took[asked] = time.monotonic() - self.since.pop(asked, began)
                         self._open.pop(arrival.message)
                         continue

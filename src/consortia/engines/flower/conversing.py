@@ -9,12 +9,10 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import jax
 import numpy as np
 
 from consortia.core.privacy import Privacy, simulated_generator, with_noise
 from consortia.core.queries import Conversation, SiteFunction, in_width
-from consortia.data import digest
 from consortia.engines.flower.envelope import Envelope, EnvelopeError
 from consortia.engines.flower.files import RunFiles
 from consortia.engines.flower.questions import (
@@ -166,11 +164,13 @@ class QueryRuntime(SiteWork):
         """Return the standard deviation of what this site adds to each potential."""
         return min(function.noise.values(), default=0.0) / math.sqrt(len(self._job.sites))
 
-    @functools.cached_property
-    def digest(self) -> str:
-        """The SHA-256 of the rows as the model takes them."""
-        site = self._arrays.site(0, self._number)
-        return digest.of_rows(jax.tree.map(np.asarray, site.data))
+    def summands(self, label: Label, request: Envelope, answer: Answer) -> Answer:
+        """Return the numbers that are added over the sites: the answer itself."""
+        return answer
+
+    def bounds(self, label: Label, request: Envelope) -> Mapping[str, float]:
+        """Return the largest numbers of an answer's arrays that declare them."""
+        return self._function(label, request).bounds
 
     def summed(self, label: Label, request: Envelope) -> bool:
         """Return True if the server needs the sum over the sites of these answers only."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any
@@ -16,14 +15,16 @@ from consortia.core.prior import prior_scale
 from consortia.core.queries import LEEWAY, Conversation, Query, SiteFunction
 from consortia.core.target import Target
 from consortia.data.sites import Sites
-from consortia.engines.flower import fixed_point, nonfinite
+from consortia.engines.flower import nonfinite
 from consortia.engines.flower.agreement import agreed, values_of
 from consortia.engines.flower.asking import RequestChannel
 from consortia.engines.flower.envelope import Envelope, EnvelopeError
+from consortia.engines.flower.masked import Layout
 from consortia.engines.flower.plausible import Judge, Sent, unlike_sums
-from consortia.engines.flower.reporting import expected, facts_of, seconds_of_sites, where
-from consortia.engines.flower.secure_sums import MASKED, SUM_KEYS, plain_key
+from consortia.engines.flower.questions import LAST
+from consortia.engines.flower.reporting import SUMS, expected, facts_of, seconds_of_sites, where
 from consortia.engines.flower.stages import QUERY, STAGES, Label, function_names
+from consortia.engines.flower.transport import LETTERS
 from consortia.engines.panel import Answer, Panel
 from consortia.engines.phases import SiteArrays
 from consortia.errors import SiteImplausibleError
@@ -42,14 +43,6 @@ ENDS = (
     "sites with the policy that is proposed answer {count} messages. A run that needs more, "
     "such as one whose draws are left to chains (at most {most}), ends there without a result: "
     "give it a larger maximum_messages at every site."
-)
-
-SUMS = (
-    "secure sums: of all answers the server learns the sum over the {sites} sites, unless all "
-    "sites but one help it. Given up: a site that sends what cannot be honest is not named, "
-    "nothing is known of one site alone, and where a site is missing there is no answer. "
-    "run.secure_sums = false of the study has each site's answers plain, where every policy "
-    "permits that."
 )
 
 
@@ -98,11 +91,11 @@ class FlowerPanel(Panel):
         beside = f" Sent plainly by each site: {', '.join(plain)}." if plain else ""
         return ends, SUMS.format(sites=len(self.names)) + beside
 
-    def bytes_of_number(self, function: SiteFunction) -> int:
-        """Return the bytes of a number in a site's answer, more of one that is masked."""
+    def bytes_up(self, function: SiteFunction, answer: Answer) -> int:
+        """Return the bytes of the arrays in a site's answer, more of those that are masked."""
         if self._masked(function):
-            return fixed_point.BYTES
-        return super().bytes_of_number(function)
+            return Layout.of(answer, function.bounds, len(self.names)).size
+        return super().bytes_up(function, answer)
 
     def _masked(self, function: SiteFunction) -> bool:
         return function.summed and bool(self._channel.masking)
@@ -137,7 +130,7 @@ class FlowerPanel(Panel):
         values: dict[str, Any] = {"function": query.function}
         masked = self._masked(function)
         if masked:
-            values[SUM_KEYS] = {name: plain_key(key) for name, key in channel.sum_keys.items()}
+            values |= channel.keys_of_all
         requests = {
             site: channel.request(
                 STAGES[QUERY],
@@ -149,7 +142,7 @@ class FlowerPanel(Panel):
             for site in range(len(self.names))
         }
         if masked:
-            return self._summed(like, requests, number)
+            return self._summed(function, like, requests, number)
         arrays = self.completed(query)
         distinct = len(np.unique(np.asarray(function.evaluation(arrays).positions), axis=0)) > 1
 
@@ -173,27 +166,16 @@ class FlowerPanel(Panel):
             }
 
     def _summed(
-        self, like: Mapping[str, Any], requests: Mapping[int, Envelope], number: int
+        self,
+        function: SiteFunction,
+        like: Mapping[str, Any],
+        requests: Mapping[int, Envelope],
+        number: int,
     ) -> Answer:
         """Return the sum of answers that are masked, in double precision."""
-        count = sum(math.prod(leaf.shape) for leaf in like.values())
-
-        def read(site: int, one: Envelope) -> np.ndarray:
-            array = one.arrays.get(MASKED)
-            if array is None or len(one.arrays) > 1:
-                raise EnvelopeError("it holds something else than one masked array")
-            if array.shape != (count, 2) or array.dtype != np.uint64:
-                raise EnvelopeError(f"the masked array is {array.dtype} {array.shape}")
-            return array
-
-        answers = self._channel.ask(requests, read, iteration=number)
-        total = fixed_point.sum_of([answers[site] for site in range(len(self.names))])
-        found, begin = {}, 0
-        for name in sorted(like):
-            end = begin + math.prod(like[name].shape)
-            found[name] = total[begin:end].reshape(like[name].shape)
-            begin = end
-        return found
+        layout = Layout.of(like, function.bounds, len(self.names))
+        answers = self._channel.ask(requests, lambda site, one: layout.read(one), iteration=number)
+        return layout.total([answers[site] for site in range(len(self.names))])
 
     def _check_plausible(
         self, function: SiteFunction, query: Query, answers: Mapping[int, Answer], number: int
@@ -233,8 +215,16 @@ class FlowerPanel(Panel):
         return {FLOWER_RUN: self._channel.run}
 
     def continue_as(self, identity: Mapping[str, Any]) -> None:
-        """Resume that run; the sites then know what they have answered."""
+        """Resume that run; the sites then know what they have answered, and say if they do not."""
         self._channel.run = str(identity.get(FLOWER_RUN, self._channel.run))
+        last = {} if self._channel.transport.kind == LETTERS else identity.get(LAST, {})
+        self._channel.answered = {
+            site: str(last[name]) for site, name in enumerate(self.names) if name in last
+        }
+
+    def progress(self) -> dict[str, Any]:
+        """Return of each site the SHA-256 of its last answer, by name."""
+        return {LAST: {self.names[site]: one for site, one in self._channel.answered.items()}}
 
     # --- plan and record --------------------------------------------------------------------------
 

@@ -16,6 +16,9 @@ from consortia.engines.flower.envelope import Envelope, EnvelopeError
 OWN_DRAWS = 3.0
 """Standard deviations to which the points reach that a site draws around a position itself."""
 
+LAST = "last"
+"""Plain value of an agreement to a run that is resumed: SHA-256 of the last message of the site."""
+
 NOWHERE = np.zeros((0, 0))
 
 
@@ -84,8 +87,8 @@ class Place:
 
 
 def question_of(request: Envelope) -> Question:
-    """Return the question of a message, of which references to older states are not a part."""
-    values = {name: value for name, value in request.values.items() if name != "oldest"}
+    """Return the question of a message, of which references to what was before are not a part."""
+    values = {name: value for name, value in request.values.items() if name not in ("oldest", LAST)}
     head = [request.kind, list(request.label), values]
     found = hashlib.sha256(json.dumps(head, sort_keys=True).encode())
     for name in sorted(request.arrays):

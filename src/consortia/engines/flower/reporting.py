@@ -8,6 +8,18 @@ from typing import Any
 from consortia.core.words import duration
 from consortia.engines.flower.asking import RequestChannel
 
+SUMS = (
+    "secure sums: of all answers the server learns the sum over the {sites} sites, unless all "
+    "sites but one help it. Given up: a site that sends what cannot be honest is not named, "
+    "nothing is known of one site alone, and where a site is missing there is no answer. "
+    "run.secure_sums = false of the study has each site's answers plain, where every policy "
+    "permits that."
+)
+"""Effects of secure sums, for the plan."""
+
+NO_SUMS = "no secure sums: {why}. The server receives the messages of each site by themselves."
+"""Reason for messages that leave plain, for the plan."""
+
 
 def seconds_of_sites(channel: RequestChannel) -> dict[str, tuple[float | None, float | None]]:
     """Return of each site the seconds of its last answer, and those waited for one so far."""

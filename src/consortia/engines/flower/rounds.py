@@ -15,6 +15,7 @@ from consortia.engines import exchanges, rng
 from consortia.engines.flower import nonfinite, plausible
 from consortia.engines.flower.asking import RequestChannel
 from consortia.engines.flower.envelope import Envelope, EnvelopeError
+from consortia.engines.flower.masked import Layout
 from consortia.engines.flower.plausible import Judge
 from consortia.engines.flower.stages import (
     STAGES,
@@ -100,7 +101,7 @@ class Rounds:
             STAGES[label.stage],
             site,
             label=tuple(label),
-            values=self.places(carry, site),
+            values=self.places(carry, site) | self.channel.keys_of_all,
             arrays=arrays,
         )
 
@@ -211,6 +212,8 @@ class StageLoop(Iteration):
         arrays = named_arrays(carry.inbox, "inbox")
         if phase.repeats is not None:
             arrays["runs"] = label.repetition < self._counts(label.phase, carry)
+        if self._run.channel.masking:
+            return self._masked(label, carry, sent, arrays)
         may_miss = isinstance(phase.exchange, Mean) and label.stage == rng.ROUND
         answers = self._run.channel.ask(
             {site: self._run.request(label, carry, site, arrays) for site in self._sites},
@@ -237,6 +240,27 @@ class StageLoop(Iteration):
         after, hub_info = self._finish(label, carry, outbox, weights / weights.sum())
         labels = np.where(here[:, None], np.array(label, np.int32), carry.node)
         return after._replace(node=labels), info, hub_info, outbox
+
+    def _masked(
+        self, label: Label, carry: Carry, sent: Sent, arrays: Mapping[str, np.ndarray]
+    ) -> Any:
+        """Do one exchange with all sites, of which the server learns the sum alone."""
+        like = named_arrays(
+            jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), sent.outbox), "outbox"
+        )
+        layout = Layout.of(like, {}, len(self._sites))
+        answers = self._run.channel.ask(
+            {site: self._run.request(label, carry, site, arrays) for site in self._sites},
+            lambda site, answer: layout.read(answer),
+            iteration=label.iteration,
+        )
+        total = layout.total([answers[site] for site in self._sites])
+        total = {name: value.astype(like[name].dtype) for name, value in total.items()}
+        outbox = from_arrays(total, sent.outbox, "outbox")
+        self._visits = None
+        after, hub_info = self._finish(label, carry, outbox, np.ones(1, self._run.weights.dtype))
+        labels = np.tile(np.array(label, np.int32), (len(self._sites), 1))
+        return after._replace(node=labels), {}, hub_info, outbox
 
     def _route(self, label: Label, carry: Carry) -> Any:
         """Do one visit of every chain, each at its site."""

@@ -12,24 +12,36 @@ from jaxtyping import Array, Float, PyTree
 
 from consortia.core import random
 from consortia.core.prior import prior_scale
+from consortia.core.summed import unsummed
 from consortia.core.target import Target
 from consortia.data.sites import Sites
 from consortia.engines import rng
 from consortia.engines.buffers import Buffers, Window, empty_buffers
 from consortia.engines.contract import Run, from_names, named
-from consortia.engines.flower import nonfinite
+from consortia.engines.flower import fixed_point, nonfinite
 from consortia.engines.flower.agreement import Flags, agreed, values_of
 from consortia.engines.flower.asking import RequestChannel
 from consortia.engines.flower.plausible import Judge
-from consortia.engines.flower.reporting import expected, facts_of, seconds_of_sites, where
+from consortia.engines.flower.reporting import (
+    NO_SUMS,
+    SUMS,
+    expected,
+    facts_of,
+    seconds_of_sites,
+    where,
+)
 from consortia.engines.flower.rounds import Rounds
 from consortia.engines.flower.site import FITTED
 from consortia.engines.flower.stages import Stages, from_arrays, named_arrays
 from consortia.engines.phases import Carry, Program, SiteArrays
 from consortia.errors import SiteMissingError, StoreError
 
-RUN, AWAY = "flower run", "flower away"
-"""Names in a checkpoint: identity of the run, and who did not take part in which round."""
+RUN, AWAY, ANSWERED = "flower run", "flower away", "flower answered"
+"""Names in a checkpoint: identity of the run, who did not take part in which round, and digests of
+the last answers."""
+
+UNNAMED = "(not known: secure sums name no site)"
+"""Stand-in for the name of a site whose numbers are not finite."""
 
 
 class FlowerRun(Run):
@@ -61,6 +73,15 @@ class FlowerRun(Run):
         self._record = jax.jit(self._recorded, donate_argnums=0)
         self._finite = jax.jit(program.draws_finite)
         self._all = tuple(range(len(sites)))
+
+    @property
+    def notes(self) -> tuple[str, ...]:  # type: ignore[override]
+        """Effects of secure sums, or why there are none."""
+        channel = self._channel
+        if channel.masking:
+            return (SUMS.format(sites=len(self.names)),)
+        why = unsummed(self.program.algorithm)
+        return (NO_SUMS.format(why=why),) if channel.private and why is not None else ()
 
     # --- before the first round -------------------------------------------------------------------
 
@@ -134,8 +155,14 @@ class FlowerRun(Run):
         away = [[iteration, *absent] for iteration, absent in sorted(self.rounds.away.items())]
         return named(carry, "carry") | {
             RUN: np.frombuffer(self._channel.run.encode(), np.uint8),
+            ANSWERED: self._answered(),
             AWAY: np.array(away, np.int32).reshape(-1, 1 + len(self.names)),
         }
+
+    def _answered(self) -> np.ndarray:
+        """Return the SHA-256 of the last answer of each site, uint8 (sites, 32)."""
+        found = (self._channel.answered.get(site, "00" * 32) for site in self._all)
+        return np.array([list(bytes.fromhex(one)) for one in found], np.uint8)
 
     def restore(
         self,
@@ -156,6 +183,9 @@ class FlowerRun(Run):
                 "in it. Go on with the engine that it was made with."
             )
         self._channel.run = state[RUN].tobytes().decode("ascii")
+        if ANSWERED in state:  # not in checkpoints of older versions
+            digests = enumerate(state[ANSWERED])
+            self._channel.answered = {n: one.tobytes().hex() for n, one in digests if one.any()}
         self._keyed(seed, positions)
         self._begun(positions)
         self.rounds.away = {int(row[0]): row[1:].astype(bool) for row in state[AWAY]}
@@ -193,6 +223,8 @@ class FlowerRun(Run):
 
     def site_not_finite(self, carry: Carry, at: int, warmup: int, chain: int) -> str | None:
         """Return the first site whose message of round ``at`` is not finite in this chain."""
+        if self._channel.masking:
+            return UNNAMED
         lost: list[int] = []
         chains = self.layout.chains
 
@@ -256,7 +288,11 @@ class FlowerRun(Run):
     def traffic(self, carry: Carry) -> list[tuple[int, int, int]]:
         """Return (communication rounds, bytes up, bytes down) of each phase of an iteration."""
         keys = self.program.keys(rng.ROUND, random.base_key(0))
-        return self.program.traffic(self._whole_carry(), self._arrays, keys)
+        found = self.program.traffic(self._whole_carry(), self._arrays, keys)
+        if not self._channel.masking:
+            return found
+        wider = fixed_point.BYTES // self._weights.dtype.itemsize
+        return [(rounds, wider * up, down) for rounds, up, down in found]
 
     def memory(self, carry: Carry) -> dict[str, int]:
         """Return bytes that the server holds, by what they are for."""

@@ -20,10 +20,12 @@ import numpy as np
 from jaxtyping import Array, PyTree
 
 from consortia.core import fingerprints, random, start
-from consortia.core.contract import Method, Phase, Route
+from consortia.core.contract import Mean, Method, Phase, Route
 from consortia.core.model import Model
 from consortia.core.prior import PriorScale, prior_scale
+from consortia.core.summed import unsummed
 from consortia.core.target import Target
+from consortia.data import digest
 from consortia.data.sites import Sites
 from consortia.engines import rng
 from consortia.engines.flower.envelope import Envelope, EnvelopeError
@@ -147,6 +149,12 @@ class SiteWork:
     def _scale(self) -> PriorScale:
         return prior_scale(self._target, self._positions[0])
 
+    @functools.cached_property
+    def digest(self) -> str:
+        """The SHA-256 of the rows as the model takes them."""
+        site = self._arrays.site(0, self._number)
+        return digest.of_rows(jax.tree.map(np.asarray, site.data))
+
     def _last_evaluated(self, stage: int) -> tuple[np.ndarray, np.ndarray]:
         if self._evaluated is None:
             self._evaluated = self._files.noted(PLACE)
@@ -233,6 +241,32 @@ class SiteRuntime(SiteWork):
             self._files.keep_state(label, named_arrays(after, "node"), oldest)
         info = {} if phase.repeated else info
         return {}, named_arrays(outbox, "outbox") | named_arrays(info, "info")
+
+    def bounds(self, label: Label, request: Envelope) -> Mapping[str, float]:
+        """Return the largest numbers of a message, of which phases declare none."""
+        return {}
+
+    def summed(self, label: Label, request: Envelope) -> bool:
+        """Return True if the server needs the sum over the sites of all messages only."""
+        return unsummed(self._algorithm) is None
+
+    def summands(
+        self, label: Label, request: Envelope, answer: Mapping[str, np.ndarray]
+    ) -> dict[str, np.ndarray]:
+        """Return the numbers that are added over the sites: of an average those times w_c.
+
+        Raises:
+            EnvelopeError: there is something else in the message than what is added.
+        """
+        _, phase = self._phase(label)
+        if any(not name.startswith("outbox") for name in answer):
+            raise EnvelopeError("the message holds numbers of this site alone")
+        share = self._weight if isinstance(phase.exchange, Mean) else 1.0
+        return {name: share * np.asarray(one, np.float64) for name, one in answer.items()}
+
+    @property
+    def _weight(self) -> float:
+        return float(np.asarray(self._arrays.weights)[0])
 
     def _phase(self, label: Label) -> tuple[Stage, Phase]:
         """Return the stage and the phase of a label, if a site has something to do there."""

@@ -1,8 +1,9 @@
 r"""Sums over sites of which the server learns nothing but the sum.
 
 Each pair of sites has a secret in common, by X25519 with keys that each site signs by its Ed25519
-identity. For every question both draw the same mask from it, by HKDF-SHA-256 and ChaCha20; one adds
-it and the other takes it away. Numbers are integers mod :math:`2^{128}`
+identity; HKDF-SHA-256 makes a key of the pair from it, once a session. For every question both draw
+the same mask, by one HMAC-SHA-256 and one call of ChaCha20; one adds it and the other takes it
+away. Numbers are integers mod :math:`2^{128}`
 (`consortia.engines.flower.fixed_point`), so that a masked vector is uniform to whoever has not the
 secrets of its pairs, and the masks of all sites cancel exactly. Where a site is missing the sum is
 noise: it is all or nothing.
@@ -27,11 +28,9 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Float
 
-from consortia.engines.flower import fixed_point
 from consortia.engines.flower.envelope import EnvelopeError
-from consortia.engines.flower.fixed_point import Integers
+from consortia.engines.flower.masked import Arrays, Layout
 from consortia.errors import MissingExtraError, PolicyError
 
 MINIMUM_SITES = 3
@@ -40,9 +39,6 @@ MINIMUM_SITES = 3
 PURPOSE = b"consortia secure sums 1"
 """Prefix of what is signed and derived, which fits nothing else."""
 
-
-MASKED = "masked"
-"""Name of the one array of an answer that is masked."""
 
 SUM_KEYS = "sum keys"
 """Plain value of a message: of an agreement the key of a site, of a question those of all."""
@@ -80,7 +76,9 @@ class SumMember:
         public = self._secret.public_key().public_bytes_raw()
         signer = ed25519.Ed25519PrivateKey.from_private_bytes(identity)
         self.key = Key(public, signer.sign(_signed(session, name, public)))
-        self._roster, self._names, self._shared = b"", [], {}  # type: ignore[var-annotated]
+        self._agreed: tuple[Any, ...] = ()
+        self._roster, self._names = b"", []  # type: ignore[var-annotated]
+        self._pairs: dict[str, bytes] = {}
         self._answered: dict[bytes, bytes] = {}
 
     def agree(
@@ -102,7 +100,10 @@ class SumMember:
         """
         from cryptography.exceptions import InvalidSignature
 
-        ed25519, x25519, _, _ = _primitives()
+        given = dict(keys), dict(identities), minimum
+        if given == self._agreed:
+            return
+        ed25519, x25519, hashes, hkdf = _primitives()
         if keys.keys() != identities.keys() or self.name not in keys:
             raise _refused(f"the sites {sorted(keys)} are not those that the policy names")
         if len(keys) < minimum:
@@ -125,47 +126,54 @@ class SumMember:
         if self._roster not in (b"", roster):
             raise _refused("other keys were agreed on before in this session")
         self._roster, self._names = roster, names
-        self._shared = {
-            name: self._secret.exchange(x25519.X25519PublicKey.from_public_bytes(keys[name].public))
-            for name in names
-            if name != self.name
-        }
+        for name in names:
+            if name != self.name:
+                peer = x25519.X25519PublicKey.from_public_bytes(keys[name].public)
+                pair = b"".join(_framed(one.encode()) for one in sorted((self.name, name)))
+                info = PURPOSE + _framed(self._session) + pair
+                derive = hkdf.HKDF(hashes.SHA256(), 32, salt=roster, info=info).derive
+                self._pairs[name] = derive(self._secret.exchange(peer))
+        self._agreed = given
 
-    def masked(self, values: Float[np.ndarray, " n"], place: str, question: str) -> Integers:
-        """Return the masked numbers, uint64 (n, 2).
+    def masked(
+        self,
+        values: Arrays,
+        place: str,
+        question: str,
+        bounds: Mapping[str, float] | None = None,
+    ) -> dict[str, np.ndarray]:
+        """Return the arrays that leave: of `Layout`, masked.
 
         Args:
-            values: to be added over the sites.
+            values: to be added over the sites, by name.
             place: in the run.
             question: digest of the whole request.
+            bounds: largest numbers of arrays that declare them, by name.
 
         Raises:
-            PolicyError: nothing was agreed on, or the question was answered before with other
-                numbers.
+            PolicyError: nothing was agreed on, a number is beyond its bound, or the question was
+                answered before with other numbers.
         """
-        if not self._shared:
+        if not self._pairs:
             raise _refused("no keys were agreed on in this session")
-        total = fixed_point.encoded(values, len(self._names))
+        layout = Layout.of(values, bounds or {}, len(self._names))
+        total = layout.encoded(values)
         asked = _framed(place.encode()) + _framed(question.encode())
-        now = hashlib.sha256(total.tobytes()).digest()
+        now = hashlib.sha256(b"".join(one.tobytes() for one in total)).digest()
         if not hmac.compare_digest(self._answered.setdefault(asked, now), now):
             raise _refused(f"{place} was answered before with other numbers: the data have changed")
-        for peer, shared in self._shared.items():
-            mask = self._mask(peer, shared, asked, len(total))
-            total = fixed_point.added(
-                total, mask if self.name < peer else fixed_point.negated(mask)
-            )
-        return total
+        for peer, key in self._pairs.items():
+            mask = layout.integers(_stream(key, asked, layout.mask_bytes))
+            total = layout.added(total, mask if self.name < peer else layout.negated(mask))
+        return layout.packed(total)
 
-    def _mask(self, peer: str, shared: bytes, asked: bytes, count: int) -> Integers:
-        from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 
-        _, _, hashes, hkdf = _primitives()
-        pair = b"".join(_framed(name.encode()) for name in sorted((self.name, peer)))
-        info = PURPOSE + _framed(self._session) + asked + pair
-        key = hkdf.HKDF(hashes.SHA256(), 32, salt=self._roster, info=info).derive(shared)
-        stream = Cipher(algorithms.ChaCha20(key, bytes(16)), None).encryptor()
-        return np.frombuffer(stream.update(bytes(16 * count)), "<u8").reshape(count, 2)
+def _stream(pair: bytes, asked: bytes, count: int) -> bytes:
+    """Return the mask of a pair of sites for one question, under a key that has no other use."""
+    from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
+
+    key = hmac.digest(pair, asked, "sha256")
+    return Cipher(algorithms.ChaCha20(key, bytes(16)), None).encryptor().update(bytes(count))
 
 
 def plain_key(key: Key) -> list[str]:

@@ -36,9 +36,15 @@ from consortia.engines.flower.identities import (
     is_signed,
     signed,
 )
-from consortia.engines.flower.questions import Place, Question, question_of
-from consortia.engines.flower.runtime import Job, SiteRuntime
-from consortia.engines.flower.secure_sums import MASKED, SUM_KEYS, SumMember, keys_of, plain_key
+from consortia.engines.flower.masked import PACKED_NUMBERS, Layout, is_masked
+from consortia.engines.flower.questions import LAST, Place, Question, Spending, question_of
+from consortia.engines.flower.runtime import Job, SiteRuntime, SiteWork
+from consortia.engines.flower.secure_sums import (
+    SUM_KEYS,
+    SumMember,
+    keys_of,
+    plain_key,
+)
 from consortia.engines.flower.settled import Statement
 from consortia.engines.flower.stages import QUERY, STAGES, Label
 from consortia.errors import PolicyError
@@ -51,6 +57,9 @@ LEAVES = {DESCRIPTION: "description", AGREEMENT: "description", FITTED: "fit"} |
     name: name for name in STAGES.values()
 }
 """Kind of a site's answer to each kind of message; a description may hold moments."""
+
+KNOWN = "known"
+"""Plain value of an agreement: whether the site's ledger has the message named by `LAST`."""
 
 KEPT_FROM = 1.0
 """Seconds of work from which on an answer is kept; on a repeated request others are recomputed."""
@@ -76,6 +85,14 @@ class Gate(Protocol):
 
     def place(self, place: Place, *, again: bool) -> None:
         """Refuse to look at rows there, before anything is computed."""
+        ...
+
+    def spend(self, spent: Spending) -> None:
+        """Write down what an answer costs of a privacy budget, or refuse it."""
+        ...
+
+    def knows(self, message: str) -> bool:
+        """Return True if a message with this SHA-256 has left in this run."""
         ...
 
     def settled(self, statement: Statement | None) -> None:
@@ -186,11 +203,13 @@ class FlowerSite:
                 kind, values, arrays, statement = self._answer(
                     request, files, gate, ring, again=again
                 )
-                long = time.monotonic() - began > KEPT_FROM or MASKED in arrays
+                masked = is_masked(arrays) and request.kind == STAGES[QUERY]
+                long = time.monotonic() - began > KEPT_FROM or masked
                 if long and request.kind in STAGES.values():
                     files.keep_reply(named, arrays, kind=kind, values=values)
             reply = _sealed(self._reply(request, named, values, arrays), ring)
             beside = SiteFacts.read(values["facts"]).numbers if "facts" in values else 0
+            beside += values.get(PACKED_NUMBERS, 0)
             return gate.release(kind, question, reply, arrays, beside, statement)
         except Exception as error:
             code = error.code if isinstance(error, MismatchError) else None
@@ -266,8 +285,11 @@ class FlowerSite:
             work = self._worked(request.run, files, gate)
             work.check_model(model)
             values = {}
-            if self._sums and isinstance(work, QueryRuntime):
+            if self._sums:
                 values[SUM_KEYS] = plain_key(self._member(request, files, work, ring).key)
+            last = request.values.get(LAST)
+            if isinstance(last, str):
+                values[KNOWN] = gate.knows(last)
             return "description", values, work.start_flags(), None
         work = self._worked(request.run, files, gate)
         if request.kind == FITTED and isinstance(work, SiteRuntime):
@@ -276,7 +298,7 @@ class FlowerSite:
             raise EnvelopeError("the study has no messages of this kind")
         label = Label(*request.label)
         keys = keys_of(request.values[SUM_KEYS]) if SUM_KEYS in request.values else None
-        if self._sums and isinstance(work, QueryRuntime) and work.summed(label, request):
+        if self._sums and work.summed(label, request):
             if keys is None or ring is None:
                 text = "answers of this study leave masked, and the question has no keys of sites"
                 raise PolicyError(f"secure sums: {text}.", rules=("secure_sums",))
@@ -288,6 +310,8 @@ class FlowerSite:
             work.check_noise(label, request, masked=member is not None)
         place = work.place(label, request)
         gate.place(place, again=again)
+        if place.spent is not None:
+            gate.spend(place.spent)
         values, arrays = work.step(label, request)
         statement = None
         if not again:
@@ -298,12 +322,14 @@ class FlowerSite:
         if member is not None:
             gate.before_masks(left)
             question = question_of(request)
-            every = np.concatenate([np.ravel(arrays[name]) for name in sorted(arrays)])
-            left = {MASKED: member.masked(every, question.place, question.digest)}
+            summands, bounds = work.summands(label, request, arrays), work.bounds(label, request)
+            left = member.masked(summands, question.place, question.digest, bounds)
+            packed = Layout.of(summands, bounds, len(ring.sites)).packed_numbers if ring else 0
+            values = values | ({PACKED_NUMBERS: packed} if packed else {})
         return request.kind, values, left, statement
 
     def _member(
-        self, request: Envelope, files: RunFiles, work: QueryRuntime, ring: KeyRing | None
+        self, request: Envelope, files: RunFiles, work: SiteWork, ring: KeyRing | None
     ) -> SumMember:
         """Return this site as one of those whose answers are added in a run."""
         member = self._members.get(request.run)

@@ -9,6 +9,9 @@ from typing import Protocol
 DEPLOYED = "Flower"
 """Kind of the transport between machines."""
 
+LETTERS = "letters"
+"""Kind of the transport whose questions name the last answer of the site themselves."""
+
 
 @dataclass(frozen=True)
 class Arrival:

@@ -17,7 +17,7 @@ import numpy as np
 from consortia.engines.flower.envelope import decode
 from consortia.engines.flower.identities import body_of
 from consortia.engines.flower.site import AGREEMENT
-from consortia.engines.flower.transport import Arrival
+from consortia.engines.flower.transport import LETTERS, Arrival
 from consortia.engines.letters.post import Post, reply_to
 from consortia.errors import ConsortiaError, SiteImplausibleError
 
@@ -45,7 +45,7 @@ class LetterTransport:
         post: all letters of the run.
     """
 
-    kind = "letters"
+    kind = LETTERS
     seconds = DAY
 
     def __init__(self, post: Post) -> None:

@@ -227,6 +227,11 @@ def _of_a_patient(
             "so far settle, and refuses where they are more than the policy permits (proposed: 0)."
         )
     found += [SUMS[one] for one in dict.fromkeys(one.sums for one in terms.every) if one]
+    found += [
+        f"The server sees each message of {name} by itself: {why}."
+        for name, why in dict.fromkeys((one.algorithm, one.apart) for one in terms.every)
+        if why
+    ]
     if terms.sites == 2:
         found.append(
             "There are two sites: the other one can compute your messages from its own and the "

@@ -127,9 +127,6 @@ class Reach(Protocol):
     @property
     def declared(self) -> int | None: ...  # noqa: D102
 
-    @property
-    def spent(self) -> Spending | None: ...  # noqa: D102
-
 
 class Measured(Protocol):
     """Number of rows that answers determine; its text says that in words."""
@@ -268,10 +265,13 @@ class Gate:
                 found.append((rule, text))
         if found:
             raise forbidden("this question", found)
-        if place.spent is not None:
-            self._spend(place.spent)
 
-    def _spend(self, spent: Spending) -> None:
+    def knows(self, message: str) -> bool:
+        """Return True if the ledger has a message with this SHA-256 among those of the run."""
+        self._ledger.refresh()
+        return message in self._ledger.left[self.terms.run]
+
+    def spend(self, spent: Spending) -> None:
         """Write down what an answer costs of the privacy budget, before it is computed.
 
         Raises:
@@ -369,7 +369,8 @@ class Gate:
         def check() -> None:
             self._check(kind, question)  # other processes may have answered meanwhile
             first = self._answers(question).get(question.digest)
-            if MASKED in arrays and first not in (None, hashlib.sha256(payload).hexdigest()):
+            masked = any(name.startswith(MASKED) for name in arrays)
+            if masked and first not in (None, hashlib.sha256(payload).hexdigest()):
                 text = "it was answered before with other numbers: the two would tell what changed"
                 raise forbidden(what, [("secure_sums", text)], of_rows=True)
             if first is None:
@@ -464,7 +465,7 @@ class Gate:
                 ("maximum_bytes", f"it has {len(payload)} bytes, more than {policy.maximum_bytes}")
             )
         for name, array in arrays.items():
-            if name != MASKED:  # these were looked at before
+            if not name.startswith(MASKED):  # these were looked at before
                 found += self._of_array(name, array)
         known = sum(array.nbytes for array in arrays.values())
         most = known + OVERHEAD + OVERHEAD_OF_ARRAY * len(arrays)

@@ -61,7 +61,7 @@ NOT_FINITE = "not finite: "
 """Prefix of the name of an array of marks, see `consortia.engines.flower.nonfinite`."""
 
 MASKED = "masked"
-"""Name of the array of an answer that is masked, see `consortia.engines.flower.secure_sums`."""
+"""Begin of the names of arrays that are masked, see `consortia.engines.flower.masked`."""
 
 WITNESS = Path("runs") / "ledger.head"
 """Second copy of the head, relative to the folder of the ledger."""
@@ -152,6 +152,7 @@ class Ledger:
             `REFUSED_BY_ROWS` times.
         answered: by run and place in it, of the questions that were answered their digest and the
             SHA-256 of the first answer.
+        left: of each run the SHA-256 of all answers.
         strangers: refusals since the last run was opened that were of none that is.
 
     Raises:
@@ -168,6 +169,7 @@ class Ledger:
         self.losses: dict[tuple[str, str], tuple[float, float]] = {}
         self.refusals: Counter[str] = Counter()
         self.answered: defaultdict[tuple[str, str], dict[str, str]] = defaultdict(dict)
+        self.left: defaultdict[str, set[str]] = defaultdict(set)
         self.strangers = 0
         self._offset = 0
         self._last: Entry | None = None
@@ -298,6 +300,7 @@ class Ledger:
             self.losses[entry.run, entry.details["question"]] = spent
         if entry.event == "released":
             self.messages[entry.run] += 1
+            self.left[entry.run].add(entry.sha256)
             if "place" in entry.details:
                 known = self.answered[entry.run, entry.details["place"]]
                 new = entry.details["question"] not in known
@@ -408,12 +411,12 @@ def _numbers_of(entry: Entry) -> int:
 def numbers_of(arrays: Sequence[tuple[str, str, tuple[int, ...]]]) -> int:
     """Return how many numbers arrays hold; marks of those that are not finite are none.
 
-    One that is masked has two entries.
+    One that is masked has two entries; packed ones are counted beside the arrays.
     """
     return sum(
         math.prod(shape) // (2 if name == MASKED else 1)
         for name, _, shape in arrays
-        if not name.startswith(NOT_FINITE)
+        if not name.startswith((NOT_FINITE, f"{MASKED}, "))
     )
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from consortia.core.queries import Conversation
+from consortia.core.summed import GATHERED, unsummed
 from consortia.study.code import modules
 
 if TYPE_CHECKING:
@@ -70,6 +71,7 @@ class StudyTerms:
         measured: whether the site measures, before each answer, how many rows are settled.
         sums: what becomes of answers that are sums: "" where there are none, or fewer than three
             sites; "masked", so that nobody can take the sum apart; or "plain", as the study says.
+        apart: why no secure sums are had of the method, where there are three sites or more.
         besides: requirements of the studies that are run after it on the same rows, of the same
             model or of the one that it is compared with.
     """
@@ -91,6 +93,7 @@ class StudyTerms:
     noisy: tuple[str, ...] = ()
     measured: bool = False
     sums: str = ""
+    apart: str = ""
     besides: tuple[StudyTerms, ...] = ()
 
     @property
@@ -154,17 +157,15 @@ def terms_of(study: Study, *, run: str = "", version: str | None = None) -> Stud
         own_levels=question is not None and question.tells_levels,
         noisy=traffic.noisy,
         measured=traffic.measured and not (question is not None and question.by_site),
-        sums=_sums_of(study),
+        sums=_sums_of(study, traffic),
+        apart=traffic.apart if len(study.data.files or ()) >= MINIMUM_SITES else "",
         besides=tuple(terms_of(one, run=run, version=version) for one in study.besides),
     )
 
 
-def _sums_of(study: Study) -> str:
+def _sums_of(study: Study, traffic: _Traffic) -> str:
     """Return what becomes of the answers of a study that are sums, as of `StudyTerms`."""
-    method, sites = study.method, len(study.data.files or ())
-    if sites < MINIMUM_SITES or not isinstance(method, Conversation):
-        return ""
-    if not any(one.summed for one in method.functions.values()):
+    if len(study.data.files or ()) < MINIMUM_SITES or traffic.apart:
         return ""
     return PLAIN if study.run.secure_sums is False else MASKED
 
@@ -178,6 +179,7 @@ class _Traffic(NamedTuple):
     usual: int | None = None
     noisy: tuple[str, ...] = ()
     measured: bool = False
+    apart: str = ""
 
 
 def _of_queries(method: Conversation) -> _Traffic:
@@ -189,6 +191,7 @@ def _of_queries(method: Conversation) -> _Traffic:
         BEFORE_PHASES + method.usual_messages(method.dimension or 2),
         tuple(name for name, one in sorted(method.functions.items()) if one.noise),
         all(one.reveals is not None for one in method.functions.values()),
+        "" if any(one.summed for one in method.functions.values()) else GATHERED,
     )
 
 
@@ -201,7 +204,8 @@ def _of_phases(method: Method, rounds: int) -> _Traffic:
     before = BEFORE_PHASES + bool(algorithm.fit) + _exchanges(algorithm.fit, algorithm.setup)
     stages = {"fit": algorithm.fit, "setup": algorithm.setup}
     kinds = {name for name, phases in stages.items() if any(phase.local for phase in phases)}
-    return _Traffic(before + rounds * each, frozenset({"round", *kinds}))
+    apart = unsummed(algorithm) or ""
+    return _Traffic(before + rounds * each, frozenset({"round", *kinds}), apart=apart)
 
 
 def _messages_of(study: Study, kinds: frozenset[str]) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from consortia.core.queries import Conversation
 from consortia.engines.flower.asking import REFUSAL
 from consortia.engines.flower.envelope import Envelope, EnvelopeError, decode
 from consortia.engines.flower.identities import body_of
-from consortia.engines.flower.questions import Place, Question
+from consortia.engines.flower.questions import Place, Question, Spending
 from consortia.engines.flower.settled import Statement
 from consortia.engines.flower.site import DESCRIPTION, FlowerSite, Gate
 from consortia.engines.letters.sealing import (
@@ -126,6 +126,14 @@ class AskingGate:
         if again:
             lines.append("The same was answered before: the same numbers would leave again.")
         self._ask(Shown(None, lines))
+
+    def spend(self, spent: Spending) -> None:
+        """Write down the cost of an answer that a person has permitted."""
+        self._inner.spend(spent)
+
+    def knows(self, message: str) -> bool:
+        """Return True if the message has left."""
+        return self._inner.knows(message)
 
     def before_masks(self, arrays: Mapping[str, np.ndarray]) -> None:
         """Refuse numbers that may not leave, before masks hide what they are."""

@@ -25,7 +25,7 @@ from consortia.federation.governance.policy import load_policy
 from consortia.federation.governance.proposal import proposed
 from consortia.federation.governance.terms import MASKED, terms_of
 from consortia.federation.rehearsal import attacks
-from consortia.federation.rehearsal.membership import FALSE_ALARMS, found_out
+from consortia.federation.rehearsal.membership import FALSE_ALARMS, found_out, most_draws
 from consortia.federation.rehearsal.reading import NEAR
 from consortia.federation.rehearsal.stage import Stage
 from consortia.study.build import Built, Study, load_study
@@ -317,17 +317,23 @@ def _membership(study: Study, built: Built, index: int) -> Finding:
     )
     ess = rhat_and_ess(positions)[1]
     effective = ess if np.isfinite(ess) else float(values.shape[0])  # too few to be judged
-    chance = found_out(np.asarray(values, np.float64), effective)
+    likelihoods = np.asarray(values, np.float64)
+    chance, even = found_out(likelihoods, effective), most_draws(likelihoods)
     return Finding(
         "who took part, from the draws alone",
         f"who knows all other patients and has the {effective:.0f} effective draws finds out with "
         f"{100 * FALSE_ALARMS:g} % false alarms whether a patient took part: the median patient "
         f"with probability {np.median(chance):.2f}, the most exposed with {chance.max():.2f} "
-        f"(guessing: {FALSE_ALARMS:g}). Copies of your file stood for the other sites.",
+        f"(guessing: {FALSE_ALARMS:g}). This is the strongest test there is, of somebody who has "
+        "every row but one, and it concerns the result, whatever the sites send: with enough "
+        "draws anyone is found out. It is .5 for the most exposed with "
+        f"{even:,.1f} effective draws; means and intervals tell at most what the draws tell that "
+        "they are of. Copies of your file stood for the other sites.",
         {
             "draws": effective,
             "median": float(np.median(chance)),
             "largest": float(chance.max()),
+            "draws_at_half": even,
             "false_alarms": FALSE_ALARMS,
             "near": NEAR,
         },

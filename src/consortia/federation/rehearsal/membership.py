@@ -28,3 +28,15 @@ def found_out(
 
     variance = log_likelihoods.var(axis=0, ddof=1)
     return norm.cdf(norm.ppf(FALSE_ALARMS) + np.sqrt(effective * variance))
+
+
+def most_draws(log_likelihoods: Float[np.ndarray, "draws rows"]) -> float:
+    """Return the effective draws with which the most exposed row is found with probability .5.
+
+    Args:
+        log_likelihoods: log p(z_i | θ_s) at draws of the posterior.
+    """
+    from scipy.stats import norm
+
+    largest = log_likelihoods.var(axis=0, ddof=1).max()
+    return float(norm.ppf(FALSE_ALARMS) ** 2 / largest) if largest > 0 else float("inf")
