@@ -180,6 +180,7 @@ def _make_engine(
         run=_identity(config, terms.study),
         study=terms.study,
         keys=keys,
+        registered=study.registered is not None,
         maximum_position=float(config.get("maximum-position", MAXIMUM_POSITION)),
         maximum_step=float(config.get("maximum-step", MAXIMUM_STEP)),
     )
@@ -270,7 +271,8 @@ def expected(study: Study, transport: Transport) -> str:
     """Return in words how long a study takes at least."""
     method = study.method
     if isinstance(method, Conversation):
-        messages = method.usual_messages(method.dimension or 2) + len(BEFORE_PHASES)
+        before = 1 if study.registered is not None else len(BEFORE_PHASES)
+        messages = method.usual_messages(method.dimension or 2) + before - transport.riding
         return (
             f"expected wall time: {duration(messages * transport.seconds)} and the sites' own "
             f"work. {messages} messages to each site as a rule, one after the other, about "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -20,43 +21,63 @@ from consortia.engines.flower.stages import from_arrays
 Flags = Mapping[str, np.ndarray]
 
 
-def agreed(
-    channel: RequestChannel, begin: Mapping[str, Any], positions: Float[Array, "chains d"]
-) -> list[Flags]:
-    """Send all sites what the run begins with; return their flags, in the order of the sites.
+@dataclass(frozen=True)
+class Beginning:
+    """What a run begins with, and what the sites say of it.
 
-    Raises:
-        SiteMissingError: a site did not answer, or refused.
+    Attributes:
+        values: facts of all sites, and the fingerprint of the model.
+        arrays: the positions (chains, d).
+        flags: of each site, by its index, once it has answered.
     """
-    like = {
-        "potential": jax.ShapeDtypeStruct((len(positions),), np.uint8),
-        "gradient": jax.ShapeDtypeStruct((len(positions),), bool),
-    }
 
-    def read(site: int, answer: Envelope) -> Flags:
+    values: Mapping[str, Any]
+    arrays: Mapping[str, np.ndarray]
+    flags: dict[int, Flags] = field(default_factory=dict)
+
+    def take(self, channel: RequestChannel, site: int, answer: Envelope) -> Flags:
+        """Take what a site says of the start, and its key of secure sums, where it has one.
+
+        Raises:
+            EnvelopeError: they are not as they must be.
+        """
+        chains = len(self.arrays["positions"])
+        like = {
+            "potential": jax.ShapeDtypeStruct((chains,), np.uint8),
+            "gradient": jax.ShapeDtypeStruct((chains,), bool),
+        }
         found = {name: from_arrays(answer.arrays, like[name], name) for name in like}
         if found["potential"].max(initial=0) >= len(nonfinite.VALUES):
             raise EnvelopeError("a flag is none")
         if SUM_KEYS in answer.values:
             channel.sum_keys[channel.names[site]] = key_of(answer.values[SUM_KEYS])
+        self.flags[site] = found
         return found
 
-    arrays = {"positions": np.asarray(positions)}
+
+def agreed(channel: RequestChannel, begin: Beginning) -> None:
+    """Send all sites what the run begins with; take their flags.
+
+    Raises:
+        SiteMissingError: a site did not answer, or refused.
+    """
+    parts: dict[str, Any] = {"values": begin.values, "arrays": begin.arrays}
     sites = range(len(channel.names))
-    answers = channel.ask(
-        {site: channel.request(AGREEMENT, site, values=begin, arrays=arrays) for site in sites},
-        read,
+    channel.ask(
+        {site: channel.request(AGREEMENT, site, **parts) for site in sites},
+        lambda site, answer: begin.take(channel, site, answer),
     )
-    return [answers[site] for site in sites]
+    channel.before += 1
 
 
 def values_of(
-    target: Target, positions: Float[Array, "chains d"], flags: list[Flags]
+    target: Target, positions: Float[Array, "chains d"], begun: Beginning
 ) -> tuple[Any, Any, Any]:
     """Return log-prior (chains,), U_c and whether its gradient is finite, both (nodes, chains).
 
     Of U_c the sites tell no more than whether it is finite; it is 0 here where it is.
     """
+    flags = [begun.flags[site] for site in sorted(begun.flags)]
     prior = jax.lax.map(target.log_prior, positions)
     potential = np.stack([np.asarray(nonfinite.VALUES)[one["potential"]] for one in flags])
     return prior, potential, np.stack([one["gradient"] for one in flags])
