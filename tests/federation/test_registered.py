@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import tomllib
 import warnings
 from pathlib import Path
@@ -34,6 +35,9 @@ name = "few_rounds"
 rounds = 60
 seed = 1
 """
+
+
+KINDS = 'messages = ["description", "moments", "query"]\n'
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +91,11 @@ def test_the_digest_is_that_of_what_is_computed(registered: str, tmp_path: Path)
 @pytest.mark.parametrize(
     ("old", "new", "reason"),
     [
-        ('"few_rounds"', '"private_posterior"\nepsilon = 1.0', "numbers of rows of all sites"),
+        (
+            '"few_rounds"',
+            '"private_posterior"\nepsilon = 1.0\ndelta = 1e-6',
+            "numbers of rows of all sites",
+        ),
         ("dose = {", "doze = {", "did you mean 'dose'"),
         ("dose = {", "# dose = {", "registered.numbers.dose = { centre = ..., scale = ... }"),
         ("seed = 1", "seed = 1\nloo = true", "run.loo"),
@@ -119,7 +127,7 @@ def test_three_letters_each_and_the_draws_of_one_process(
     tree = consortia.open_run(found.result)
     assert tree.attrs["communication_rounds"] == 3
     assert tree.attrs["messages_before"] == 0
-    assert list(tree.attrs["site_rows"]) == [120, 200, 90]
+    assert json.loads(tree.attrs["site_rows"]) == [120, 200, 90]
     for name in tree.posterior:
         np.testing.assert_allclose(tree.posterior[name], alone.posterior[name], atol=1e-4)
     entries = verify(now.site("north") / "ledger.jsonl").entries
@@ -164,7 +172,7 @@ def transport_of(folder: Path) -> InProcess:
         if not own.exists():
             own.mkdir()
             (own / "rows.csv").write_bytes((HOSPITALS / f"{name}.csv").read_bytes())
-            (own / "site-policy.toml").write_text(POLICY + "secure_sums = false\n")
+            (own / "site-policy.toml").write_text(f"{KINDS}{POLICY}secure_sums = false\n")
         node = {"site": name, "data": str(own / "rows.csv"), "folder": str(own)}
         sites[number] = functools.partial(site_of(study, node, {}, private=False).answer)
     return InProcess(sites)
@@ -174,7 +182,7 @@ def transport_of(folder: Path) -> InProcess:
 def test_a_site_with_a_level_that_is_not_registered_refuses_and_says_where(tmp_path: Path) -> None:
     text = AGREED.replace("age + dose", "C(ill)").replace("ill ~", "dose ~")
     text = text.replace('"bernoulli"', '"gaussian"')
-    stated = 'levels."C(ill)" = ["0", "2"]\nnumbers.dose = { centre = 0.2, scale = 1.0 }\n'
+    stated = 'levels."C(ill)" = ["0", "2"]\nnumbers.response = { centre = 0.2, scale = 1.0 }\n'
     text += f"[registered]\n{stated}"
     now = Correspondence(tmp_path / "letters", asked=text)
     now.proceed()
@@ -195,9 +203,8 @@ def test_the_posterior_does_not_depend_on_a_scale_where_priors_are_stated(
     for scale in (None, 1e-3, 1e3):
         text = registered.replace("[algorithm]", priors)
         if scale is not None:
-            begin = text.index("dose = { centre")
-            end = text.index("}", begin)
-            text = f"{text[:begin]}dose = {{ centre = {scale}, scale = {scale} {text[end:]}"
+            begin = text.index("scale = ", text.index("dose = { centre"))
+            text = f"{text[:begin]}scale = {scale}{text[text.index(',', begin) :]}"
         path = tmp_path / f"{scale}.toml"
         path.write_text(text)
         with warnings.catch_warnings(record=True) as caught:

@@ -437,7 +437,8 @@ def site_of(
         level, cells = least()
         built = study.build(engine, data_folder=origin, own=own, least=level, cells=cells)
         run = study.run
-        return Job(built.model, built.rows, built.algorithm, run.chains, run.seed, run.warmup)
+        parts = built.model, built.rows, built.algorithm, run.chains, run.seed, run.warmup
+        return Job(*parts, registered=study.registered is not None)
 
     def gate(run: str) -> Gate:
         from consortia.federation.governance import open_gate

@@ -255,7 +255,8 @@ class Registration:
                     f"site {site!r}: {name} has the mean {mean:.4g} and the standard deviation "
                     f"{sd:.4g}; the study registers the centre {centre:.4g} and the scale "
                     f"{scale:.4g}. Is it in another unit here? What a coefficient means does not "
-                    "change with them, but a prior that model.prior does not give is of that scale."
+                    "change with them, but priors that model.prior does not give are of that "
+                    "scale, and that of the intercept holds at the centre."
                 )
         return found
 
