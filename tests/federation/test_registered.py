@@ -135,6 +135,25 @@ def test_three_letters_each_and_the_draws_of_one_process(
     assert kinds == ["description", "query", "query", "query"]  # and no moments
 
 
+@pytest.mark.slow
+def test_four_letters_with_keys(
+    registered: str, alone, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The keys of all sites, from which masks follow, are in the answers to the first letter."""
+    as_one_process(monkeypatch)
+    now = Correspondence(tmp_path / "letters", keys=True, asked=registered)
+    found = now.proceed()
+    for number in (1, 2, 3, 4):
+        assert found.awaited == dict.fromkeys(NAMES, number)
+        assert [now.answer(name, number).error for name in NAMES] == [None] * 3
+        found = now.proceed()
+    assert found.result is not None
+    tree = consortia.open_run(found.result)
+    assert tree.attrs["messages_before"] == 1
+    for name in tree.posterior:
+        np.testing.assert_allclose(tree.posterior[name], alone.posterior[name], atol=1e-4)
+
+
 @pytest.mark.engines
 def test_over_messages_it_is_one_less_and_rows_do_not_change_in_a_run(
     registered: str, alone, tmp_path: Path

@@ -1,4 +1,4 @@
-"""``consortia register STUDY.toml``: what the sites would agree on, into the study file."""
+"""``consortia register STUDY.toml``: levels and scales of a formula, into the study file."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def register(
             typer.echo(json.dumps({"study": str(study), "digest": digest}))
             return
         typer.echo(
-            f"{study} states the levels and scales of its formula; no site is asked for them."
+            f"{study} states the levels and scales of its formula; no site is queried for them."
         )
         typer.echo(
             "For the protocol, and the same for everybody with this study (title, comments and "
@@ -65,7 +65,7 @@ def register(
 
 
 def _of_files(study: Study) -> Registration:
-    """Return what the sites agree on whose files are all here."""
+    """Return levels and units of the sites, whose files are all here."""
     from consortia.models.regression.registration import Registration
 
     if study.model.formula is None or study.data.files is None:
@@ -79,7 +79,7 @@ def _of_files(study: Study) -> Registration:
 
 
 def _of_run(study: Study, run: Path) -> Registration:
-    """Return what the sites agreed on in a run of the same formula.
+    """Return the levels and units of an earlier run of the same formula.
 
     Raises:
         InputError: the run is of another one, or of none.

@@ -147,7 +147,7 @@ class SiteFacts:
 
 
 UNREAD = SiteFacts(1, {"": ((), "<f8")}, "0" * 64)
-"""In the place of the facts of a site that has not been asked yet, in a registered study."""
+"""Placeholder for the facts of a site that has sent none yet, in a registered study."""
 
 
 def _count(values: Any) -> int:

@@ -182,7 +182,7 @@ class Study(Table):
 
     @property
     def registration(self) -> Registration | None:
-        """What the study states of all sites' tables; None where they agree on it."""
+        """Levels and units that the study states; None where the sites agree on them."""
         return None if self.registered is None else self.registered.registration
 
     @property

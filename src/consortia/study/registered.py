@@ -1,4 +1,4 @@
-"""The table ``[registered]`` of a study file: all that the sites would else agree on."""
+"""The table ``[registered]`` of a study file: levels and scales, stated beforehand."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Number(Table):
 
 
 class Registered(Table):
-    """Levels and scales of a formula, so that no site is asked for them before the first query.
+    """Levels and scales of a formula, so that no site is queried for them.
 
     `consortia register` writes this table. A site with a level that is not here does not take part;
     centres and scales need not be those of the rows, but priors that `model.prior` does not give

@@ -23,7 +23,7 @@ Flags = Mapping[str, np.ndarray]
 
 @dataclass(frozen=True)
 class Beginning:
-    """What a run begins with, and what the sites say of it.
+    """Values with which a run begins, and the flags of the sites.
 
     Attributes:
         values: facts of all sites, and the fingerprint of the model.

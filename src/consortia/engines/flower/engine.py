@@ -194,8 +194,8 @@ class FlowerEngine(Engine):
         self.local_sites(len(names), method)
         from_root = contribute_root()
         self.barrier()
-        told = self._channel.facts
-        facts = [UNREAD if self._registered else told[site] for site in range(len(names))]
+        known = self._channel.facts
+        facts = [UNREAD if self._registered else known[site] for site in range(len(names))]
         self._facts = {"sites": [one.plain() for one in facts], "root": from_root}
         if len(json.dumps(self._facts)) > MOST_FACTS:
             raise InputError(

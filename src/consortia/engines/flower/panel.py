@@ -65,7 +65,7 @@ class FlowerPanel(Panel):
         begin: what the run begins with, for the sites to agree to.
         bounds: farthest position and step that a site may send.
         join: asks the nodes who they are in the message with which the run begins, of a registered
-            study; None: they have been asked.
+            study; None: they have joined before.
     """
 
     def __init__(

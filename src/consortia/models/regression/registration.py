@@ -1,4 +1,4 @@
-"""What the sites would agree on, stated before any of them is asked: a registered study.
+"""Levels and units of a formula that a study file states: a registered study.
 
 Levels, centres and scales are coordinates and units of the model. Where they are stated, every
 process has the specification of the formula at once, and a site tells nothing of its columns.
@@ -58,7 +58,7 @@ class Registration:
 
     @classmethod
     def of(cls, agreed: Specification) -> Registration:
-        """Return what the sites have agreed on."""
+        """Return the levels and units on which sites have agreed."""
         inside = {
             name: agreed.units.get(f"inside {name}", unit)
             for name, unit in agreed.units.items()
