@@ -27,16 +27,22 @@ class Correspondence:
     Args:
         root: of everything; new, or that of an earlier correspondence.
         algorithm: of the study.
+        asked: the study file; by default `study` with this algorithm.
         keys: messages are signed, and answers leave as sums that nobody can take apart.
     """
 
     def __init__(
-        self, root: Path, algorithm: str = 'name = "few_rounds"', *, keys: bool = False
+        self,
+        root: Path,
+        algorithm: str = 'name = "few_rounds"',
+        *,
+        keys: bool = False,
+        asked: str = "",
     ) -> None:
         self.root, self.coordinator, self.shared = root, root / "coordinator", root / "post"
         if not root.exists():
             root.mkdir()
-            asked = study(algorithm)
+            asked = asked or study(algorithm)
             if not keys:
                 asked = asked.replace("[run]", "[run]\nsecure_sums = false")
             (root / "study.toml").write_text(asked)

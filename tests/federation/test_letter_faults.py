@@ -25,6 +25,7 @@ from tests.federation.correspondence import Correspondence, as_one_process
 from tests.federation.hospitals import NAMES
 
 LETTERS = 4
+"""Of each site; with keys there is one more, in which masks are agreed on."""
 
 
 class Killed(BaseException):
@@ -238,14 +239,14 @@ class Faults:
             self.count("coordinator killed")
 
 
-def course(root: Path, other: Correspondence, seed: int, faults: int) -> Faults:
+def course(root: Path, other: Correspondence, seed: int, faults: int, *, keys: bool) -> Faults:
     """Return what happened to a study with faults between all of its steps, which ended."""
-    now = Correspondence(root)
+    now = Correspondence(root, keys=keys)
     found = Faults(now, other, seed)
     rng = found.rng
     found.killed_coordinator()
     now.proceed()
-    for number in range(1, LETTERS + 1):
+    for number in range(1, LETTERS + keys + 1):
         shutil.copytree(now.coordinator, root / f"coordinator-{number}")
         found.coordinators.append(root / f"coordinator-{number}")
         for name in rng.permutation(NAMES):
@@ -279,18 +280,20 @@ def other(tmp_path_factory: pytest.TempPathFactory) -> Correspondence:
     return found
 
 
-@pytest.fixture(scope="module")
-def draws(tmp_path_factory: pytest.TempPathFactory) -> np.ndarray:
-    """Return the draws of a study by letters without a fault."""
-    now = Correspondence(tmp_path_factory.mktemp("calm") / "now")
+@pytest.fixture(scope="module", params=[False, True], ids=["plain", "keys"])
+def calm(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[bool, np.ndarray]:
+    """Return whether a study by letters has keys, and its draws without a fault."""
+    now = Correspondence(tmp_path_factory.mktemp("calm") / "now", keys=request.param)
     with pytest.MonkeyPatch.context() as patched:
         as_one_process(patched)
-        return ended(now)
+        return request.param, ended(now, keys=request.param)
 
 
-def ended(now: Correspondence) -> np.ndarray:
+def ended(now: Correspondence, *, keys: bool) -> np.ndarray:
     """Return the draws at the end of a study."""
-    for number in range(1, LETTERS + 1):
+    for number in range(1, LETTERS + keys + 1):
         now.proceed()
         for name in NAMES:
             if not now.reply(name, number).exists():
@@ -303,13 +306,14 @@ def ended(now: Correspondence) -> np.ndarray:
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_three_hundred_faults_change_no_draw(
-    tmp_path: Path, other: Correspondence, draws: np.ndarray, seed: int, monkeypatch
+    tmp_path: Path, other: Correspondence, calm: tuple[bool, np.ndarray], seed: int, monkeypatch
 ) -> None:
+    keys, draws = calm
     as_one_process(monkeypatch)
-    found = course(tmp_path / "now", other, seed, faults=3)
+    found = course(tmp_path / "now", other, seed, faults=3, keys=keys)
     assert sum(found.done.values()) >= 100, found.done
     assert min(found.done.values()) >= 1
-    np.testing.assert_array_equal(ended(found.now), draws)
+    np.testing.assert_array_equal(ended(found.now, keys=keys), draws)
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -312,10 +313,12 @@ def test_a_policy_is_needed_and_may_forbid_the_study(stages, tmp_path: Path) -> 
     policy.unlink()
     with pytest.raises(InputError, match="site check --study"):
         now.answer("north", 1)
+    shutil.rmtree(now.site("north") / "letters")
     policy.write_text(f'algorithms = ["fa_hmc"]\n{text}')
     with pytest.raises(PolicyError, match="few_rounds is none of fa_hmc"):
         now.answer("north", 1)
     assert not now.reply("north", 1).exists()
+    assert not (now.site("north") / "letters").exists()
 
 
 def test_a_refusal_is_told_and_replaced_by_a_later_answer(stages, tmp_path: Path) -> None:

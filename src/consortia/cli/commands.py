@@ -26,6 +26,7 @@ from consortia.cli.letter import letter
 from consortia.cli.listing import algorithms, examples, schema
 from consortia.cli.network import certificates, key, loopback, node
 from consortia.cli.papers import papers
+from consortia.cli.register import register
 from consortia.cli.report import report
 from consortia.cli.resume import resume
 from consortia.cli.run import run
@@ -70,6 +71,7 @@ app.command(epilog=CODES)(report)
 app.command(epilog=CODES)(sbc)
 app.command("plan-size", epilog=CODES)(plan_size)
 app.command()(init)
+app.command(epilog=CODES)(register)
 app.command()(export)
 app.command()(examples)
 app.command()(algorithms)

@@ -212,11 +212,13 @@ class Conversation(Method):
         functions: the site functions, by the names that queries give.
         most_messages: messages of a run, at most.
         most_rounds: batches of draws, at most, where the user names none.
+        needs_rows: it must know how many rows there are, before its first query.
     """
 
     functions: Mapping[str, SiteFunction]
     most_messages: int
     most_rounds: int
+    needs_rows: bool = False
 
     @abstractmethod
     def converse(self, known: Known) -> Conversing:

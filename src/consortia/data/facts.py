@@ -136,6 +136,15 @@ class SiteFacts:
         """Return arrays of these names, shapes and types without a row."""
         return {name: np.empty((0, *shape), kind) for name, (shape, kind) in self.arrays.items()}
 
+    @property
+    def unread(self) -> bool:
+        """True of `UNREAD`."""
+        return self.digest == UNREAD.digest
+
+
+UNREAD = SiteFacts(1, {"": ((), "<f8")}, "0" * 64)
+"""Placeholder for the facts of a site that has sent none yet, in a registered study."""
+
 
 def _count(values: Any) -> int:
     """Return how many numbers and strings a nest of plain values holds, keys left out."""

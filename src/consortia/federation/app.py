@@ -188,6 +188,7 @@ def _make_engine(
         run=_identity(config, terms.study),
         study=terms.study,
         keys=keys,
+        registered=study.registered is not None,
         maximum_position=float(config.get("maximum-position", MAXIMUM_POSITION)),
         maximum_step=float(config.get("maximum-step", MAXIMUM_STEP)),
     )
@@ -275,7 +276,8 @@ def expected(study: Study, transport: Transport) -> str:
     """Return in words how long a study takes at least."""
     method = study.method
     if isinstance(method, Conversation):
-        messages = method.usual_messages(method.dimension or 2) + len(BEFORE_PHASES)
+        before = 1 if study.registered is not None else len(BEFORE_PHASES)
+        messages = method.usual_messages(method.dimension or 2) + before - transport.riding
         return (
             f"expected wall time: {duration(messages * transport.seconds)} and the sites' own "
             f"work. {messages} messages to each site as a rule, one after the other, about "
@@ -440,7 +442,8 @@ def site_of(
         level, cells = least()
         built = study.build(engine, data_folder=origin, own=own, least=level, cells=cells)
         run = study.run
-        return Job(built.model, built.rows, built.algorithm, run.chains, run.seed, run.warmup)
+        parts = built.model, built.rows, built.algorithm, run.chains, run.seed, run.warmup
+        return Job(*parts, registered=study.registered is not None)
 
     def gate(run: str) -> Gate:
         from consortia.federation.governance import open_gate

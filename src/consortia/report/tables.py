@@ -306,6 +306,8 @@ def cost_table(report: RunReport) -> Table:
         ("rows read", "row_gradients"),
     ):
         found[label] = f"{record[key]:,}" if key in record else MISSING
+    if "messages_before" in record:
+        found["messages before them, to agree"] = f"{record['messages_before']:,}"
     seconds = record.get("seconds")
     found["seconds, compilation included"] = MISSING if seconds is None else f"{seconds:,.1f}"
     if done is not None and ess > 0:

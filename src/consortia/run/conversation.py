@@ -106,7 +106,7 @@ def converse(task: Task, method: Conversation) -> Any:
     known = Known(
         target,
         positions[0].astype(np.float64),
-        panel.sizes,
+        np.asarray(sites.sizes, np.int64),
         request.chains,
         request.rounds,
         request.seed,
@@ -153,7 +153,7 @@ def plan_of(panel: Panel, task: Task, posterior: Posterior, method: Conversation
     lines = [
         ("algorithm", f"{method.name}: samples {method.claims.samples}"),
         ("bias", quadrature.bias_of(method.claims.bias, target)),
-        ("nodes", planning.rows_of(sites)),
+        ("nodes", planning.rows_of(panel.sizes)),
         ("chains", f"{request.chains}, all at the hub"),
         ("parameters", f"{target.dimension}, {target.dtype}"),
         ("rounds", f"at most {request.rounds} batches of draws"),
@@ -189,6 +189,7 @@ def _record_of(panel: Panel, task: Task, method: Conversation) -> dict[str, Any]
         "node_mode": "map" if panel.mapped else "auto",
         "block": 1,
         "graph": "star",
+        "site_rows": panel.sizes.tolist(),
     }
 
 

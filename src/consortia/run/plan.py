@@ -53,7 +53,7 @@ def plan_of(
     lines = [
         ("algorithm", described(method)),
         ("bias", bias_of(method.claims.bias, target)),
-        ("nodes", f"{rows_of(sites)}; run {order}"),
+        ("nodes", f"{rows_of(np.asarray(sites.sizes))}; run {order}"),
         ("chains", f"{chains}, batched" if chains > 1 else "1"),
         ("parameters", f"{target.dimension}, {target.dtype}"),
         ("rounds", _rounds(length)),
@@ -84,13 +84,12 @@ def notes_on(sites: Sites) -> tuple[str, ...]:
     return notes
 
 
-def rows_of(sites: Sites) -> str:
+def rows_of(sizes: np.ndarray) -> str:
     """Return how many sites there are, and their rows, in words."""
-    sizes = np.asarray(sites.sizes)
     rows = f"{sizes.min()} rows each"
     if sizes.min() != sizes.max():
         rows = f"{sizes.min()} to {sizes.max()} rows, {sizes.sum()} in all"
-    return f"{len(sites)} sites, {rows}"
+    return f"{len(sizes)} sites, {rows}"
 
 
 def devices_of(used: list[Any]) -> str:

@@ -1,9 +1,9 @@
 """The study file: one TOML document that says what is sampled, from which data, and how.
 
 Tables: ``[data]``, ``[partition]``, ``[harmonise.SITE]``, ``[model]``, ``[algorithm]``, ``[run]``,
-and where they are wanted ``[compare]``, ``[stop]``, ``[reference]``, ``[output]``. Every key is
-checked before any data are read: unknown ones are refused with the nearest known one, wherever they
-stand.
+and where they are wanted ``[registered]``, ``[compare]``, ``[stop]``, ``[reference]``,
+``[output]``. Every key is checked before any data are read: unknown ones are refused with the
+nearest known one, wherever they stand.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from consortia.engines import LocalEngine
 from consortia.engines.contract import Engine
 from consortia.errors import InputError
 from consortia.models.regression.model import Regression
+from consortia.models.regression.registration import Registration
 from consortia.run.imputations import seed_of
 from consortia.run.specification import CHAINS
 from consortia.run.stopping import StopWhen, stop_when
@@ -41,6 +42,7 @@ from consortia.study.explanation import explained
 from consortia.study.files import Arrays, names_of
 from consortia.study.formulas import UNUSED, check_data, formula_rows, site_facts
 from consortia.study.model import ModelTable
+from consortia.study.registered import Registered
 from consortia.study.sampling import AlgorithmTable, Output, Reference, Run, Stop
 from consortia.study.tables import Data, Partition, Prepared, Table, deal
 
@@ -60,6 +62,7 @@ class Study(Table):
         "that all sites' tables agree; the files stay as they are",
     )
     model: ModelTable
+    registered: Registered | None = None
     compare: ModelTable | None = Field(
         None,
         description="Another model of the same rows, with the keys of `[model]`. It is sampled "
@@ -93,6 +96,8 @@ class Study(Table):
             check_data(self.data, self.model.question)
             if self.model.question.imputes and self.run.keep != "draws":
                 raise ValueError("run.keep: with model.missing = 'impute' all draws are kept")
+        if self.registered is not None:
+            self._check_registered(self.registered)
         if self.compare is not None:
             self._check_compared(self.compare)
         own = self.method
@@ -107,6 +112,32 @@ class Study(Table):
                 "draw would be kept"
             )
         return self
+
+    def _check_registered(self, table: Registered) -> None:
+        question, files, method = self.model.question, self.data.files, self.method
+        if question is None or files is None:
+            raise ValueError("registered: it goes with model.formula and data.files")
+        if self.compare is not None:
+            raise ValueError(
+                "registered: it states the levels and scales of one formula, and [compare] has "
+                "another: leave one of them out, or make two studies"
+            )
+        if self.run.loo:
+            raise ValueError(
+                "run.loo: it needs the numbers of rows of all sites, which do not say them before "
+                "in a registered study; where all rows are in one process `consortia run --loo` "
+                "does it"
+            )
+        if not isinstance(method, Conversation) or method.needs_rows:
+            raise ValueError(
+                f"registered: {method.name} needs the numbers of rows of all sites before its "
+                "first message: take algorithm.name = 'few_rounds', or leave [registered] out"
+            )
+        try:
+            breaks = self.model.options.get("breaks")
+            table.registration.specification(question, names_of(files), breaks)
+        except InputError as error:
+            raise ValueError(str(error)) from None
 
     def _check_compared(self, other: ModelTable) -> None:
         if other.factory is not None:
@@ -148,6 +179,11 @@ class Study(Table):
     def code(self) -> tuple[str | None, Path]:
         """The factory of the model, if it has one, and the folder of the study."""
         return self.model.factory, self._path.parent if self._path else Path()
+
+    @property
+    def registration(self) -> Registration | None:
+        """Levels and units that the study states; None where the sites agree on them."""
+        return None if self.registered is None else self.registered.registration
 
     @property
     def run_options(self) -> dict[str, Any]:
@@ -298,7 +334,9 @@ class Study(Table):
         question = self.model.question
         if question is not None:
             question = replace(question, harmonise=self.harmonise)
-            return site_facts(self.data, question, path, index, least, cells)[2]
+            parts = self.data, question, path, index, least, cells
+            found = site_facts(*parts, registered=self.registration)[2]
+            return found if self.registered is None else replace(found, table=None)
         return self.data.contribution(path, index)[1]
 
     def _build(
@@ -326,7 +364,8 @@ class Study(Table):
         if self.model.formula is not None:
             asked = (self.model.formula, self.model.options, folder, engine, method)
             there = (own or {}, least, same, self._imputation, self.harmonise)
-            made = formula_rows(self.data, self.partition, *asked, *there)
+            stated = self.registration
+            made = formula_rows(self.data, self.partition, *asked, *there, registered=stated)
             found = made.regression
             settings = self._settings() | {"regression": dict(found.metadata.settings)}
             title = self.title or self.name

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,18 +19,20 @@ from consortia.data.harmonisation import Harmonisation
 from consortia.data.partition import read_seed
 from consortia.data.tables import read_table
 from consortia.engines.contract import Engine
-from consortia.errors import InputError
+from consortia.errors import InputError, warn
 from consortia.models.regression.construction import (
     AT_ONE_OWNER,
     assembled,
     contribution,
     gathered,
+    place_of,
     question_of,
     regression,
 )
 from consortia.models.regression.design import site_rows
 from consortia.models.regression.model import Regression
 from consortia.models.regression.question import Question
+from consortia.models.regression.registration import Registration
 from consortia.study.files import Arrays, names_of
 from consortia.study.options import called
 from consortia.study.tables import Data, Prepared, deal
@@ -98,6 +101,7 @@ def site_facts(
     least: int,
     cells: int = 1,
     key: bytes | None = None,
+    registered: Registration | None = None,
 ) -> tuple[Table, Table | None, SiteFacts]:
     """Return the rows of a site's file, those held out, and what other processes learn of them.
 
@@ -109,16 +113,22 @@ def site_facts(
         least: levels with fewer rows are not sent.
         cells: fewest rows of a number that is sent about participants.
         key: of the digests of groups; None: they are not sent.
+        registered: what the study states of all tables, if it does.
 
     Raises:
-        InputError: the file cannot be used.
+        InputError: the file cannot be used, or has what is not registered.
     """
     assert data.files is not None
     name = names_of(data.files)[index]
     changes = question.harmonise.get(name)
     every = read_table(path, f"site {name!r}", site=name, harmonise=changes)
     table, held_out = _split(every, data, index)
-    return table, held_out, contribution(question, table, name, least, cells, key)
+    facts = contribution(question, table, name, least, cells, key)
+    if registered is not None:
+        registered.check(question, table, name, partial(place_of, table, name))
+        for doubt in () if facts.table is None else registered.doubts(facts.table, name):
+            warn(doubt)
+    return table, held_out, facts
 
 
 def formula_rows(
@@ -134,6 +144,7 @@ def formula_rows(
     same: Callable[[], Mapping[str, Any]],
     imputation: int | None,
     harmonise: Mapping[str, Harmonisation],
+    registered: Registration | None = None,
 ) -> FormulaRows:
     """Return model and rows of a study; of files those of the sites of this process.
 
@@ -150,6 +161,7 @@ def formula_rows(
         same: what all processes must have been given, by name.
         imputation: the number of the only one that is wanted; all of them when None.
         harmonise: what is changed in a site's table, by site.
+        registered: what the study states of all tables, if it does.
 
     Raises:
         InputError: a file cannot be used, or the sites disagree; in all processes.
@@ -171,12 +183,12 @@ def formula_rows(
         paths = [own.get(index, folder / name) for index, name in enumerate(data.files)]
 
         def contribute(index: int) -> SiteFacts:
-            found = site_facts(data, question, paths[index], index, *least, key)
+            found = site_facts(data, question, paths[index], index, *least, key, registered)
             read[index], held_out[index], facts = found
-            return facts
+            return facts if key is not None or registered is None else replace(facts, table=None)
 
     facts = gathered(question, names, contribute, read, engine, algorithm, same)
-    made = assembled(question, facts, names, read, prior, breaks, imputation)
+    made = assembled(question, facts, names, read, prior, breaks, imputation, registered)
     if data.test_share is None:
         return FormulaRows(made, None, ())
     if len(read) < len(names):

@@ -75,6 +75,7 @@ class PrivatePosterior(Conversation):
     step_size = None
     most_rounds = 1
     most_messages = len(STAGES)
+    needs_rows = True
     claims = Claims(
         samples="a normal approximation of the posterior, widened by the noise of the messages",
         bias="O(1/n), and that of clipped rows; all messages are differentially private",

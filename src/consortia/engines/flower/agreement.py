@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -28,58 +29,73 @@ PUT_BACK = (
 """Reason for the end of a run that is resumed with a site of another past."""
 
 
-def agreed(
-    channel: RequestChannel, begin: Mapping[str, Any], positions: Float[Array, "chains d"]
-) -> list[Flags]:
-    """Send all sites what the run begins with; return their flags, in the order of the sites.
+@dataclass(frozen=True)
+class Beginning:
+    """Values with which a run begins, and the flags of the sites.
 
-    Where the run is resumed each site is to have in its ledger what it answered last.
-
-    Raises:
-        SiteMissingError: a site did not answer, or refused.
-        SiteRefusedError: its ledger lacks that message.
+    Attributes:
+        values: facts of all sites, and the fingerprint of the model.
+        arrays: the positions (chains, d).
+        flags: of each site, by its index, once it has answered.
     """
-    like = {
-        "potential": jax.ShapeDtypeStruct((len(positions),), np.uint8),
-        "gradient": jax.ShapeDtypeStruct((len(positions),), bool),
-    }
 
-    def read(site: int, answer: Envelope) -> Flags:
+    values: Mapping[str, Any]
+    arrays: Mapping[str, np.ndarray]
+    flags: dict[int, Flags] = field(default_factory=dict)
+
+    def asked_of(self, channel: RequestChannel, site: int) -> Mapping[str, Any]:
+        """Return the values for a site, with its last answer where the run is resumed."""
+        last = channel.answered.get(site)
+        return self.values if last is None else {**self.values, LAST: last}
+
+    def take(self, channel: RequestChannel, site: int, answer: Envelope) -> Flags:
+        """Take what a site says of the start, and its key of secure sums, where it has one.
+
+        Raises:
+            EnvelopeError: they are not as they must be.
+            SiteRefusedError: its ledger lacks what it answered last in this run.
+        """
         if answer.values.get(KNOWN) is False:
             raise SiteRefusedError((channel.names[site],), reason=PUT_BACK, waited=0.0)
+        chains = len(self.arrays["positions"])
+        like = {
+            "potential": jax.ShapeDtypeStruct((chains,), np.uint8),
+            "gradient": jax.ShapeDtypeStruct((chains,), bool),
+        }
         found = {name: from_arrays(answer.arrays, like[name], name) for name in like}
         if found["potential"].max(initial=0) >= len(nonfinite.VALUES):
             raise EnvelopeError("a flag is none")
         if SUM_KEYS in answer.values:
             channel.sum_keys[channel.names[site]] = key_of(answer.values[SUM_KEYS])
+        self.flags[site] = found
         return found
 
-    arrays = {"positions": np.asarray(positions)}
-    sites = range(len(channel.names))
-    answers = channel.ask(
-        {
-            site: channel.request(
-                AGREEMENT,
-                site,
-                values={**begin, LAST: channel.answered[site]}
-                if site in channel.answered
-                else begin,
-                arrays=arrays,
-            )
-            for site in sites
-        },
-        read,
-    )
-    return [answers[site] for site in sites]
+
+def agreed(channel: RequestChannel, begin: Beginning) -> None:
+    """Send all sites what the run begins with; take their flags.
+
+    Raises:
+        SiteMissingError: a site did not answer, or refused.
+        SiteRefusedError: the ledger of a site lacks what it answered last in this run.
+    """
+    requests = {
+        site: channel.request(
+            AGREEMENT, site, values=begin.asked_of(channel, site), arrays=begin.arrays
+        )
+        for site in range(len(channel.names))
+    }
+    channel.ask(requests, lambda site, answer: begin.take(channel, site, answer))
+    channel.before += 1
 
 
 def values_of(
-    target: Target, positions: Float[Array, "chains d"], flags: list[Flags]
+    target: Target, positions: Float[Array, "chains d"], begun: Beginning
 ) -> tuple[Any, Any, Any]:
     """Return log-prior (chains,), U_c and whether its gradient is finite, both (nodes, chains).
 
     Of U_c the sites tell no more than whether it is finite; it is 0 here where it is.
     """
+    flags = [begun.flags[site] for site in sorted(begun.flags)]
     prior = jax.lax.map(target.log_prior, positions)
     potential = np.stack([np.asarray(nonfinite.VALUES)[one["potential"]] for one in flags])
     return prior, potential, np.stack([one["gradient"] for one in flags])

@@ -130,6 +130,7 @@ class RequestChannel:
         self.masking: set[int] = set()
         self.sum_keys: dict[str, Key] = {}
         self.keys = keys
+        self.before = 0
         self.rejected = Rejected()
         self.received: dict[int, tuple[int, int]] = {}
         self.last: dict[int, str] = {}

@@ -20,9 +20,10 @@ from consortia.core.model import Model
 from consortia.core.queries import Conversation
 from consortia.core.start import start_values
 from consortia.core.target import Target
-from consortia.data.facts import SiteFacts
+from consortia.data.facts import UNREAD, SiteFacts
 from consortia.data.sites import Sites, site_names
 from consortia.engines.contract import Engine
+from consortia.engines.flower.agreement import Beginning
 from consortia.engines.flower.asking import RequestChannel
 from consortia.engines.flower.envelope import HEADER_BYTES
 from consortia.engines.flower.handshake import joined
@@ -71,6 +72,8 @@ class FlowerEngine(Engine):
         study: fingerprint of the study, the same at server and sites.
         keys: of the coordinator and of all sites, with which messages are signed and verified;
             None where sites' policies name none.
+        registered: the study states what else the sites would agree on: they say who they are, and
+            agree, in one message.
         maximum_position: farthest that a site's position may be from the prior's centre, in any
             parameter, in standard deviations of the prior. One site beyond it, or beyond a thousand
             times the median of the sites' gradients or moves, ends the run with
@@ -102,6 +105,7 @@ class FlowerEngine(Engine):
         run: str | None = None,
         study: str = "",
         keys: KeyRing | None = None,
+        registered: bool = False,
         maximum_position: float = MAXIMUM_POSITION,
         maximum_step: float = MAXIMUM_STEP,
     ) -> None:
@@ -131,7 +135,7 @@ class FlowerEngine(Engine):
         self._channel = RequestChannel(transport, names, run, study, self.deadline, resend, keys)
         self._join_deadline = self.deadline if join_deadline is None else join_deadline
         self._facts: dict[str, Any] = {"sites": [], "root": None}
-        self._of_other = False
+        self._of_other, self._registered = False, registered
 
     def beside(self) -> FlowerEngine:
         """Return this engine, gathering what the sites tell for the other model."""
@@ -141,9 +145,12 @@ class FlowerEngine(Engine):
 
     def barrier(self) -> None:
         """Wait until all sites have described themselves, and run what the server runs."""
-        if len(self._channel.node) < len(self._channel.names):
-            joined(self._channel, self._join_deadline)
-            self._check_sums()
+        if len(self._channel.node) < len(self._channel.names) and not self._registered:
+            self._join()
+
+    def _join(self, begin: Beginning | None = None) -> None:
+        joined(self._channel, self._join_deadline, begin)
+        self._check_sums()
 
     def _check_sums(self) -> None:
         """Check that all sites mask their answers, or none.
@@ -187,7 +194,8 @@ class FlowerEngine(Engine):
         self.local_sites(len(names), method)
         from_root = contribute_root()
         self.barrier()
-        facts = [self._channel.facts[site] for site in range(len(names))]
+        known = self._channel.facts
+        facts = [UNREAD if self._registered else known[site] for site in range(len(names))]
         self._facts = {"sites": [one.plain() for one in facts], "root": from_root}
         if len(json.dumps(self._facts)) > MOST_FACTS:
             raise InputError(
@@ -256,7 +264,9 @@ class FlowerEngine(Engine):
         self.barrier()
         arrays = _shapes(target.model, sites, 1)
         begin = self._beginning(target, sites)
-        return FlowerPanel(target, sites, method, arrays, self._channel, begin, self._bounds)
+        join = self._join if self._registered else None
+        parts = arrays, self._channel, begin, self._bounds, join
+        return FlowerPanel(target, sites, method, *parts)
 
     def _beginning(self, target: Target, sites: Sites) -> dict[str, Any]:
         """Return what a run begins with, for the sites to agree to."""

@@ -49,6 +49,7 @@ class GridTransport:
     def __init__(self, grid: Grid) -> None:
         self._grid = grid
         simulated = type(grid).__name__ == "InMemoryGrid"
+        self.riding = 0
         self.kind = "Flower's simulation" if simulated else DEPLOYED
         self.seconds = SIMULATION_SECONDS if simulated else DEPLOYMENT_SECONDS
 

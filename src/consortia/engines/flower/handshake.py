@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import Any
 
 from consortia.core.printable import printable
 from consortia.data.facts import SiteFacts
+from consortia.engines.flower.agreement import Beginning
 from consortia.engines.flower.asking import (
     AGAIN,
     REFUSAL,
@@ -22,14 +24,22 @@ from consortia.engines.flower.transport import Arrival
 from consortia.errors import SiteMissingError, SiteRefusedError
 
 
-def joined(channel: RequestChannel, deadline: float) -> None:
+def joined(channel: RequestChannel, deadline: float, begin: Beginning | None = None) -> None:
     """Ask every node who it is, until all sites are there; fill ``channel.node`` and its facts.
+
+    Args:
+        channel: to the sites.
+        deadline: seconds that they have to come.
+        begin: what the run begins with, where that needs no facts: they agree to it at once.
 
     Raises:
         SiteMissingError: not all sites came in time.
         SiteRefusedError: a site does not take part, or runs something else than the server.
     """
-    question = Envelope(DESCRIPTION, channel.run, "", channel.study).encode()
+    asked = Envelope(DESCRIPTION, channel.run, "", channel.study)
+    if begin is not None:
+        asked = replace(asked, values=begin.values, arrays=begin.arrays)
+    question = asked.encode()
     named, own = digest(question), description()
     due_at: dict[int, float] = {}
     waiting: dict[str, int] = {}
@@ -57,15 +67,22 @@ def joined(channel: RequestChannel, deadline: float) -> None:
             channel.count(arrival)
             if arrival.message in waiting:
                 node = waiting.pop(arrival.message)
-                if _failed(channel, arrival, named, own):
+                if _failed(channel, arrival, named, own, begin):
                     due_at[node] = min(due_at[node], now + AGAIN)
         polls, last = (0, time.monotonic()) if arrivals else (polls + 1, last)
         if len(channel.node) < len(channel.names):
             now = time.monotonic()
             time.sleep(min(pause(polls, now - last), max(began + deadline - now, 0.0)))
+    channel.before += 1
 
 
-def _failed(channel: RequestChannel, arrival: Arrival, named: str, own: dict[str, Any]) -> bool:
+def _failed(
+    channel: RequestChannel,
+    arrival: Arrival,
+    named: str,
+    own: dict[str, Any],
+    begin: Beginning | None,
+) -> bool:
     """Take what a node says of itself; return True if it is to be queried again.
 
     Raises:
@@ -101,6 +118,8 @@ def _failed(channel: RequestChannel, arrival: Arrival, named: str, own: dict[str
         raise SiteRefusedError((answer.site,), reason=difference, waited=0.0)
     try:
         facts = SiteFacts.read(answer.values.get("facts"))
+        if begin is not None:
+            begin.take(channel, site, answer)
     except ValueError as error:
         channel.rejected.add(f"before the run: {answer.site[:60]!r}: malformed: {error}")
         return True

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -16,7 +16,7 @@ from consortia.core.queries import LEEWAY, Conversation, Query, SiteFunction
 from consortia.core.target import Target
 from consortia.data.sites import Sites
 from consortia.engines.flower import nonfinite
-from consortia.engines.flower.agreement import agreed, values_of
+from consortia.engines.flower.agreement import Beginning, agreed, values_of
 from consortia.engines.flower.asking import RequestChannel
 from consortia.engines.flower.envelope import Envelope, EnvelopeError
 from consortia.engines.flower.masked import Layout
@@ -57,6 +57,8 @@ class FlowerPanel(Panel):
         channel: to the sites.
         begin: what the run begins with, for the sites to agree to.
         bounds: farthest position and step that a site may send.
+        join: asks the nodes who they are in the message with which the run begins, of a registered
+            study; None: they have joined before.
     """
 
     def __init__(
@@ -68,8 +70,10 @@ class FlowerPanel(Panel):
         channel: RequestChannel,
         begin: Mapping[str, Any],
         bounds: tuple[float, float],
+        join: Callable[[Beginning], None] | None = None,
     ) -> None:
         super().__init__(target, sites, method)
+        self._join = join
         self._arrays, self._channel, self._begin = arrays, channel, begin
         self._bounds = bounds
         self._judge: Judge | None = None
@@ -112,8 +116,16 @@ class FlowerPanel(Panel):
         """
         scale = prior_scale(self.target, np.asarray(positions)[0])
         self._judge = Judge(scale, self._weights, *self._bounds)
-        flags = agreed(self._channel, self._begin, positions)
-        return values_of(self.target, positions, flags)
+        begin = Beginning(self._begin, {"positions": np.asarray(positions)})
+        if self._join is not None and len(self._channel.node) < len(self.names):
+            self._join(begin)
+            if self._channel.answered:  # a resumed run: each site compares with its own ledger
+                agreed(self._channel, begin)
+            facts = self._channel.facts
+            self.sizes = np.array([facts[site].rows for site in range(len(self.names))], np.int64)
+        else:
+            agreed(self._channel, begin)
+        return values_of(self.target, positions, begin)
 
     def ask(self, query: Query, number: int = 0) -> Answer:
         """Return the answer of all sites, added in double precision in their order.

@@ -40,6 +40,7 @@ def facts_of(channel: RequestChannel) -> dict[str, Any]:
     return {
         "private_numbers": f"from secrets of {private}" if private else "none: from the seed",
         "flower_run": channel.run,
+        "messages_before": channel.before - channel.transport.riding,
         "rejected_replies": channel.rejected.count,
         "rejected": channel.rejected.lines,
         "received": received,
@@ -65,6 +66,9 @@ def expected(channel: RequestChannel, messages: int) -> str:
 
 def where(channel: RequestChannel) -> list[str]:
     """Return which process holds which sites, one line each."""
-    numbered = enumerate(channel.names)
-    sites = [f"node {channel.node[site]}: {name}" for site, name in numbered]
+    nodes = [channel.node.get(site) for site in range(len(channel.names))]
+    sites = [
+        f"{'not joined yet' if node is None else f'node {node}'}: {name}"
+        for node, name in zip(nodes, channel.names, strict=True)
+    ]
     return [f"server ({channel.transport.kind}): no site", *sites]

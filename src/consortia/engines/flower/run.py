@@ -19,7 +19,7 @@ from consortia.engines import rng
 from consortia.engines.buffers import Buffers, Window, empty_buffers
 from consortia.engines.contract import Run, from_names, named
 from consortia.engines.flower import fixed_point, nonfinite
-from consortia.engines.flower.agreement import Flags, agreed, values_of
+from consortia.engines.flower.agreement import Beginning, agreed, values_of
 from consortia.engines.flower.asking import RequestChannel
 from consortia.engines.flower.plausible import Judge
 from consortia.engines.flower.reporting import (
@@ -92,8 +92,10 @@ class FlowerRun(Run):
         """
         return values_of(self._target, positions, self._begun(positions))
 
-    def _begun(self, positions: Float[Array, "chains d"]) -> list[Flags]:
-        return agreed(self._channel, self._begin, positions)
+    def _begun(self, positions: Float[Array, "chains d"]) -> Beginning:
+        begin = Beginning(self._begin, {"positions": np.asarray(positions)})
+        agreed(self._channel, begin)
+        return begin
 
     def start(
         self,

@@ -72,6 +72,7 @@ class Job:
         seed: of the run.
         warmup: of the run.
         init: as `consortia.sample` takes it.
+        registered: sites carry equal shares of the prior, as no site knows the others' rows.
     """
 
     model: Model
@@ -81,6 +82,7 @@ class Job:
     seed: int
     warmup: int
     init: Any = None
+    registered: bool = False
 
 
 class SiteWork:
@@ -111,6 +113,9 @@ class SiteWork:
         starts = start.starting_parameters(job.model, job.init, job.seed, chains)
         self._target = Target(job.model, starts[0])
         self._arrays = site_arrays(job.model, job.sites, method, np.array([number]))
+        if job.registered:  # nobody here knows how many rows the others have
+            equal = jnp.full_like(self._arrays.prior_shares, 1 / len(job.sites))
+            self._arrays = self._arrays._replace(weights=equal, prior_shares=equal)
         d = self.dimension = self._target.dimension
         self._positions = begun["positions"]
         if self._positions.shape != (chains, d):

@@ -19,7 +19,7 @@ import numpy as np
 
 from consortia.core import density
 from consortia.core.queries import Conversation
-from consortia.data.facts import SiteFacts
+from consortia.data.facts import UNREAD, SiteFacts
 from consortia.data.patterns import smallest_cell
 from consortia.engines.flower import nonfinite
 from consortia.engines.flower.asking import REFUSAL, REQUEST
@@ -273,24 +273,14 @@ class FlowerSite:
             values = description() | {"private": self._private, "facts": facts.plain()}
             values["sums"] = self._sums
             of_columns = bool(facts.moments) or facts.table is not None
-            return "moments" if of_columns else "description", values, {}, None
+            kind = "moments" if of_columns else "description"
+            flags: dict[str, np.ndarray] = {}
+            if request.values:  # of a registered study, whose run can begin at once
+                more, flags = self._begun(request, files, gate, ring, facts)
+                values |= more
+            return kind, values, flags, None
         if request.kind == AGREEMENT:
-            every, model = (request.values.get(name) for name in ("facts", "model"))
-            if not isinstance(every, dict) or not isinstance(model, str):
-                raise EnvelopeError("the run begins without facts of the sites, or a model")
-            session = question_of(request).digest
-            files.keep("begun", request.arrays, facts=json.dumps(every), session=session)
-            self._work.pop(request.run, None)
-            self._members.pop(request.run, None)
-            work = self._worked(request.run, files, gate)
-            work.check_model(model)
-            values = {}
-            if self._sums:
-                values[SUM_KEYS] = plain_key(self._member(request, files, work, ring).key)
-            last = request.values.get(LAST)
-            if isinstance(last, str):
-                values[KNOWN] = gate.knows(last)
-            return "description", values, work.start_flags(), None
+            return "description", *self._begun(request, files, gate, ring), None
         work = self._worked(request.run, files, gate)
         if request.kind == FITTED and isinstance(work, SiteRuntime):
             return "fit", {}, work.finish_fit(request), None
@@ -327,6 +317,47 @@ class FlowerSite:
             packed = Layout.of(summands, bounds, len(ring.sites)).packed_numbers if ring else 0
             values = values | ({PACKED_NUMBERS: packed} if packed else {})
         return request.kind, values, left, statement
+
+    def _begun(
+        self,
+        request: Envelope,
+        files: RunFiles,
+        gate: Gate,
+        ring: KeyRing | None,
+        own: SiteFacts | None = None,
+    ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        """Return what this site says of what a run begins with, as plain values and flags.
+
+        Raises:
+            MismatchError: the site has another model or start; or, where the server does not know
+                its facts, its rows are not those with which this run began.
+        """
+        every, model = (request.values.get(name) for name in ("facts", "model"))
+        if not isinstance(every, dict) or not isinstance(model, str):
+            raise EnvelopeError("the run begins without facts of the sites, or a model")
+        sites, before = every.get("sites"), files.kept("begun")
+        if not isinstance(sites, list) or len(sites) <= self.number:
+            raise EnvelopeError("the run begins without facts of the sites")
+        unread = sites[self.number] == UNREAD.plain()
+        if unread:
+            own = self._own(self._contribute()) if own is None else own
+            sites = [*sites[: self.number], own.plain(), *sites[self.number + 1 :]]
+        facts = json.dumps(every | {"sites": sites})
+        if unread and before is not None and before.header["facts"] != facts:
+            raise MismatchError("facts")
+        session = question_of(request).digest
+        files.keep("begun", request.arrays, facts=facts, session=session)
+        self._work.pop(request.run, None)
+        self._members.pop(request.run, None)
+        work = self._worked(request.run, files, gate)
+        work.check_model(model)
+        values: dict[str, Any] = {}
+        if self._sums:
+            values[SUM_KEYS] = plain_key(self._member(request, files, work, ring).key)
+        last = request.values.get(LAST)
+        if isinstance(last, str):
+            values[KNOWN] = gate.knows(last)
+        return values, work.start_flags()
 
     def _member(
         self, request: Envelope, files: RunFiles, work: SiteWork, ring: KeyRing | None

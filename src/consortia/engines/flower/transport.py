@@ -34,11 +34,12 @@ class Transport(Protocol):
     """A network of nodes; a node is known by a number for as long as it keeps its key.
 
     ``kind`` says what it is in the record of a run, ``seconds`` how long a message takes there,
-    as a first guess.
+    as a first guess; ``riding`` how many of the messages before the first query travel with it.
     """
 
     kind: str
     seconds: float
+    riding: int
 
     def nodes(self) -> list[int]:
         """Return the nodes that are connected now."""
@@ -68,6 +69,7 @@ class InProcess:
 
     kind = "in process"
     seconds = 0.001
+    riding = 0
 
     def __init__(
         self,

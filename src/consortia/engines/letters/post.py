@@ -290,9 +290,9 @@ def _is_refusal(message: bytes) -> bool:
     return decode(body_of(message)).kind == REFUSAL
 
 
-def reply_to(request: bytes, arrays: Mapping[str, Any], **values: Any) -> bytes:
+def reply_to(request: bytes, arrays: Mapping[str, Any], *, site: str, **values: Any) -> bytes:
     """Return what a site would reply to a request, with these arrays."""
     envelope = decode(body_of(request))
     named = {REQUEST: message_digest(body_of(request)), **values}
-    parts = envelope.kind, envelope.run, envelope.site, envelope.study, envelope.label
+    parts = envelope.kind, envelope.run, site, envelope.study, envelope.label
     return Envelope(*parts, named, dict(arrays)).encode()

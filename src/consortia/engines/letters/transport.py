@@ -3,9 +3,10 @@
 The server runs from its beginning each time: every request that was answered has its reply at once,
 from the letters that were kept, and the run stops at the first that was not.
 
-The first request of a run is whether the start can be evaluated. That is taken for granted while
-its answer is awaited, so that the first query travels in the same letter; a start
-that cannot be evaluated ends the run when the answer has come, before anything else is read.
+The last request before the first query is whether the start can be evaluated. That is taken for
+granted while its answer is awaited, so that the first query travels in the same letter; a start
+that cannot be evaluated ends the run when the answer has come, before anything else is read. In a
+registered study it is the first request of all.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from consortia.data.facts import UNREAD
 from consortia.engines.flower.envelope import decode
 from consortia.engines.flower.identities import body_of
-from consortia.engines.flower.site import AGREEMENT
+from consortia.engines.flower.site import AGREEMENT, DESCRIPTION, description
 from consortia.engines.flower.transport import LETTERS, Arrival
 from consortia.engines.letters.post import Post, reply_to
 from consortia.errors import ConsortiaError, SiteImplausibleError
@@ -55,6 +57,7 @@ class LetterTransport:
         self._delivered: set[tuple[int, bytes]] = set()
         self._arrived: list[Arrival] = []
         self._count = 0
+        self.riding = int(post.ring is None)
 
     def nodes(self) -> list[int]:
         """Return the nodes that are connected now."""
@@ -84,14 +87,18 @@ class LetterTransport:
         return message
 
     def _taken_for_granted(self, site: int, request: bytes) -> bytes | None:
-        """Return the reply of a site whose start can be evaluated, to an agreement alone."""
+        """Return the reply of a site whose start can be evaluated, to what a run begins with."""
         envelope = decode(body_of(request))
-        if self._post.ring is not None or envelope.kind != AGREEMENT:
+        begins = "positions" in envelope.arrays and envelope.kind in (DESCRIPTION, AGREEMENT)
+        if not (self.riding and begins):
             return None
         self._granted.setdefault(site, []).append(request)
         chains = len(envelope.arrays["positions"])
         flags = {"potential": np.zeros(chains, np.uint8), "gradient": np.ones(chains, bool)}
-        return reply_to(request, flags)
+        values = {}
+        if envelope.kind == DESCRIPTION:
+            values = description() | {"facts": UNREAD.plain(), "private": True, "sums": False}
+        return reply_to(request, flags, site=self._post.names[site], **values)
 
     def replies(self, messages: Sequence[str]) -> list[Arrival]:
         """Return what has come; where nothing has, write the letters that are open.

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from consortia.study.build import Study
 
 BEFORE_PHASES = 2
-"""Messages of a site before the first phase: its description, and that it agrees to the run."""
+"""Messages of a site before the first phase: its description, and that it agrees to the run; both
+are one in a registered study."""
 
 MINIMUM_SITES = 3
 """Fewest sites of secure sums: of two, each computes the other's numbers from sum and its own."""
@@ -40,7 +41,7 @@ KINDS = {
 }
 """Kinds of messages that leave a site, in the order in which they do."""
 
-DECIDING = ("data", "partition", "model", "compare", "algorithm", "run", "stop")
+DECIDING = ("data", "partition", "model", "registered", "compare", "algorithm", "run", "stop")
 """Tables of a study file that decide what is computed at a site and what leaves it."""
 
 
@@ -131,12 +132,13 @@ def terms_of(study: Study, *, run: str = "", version: str | None = None) -> Stud
     method, question = study.method, study.model.question
     rounds = study.run.warmup + study.run.rounds
     traffic = (
-        _of_queries(method) if isinstance(method, Conversation) else _of_phases(method, rounds)
+        _of_queries(method, BEFORE_PHASES - (study.registered is not None))
+        if isinstance(method, Conversation)
+        else _of_phases(method, rounds)
     )
     tables = study.model_dump(include=set(DECIDING), exclude_none=True)
     asked = {"table": tables["model"], "modules": modules(*study.code)}
-    if "compare" in tables:
-        asked["compare"] = tables["compare"]
+    asked |= {name: tables[name] for name in ("registered", "compare") if name in tables}
     if study.harmonise:
         tables["harmonise"] = asked["harmonise"] = study.model_dump()["harmonise"]
     model = _sha256(asked)
@@ -182,13 +184,13 @@ class _Traffic(NamedTuple):
     apart: str = ""
 
 
-def _of_queries(method: Conversation) -> _Traffic:
+def _of_queries(method: Conversation, before: int) -> _Traffic:
     answers = ((name, one.describes) for name, one in sorted(method.functions.items()))
     return _Traffic(
-        BEFORE_PHASES + method.most_messages,
+        before + method.most_messages,
         frozenset({"query"}),
         tuple(answers),
-        BEFORE_PHASES + method.usual_messages(method.dimension or 2),
+        before + method.usual_messages(method.dimension or 2),
         tuple(name for name, one in sorted(method.functions.items()) if one.noise),
         all(one.reveals is not None for one in method.functions.values()),
         "" if any(one.summed for one in method.functions.values()) else GATHERED,
@@ -211,7 +213,8 @@ def _of_phases(method: Method, rounds: int) -> _Traffic:
 def _messages_of(study: Study, kinds: frozenset[str]) -> tuple[str, ...]:
     """Return the kinds of messages that leave a site in a study."""
     found = {"description", *kinds}
-    if study.data.standardise or study.data.standardise_target or study.model.formula:
+    agrees = study.model.formula is not None and study.registered is None
+    if study.data.standardise or study.data.standardise_target or agrees:
         found.add("moments")
     return tuple(kind for kind in KINDS if kind in found)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,7 +36,7 @@ from consortia.federation.governance import load_policy, terms_of, verify
 from consortia.federation.governance.gate import LEDGER
 from consortia.federation.letters.coordinating import check_study
 from consortia.store.durable import read_regular, replace_file
-from consortia.study.build import Study, load_study
+from consortia.study.build import Study, load_study, study_of
 
 OPENED, STUDY, KEPT = "opening.json", "study.toml", "letters"
 
@@ -221,13 +222,15 @@ def answer_letter(
     if file is None:
         raise InputError("the site's rows: give the file with --data; later letters know it.")
     rules = home / POLICY if policy is None else policy
-    study = _study_of(letter, opened, kept)
+    study = _study_of(letter, kept)
     if not rules.is_file():
+        _keep_study(letter, kept)  # a policy is proposed from it
         raise InputError(
             f"{rules}: there is no such file. A site without a policy takes part in nothing: "
             f"`consortia site check --study {kept / STUDY} --data {file} > {rules}` proposes one."
         )
     load_policy(rules).permits(terms_of(study))
+    _keep_study(letter, kept)
     _keep(kept / OPENED, {**opened, "data": str(Path(file).expanduser().resolve())})
     node = {"site": letter.site, "data": str(file), "folder": str(home), "policy": str(rules)}
     key = bytes.fromhex(opened["key"])
@@ -309,18 +312,29 @@ def _opened(letter: Letter, given: str, kept: Path) -> dict[str, Any]:
     return opened
 
 
-def _study_of(letter: Letter, opened: dict[str, Any], kept: Path) -> Study:
-    """Return the study of a run, which is kept from its first letter.
+def _study_of(letter: Letter, kept: Path) -> Study:
+    """Return the study of a run: that in its first letter, and later the one that was kept.
 
     Raises:
         InputError: it is none that letters can carry.
     """
+    if letter.number > 1:
+        study = load_study(kept / STUDY)
+    else:
+        try:
+            content = tomllib.loads(str(letter.values["study"]))
+        except tomllib.TOMLDecodeError as error:
+            raise InputError(f"the study in the first letter is not TOML: {error}.") from None
+        study = study_of(content, kept / STUDY)
+    check_study(study)
+    return study
+
+
+def _keep_study(letter: Letter, kept: Path) -> None:
+    """Write the study that a first letter holds."""
     if letter.number == 1:
         kept.mkdir(parents=True, exist_ok=True, mode=0o700)
         replace_file(kept / STUDY, [str(letter.values["study"]).encode()], own=True)
-    study = load_study(kept / STUDY)
-    check_study(study)
-    return study
 
 
 def _keep(path: Path, values: dict[str, Any]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 
 import numpy as np
@@ -81,7 +81,7 @@ def agree(
     fills: dict[str, float] = {}
     if question.missing == "indicator":
         fills = _fill_gaps(question, facts, gaps, levels)
-        units |= {f"{GAP}({name})": Unit(0.0, 1.0, sum(rows)) for name in fills}
+        units |= mark_units(fills, sum(rows))
         levels |= _mark_gaps(question, gaps, levels)
     imputed = {name: missing[name] for name in gaps} if question.imputes else {}
     notes += _of_imputation(question, imputed)
@@ -103,11 +103,7 @@ def agree(
         units[RESPONSE] = unit(RESPONSE)
     if "exposure" in question.extra:
         units[EXPOSURE] = unit(EXPOSURE)
-    cuts: tuple[float, ...] = ()
-    if question.family.name == "piecewise_exponential":
-        cuts = _breaks(breaks, units[TIME].mean)
-    elif breaks is not None:
-        raise InputError("breaks are for family='piecewise_exponential'.")
+    cuts = breaks_of(question, breaks, units[TIME].mean if TIME in units else 1.0)
     readings = [*doubted, *(guess for one in facts for guess in one.guesses)]
     readings += _of_words(question, levels, kinds)
     readings += _apart(question, facts, names, kinds)
@@ -170,15 +166,25 @@ def _of_factors(
                 f"{text} is the same in all rows: with an intercept, its coefficient is known from "
                 "the prior only"
             )
-        if factor.kind == "plain" or factor.kind == "smooth":
-            units[text] = plain
-            continue
-        # A factor that is centred or scaled has its own unit beside that of its column.
-        units[f"inside {text}"] = plain
-        wide = np.sqrt(plain.rows / max(plain.rows - 1, 1))
-        sd = plain.sd if factor.kind == "centre" else 1 / wide
-        units[text] = Unit(0.0, float(sd), plain.rows)
+        units |= units_of(factor, plain)
     return units, levels, notes
+
+
+def units_of(factor: Factor, plain: Unit) -> dict[str, Unit]:
+    """Return the units of a number, from that of the expression inside ``center`` or ``scale``.
+
+    A factor that is centred or scaled has its own unit beside that of its column.
+    """
+    if factor.kind in ("plain", "smooth"):
+        return {factor.text: plain}
+    wide = np.sqrt(plain.rows / max(plain.rows - 1, 1))
+    sd = plain.sd if factor.kind == "centre" else 1 / wide
+    return {f"inside {factor.text}": plain, factor.text: Unit(0.0, float(sd), plain.rows)}
+
+
+def mark_units(fills: Iterable[str], rows: int) -> dict[str, Unit]:
+    """Return the units of the columns that mark missing numbers."""
+    return {f"{GAP}({name})": Unit(0.0, 1.0, rows) for name in fills}
 
 
 def _fill_gaps(
@@ -434,19 +440,30 @@ def _levels_of(
             rest = f"{len(somewhere)} of the {len(levels)} levels of {column} are not at all sites"
             somewhere = [f"{rest}: {somewhere[0]}, for one"]
         notes += somewhere
-    if factor.reference is not None:
-        if factor.reference not in levels:
-            raise InputError(
-                f"formula: {text}: there is no level {factor.reference!r}; there are "
-                f"{', '.join(levels)}."
-            )
-        levels = (factor.reference, *(one for one in levels if one != factor.reference))
+    levels = against_reference(factor, levels)
     if len(levels) < 2:
         raise InputError(
             f"{text} has {f'the one level {levels[0]!r}' if levels else 'no level'} at all sites: "
             "leave it out of the formula."
         )
     return levels, notes
+
+
+def against_reference(factor: Factor, levels: tuple[str, ...]) -> tuple[str, ...]:
+    """Return levels with the reference first that a factor names.
+
+    Raises:
+        InputError: it is none of them.
+    """
+    reference = factor.reference
+    if reference is None:
+        return levels
+    if reference not in levels:
+        raise InputError(
+            f"formula: {factor.text}: there is no level {reference!r}; there are "
+            f"{', '.join(levels)}."
+        )
+    return (reference, *(one for one in levels if one != reference))
 
 
 def _ordered(column: str, text: str, facts: Sequence[TableFacts]) -> tuple[str, ...]:
@@ -512,8 +529,12 @@ def _response_levels(
     return levels
 
 
-def _breaks(given: Sequence[float] | None, mean: float) -> tuple[float, ...]:
+def breaks_of(question: Question, given: Sequence[float] | None, mean: float) -> tuple[float, ...]:
     """Return where the hazard may change: as given, or so that a constant one has equal shares."""
+    if question.family.name != "piecewise_exponential":
+        if given is not None:
+            raise InputError("breaks are for family='piecewise_exponential'.")
+        return ()
     if given is None:
         shares = np.arange(1, INTERVALS) / INTERVALS
         return tuple(float(value) for value in -np.log1p(-shares) * mean)

@@ -37,6 +37,7 @@ from consortia.models.regression.question import (
     Question,
     levels_given,
 )
+from consortia.models.regression.registration import Registration
 from consortia.models.regression.specification import Specification
 from consortia.models.regression.unlike import Place
 
@@ -451,7 +452,7 @@ def gathered(
 
         def located(place: int, column: str, level: str) -> Place:
             index = places[place]
-            return _located(read.get(index), names[index], column, level)
+            return place_of(read.get(index), names[index], column, level)
 
         with faults.noted():
             common_kinds(question, list(known.values()), [names[i] for i in places], located)
@@ -468,20 +469,14 @@ def assembled(
     prior: Mapping[str, str] | None,
     breaks: Sequence[float] | None,
     imputation: int | None = None,
+    registered: Registration | None = None,
 ) -> Regression:
     """Return the regression of all sites, with the rows of those that have been read here.
 
-    Where values are imputed the rows are those of all imputations, or of the ``imputation``.
+    Where values are imputed the rows are those of all imputations, or of the ``imputation``. Where
+    the study is ``registered``, nothing of the facts decides what the columns are.
     """
-    tables = [one.table for one in facts]
-    known = [one for one in tables if one is not None]
-    if len(known) < len(tables):
-        raise InputError("a site gave no facts of its table: give all the same formula.")
-
-    def located(place: int, column: str, level: str) -> Place:
-        return _located(read.get(place), names[place], column, level)
-
-    agreed = agree(question, known, [one.rows for one in facts], names, breaks, located)
+    agreed = _agreed(question, facts, names, read, breaks, registered)
     if prior is not None and not isinstance(prior, Mapping):
         raise InputError(f"prior is {prior!r}: give a dict, such as {{'age': 'normal(0, 1)'}}.")
     density = Density(agreed, dict(prior or {}))
@@ -529,6 +524,30 @@ def assembled(
     return Regression(agreed, density, model, sites, notes, groups, kept, descriptions)
 
 
+def _agreed(
+    question: Question,
+    facts: Sequence[SiteFacts],
+    names: Sequence[str],
+    read: Mapping[int, Table],
+    breaks: Sequence[float] | None,
+    registered: Registration | None,
+) -> Specification:
+    """Return the formula as all sites use it: as registered, or as their facts have it."""
+    known, rows = [one.table for one in facts if one.table is not None], [one.rows for one in facts]
+    if registered is not None:
+        found = registered.specification(question, names, breaks)
+        readings = tuple(guess for one in known for guess in one.guesses)
+        counted = () if any(one.unread for one in facts) else tuple(rows)
+        return replace(found, rows=counted, readings=readings)
+    if len(known) < len(facts):
+        raise InputError("a site gave no facts of its table: give all the same formula.")
+
+    def located(place: int, column: str, level: str) -> Place:
+        return place_of(read.get(place), names[place], column, level)
+
+    return agree(question, known, rows, names, breaks, located)
+
+
 def _descriptions(
     question: Question,
     facts: Sequence[SiteFacts],
@@ -557,7 +576,7 @@ def _descriptions(
     }
 
 
-def _located(table: Table | None, site: str, column: str, level: str) -> Place:
+def place_of(table: Table | None, site: str, column: str, level: str) -> Place:
     """Return where a level is first: the file and the line where the rows are here."""
     elsewhere = Place(f"site {site!r}", level)
     if table is None or column not in table or (source := table[column].source) is None:

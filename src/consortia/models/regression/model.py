@@ -66,6 +66,7 @@ from consortia.models.regression.proportional import (
     log_time_sums,
 )
 from consortia.models.regression.question import RESPONSE, in_order
+from consortia.models.regression.registration import Registration
 from consortia.models.regression.sensitivity import Sensitivity, lines_of, usual_priors
 from consortia.models.regression.specification import Specification
 from consortia.store.metadata import Metadata, Scaling, recorded
@@ -191,6 +192,7 @@ class Regression:
         settings["natural"] = self.density.recipe._asdict()
         asked = spec.question
         settings["missing"] = asked.missing
+        settings["agreed"] = Registration.of(spec).plain()
         settings["levels"] = {name: list(found) for name, found in spec.levels.items()}
         settings["beside"] = {name: factor.text for name, factor in asked.extra.items()}
         if spec.event is not None:
@@ -251,10 +253,10 @@ class Regression:
     def __str__(self) -> str:
         """Return formula, family, priors and notes as text."""
         asked = self.specification.question
-        rows = sum(self.specification.rows)
+        counted, sites = self.specification.rows, len(self.specification.sites)
+        rows = f"{sum(counted)} rows at {sites} sites" if counted else f"{sites} sites"
         lines = [
-            f"{asked.parsed.text}, family {self.family.name} ({self.family.link}), {rows} rows at "
-            f"{len(self.specification.sites)} sites",
+            f"{asked.parsed.text}, family {self.family.name} ({self.family.link}), {rows}",
             "priors, of intercept and levels of groups where all numbers have their mean:",
         ]
         width = max(map(len, self.priors), default=0)

@@ -1,0 +1,112 @@
+"""``consortia register STUDY.toml``: levels and scales of a formula, into the study file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from consortia.cli.exits import reported
+from consortia.cli.options import Json, StudyFile
+from consortia.errors import InputError
+
+if TYPE_CHECKING:
+    from consortia.models.regression.registration import Registration
+    from consortia.study.build import Study
+
+NOT_HERE = (
+    "where the rows of the sites are not here, take what the sites agreed on in an earlier run "
+    "(--run DIR), or write [registered] by hand, as docs/study-file.md has it"
+)
+
+
+def register(
+    study: StudyFile,
+    run: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="A run of the same formula, whose sites have agreed."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Write levels and scales into a study that has none; print the digest for its protocol.
+
+    They are those of an earlier run, or of the sites' files where all are here. Of a study that is
+    registered nothing is written.
+    """
+    with reported(False):
+        from consortia.federation.governance import terms_of
+        from consortia.store.durable import replace_file
+        from consortia.study.build import load_study
+
+        given = load_study(study)
+        if given.registered is not None and run is not None:
+            raise InputError(f"{study} has a table [registered]: take it out, or leave --run out.")
+        if given.registered is None:
+            found = _of_files(given) if run is None else _of_run(given, run)
+            text = study.read_text(encoding="utf-8")
+            made = f"{text.rstrip()}\n\n{found.toml()}"
+            _check(made, study)
+            replace_file(study, [made.encode()])
+            given = load_study(study)
+        digest = terms_of(given).study
+        if as_json:
+            typer.echo(json.dumps({"study": str(study), "digest": digest}))
+            return
+        typer.echo(
+            f"{study} states the levels and scales of its formula; no site is queried for them."
+        )
+        typer.echo(
+            "For the protocol, and the same for everybody with this study (title, comments and "
+            "order of the file do not count):"
+        )
+        typer.echo(f"SHA-256 {digest}")
+
+
+def _of_files(study: Study) -> Registration:
+    """Return levels and units of the sites, whose files are all here."""
+    from consortia.models.regression.registration import Registration
+
+    if study.model.formula is None or study.data.files is None:
+        raise InputError("register: levels and scales are of model.formula and data.files.")
+    try:
+        built = study.build()
+    except InputError as error:
+        raise InputError(f"{error}\nregister: {NOT_HERE}.") from error
+    assert built.regression is not None
+    return Registration.of(built.regression.specification)
+
+
+def _of_run(study: Study, run: Path) -> Registration:
+    """Return the levels and units of an earlier run of the same formula.
+
+    Raises:
+        InputError: the run is of another one, or of none.
+    """
+    from consortia.store.runs import read_record
+    from consortia.study.registered import Registered
+
+    settings = read_record(run)[1].get("metadata", {}).get("settings", {})
+    then, files = settings.get("model", {}), settings.get("data", {}).get("files")
+    agreed = settings.get("regression", {}).get("agreed")
+    now = study.model_dump(exclude_none=True)["model"]
+    kept: dict[str, Any] = {}
+    for name in ("formula", "family", "missing", "levels", "weights", "exposure", "trials"):
+        if then.get(name) != now.get(name):
+            kept[f"model.{name}"] = then.get(name)
+    if files != study.data.files:
+        kept["data.files"] = files
+    if agreed is None or kept:
+        differ = ", ".join(f"{name} {value!r}" for name, value in kept.items()) or "no formula"
+        raise InputError(f"{run} is a run of another study ({differ}): give one of the same.")
+    return Registered.model_validate(agreed).registration
+
+
+def _check(text: str, path: Path) -> None:
+    """Refuse a table that the study cannot have, before anything is written."""
+    import tomllib
+
+    from consortia.study.build import study_of
+
+    study_of(tomllib.loads(text), path)

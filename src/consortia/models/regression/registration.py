@@ -1,0 +1,315 @@
+"""Levels and units of a formula that a study file states: a registered study.
+
+Levels, centres and scales are coordinates and units of the model. Where they are stated, every
+process has the specification of the formula at once, and a site tells nothing of its columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from consortia.core.arguments import unknown
+from consortia.core.faults import Faults
+from consortia.data.columns import Table, TableFacts, as_levels
+from consortia.data.mending import key, mend, text
+from consortia.data.preparation import Moments
+from consortia.errors import InputError
+from consortia.models.regression.agreement import (
+    against_reference,
+    breaks_of,
+    mark_units,
+    units_of,
+)
+from consortia.models.regression.formula import SITE
+from consortia.models.regression.question import (
+    EVENT,
+    EXPOSURE,
+    RESPONSE,
+    TIME,
+    Question,
+    shared_levels,
+)
+from consortia.models.regression.specification import GAP, Specification, Unit
+from consortia.models.regression.unlike import FACTOR, FAR, FEWEST, Place
+
+UNKNOWN_ROWS = 2**53
+"""Rows behind a registered centre and scale, where they are not stated: n - 1 is n."""
+
+NOTE = "levels, centres and scales are those that the study registers"
+
+
+@dataclass(frozen=True)
+class Registration:
+    """Levels and units that a study file states.
+
+    Attributes:
+        levels: by factor, the reference first; of the response under "response".
+        numbers: centre and scale by expression, inside ``center`` and ``scale`` too.
+        fills: what stands for a missing number, by column.
+    """
+
+    levels: Mapping[str, tuple[str, ...]]
+    numbers: Mapping[str, Unit]
+    fills: Mapping[str, float]
+
+    @classmethod
+    def of(cls, agreed: Specification) -> Registration:
+        """Return the levels and units on which sites have agreed."""
+        inside = {
+            name: agreed.units.get(f"inside {name}", unit)
+            for name, unit in agreed.units.items()
+            if not name.startswith(("inside ", f"{GAP}("))
+        }
+        sites = {name for name, one in agreed.question.parsed.factors.items() if one.column == SITE}
+        levels = {name: found for name, found in agreed.levels.items() if name not in sites}
+        return cls(levels, inside, agreed.fills)
+
+    def plain(self) -> dict[str, Any]:
+        """Return the table of a study file as plain values."""
+        numbers = {
+            name: {"centre": centre, "scale": scale}
+            | ({} if rows == UNKNOWN_ROWS else {"rows": int(rows)})
+            for name, (centre, scale, rows) in self.numbers.items()
+        }
+        levels = {name: list(found) for name, found in self.levels.items()}
+        return {"levels": levels, "numbers": numbers, "fills": dict(self.fills)}
+
+    def toml(self) -> str:
+        """Return the same as the text of a study file."""
+        lines = ["[registered.levels]"] if self.levels else []
+        for name, levels in self.levels.items():
+            lines.append(f"{key(name)} = [{', '.join(map(text, levels))}]")
+        lines += ["[registered.numbers]"] if self.numbers else []
+        for name, number in self.plain()["numbers"].items():
+            parts = ", ".join(f"{part} = {value!r}" for part, value in number.items())
+            lines.append(f"{key(name)} = {{ {parts} }}")
+        lines += ["[registered.fills]"] if self.fills else []
+        lines += [f"{key(name)} = {value!r}" for name, value in self.fills.items()]
+        return "\n".join(["[registered]", *lines]) + "\n"
+
+    def specification(
+        self, question: Question, names: Sequence[str], breaks: Sequence[float] | None = None
+    ) -> Specification:
+        """Return the formula as all sites use it, as `agreement.agree` does from their facts.
+
+        Args:
+            question: the regression that was requested.
+            names: of the sites.
+            breaks: where a piecewise constant hazard may change.
+
+        Raises:
+            InputError: something is stated that the formula does not have, or not stated.
+        """
+        _check_question(question, names)
+        self._check_stated(question)
+        levels = {name: self._levels(question, name) for name in self._categorical(question)}
+        units: dict[str, Unit] = {}
+        for name, factor in question.parsed.factors.items():
+            if factor.column == SITE:
+                levels[name] = tuple(names)
+            if name in levels:
+                levels[name] = against_reference(factor, levels[name])
+            else:
+                units |= units_of(factor, self.numbers[name])
+        rows = max((one.rows for one in self.numbers.values()), default=0)
+        units |= mark_units(self.fills, rows)
+        units |= {name: self.numbers[name] for name in _beside(question) if name in self.numbers}
+        response = question.family.response
+        if response == "two" and RESPONSE in levels and len(levels[RESPONSE]) > 2:
+            raise InputError(
+                f"registered.levels.response: family {question.family.name!r} takes two, not "
+                f"{', '.join(levels[RESPONSE])}."
+            )
+        cuts = breaks_of(question, breaks, units[TIME].mean if TIME in units else 1.0)
+        order = dict.fromkeys([*question.parsed.factors, *_places(question)])
+        ordered = {name: levels[name] for name in order if name in levels}
+        return Specification(
+            question, tuple(names), (), units, ordered, dict(self.fills), (NOTE,), cuts
+        )
+
+    # --- what must be stated ----------------------------------------------------------------------
+
+    def _levels(self, question: Question, name: str) -> tuple[str, ...]:
+        column = _column_of(question, name)
+        return self.levels[name] if name in self.levels else question.levels[str(column)]
+
+    def _categorical(self, question: Question) -> list[str]:
+        """Return the names of the factors, groups and response that have levels."""
+        found = [*self.levels]
+        for name in _places(question):
+            column = _column_of(question, name)
+            if name not in found and column in question.levels and name not in self.numbers:
+                found.append(name)
+        return found
+
+    def _check_stated(self, question: Question) -> None:
+        """Refuse what the formula does not have, and name all that is missing."""
+        faults, places = Faults(), _places(question)
+        for table, given in (("levels", self.levels), ("numbers", self.numbers)):
+            for name in given:
+                if name not in places:
+                    faults.add(f"registered.{table}: {name!r} is {unknown(name, places)}.")
+        faults.check()
+        for name in self.fills:
+            if question.missing != "indicator" or name not in question.parsed.columns:
+                faults.add(
+                    f"registered.fills: {name!r}: with model.missing = 'indicator' it is a column "
+                    "of the formula; else leave it out."
+                )
+        categorical = self._categorical(question)
+        for name, levels in self.levels.items():
+            asked = question.levels.get(str(_column_of(question, name)))
+            if asked is not None and set(asked) != {*levels} - {GAP}:
+                faults.add(
+                    f"registered.levels.{key(name)} are {', '.join(levels)}, and model.levels "
+                    f"{', '.join(asked)}: give the same."
+                )
+        for name, wanted in places.items():
+            number = f"registered.numbers.{key(name)} = {{ centre = ..., scale = ... }}"
+            words = f"registered.levels.{key(name)} = [reference, ...]"
+            if name in self.levels and name in self.numbers:
+                faults.add(f"registered: {name} has levels and a scale: leave one of them out.")
+            if name in categorical and wanted == "number":
+                faults.add(f"registered.levels: {name} is a number: give {number}.")
+            elif name in self.numbers and wanted == "levels":
+                faults.add(f"registered.numbers: {name} has levels: give {words}.")
+            elif name not in categorical and name not in self.numbers and wanted != "any":
+                ways = {"number": number, "levels": words}.get(wanted, f"{number}, or {words}")
+                faults.add(f"registered: {name} is missing: give {ways}.")
+        logarithmic = question.family.logarithmic or question.family.response == "time"
+        for name in _beside(question) if logarithmic else ():
+            unit = self.numbers.get(name)
+            if unit is not None and unit.mean <= 0 and unit.rows == UNKNOWN_ROWS:
+                faults.add(
+                    f"registered.numbers.{name}: its centre is {unit.mean!r}, and the prior of the "
+                    "intercept is around its logarithm: give one > 0."
+                )
+        faults.check()
+
+    # --- what a site has --------------------------------------------------------------------------
+
+    def check(
+        self, question: Question, table: Table, site: str, located: Callable[[str, str], Place]
+    ) -> None:
+        """Refuse the table of a site that has a level which is not registered.
+
+        Args:
+            question: the regression that was requested.
+            table: the rows as they were read.
+            site: its name.
+            located: returns where a level of a column is first, by both.
+
+        Raises:
+            InputError: a level is not registered; the message has its file and its line.
+        """
+        kept, faults = question.kept(table, site), Faults()
+        for name in self._categorical(question):
+            column = str(_column_of(question, name))
+            levels = self._levels(question, name)
+            found = np.unique(as_levels(kept[column])[~kept[column].missing]).tolist()
+            for level in (one for one in found if one not in levels):
+                place = located(column, level)
+                line = mend(site, f"recode.{key(column)}", f"{text(place.written)} = ...")
+                faults.add(
+                    f"{place.where}: {column} is {place.written!r}, which is none of the levels "
+                    f"that the study registers ({', '.join(levels)}). Where it is another word for "
+                    f"one of these: {line}; where it is a level of its own, the study has to be "
+                    "registered anew with it."
+                )
+        for name in kept:
+            if kept[name].missing.any() and name not in self.fills and self._marked(question, name):
+                faults.add(
+                    f"site {site!r}: values of {name} miss, for which the study registers nothing: "
+                    f"it has to be registered anew with registered.fills.{key(name)}, or {GAP!r} "
+                    "among the levels."
+                )
+        faults.check()
+
+    def _marked(self, question: Question, column: str) -> bool:
+        """Return True if nothing marks missing values of a column that keeps their rows."""
+        if question.missing != "indicator" or column in question.always or column == SITE:
+            return False
+        named = [n for n, one in question.parsed.factors.items() if column in one.columns]
+        return any(GAP not in self.levels.get(name, ()) for name in named)
+
+    def doubts(self, facts: TableFacts, site: str) -> list[str]:
+        """Return what is far from a registered centre and scale in a site's table.
+
+        The posterior is the same with any centre and scale, up to what they say of default priors.
+        """
+        found = []
+        for name, (centre, scale, _) in self.numbers.items():
+            if name not in facts.moments or name == EVENT:
+                continue
+            own = Moments(*facts.moments[name])
+            mean, sd = float(own.centre), float(own.sd)
+            apart = abs(mean - centre) > FAR * max(scale, sd)
+            if own.rows >= FEWEST and sd > 0:
+                apart |= not 1 / FACTOR < sd / scale < FACTOR
+            if apart:
+                found.append(
+                    f"site {site!r}: {name} has the mean {mean:.4g} and the standard deviation "
+                    f"{sd:.4g}; the study registers the centre {centre:.4g} and the scale "
+                    f"{scale:.4g}. Is it in another unit here? What a coefficient means does not "
+                    "change with them, but priors that model.prior does not give are of that "
+                    "scale, and that of the intercept holds at the centre."
+                )
+        return found
+
+
+def _check_question(question: Question, names: Sequence[str]) -> None:
+    """Refuse a study of which only the sites can say what they have to agree on."""
+    if question.imputes:
+        raise InputError(
+            "registered: with model.missing = 'impute' the sites must say which values miss: leave "
+            "[registered] out, or give missing = 'complete'."
+        )
+    if question.described is not None:
+        raise InputError(
+            "registered: model.describe is answered before the first query, and a registered study "
+            "has no such message: leave one of them out."
+        )
+    for group in question.parsed.groups:
+        if not (group.by == SITE or group.is_shared or group.kind == "own") and len(names) > 1:
+            raise InputError(
+                f"registered: formula: {group.text}: the labels of the sites are not compared: "
+                f"write (1 | {SITE}:{group.by}) where each site has its own groups, "
+                f"(1 | shared({group.by})) where they are of all."
+            )
+
+
+def _beside(question: Question) -> tuple[str, ...]:
+    """Return the numbers of the response, and of what stands beside the formula."""
+    exposure = (EXPOSURE,) if "exposure" in question.extra else ()
+    return (TIME, EVENT) if question.family.response == "time" else (RESPONSE, *exposure)
+
+
+def _column_of(question: Question, name: str) -> str | None:
+    if name == RESPONSE:
+        return question.parsed.response[0].column
+    shared = {shared_levels(one.by): one.by for one in question.parsed.groups if one.is_shared}
+    factor = question.parsed.factors.get(name)
+    return shared.get(name, None if factor is None else factor.column)
+
+
+def _places(question: Question) -> dict[str, str]:
+    """Return all that is to be stated: "number", "levels", "either", or "any" of them or none."""
+    found: dict[str, str] = {}
+    for name, factor in question.parsed.factors.items():
+        if factor.column != SITE:
+            either = factor.kind == "plain" and factor.column is not None
+            found[name] = "levels" if factor.kind == "levels" else "either" if either else "number"
+    for group in question.parsed.groups:
+        if group.is_shared:
+            found[shared_levels(group.by)] = "levels"
+    response = question.family.response
+    of_response = {"ordered": "levels", "levels": "levels", "two": "any"}.get(response, "number")
+    return (
+        found
+        | dict.fromkeys(_beside(question), "number")
+        | ({RESPONSE: of_response} if response != "time" else {})
+    )

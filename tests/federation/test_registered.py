@@ -1,0 +1,235 @@
+"""A registered study asks no site for anything before its first query."""
+
+from __future__ import annotations
+
+import functools
+import json
+import tomllib
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import consortia
+from consortia.cli.commands import app
+from consortia.engines.flower.transport import InProcess
+from consortia.errors import InputError, SiteRefusedError
+from consortia.federation.app import serve, site_of
+from consortia.federation.governance import terms_of, verify
+from consortia.study.build import load_study, study_of
+from tests.federation.correspondence import POLICY, Correspondence, as_one_process
+from tests.federation.hospitals import HOSPITALS, NAMES
+
+AGREED = """
+[data]
+files = ["north.csv", "south.csv", "west.csv"]
+[model]
+formula = "ill ~ age + dose"
+family = "bernoulli"
+[algorithm]
+name = "few_rounds"
+[run]
+rounds = 60
+seed = 1
+"""
+
+
+KINDS = 'messages = ["description", "moments", "query"]\n'
+
+
+@pytest.fixture(scope="module")
+def registered(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Return the study with what its sites agree on."""
+    folder = tmp_path_factory.mktemp("registered")
+    for name in NAMES:
+        (folder / f"{name}.csv").write_bytes((HOSPITALS / f"{name}.csv").read_bytes())
+    (folder / "study.toml").write_text(AGREED)
+    done = CliRunner().invoke(app, ["register", str(folder / "study.toml")])
+    assert done.exit_code == 0, done.output
+    text = (folder / "study.toml").read_text()
+    assert text.startswith(AGREED.rstrip())
+    assert terms_of(load_study(folder / "study.toml")).study in done.output
+    return text
+
+
+def of_one_process(path: Path, text: str) -> Any:
+    path.write_text(text)
+    built = load_study(path).build(data_folder=HOSPITALS)
+    options = {"rounds": 60, "chains": 4, "seed": 1, "progress": False}
+    return consortia.sample(built.model, built.rows, built.algorithm, **options)
+
+
+@pytest.fixture(scope="module")
+def alone(registered: str, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Return the draws of one process."""
+    return of_one_process(tmp_path_factory.mktemp("one") / "study.toml", registered)
+
+
+@pytest.mark.slow
+def test_registered_values_that_were_agreed_make_the_same_draws(alone, tmp_path: Path) -> None:
+    agreed = of_one_process(tmp_path / "study.toml", AGREED)
+    for name in agreed.posterior:
+        np.testing.assert_array_equal(alone.posterior[name], agreed.posterior[name])
+    assert alone.attrs["communication_rounds"] == 3
+
+
+def test_the_digest_is_that_of_what_is_computed(registered: str, tmp_path: Path) -> None:
+    def digest(text: str) -> str:
+        return terms_of(study_of(tomllib.loads(text), tmp_path / "study.toml")).study
+
+    first = digest(registered)
+    spaced = registered.replace(" = ", "=").replace("[data]", 'title = "Another"\n# said\n[data]')
+    assert digest(spaced) == first
+    assert digest(registered.replace("seed = 1", "seed = 2")) != first
+    number = registered.index("scale = ") + len("scale = 1.")
+    assert digest(f"{registered[:number]}9{registered[number:]}") != first
+    assert digest(AGREED) != first
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "reason"),
+    [
+        (
+            '"few_rounds"',
+            '"private_posterior"\nepsilon = 1.0\ndelta = 1e-6',
+            "numbers of rows of all sites",
+        ),
+        ("dose = {", "doze = {", "did you mean 'dose'"),
+        ("dose = {", "# dose = {", "registered.numbers.dose = { centre = ..., scale = ... }"),
+        ("seed = 1", "seed = 1\nloo = true", "run.loo"),
+        ("scale = ", "scale = -", "greater than 0"),
+    ],
+)
+def test_a_table_that_cannot_be_is_refused(
+    registered: str, tmp_path: Path, old: str, new: str, reason: str
+) -> None:
+    with pytest.raises(InputError) as caught:
+        study_of(tomllib.loads(registered.replace(old, new)), tmp_path / "study.toml")
+    assert reason in str(caught.value)
+
+
+@pytest.mark.engines
+def test_three_letters_each_and_the_draws_of_one_process(
+    registered: str, alone, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    as_one_process(monkeypatch)
+    now = Correspondence(tmp_path / "letters", asked=registered)
+    found = now.proceed()
+    for number in (1, 2, 3):
+        assert found.awaited == dict.fromkeys(NAMES, number)
+        assert [now.answer(name, number).error for name in NAMES] == [None] * 3
+        found = now.proceed()
+    assert found.result is not None
+    assert len(list((now.shared / "north").iterdir())) == 6
+    assert sum(now.reply("north", number).stat().st_size for number in (1, 2, 3)) < 60_000
+    tree = consortia.open_run(found.result)
+    assert tree.attrs["communication_rounds"] == 3
+    assert tree.attrs["messages_before"] == 0
+    assert json.loads(tree.attrs["site_rows"]) == [120, 200, 90]
+    for name in tree.posterior:
+        np.testing.assert_allclose(tree.posterior[name], alone.posterior[name], atol=1e-4)
+    entries = verify(now.site("north") / "ledger.jsonl").entries
+    kinds = [one.kind for one in entries if one.left]
+    assert kinds == ["description", "query", "query", "query"]  # and no moments
+
+
+@pytest.mark.slow
+def test_four_letters_with_keys(
+    registered: str, alone, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The keys of all sites, from which masks follow, are in the answers to the first letter."""
+    as_one_process(monkeypatch)
+    now = Correspondence(tmp_path / "letters", keys=True, asked=registered)
+    found = now.proceed()
+    for number in (1, 2, 3, 4):
+        assert found.awaited == dict.fromkeys(NAMES, number)
+        assert [now.answer(name, number).error for name in NAMES] == [None] * 3
+        found = now.proceed()
+    assert found.result is not None
+    tree = consortia.open_run(found.result)
+    assert tree.attrs["messages_before"] == 1
+    for name in tree.posterior:
+        np.testing.assert_allclose(tree.posterior[name], alone.posterior[name], atol=1e-4)
+
+
+@pytest.mark.engines
+def test_over_messages_it_is_one_less_and_rows_do_not_change_in_a_run(
+    registered: str, alone, tmp_path: Path
+) -> None:
+    before, options = {}, {"quiet": True, "run": "1" * 32}
+    for word, text in (("agreed", AGREED), ("registered", registered)):
+        folder = tmp_path / word
+        folder.mkdir()
+        (folder / "study.toml").write_text(text.replace("[run]", "[run]\nsecure_sums = false"))
+        transport = transport_of(folder)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            serve(folder / "study.toml", transport, options | {"output": str(folder / "run")})
+        tree = consortia.open_run(folder / "run")
+        before[word] = tree.attrs["messages_before"], tree.attrs["communication_rounds"]
+        for name in tree.posterior:
+            np.testing.assert_allclose(tree.posterior[name], alone.posterior[name], atol=1e-4)
+    assert before == {"agreed": (2, 3), "registered": (1, 3)}
+    rows = folder / "west" / "rows.csv"
+    rows.write_text("".join(rows.read_text().splitlines(keepends=True)[:-20]))
+    with pytest.raises(SiteRefusedError, match="west.*rows have changed"):
+        serve(folder / "study.toml", transport_of(folder), options | {"output": str(folder / "2")})
+
+
+def transport_of(folder: Path) -> InProcess:
+    """Return three sites with policies of their own, which add no noise."""
+    study = load_study(folder / "study.toml")
+    sites = {}
+    for number, name in enumerate(NAMES):
+        own = folder / name
+        if not own.exists():
+            own.mkdir()
+            (own / "rows.csv").write_bytes((HOSPITALS / f"{name}.csv").read_bytes())
+            (own / "site-policy.toml").write_text(f"{KINDS}{POLICY}secure_sums = false\n")
+        node = {"site": name, "data": str(own / "rows.csv"), "folder": str(own)}
+        sites[number] = functools.partial(site_of(study, node, {}, private=False).answer)
+    return InProcess(sites)
+
+
+@pytest.mark.engines
+def test_a_site_with_a_level_that_is_not_registered_refuses_and_says_where(tmp_path: Path) -> None:
+    text = AGREED.replace("age + dose", "C(ill)").replace("ill ~", "dose ~")
+    text = text.replace('"bernoulli"', '"gaussian"')
+    stated = 'levels."C(ill)" = ["0", "2"]\nnumbers.response = { centre = 0.2, scale = 1.0 }\n'
+    text += f"[registered]\n{stated}"
+    now = Correspondence(tmp_path / "letters", asked=text)
+    now.proceed()
+    found = now.answer("north", 1)
+    assert isinstance(found.error, InputError)
+    assert "rows.csv, line" in str(found.error)
+    assert "none of the levels that the study registers (0, 2)" in str(found.error)
+    with pytest.raises(SiteRefusedError, match="north"):
+        now.proceed()
+
+
+@pytest.mark.slow
+def test_the_posterior_does_not_depend_on_a_scale_where_priors_are_stated(
+    registered: str, alone, tmp_path: Path
+) -> None:
+    priors = '[model.prior]\nage = "normal(0, 2)"\ndose = "normal(0, 2)"\n[algorithm]'
+    means = []
+    for scale in (None, 1e-3, 1e3):
+        text = registered.replace("[algorithm]", priors)
+        if scale is not None:
+            begin = text.index("scale = ", text.index("dose = { centre"))
+            text = f"{text[:begin]}scale = {scale}{text[text.index(',', begin) :]}"
+        path = tmp_path / f"{scale}.toml"
+        path.write_text(text)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            built = load_study(path).build(data_folder=HOSPITALS)
+        assert (scale is None) == (not caught)
+        options = {"chains": 4, "seed": 1, "progress": False}
+        tree = consortia.sample(built.model, built.rows, built.algorithm, **options)
+        draws = built.regression.natural(tree)["coefficients"]
+        means.append(draws.mean(("chain", "draw")).values / draws.std(("chain", "draw")).values)
+    np.testing.assert_allclose(means[1], means[0], atol=0.12)
+    np.testing.assert_allclose(means[2], means[0], atol=0.12)
