@@ -2,21 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import jax
 import numpy as np
+from jax import Array
 
 from consortia.core.arguments import hinted
 from consortia.core.model import Model
-from consortia.core.parameters import draws_to_pytree, posterior_draws, structure_of
+from consortia.core.parameters import (
+    NATURAL,
+    POSTERIOR,
+    SCALE,
+    UNCONSTRAINED,
+    PyTree,
+    draws_to_pytree,
+    sampled_draws,
+    structure_of,
+    variables,
+)
 from consortia.data.sites import Sites
+from consortia.diagnostics.formula_units import in_natural_units, recipe_in
 from consortia.errors import InputError
 from consortia.runtime.compiler import map_in_blocks
+from consortia.store.results import MOMENTS, dataset_of
 
 AT_ONCE = 64
 """Draws of which a site's own parameters are drawn together."""
+
+TOGETHER = 2**22
+"""Natural quantities that are computed together."""
 
 
 @hinted
@@ -51,9 +70,89 @@ def natural(
     """
     if model.natural is None:
         raise InputError("Model.natural is None: the draws are on the model's own scale already.")
-    parameters = draws_to_pytree(structure_of(model.init), posterior_draws(tree))
-    turned = jax.jit(jax.vmap(jax.vmap(model.natural)))(jax.tree.map(np.asarray, parameters))
-    return _dataset(turned, labels or {})
+    return _dataset(Quantities(model).of(sampled_draws(tree)), labels or {})
+
+
+@dataclass(frozen=True, eq=False)
+class Quantities:
+    """The natural quantities of a model, as the group ``posterior`` of its results holds them.
+
+    Args:
+        model: the model.
+        record: of the run; of a formula it says how to compute them in double precision.
+    """
+
+    model: Model
+    record: Mapping[str, Any] = field(default_factory=dict)
+
+    @cached_property
+    def _compiled(self) -> Callable[[PyTree], Mapping[str, Array]]:
+        assert self.model.natural is not None
+        return jax.jit(jax.vmap(self.model.natural))
+
+    @cached_property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Shape of each quantity, by name; none where the model has no natural quantities.
+
+        Raises:
+            InputError: a result cannot hold a quantity of this name.
+        """
+        if self.model.natural is None:
+            return {}
+        made = dict(jax.eval_shape(self.model.natural, structure_of(self.model.init)))
+        return {one.name: one.shape for one in variables(made, "Model.natural")}
+
+    def of(self, draws: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Return them of coordinates (chain, draw, ...) as they were sampled."""
+        parameters = draws_to_pytree(structure_of(self.model.init), draws)
+        lead = np.shape(jax.tree.leaves(parameters)[0])[:2]
+        flat = jax.tree.map(lambda leaf: np.reshape(leaf, (-1, *np.shape(leaf)[2:])), parameters)
+        numbers = sum(math.prod(shape) for shape in self.shapes.values())
+        most = max(1, TOGETHER // max(numbers, 1))
+        parts = [
+            self._compiled(jax.tree.map(lambda leaf, at=first: leaf[at : at + most], flat))
+            for first in range(0, math.prod(lead), most)
+        ]
+        return {
+            name: np.concatenate([np.asarray(one[name]) for one in parts]).reshape(*lead, *shape)
+            for name, shape in self.shapes.items()
+        }
+
+    def beside(self, groups: Mapping[str, Any]) -> dict[str, Any]:
+        """Return groups of a result with them in ``posterior``, beside the coordinates.
+
+        Draws and moments of the coordinates come to ``unconstrained_posterior`` and
+        ``unconstrained_moments``. The groups stay as they are where the model has no natural
+        quantities.
+        """
+        found = dict(groups)
+        if self.model.natural is None:
+            return found
+        if MOMENTS in found:
+            found[f"unconstrained_{MOMENTS}"] = found.pop(MOMENTS)
+        if POSTERIOR not in found:
+            return found
+        import xarray  # heavy, and only wanted here
+
+        sampled = found.pop(POSTERIOR)
+        tree = xarray.DataTree.from_dict({POSTERIOR: sampled})
+        tree.attrs.update(self.record)
+        recipe = recipe_in(tree)
+        if recipe is not None:
+            made = in_natural_units(tree, recipe)[POSTERIOR].to_dataset()
+        else:
+            given = {str(name): np.asarray(one) for name, one in sampled.data_vars.items()}
+            dtype = np.result_type(*given.values())
+            made = dataset_of(
+                {
+                    name: one if one.dtype.kind == "f" else one.astype(dtype)
+                    for name, one in self.of(given).items()
+                },
+                {name: np.asarray(sampled[name]) for name in ("chain", "draw")},
+                ("chain", "draw"),
+            )
+        natural = made.assign_attrs({SCALE: NATURAL})
+        return {POSTERIOR: natural, UNCONSTRAINED: sampled} | found
 
 
 @hinted
@@ -102,7 +201,7 @@ def recover(tree: Any, model: Model, sites: Sites, site: int | str, *, seed: int
         )
     draw, rows = model.recover, sites.site(site)
     place = sites.names.index(site) if isinstance(site, str) else site
-    parameters = draws_to_pytree(structure_of(model.init), posterior_draws(tree))
+    parameters = draws_to_pytree(structure_of(model.init), sampled_draws(tree))
     chains, draws = np.shape(jax.tree.leaves(parameters)[0])[:2]
     key = jax.random.fold_in(jax.random.key(seed), place)
 

@@ -14,8 +14,10 @@ import numpy as np
 
 from consortia.core import arguments
 from consortia.core.parameters import (
+    as_sampled,
     draw_imputations,
     draw_weights,
+    has_natural,
     posterior_draws,
     posterior_group,
 )
@@ -238,8 +240,9 @@ def summary(
         max_coordinates: likewise, for R-hat and ESS; moments are computed for all coordinates.
         units: where the study standardised columns, ``"columns"`` tabulates the coefficients per
             unit of the columns as they were read (`consortia.diagnostics.in_column_units`), of a
-            formula all parameters on their natural scale, as `Regression.natural`; ``"sampled"``
-            the parameters as they were sampled. Elsewhere there is no difference.
+            formula all parameters on their natural scale, as `Regression.natural`; of a model of
+            NumPyro or PyMC what its author named. ``"sampled"`` tabulates the coordinates that
+            were sampled, the group ``unconstrained_posterior``. Elsewhere there is no difference.
         stein: what `consortia.verify` found, for the verdict.
 
     Returns:
@@ -255,10 +258,12 @@ def summary(
         ('theta[0]', 'theta[1]')
     """
     _check_options(probabilities, units)
+    if units == "sampled":
+        tree, reference = as_sampled(tree), as_sampled(reference)
     scaling = scaling_in(tree) if units == "columns" else None
     recipe = recipe_in(tree) if units == "columns" else None
     sampled: Summary | None = None
-    if scaling is not None or recipe is not None:
+    if scaling is not None or recipe is not None or has_natural(tree):
         # The verdict is on the parameters as they were sampled.
         sampled = summary(tree, reference=reference, between=between, units="sampled", stein=stein)
         tree = _turn_back(tree, scaling, recipe)
@@ -296,7 +301,7 @@ def _check_options(probabilities: Sequence[float], units: str) -> None:
 
 def _turn_back(tree: Any, scaling: Scaling | None, recipe: Recipe | None) -> Any:
     """Return a result in the units of its columns, of a formula on its natural scale."""
-    if recipe is None:
+    if recipe is None or has_natural(tree):
         return in_column_units(tree, scaling)
     return in_natural_units(tree, recipe, scaling)
 

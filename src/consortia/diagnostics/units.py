@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from consortia.core.parameters import has_natural
 from consortia.errors import InputError
 from consortia.store.metadata import Scaling, recorded, scaling_of
 
@@ -40,7 +41,7 @@ def in_column_units(tree: Any, scaling: Scaling | None = None) -> Any:
 
     Returns:
         `xarray.DataTree` with the groups ``posterior`` and ``sample_stats``; the result itself
-        where no column was standardised.
+        where no column was standardised, or its posterior holds natural quantities.
 
     Raises:
         InputError: the scaling is of another number of columns.
@@ -61,7 +62,7 @@ def in_column_units(tree: Any, scaling: Scaling | None = None) -> Any:
     import xarray
 
     scaling = scaling_in(tree) if scaling is None else scaling
-    if scaling is None:
+    if scaling is None or has_natural(tree):
         return tree
     posterior = tree["posterior"].to_dataset()
     turned = _turned({str(name): posterior[name] for name in posterior.data_vars}, scaling)

@@ -13,6 +13,7 @@ from typing import Any, cast
 import numpy as np
 
 from consortia.core.model import Model
+from consortia.core.parameters import POSTERIOR, UNCONSTRAINED, as_sampled, has_natural
 from consortia.diagnostics import (
     Summary,
     calibration_curve,
@@ -38,6 +39,9 @@ VERIFICATION = "verification.json"
 
 STUDY_BYTES = 2**20
 """Most bytes of a study file, and of the command that it was run with."""
+
+DRAWS = (POSTERIOR, UNCONSTRAINED, "sample_stats")
+"""Groups that a report reads."""
 
 MOST_FITTED = 2000
 """Rows that the run was fitted to of which predictions are shown, evenly spaced."""
@@ -172,7 +176,7 @@ class RunReport:
 
     @property
     def shown_table(self) -> Summary:
-        """The table to be shown: in the units of the columns where they were standardised."""
+        """The table to be shown: of natural quantities, in the units of the columns."""
         return self.table if self.column_table is None else self.column_table
 
     @property
@@ -247,8 +251,8 @@ class RunReport:
             "worst": vars(self.worst),
             "prediction": None if self.prediction is None else self.prediction.plain(),
             "stein": None if self.stein is None else self.stein.plain(),
-            "parameters": rows(self.table),
-            "parameters_in_column_units": rows(self.column_table),
+            "parameters": rows(self.shown_table),
+            "unconstrained_parameters": None if self.column_table is None else rows(self.table),
             "notes": self.table.notes,
             "held_out_rows": self.held_out_rows,
             "scores": self.scores and self.scores.values,
@@ -298,13 +302,14 @@ def report_of(
     """
     if "posterior" not in getattr(tree, "children", ()):
         raise InputError("the result holds no draws: give what consortia.sample returned.")
-    for group in ("posterior", "sample_stats"):
+    for group in DRAWS:
         if group in tree.children:  # read once: every look would read the chunks of a store again
             tree[group].load()
-    shown = labelled(tree, labels or {})
-    beside = None if reference is None else labelled(reference, labels or {})
+    turned, both = scaling_in(tree) is not None or has_natural(tree), (tree, reference)
+    natural, natural_beside = (one and labelled(one, labels or {}) for one in both)
+    tree, reference = map(as_sampled, both)
+    shown, beside = (one and labelled(one, labels or {}) for one in (tree, reference))
     table = summary(shown, reference=beside, units="sampled")
-    standardised = scaling_in(tree) is not None
     if beside is not None:
         beside = _posterior_tree(beside, beside["posterior"].to_dataset()[_names(shown)])
     notes = list(skipped)
@@ -324,7 +329,7 @@ def report_of(
         title=title or record.get("title") or name,
         tree=tree,
         table=table,
-        column_table=summary(shown, reference=beside) if standardised else None,
+        column_table=summary(natural, reference=natural_beside) if turned else None,
         record=record,
         reference=beside,
         reference_table=None if beside is None else summary(beside, units="sampled"),
@@ -420,7 +425,7 @@ def _load(tree: Any, directory: Path) -> None:
     """
     if "posterior" not in tree.children:
         raise StoreError(f"{str(directory)!r} holds no draws.")
-    for group in ("posterior", "sample_stats"):
+    for group in DRAWS:
         if group in tree.children:
             try:
                 tree[group].load()
@@ -498,9 +503,8 @@ def _posterior_tree(tree: Any, posterior: Any) -> Any:
     """Return a result with another posterior, and without the groups that share no labels."""
     import xarray
 
-    groups = {"/posterior": posterior}
-    if "sample_stats" in tree.children:
-        groups["/sample_stats"] = tree["sample_stats"].to_dataset()
+    kept = (name for name in DRAWS[1:] if name in tree.children)
+    groups = {"/posterior": posterior} | {f"/{name}": tree[name].to_dataset() for name in kept}
     made = xarray.DataTree.from_dict(groups)
     made.attrs.update(tree.attrs)
     return made

@@ -16,7 +16,7 @@ from consortia.core import parameters as naming
 from consortia.core.predictions import sums_over_draws
 from consortia.core.target import Target
 from consortia.errors import InputError
-from consortia.store.results import dataset_of
+from consortia.store.results import MOMENTS, dataset_of
 
 BLOCK_BYTES = 2**20
 """Draws in double precision that are added at once."""
@@ -258,7 +258,7 @@ class MomentAccumulator(Accumulator):
         moments = dataset_of(arrays, chain, ["chain"]).assign_attrs(draws=self._count)
         kept = naming.split(self._draws[:, : self._kept], variables)
         posterior = dataset_of(kept, draws, ["chain", "draw"])
-        found = {"moments": moments, "posterior": posterior}
+        found = {MOMENTS: moments, naming.POSTERIOR: posterior}
         if self._weighted:
             weight = xarray.DataArray(
                 self._draw_weights[:, : self._kept], dims=("chain", "draw"), coords=draws

@@ -16,7 +16,7 @@ from consortia.core.model import Model
 from consortia.core.parameters import (
     draw_imputations,
     draws_to_pytree,
-    posterior_draws,
+    sampled_draws,
     spaced,
     structure_of,
 )
@@ -489,7 +489,7 @@ class Regression:
                 dims, coords = [*dims, "class"], {"class": list(spec.levels[RESPONSE])}
             elif self.family.base == "bernoulli":
                 values = values[..., 1]
-        chains = next(iter(posterior_draws(tree).values())).shape[:2]
+        chains = next(iter(sampled_draws(tree).values())).shape[:2]
         return xarray.DataArray(
             values.reshape(*chains, *values.shape[1:]), dims=dims, coords=coords
         )
@@ -623,7 +623,7 @@ class Regression:
     def _flat(self, tree: Any) -> dict[str, np.ndarray]:
         """Return the draws of all chains as they are sampled, (draws, ...) each."""
         self._check_origin(tree)
-        found = draws_to_pytree(structure_of(self.model.init), posterior_draws(tree))
+        found = draws_to_pytree(structure_of(self.model.init), sampled_draws(tree))
         return {name: np.asarray(one).reshape(-1, *one.shape[2:]) for name, one in found.items()}
 
     def _levels(self, params: Mapping[str, np.ndarray], site: str, seed: int) -> np.ndarray:
@@ -655,7 +655,7 @@ class Regression:
         import xarray  # heavy, and only wanted here
 
         values = self._levels(self._flat(tree), site, seed)
-        chains = next(iter(posterior_draws(tree).values())).shape[:2]
+        chains = next(iter(sampled_draws(tree).values())).shape[:2]
         values = values.reshape(*chains, *values.shape[1:])
         dims = {"group": list(self.groups.get(site, ())), "coefficient": []}
         dims["coefficient"] = [spec.blocks[place].term for place in spec.staying]
