@@ -47,7 +47,8 @@ def natural(
     """Return the draws of a result on the model's own scale (`Model.natural`).
 
     Constrained parameters lie in their support, and deterministic ones are there; log-densities
-    need no Jacobian any more.
+    need no Jacobian any more. The group ``posterior`` of a run's result has them already; this is
+    for coordinates from elsewhere.
 
     Args:
         tree: result of a run.

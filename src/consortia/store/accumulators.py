@@ -127,7 +127,8 @@ def keep_moments(*, covariance: str = "diagonal", draws: int = 1000) -> MomentSp
               \qquad W = \sum_s w_s
 
     for each chain, in double precision, by merging blocks (Chan, Golub, LeVeque 1983); w_s is the
-    step weight where the step size varies, else 1. The result has them in its group ``moments``:
+    step weight where the step size varies, else 1. The result has them in its group ``moments``
+    (``unconstrained_moments`` where the model has natural quantities: they are of the coordinates):
     ``NAME_mean``, ``NAME_variance`` and, with "full", ``covariance`` (chain, d, d). The group
     ``posterior`` holds between ``draws``/2 and ``draws`` draws of each chain, at equal distances
     (every 2^k-th, k growing with the run), from which quantiles, predictions and diagnostics are
