@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -26,9 +26,10 @@ from consortia.core.parameters import (
     variables,
 )
 from consortia.data.sites import Sites
-from consortia.diagnostics.formula_units import in_natural_units, recipe_in
+from consortia.diagnostics.formula_units import NaturalOfFormula
 from consortia.errors import InputError
 from consortia.runtime.compiler import map_in_blocks
+from consortia.store.metadata import Labels, with_labels
 from consortia.store.results import MOMENTS, dataset_of
 
 AT_ONCE = 64
@@ -42,7 +43,7 @@ TOGETHER = 2**22
 def natural(
     tree: Any,
     model: Model,
-    labels: Mapping[str, Sequence[Sequence[str] | None]] | None = None,
+    labels: Labels | None = None,
 ) -> Any:
     """Return the draws of a result on the model's own scale (`Model.natural`).
 
@@ -71,7 +72,8 @@ def natural(
     """
     if model.natural is None:
         raise InputError("Model.natural is None: the draws are on the model's own scale already.")
-    return _dataset(Quantities(model).of(sampled_draws(tree)), labels or {})
+    sampled = dataset_of(sampled_draws(tree), {}, ("chain", "draw"))
+    return with_labels(Quantities(model).of_all(sampled), labels or {})
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,11 +82,9 @@ class Quantities:
 
     Args:
         model: the model.
-        record: of the run; of a formula it says how to compute them in double precision.
     """
 
     model: Model
-    record: Mapping[str, Any] = field(default_factory=dict)
 
     @cached_property
     def _compiled(self) -> Callable[[PyTree], Mapping[str, Array]]:
@@ -103,9 +103,18 @@ class Quantities:
         made = dict(jax.eval_shape(self.model.natural, structure_of(self.model.init)))
         return {one.name: one.shape for one in variables(made, "Model.natural")}
 
-    def of(self, draws: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Return them of coordinates (chain, draw, ...) as they were sampled."""
+    def of_all(self, sampled: Any) -> Any:
+        """Return a dataset of them, of one of coordinates (chain, draw, ...)."""
+        if isinstance(self.model.natural, NaturalOfFormula):
+            return self.model.natural.of_all(sampled)
+        given = {str(name): np.asarray(one) for name, one in sampled.data_vars.items()}
+        coordinates = {name: np.asarray(sampled[name]) for name in ("chain", "draw")}
+        return dataset_of(self._of(given), coordinates, ("chain", "draw"))
+
+    def _of(self, draws: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Return them as arrays; whole numbers and answers as those of the coordinates' type."""
         parameters = draws_to_pytree(structure_of(self.model.init), draws)
+        dtype = np.result_type(*draws.values())
         lead = np.shape(jax.tree.leaves(parameters)[0])[:2]
         flat = jax.tree.map(lambda leaf: np.reshape(leaf, (-1, *np.shape(leaf)[2:])), parameters)
         numbers = sum(math.prod(shape) for shape in self.shapes.values())
@@ -114,10 +123,11 @@ class Quantities:
             self._compiled(jax.tree.map(lambda leaf, at=first: leaf[at : at + most], flat))
             for first in range(0, math.prod(lead), most)
         ]
-        return {
+        found = {
             name: np.concatenate([np.asarray(one[name]) for one in parts]).reshape(*lead, *shape)
             for name, shape in self.shapes.items()
         }
+        return {n: one if one.dtype.kind == "f" else one.astype(dtype) for n, one in found.items()}
 
     def beside(self, groups: Mapping[str, Any]) -> dict[str, Any]:
         """Return groups of a result with them in ``posterior``, beside the coordinates.
@@ -133,26 +143,8 @@ class Quantities:
             found[f"unconstrained_{MOMENTS}"] = found.pop(MOMENTS)
         if POSTERIOR not in found:
             return found
-        import xarray  # heavy, and only wanted here
-
         sampled = found.pop(POSTERIOR)
-        tree = xarray.DataTree.from_dict({POSTERIOR: sampled})
-        tree.attrs.update(self.record)
-        recipe = recipe_in(tree)
-        if recipe is not None:
-            made = in_natural_units(tree, recipe)[POSTERIOR].to_dataset()
-        else:
-            given = {str(name): np.asarray(one) for name, one in sampled.data_vars.items()}
-            dtype = np.result_type(*given.values())
-            made = dataset_of(
-                {
-                    name: one if one.dtype.kind == "f" else one.astype(dtype)
-                    for name, one in self.of(given).items()
-                },
-                {name: np.asarray(sampled[name]) for name in ("chain", "draw")},
-                ("chain", "draw"),
-            )
-        natural = made.assign_attrs({SCALE: NATURAL})
+        natural = self.of_all(sampled).assign_attrs({SCALE: NATURAL})
         return {POSTERIOR: natural, UNCONSTRAINED: sampled} | found
 
 
@@ -212,26 +204,5 @@ def recover(tree: Any, model: Model, sites: Sites, site: int | str, *, seed: int
 
     flat = jax.tree.map(lambda leaf: np.reshape(leaf, (-1, *np.shape(leaf)[2:])), parameters)
     found = at_all(flat, rows, jax.random.split(key, chains * draws))
-    return _dataset(
-        {name: np.reshape(one, (chains, draws, *one.shape[1:])) for name, one in found.items()}, {}
-    )
-
-
-def _dataset(
-    values: Mapping[str, Any], labels: Mapping[str, Sequence[Sequence[str] | None]]
-) -> Any:
-    """Return arrays (chain, draw, ...) as a Dataset."""
-    import xarray  # heavy, and only wanted here
-
-    found = {}
-    for name, one in values.items():
-        array = np.asarray(one)
-        dims = [f"{name}_dim_{place}" for place in range(array.ndim - 2)]
-        axes = labels.get(name, ())
-        coords = {
-            dim: np.array(axis, dtype=object)
-            for dim, axis in zip(dims, axes, strict=False)
-            if axis is not None
-        }
-        found[name] = xarray.DataArray(array, dims=("chain", "draw", *dims), coords=coords)
-    return xarray.Dataset(found)
+    shaped = {name: np.reshape(one, (chains, draws, *one.shape[1:])) for name, one in found.items()}
+    return dataset_of(shaped, {}, ("chain", "draw"))

@@ -335,7 +335,7 @@ class ConversationRun:
             kept=0 if stored is None else stored.kept,
             accumulator=accumulator,
             labels=posterior.metadata.labels,
-            natural=Quantities(posterior.target.model, posterior.metadata.record),
+            natural=Quantities(posterior.target.model),
         )
 
     # --- from the first query to the result -------------------------------------------------------

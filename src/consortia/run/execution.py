@@ -361,7 +361,7 @@ class PhaseRun:
             accumulator=accumulator,
             root=run.root,
             labels=posterior.metadata.labels,
-            natural=Quantities(posterior.target.model, posterior.metadata.record),
+            natural=Quantities(posterior.target.model),
         )
 
     def result(self, carry: Any) -> Any:

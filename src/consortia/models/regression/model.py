@@ -68,7 +68,7 @@ from consortia.models.regression.proportional import (
 from consortia.models.regression.question import RESPONSE, in_order
 from consortia.models.regression.sensitivity import Sensitivity, lines_of, usual_priors
 from consortia.models.regression.specification import Specification
-from consortia.store.metadata import Metadata, Scaling, recorded
+from consortia.store.metadata import Metadata, recorded
 
 MOST_DRAWS = 4000
 """Draws for which levels are drawn at sites and effects are averaged over rows, in tables."""
@@ -173,22 +173,12 @@ class Regression:
             if own in self.labels:
                 *lead, last = self.labels[own]
                 axes[name] = [*lead, last and [scale + label for label in last]]
-        scaling, count = None, len(spec.names)
-        if count:
-            basis = np.eye(count + 1)
-            varying = [bool(numbers or levels) for numbers, levels in spec.keys]
-            basis[1:, 1:] = spec.basis[np.ix_(varying, varying)]
-            if spec.has_intercept:
-                basis[0, 1:] = spec.basis[varying.index(False), varying]
-            rows = tuple(tuple(row) for row in basis.tolist())
-            scaling = Scaling(spec.names, (0.0,) * count, (1.0,) * count, None, rows)
         settings = {
             "formula": spec.question.parsed.text,
             "family": self.family.name,
             "priors": {name: str(prior) for name, prior in self.priors.items()},
             "notes": list(self.notes),
         }
-        settings["natural"] = self.density.recipe._asdict()
         asked = spec.question
         settings["missing"] = asked.missing
         settings["levels"] = {name: list(found) for name, found in spec.levels.items()}
@@ -201,7 +191,7 @@ class Regression:
             settings["readings"] = [str(one) for one in self.readings]
         if doubts := [str(one) for one in self.readings if one.confirm]:
             settings["doubts"] = doubts
-        return Metadata(spec.question.parsed.text, axes, scaling, settings)
+        return Metadata(spec.question.parsed.text, axes, self.density.scaling, settings)
 
     def _participants(self) -> dict[str, Any]:
         """Return what the sites tell of their participants, as plain values."""
