@@ -108,7 +108,7 @@ class RunReport:
     Attributes:
         name: short, to tell runs apart.
         title: one line.
-        tree: the result.
+        tree: the result, with the coordinates that were sampled in its posterior.
         table: one row a parameter as it was sampled, beside the reference where there is one.
         column_table: the same in the units of the columns as they were read; None where no column
             was standardised.
