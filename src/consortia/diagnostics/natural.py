@@ -40,11 +40,7 @@ TOGETHER = 2**22
 
 
 @hinted
-def natural(
-    tree: Any,
-    model: Model,
-    labels: Labels | None = None,
-) -> Any:
+def natural(tree: Any, model: Model, labels: Labels | None = None) -> Any:
     """Return the draws of a result on the model's own scale (`Model.natural`).
 
     Constrained parameters lie in their support, and deterministic ones are there; log-densities
@@ -105,23 +101,23 @@ class Quantities:
 
     def of_all(self, sampled: Any) -> Any:
         """Return a dataset of them, of one of coordinates (chain, draw, ...)."""
+        given = {str(name): np.asarray(one) for name, one in sampled.data_vars.items()}
+        parameters = draws_to_pytree(structure_of(self.model.init), given)
         if isinstance(self.model.natural, NaturalOfFormula):
             return self.model.natural.of_all(sampled)
-        given = {str(name): np.asarray(one) for name, one in sampled.data_vars.items()}
         coordinates = {name: np.asarray(sampled[name]) for name in ("chain", "draw")}
-        return dataset_of(self._of(given), coordinates, ("chain", "draw"))
+        return dataset_of(self._of(parameters), coordinates, ("chain", "draw"))
 
-    def _of(self, draws: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Return them as arrays; whole numbers and answers as those of the coordinates' type."""
-        parameters = draws_to_pytree(structure_of(self.model.init), draws)
-        dtype = np.result_type(*draws.values())
-        lead = np.shape(jax.tree.leaves(parameters)[0])[:2]
+    def _of(self, parameters: PyTree) -> dict[str, np.ndarray]:
+        """Return them as arrays; integers and bools are of the coordinates' type."""
+        leaves = jax.tree.leaves(parameters)
+        dtype, lead = np.result_type(*leaves), np.shape(leaves[0])[:2]
         flat = jax.tree.map(lambda leaf: np.reshape(leaf, (-1, *np.shape(leaf)[2:])), parameters)
         numbers = sum(math.prod(shape) for shape in self.shapes.values())
         most = max(1, TOGETHER // max(numbers, 1))
         parts = [
             self._compiled(jax.tree.map(lambda leaf, at=first: leaf[at : at + most], flat))
-            for first in range(0, math.prod(lead), most)
+            for first in range(0, max(math.prod(lead), 1), most)
         ]
         found = {
             name: np.concatenate([np.asarray(one[name]) for one in parts]).reshape(*lead, *shape)
