@@ -132,6 +132,7 @@ class RunReport:
         study: the study file's text, or None.
         skipped: parts that are missing, each with the reason.
         stein: the draws beside the sites' gradients, where the run was verified.
+        natural: the model has natural quantities; they are what ``column_table`` is of.
     """
 
     name: str
@@ -158,6 +159,7 @@ class RunReport:
     study: str | None
     skipped: tuple[str, ...]
     stein: Stein | None = None
+    natural: bool = False
 
     @property
     def chains(self) -> int:
@@ -251,8 +253,9 @@ class RunReport:
             "worst": vars(self.worst),
             "prediction": None if self.prediction is None else self.prediction.plain(),
             "stein": None if self.stein is None else self.stein.plain(),
-            "parameters": rows(self.shown_table),
-            "unconstrained_parameters": None if self.column_table is None else rows(self.table),
+            "parameters": rows(self.shown_table if self.natural else self.table),
+            "unconstrained_parameters": rows(self.table if self.natural else None),
+            "parameters_in_column_units": rows(self.column_table),
             "notes": self.table.notes,
             "held_out_rows": self.held_out_rows,
             "scores": self.scores and self.scores.values,
@@ -305,10 +308,11 @@ def report_of(
     for group in DRAWS:
         if group in tree.children:  # read once: every look would read the chunks of a store again
             tree[group].load()
-    turned, both = scaling_in(tree) is not None or has_natural(tree), (tree, reference)
-    natural, natural_beside = (one and labelled(one, labels or {}) for one in both)
+    natural, both = has_natural(tree), (tree, reference)
+    whole, whole_beside = (labelled(one, labels or {}) for one in both)
     tree, reference = map(as_sampled, both)
-    shown, beside = (one and labelled(one, labels or {}) for one in (tree, reference))
+    shown, beside = (labelled(one, labels or {}) for one in (tree, reference))
+    turned = natural or scaling_in(tree) is not None
     table = summary(shown, reference=beside, units="sampled")
     if beside is not None:
         beside = _posterior_tree(beside, beside["posterior"].to_dataset()[_names(shown)])
@@ -329,7 +333,7 @@ def report_of(
         title=title or record.get("title") or name,
         tree=tree,
         table=table,
-        column_table=summary(natural, reference=natural_beside) if turned else None,
+        column_table=summary(whole, reference=whole_beside) if turned else None,
         record=record,
         reference=beside,
         reference_table=None if beside is None else summary(beside, units="sampled"),
@@ -349,6 +353,7 @@ def report_of(
         study=study,
         skipped=tuple(notes),
         stein=stein,
+        natural=natural,
     )
 
 
@@ -495,8 +500,9 @@ def short_names(table: Summary) -> list[str]:
 
 def labelled(tree: Any, labels: Labels) -> Any:
     """Return the result with names along the axes of its posterior's variables, where they fit."""
-    posterior = tree["posterior"].to_dataset()
-    return _posterior_tree(tree, with_labels(posterior, labels)) if labels else tree
+    if tree is None or not labels:
+        return tree
+    return _posterior_tree(tree, with_labels(tree["posterior"].to_dataset(), labels))
 
 
 def _posterior_tree(tree: Any, posterior: Any) -> Any:
