@@ -233,7 +233,13 @@ def test_without_assertions_and_without_a_store_the_draws_are_the_same(folder):
 
 
 @pytest.mark.parametrize(
-    "name", ["posterior/log_sigma", "sample_stats/energy", "posterior/chain", "posterior/draw"]
+    "name",
+    [
+        "unconstrained_posterior/log_sigma",
+        "sample_stats/energy",
+        "posterior/chain",
+        "posterior/draw",
+    ],
 )
 def test_a_run_that_was_copied_without_a_file_is_named_with_it(folder, tmp_path, name):
     copy = tmp_path / "copy"

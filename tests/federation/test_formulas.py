@@ -179,8 +179,8 @@ def test_no_level_of_a_hospital_is_in_its_ledger_or_at_the_server_where_the_poli
 ) -> None:
     run = ran(tmp_path / "kept", integrate=True)
     tree = consortia.open_run(run)
-    # two coefficients, the common level and the logarithm of the spread: nothing of a site's own
-    assert set(tree["posterior"].data_vars) == {"coefficients", "intercept", "log_sd"}
+    # two coefficients, the common level and the spread: nothing of a site's own
+    assert set(tree["posterior"].data_vars) == {"coefficients", "intercept", "sd"}
     assert tree["posterior"]["coefficients"].coords["coefficients_dim_0"].values.tolist() == [
         "age",
         "stage[II]",

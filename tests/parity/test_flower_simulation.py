@@ -100,7 +100,7 @@ def test_a_formula_with_a_level_of_each_site_has_its_results_by_name(network):
     over = consortia.open_run(directory)
     with jax.enable_x64(True):
         assert_same_run(over, flower_study.alone(study))
-    assert set(over["posterior"].data_vars) == {"coefficients", "intercept", "log_sd"}
+    assert set(over["posterior"].data_vars) == {"coefficients", "intercept", "sd"}
     text = (directory / "estimates.txt").read_text()
     assert all(name in text for name in ("age:arm[old]", "odds ratio", "sd between sites"))
     # the server has no row: it can draw the level of no site

@@ -90,7 +90,7 @@ def shift_of_more_nodes(made: Any, tree: Any, monkeypatch: pytest.MonkeyPatch) -
     The draws are weighted by the ratio of the two likelihoods, so that there is no Monte Carlo
     error in what they have in common.
     """
-    posterior = tree["posterior"]
+    posterior = tree["unconstrained_posterior"]
     names = sorted(made.model.init)
     draws = {name: np.asarray(posterior[name])[:, ::32] for name in names}
     flat = {name: jnp.asarray(a.reshape(-1, *a.shape[2:]), float) for name, a in draws.items()}
@@ -167,6 +167,7 @@ def test_25_hospitals_have_the_posterior_of_nuts_on_the_joint_model(
     for name in found.data_vars:
         check_law(np.asarray(found[name]), wanted[name], str(name))
     # On a grid of both effects each draw costs much, and every eighth is nearly independent.
-    few_draws = {name: np.asarray(tree["posterior"][name])[:, ::8] for name in made.model.init}
+    sampled = tree["unconstrained_posterior"].isel(draw=slice(None, None, 8))
+    few_draws = {name: np.asarray(sampled[name]) for name in made.model.init}
     for index, site in enumerate(sites):
         check_law(np.asarray(made.levels_of(few_draws, site, 3)), wanted["own"][:, :, index], site)

@@ -81,7 +81,7 @@ def test_estimates_spread_and_the_forest_of_25_hospitals_are_those_of_nuts(
         assert np.abs((own.mean(axis=0) - wanted.mean(axis=0)) / sd).max() < 0.08, name
         np.testing.assert_allclose(own.std(axis=0), sd, rtol=0.06, err_msg=name)
     # the levels of 25 sites are drawn on a grid for each draw: of some 2,000 that takes seconds
-    posterior = tree["posterior"].dataset
+    posterior = tree["unconstrained_posterior"].dataset
     every = max(posterior.sizes["draw"] // 500, 1)
     effects = made.by_site({name: posterior[name].values[:, ::every] for name in posterior})
     sites = [row for row in effects.rows if row.kind == "site"]

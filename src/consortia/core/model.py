@@ -58,7 +58,7 @@ class Model(metaclass=Hinted):
             with, say with padded features. Sites are held in this form while they are sampled, and
             ``log_likelihood`` takes both forms.
         natural: optional, ``natural(params) -> {name: array}``: the parameters of one draw on the
-            scale on which the model was written, for `consortia.natural`.
+            scale on which the model was written: what the group ``posterior`` of a result holds.
 
         site_log_likelihood: in the place of ``log_likelihood``,
             ``site_log_likelihood(params, rows, mask) -> scalar``, the log-likelihood of all rows of

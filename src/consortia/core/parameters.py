@@ -23,6 +23,12 @@ from consortia.errors import InputError
 PyTree = Any
 
 BARE_ARRAY = "theta"
+POSTERIOR, UNCONSTRAINED = "posterior", "unconstrained_posterior"
+"""Groups of a result: natural quantities; the coordinates that were sampled, where they differ."""
+
+SCALE, NATURAL = "scale", "natural"
+"""Attribute of a group that tells natural quantities from coordinates, and what it says there."""
+
 IMPUTATION = "imputation"
 """Coordinate of the draws of several imputations: the number of the one that they are given."""
 
@@ -75,11 +81,12 @@ def structure_of(init: PyTree) -> PyTree:
     return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(np.shape(leaf), dtype), parameters)
 
 
-def variables(structure: PyTree) -> tuple[Variable, ...]:
+def variables(structure: PyTree, of: str = "Model.init") -> tuple[Variable, ...]:
     """Return the variables of a pytree of arrays or shapes, in the order of its leaves.
 
     Args:
         structure: pytree of arrays or of anything with a ``shape``.
+        of: where the names come from, for an error.
 
     Returns:
         One `Variable` per leaf.
@@ -102,14 +109,14 @@ def variables(structure: PyTree) -> tuple[Variable, ...]:
         file = shown and name[:1] != "." and name != "zarr.json"
         if not name or "/" in name or name in RESERVED or not file:
             raise InputError(
-                f"Model.init: a parameter cannot be named {name[:NAME_MAX]!r}: the name of a "
+                f"{of}: a parameter cannot be named {name[:NAME_MAX]!r}: the name of a "
                 f"variable is not empty, has no '/' and no control character, is not the name of a "
                 f"file of Zarr's, has at most {NAME_MAX} bytes and is none of "
                 f"{', '.join(RESERVED)}. Rename the key."
             )
         if any(name == other.name for other in found):
             raise InputError(
-                f"Model.init: two parameters have the name {name!r} once the keys of nested "
+                f"{of}: two parameters have the name {name!r} once the keys of nested "
                 "structures are joined with a dot. Rename one of them."
             )
         found.append(Variable(name, tuple(int(n) for n in np.shape(leaf)), start))
@@ -146,6 +153,48 @@ def draws_to_pytree(structure: PyTree, arrays: Mapping[str, Any]) -> PyTree:
     """
     leaves = [_array_of(arrays, part) for part in variables(structure)]
     return jax.tree.unflatten(jax.tree.structure(structure), leaves)
+
+
+def has_natural(tree: Any) -> bool:
+    """Return True for a result with natural quantities beside the coordinates."""
+    return UNCONSTRAINED in getattr(tree, "children", ())
+
+
+def as_sampled(tree: Any) -> Any:
+    """Return a result with the coordinates that were sampled in its group ``posterior``.
+
+    They are in ``unconstrained_posterior`` where the model has natural quantities, which are left
+    out; any other result is returned as it is.
+
+    Args:
+        tree: as of `posterior_arrays`.
+
+    Raises:
+        InputError: natural quantities alone, of which coordinates cannot be had.
+    """
+    children = getattr(tree, "children", {})
+    if not has_natural(tree):
+        group = children.get(POSTERIOR, tree)
+        if getattr(group, "attrs", {}).get(SCALE) == NATURAL:
+            raise InputError(
+                f"tree: these are natural quantities without the group {UNCONSTRAINED!r}, of which "
+                "this is computed. Give the whole xarray.DataTree that `sample` or `open_run` "
+                "returned, or that group."
+            )
+        return tree
+    import xarray  # heavy, and only wanted here
+
+    gone = (POSTERIOR, UNCONSTRAINED, "diagnostics")
+    groups = {f"/{name}": one.to_dataset() for name, one in children.items() if name not in gone}
+    groups[f"/{POSTERIOR}"] = tree[UNCONSTRAINED].to_dataset()
+    made = xarray.DataTree.from_dict(groups)
+    made.attrs.update(tree.attrs)
+    return made
+
+
+def sampled_draws(tree: Any) -> dict[str, np.ndarray]:
+    """Return the coordinates that were sampled, one array (chain, draw, *shape) a variable."""
+    return posterior_draws(as_sampled(tree))
 
 
 def posterior_draws(tree: Any) -> dict[str, np.ndarray]:

@@ -1,23 +1,23 @@
-"""Draws of a formula's parameters on their natural scale, by what the run's record says of them.
-
-The draws alone and their record are enough: a summary needs neither the model nor its tables.
-"""
+"""Draws of a formula's parameters on their natural scale, in double precision."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
+from jax import Array
 
-from consortia.diagnostics.units import in_column_units, scaling_in
-from consortia.store.metadata import recorded, with_labels
+from consortia.core.parameters import PyTree
+from consortia.diagnostics.units import turned
+from consortia.store.metadata import Scaling, with_labels
 
 THRESHOLDS = "thresholds"
 
 
 class Recipe(NamedTuple):
-    """Transform from the parameters of a formula to natural ones, as a record keeps it.
+    """Transform from the parameters of a formula to natural ones.
 
     Attributes:
         bounded: lower bound of each parameter of the family, sampled by its logarithm above it.
@@ -26,6 +26,7 @@ class Recipe(NamedTuple):
         to_zero: takes levels and slopes at the means of the columns to those at zero.
         block_of: of each level or slope that is a parameter, the index of its block.
         labels: by natural parameter, the names along its axes.
+        scaling: of the columns.
     """
 
     bounded: Mapping[str, float]
@@ -34,38 +35,44 @@ class Recipe(NamedTuple):
     to_zero: list[list[float]]
     block_of: list[int]
     labels: Mapping[str, Any]
+    scaling: Scaling | None
 
 
-def recipe_in(tree: Any) -> Recipe | None:
-    """Return the recipe that a result's record keeps, or None."""
-    settings = recorded(tree, "settings")
-    if not isinstance(settings, Mapping):
-        return None
-    of_formula = settings.get("regression", settings)
-    kept = of_formula.get("natural") if isinstance(of_formula, Mapping) else None
-    return None if kept is None else Recipe(**kept)
-
-
-def in_natural_units(tree: Any, recipe: Recipe, scaling: Any = None) -> Any:
-    """Return a result with the natural parameters, at zero of the columns, in its posterior.
+@dataclass(frozen=True, eq=False)
+class NaturalOfFormula:
+    """`Model.natural` of a formula: of one draw, and of all together in double precision.
 
     Args:
-        tree: result of a run of a formula.
-        recipe: of its parameters.
-        scaling: of its columns; that of its record when None.
+        of_one: parameters of one draw to natural ones.
+        recipe: of the same transform.
     """
-    import xarray
 
-    scaling = scaling_in(tree) if scaling is None else scaling
-    turned = in_column_units(tree, scaling)
-    sampled = tree["posterior"].to_dataset()
-    posterior = turned["posterior"].to_dataset()
+    of_one: Callable[[PyTree], dict[str, Array]]
+    recipe: Recipe
+
+    def __call__(self, params: PyTree) -> dict[str, Array]:
+        """Return the natural parameters of one draw."""
+        return self.of_one(params)
+
+    def of_all(self, sampled: Any) -> Any:
+        """Return those of a dataset of coordinates (chain, draw, ...), at zero of the columns."""
+        return in_natural_units(sampled, self.recipe)
+
+
+def in_natural_units(sampled: Any, recipe: Recipe) -> Any:
+    """Return a dataset of the natural parameters, at zero of the columns.
+
+    Args:
+        sampled: `xarray.Dataset` (chain, draw, ...) of the parameters of a formula.
+        recipe: of them.
+    """
+    posterior = sampled.assign(turned(sampled, recipe.scaling))
     values = {str(name): np.asarray(sampled[name], np.float64) for name in sampled.data_vars}
     found: dict[str, np.ndarray] = {}
     for name, lower in recipe.bounded.items():
         found[name] = lower + np.exp(values[f"log_{name}"])
     if recipe.cuts:
-        found[recipe.cuts] = _cuts(recipe.cuts, values, scaling)
+        found[recipe.cuts] = _cuts(recipe.cuts, values, recipe.scaling)
     if "log_sd" in values:
         found |= _groups(recipe, values)
     gone = {f"log_{name}" for name in recipe.bounded}
@@ -77,13 +84,7 @@ def in_natural_units(tree: Any, recipe: Recipe, scaling: Any = None) -> Any:
     }
     made = kept.assign({name: (dims[name], a) for name, a in found.items()})
     lonely = [dim for dim in made.dims if not any(dim in a.dims for a in made.data_vars.values())]
-    made = with_labels(made.drop_dims(lonely), recipe.labels)
-    groups = {"/posterior": made}
-    if "sample_stats" in tree.children:
-        groups["/sample_stats"] = tree["sample_stats"].to_dataset()
-    result = xarray.DataTree.from_dict(groups)
-    result.attrs.update({key: value for key, value in tree.attrs.items() if key != "scaling"})
-    return result
+    return with_labels(made.drop_dims(lonely), recipe.labels)
 
 
 def _cuts(name: str, values: Mapping[str, np.ndarray], scaling: Any) -> np.ndarray:

@@ -30,7 +30,7 @@ from consortia.core.parameters import (
     draw_imputations,
     draw_weights,
     join,
-    posterior_draws,
+    sampled_draws,
     spaced,
     structure_of,
     variables,
@@ -238,7 +238,7 @@ def positions_of(
                 )
             if draw_weights(tree) is not None:
                 raise InputError(f"{caller}: the draws have weights of unlike steps already.")
-            flat = join(posterior_draws(tree), variables(structure_of(model.init)))
+            flat = join(sampled_draws(tree), variables(structure_of(model.init)))
             flat = flat.reshape(-1, flat.shape[-1])
             if len(flat) < LEAST_DRAWS:
                 raise InputError(

@@ -2,33 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import jax
 import numpy as np
+from jax import Array
 
 from consortia.core.arguments import hinted
 from consortia.core.model import Model
-from consortia.core.parameters import draws_to_pytree, posterior_draws, structure_of
+from consortia.core.parameters import (
+    NATURAL,
+    POSTERIOR,
+    SCALE,
+    UNCONSTRAINED,
+    PyTree,
+    draws_to_pytree,
+    sampled_draws,
+    structure_of,
+    variables,
+)
 from consortia.data.sites import Sites
+from consortia.diagnostics.formula_units import NaturalOfFormula
 from consortia.errors import InputError
 from consortia.runtime.compiler import map_in_blocks
+from consortia.store.metadata import Labels, with_labels
+from consortia.store.results import MOMENTS, dataset_of
 
 AT_ONCE = 64
 """Draws of which a site's own parameters are drawn together."""
 
+TOGETHER = 2**22
+"""Natural quantities that are computed together."""
+
 
 @hinted
-def natural(
-    tree: Any,
-    model: Model,
-    labels: Mapping[str, Sequence[Sequence[str] | None]] | None = None,
-) -> Any:
+def natural(tree: Any, model: Model, labels: Labels | None = None) -> Any:
     """Return the draws of a result on the model's own scale (`Model.natural`).
 
     Constrained parameters lie in their support, and deterministic ones are there; log-densities
-    need no Jacobian any more.
+    need no Jacobian any more. The group ``posterior`` of a run's result has them already; this is
+    for coordinates from elsewhere.
 
     Args:
         tree: result of a run.
@@ -51,9 +68,80 @@ def natural(
     """
     if model.natural is None:
         raise InputError("Model.natural is None: the draws are on the model's own scale already.")
-    parameters = draws_to_pytree(structure_of(model.init), posterior_draws(tree))
-    turned = jax.jit(jax.vmap(jax.vmap(model.natural)))(jax.tree.map(np.asarray, parameters))
-    return _dataset(turned, labels or {})
+    sampled = dataset_of(sampled_draws(tree), {}, ("chain", "draw"))
+    return with_labels(Quantities(model).of_all(sampled), labels or {})
+
+
+@dataclass(frozen=True, eq=False)
+class Quantities:
+    """The natural quantities of a model, as the group ``posterior`` of its results holds them.
+
+    Args:
+        model: the model.
+    """
+
+    model: Model
+
+    @cached_property
+    def _compiled(self) -> Callable[[PyTree], Mapping[str, Array]]:
+        assert self.model.natural is not None
+        return jax.jit(jax.vmap(self.model.natural))
+
+    @cached_property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Shape of each quantity, by name; none where the model has no natural quantities.
+
+        Raises:
+            InputError: a result cannot hold a quantity of this name.
+        """
+        if self.model.natural is None:
+            return {}
+        made = dict(jax.eval_shape(self.model.natural, structure_of(self.model.init)))
+        return {one.name: one.shape for one in variables(made, "Model.natural")}
+
+    def of_all(self, sampled: Any) -> Any:
+        """Return a dataset of them, of one of coordinates (chain, draw, ...)."""
+        given = {str(name): np.asarray(one) for name, one in sampled.data_vars.items()}
+        parameters = draws_to_pytree(structure_of(self.model.init), given)
+        if isinstance(self.model.natural, NaturalOfFormula):
+            return self.model.natural.of_all(sampled)
+        coordinates = {name: np.asarray(sampled[name]) for name in ("chain", "draw")}
+        return dataset_of(self._of(parameters), coordinates, ("chain", "draw"))
+
+    def _of(self, parameters: PyTree) -> dict[str, np.ndarray]:
+        """Return them as arrays; integers and bools are of the coordinates' type."""
+        leaves = jax.tree.leaves(parameters)
+        dtype, lead = np.result_type(*leaves), np.shape(leaves[0])[:2]
+        flat = jax.tree.map(lambda leaf: np.reshape(leaf, (-1, *np.shape(leaf)[2:])), parameters)
+        numbers = sum(math.prod(shape) for shape in self.shapes.values())
+        most = max(1, TOGETHER // max(numbers, 1))
+        parts = [
+            self._compiled(jax.tree.map(lambda leaf, at=first: leaf[at : at + most], flat))
+            for first in range(0, max(math.prod(lead), 1), most)
+        ]
+        found = {
+            name: np.concatenate([np.asarray(one[name]) for one in parts]).reshape(*lead, *shape)
+            for name, shape in self.shapes.items()
+        }
+        return {n: one if one.dtype.kind == "f" else one.astype(dtype) for n, one in found.items()}
+
+    def beside(self, groups: Mapping[str, Any]) -> dict[str, Any]:
+        """Return groups of a result with them in ``posterior``, beside the coordinates.
+
+        Draws and moments of the coordinates come to ``unconstrained_posterior`` and
+        ``unconstrained_moments``. The groups stay as they are where the model has no natural
+        quantities.
+        """
+        found = dict(groups)
+        if self.model.natural is None:
+            return found
+        if MOMENTS in found:
+            found[f"unconstrained_{MOMENTS}"] = found.pop(MOMENTS)
+        if POSTERIOR not in found:
+            return found
+        sampled = found.pop(POSTERIOR)
+        natural = self.of_all(sampled).assign_attrs({SCALE: NATURAL})
+        return {POSTERIOR: natural, UNCONSTRAINED: sampled} | found
 
 
 @hinted
@@ -102,7 +190,7 @@ def recover(tree: Any, model: Model, sites: Sites, site: int | str, *, seed: int
         )
     draw, rows = model.recover, sites.site(site)
     place = sites.names.index(site) if isinstance(site, str) else site
-    parameters = draws_to_pytree(structure_of(model.init), posterior_draws(tree))
+    parameters = draws_to_pytree(structure_of(model.init), sampled_draws(tree))
     chains, draws = np.shape(jax.tree.leaves(parameters)[0])[:2]
     key = jax.random.fold_in(jax.random.key(seed), place)
 
@@ -112,26 +200,5 @@ def recover(tree: Any, model: Model, sites: Sites, site: int | str, *, seed: int
 
     flat = jax.tree.map(lambda leaf: np.reshape(leaf, (-1, *np.shape(leaf)[2:])), parameters)
     found = at_all(flat, rows, jax.random.split(key, chains * draws))
-    return _dataset(
-        {name: np.reshape(one, (chains, draws, *one.shape[1:])) for name, one in found.items()}, {}
-    )
-
-
-def _dataset(
-    values: Mapping[str, Any], labels: Mapping[str, Sequence[Sequence[str] | None]]
-) -> Any:
-    """Return arrays (chain, draw, ...) as a Dataset."""
-    import xarray  # heavy, and only wanted here
-
-    found = {}
-    for name, one in values.items():
-        array = np.asarray(one)
-        dims = [f"{name}_dim_{place}" for place in range(array.ndim - 2)]
-        axes = labels.get(name, ())
-        coords = {
-            dim: np.array(axis, dtype=object)
-            for dim, axis in zip(dims, axes, strict=False)
-            if axis is not None
-        }
-        found[name] = xarray.DataArray(array, dims=("chain", "draw", *dims), coords=coords)
-    return xarray.Dataset(found)
+    shaped = {name: np.reshape(one, (chains, draws, *one.shape[1:])) for name, one in found.items()}
+    return dataset_of(shaped, {}, ("chain", "draw"))

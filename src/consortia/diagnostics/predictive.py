@@ -14,7 +14,7 @@ from consortia.core.model import Model
 from consortia.core.parameters import (
     draw_weights,
     draws_to_pytree,
-    posterior_draws,
+    sampled_draws,
     structure_of,
     variables,
 )
@@ -393,7 +393,7 @@ def _over_draws(
 
 def _pooled(tree: Any, model: Model, max_draws: int | None) -> tuple[PyTree, np.ndarray, bool]:
     """Return the pooled draws as the model's pytree with a leading axis, and their weights."""
-    arrays = posterior_draws(tree)
+    arrays = sampled_draws(tree)
     step_weights = draw_weights(tree)
     chains, draws = next(iter(arrays.values())).shape[:2]
     if chains * draws == 0:

@@ -16,6 +16,7 @@ from consortia.core.model import Model
 from consortia.core.target import Target
 from consortia.data.sites import Sites
 from consortia.diagnostics.convergence import add_diagnostics
+from consortia.diagnostics.natural import Quantities
 from consortia.diagnostics.prediction import BiasPrediction
 from consortia.errors import InputError, MissingExtraError
 from consortia.runtime import compiler
@@ -127,7 +128,7 @@ def _recorded(
         records, parameters.variables(target.structure), sites.names, first_draw=0, weights=None
     )
     return results.tree_of(
-        groups,
+        Quantities(target.model).beside(groups),
         {
             "algorithm": "nuts",
             "samples": "the posterior of the pooled data",

@@ -14,8 +14,10 @@ import numpy as np
 
 from consortia.core import arguments
 from consortia.core.parameters import (
+    as_sampled,
     draw_imputations,
     draw_weights,
+    has_natural,
     posterior_draws,
     posterior_group,
 )
@@ -26,7 +28,6 @@ from consortia.diagnostics.convergence import (
     convergence,
     error_of_mean,
 )
-from consortia.diagnostics.formula_units import Recipe, in_natural_units, recipe_in
 from consortia.diagnostics.imputations import missing_information, pooled_error
 from consortia.diagnostics.stein import Stein
 from consortia.diagnostics.units import in_column_units, scaling_in
@@ -233,13 +234,15 @@ def summary(
         probabilities: the quantiles, between 0 and 1.
         reference: another result with the same variables, e.g. of NUTS on the pooled data. Adds
             its mean and sd, ``shift`` = (mean − reference mean) / reference sd, and ``sd_ratio`` =
-            sd / reference sd.
+            sd / reference sd. One without coordinates is compared with the
+            natural quantities of the same names, and the verdict leaves it out.
         between: as in `consortia.diagnostics.convergence`.
         max_coordinates: likewise, for R-hat and ESS; moments are computed for all coordinates.
         units: where the study standardised columns, ``"columns"`` tabulates the coefficients per
             unit of the columns as they were read (`consortia.diagnostics.in_column_units`), of a
-            formula all parameters on their natural scale, as `Regression.natural`; ``"sampled"``
-            the parameters as they were sampled. Elsewhere there is no difference.
+            formula all parameters on their natural scale, as `Regression.natural`; of a model of
+            NumPyro or PyMC what its author named. ``"sampled"`` tabulates the coordinates that
+            were sampled, the group ``unconstrained_posterior``. Elsewhere there is no difference.
         stein: what `consortia.verify` found, for the verdict.
 
     Returns:
@@ -255,17 +258,26 @@ def summary(
         ('theta[0]', 'theta[1]')
     """
     _check_options(probabilities, units)
+    if units == "sampled":
+        tree, reference = as_sampled(tree), as_sampled(reference)
     scaling = scaling_in(tree) if units == "columns" else None
-    recipe = recipe_in(tree) if units == "columns" else None
     sampled: Summary | None = None
-    if scaling is not None or recipe is not None:
+    if scaling is not None or has_natural(tree):
         # The verdict is on the parameters as they were sampled.
-        sampled = summary(tree, reference=reference, between=between, units="sampled", stein=stein)
-        tree = _turn_back(tree, scaling, recipe)
-        reference = None if reference is None else _turn_back(reference, scaling, recipe)
+        alike = has_natural(tree) == has_natural(reference)  # else it has no coordinates
+        sampled = summary(
+            tree,
+            reference=reference if alike else None,
+            between=between,
+            units="sampled",
+            stein=stein,
+        )
+        if not has_natural(tree):
+            tree = in_column_units(tree, scaling)
+            reference = None if reference is None else in_column_units(reference, scaling)
     found = convergence(tree, between=between, max_coordinates=max_coordinates)
     columns, notes = _columns(tree, probabilities, found)
-    notes += _note_origin(tree, scaling, recipe)
+    notes += _note_origin(tree, scaling)
     draws = _some_draws("tree", tree)
     if reference is not None:
         columns |= _beside(columns, draws, reference)
@@ -294,20 +306,11 @@ def _check_options(probabilities: Sequence[float], units: str) -> None:
         raise InputError(f"units={units!r}: give 'columns' or 'sampled'.")
 
 
-def _turn_back(tree: Any, scaling: Scaling | None, recipe: Recipe | None) -> Any:
-    """Return a result in the units of its columns, of a formula on its natural scale."""
-    if recipe is None:
-        return in_column_units(tree, scaling)
-    return in_natural_units(tree, recipe, scaling)
-
-
-def _note_origin(tree: Any, scaling: Scaling | None, recipe: Recipe | None) -> list[str]:
+def _note_origin(tree: Any, scaling: Scaling | None) -> list[str]:
     """Return notes on the units of a table, and on who handed the draws over."""
     notes = []
-    if recipe is not None:
-        notes.append(NATURAL)
-    elif scaling is not None:
-        notes.append(IN_COLUMN_UNITS)
+    if scaling is not None:
+        notes.append(NATURAL if has_natural(tree) else IN_COLUMN_UNITS)
     handed_over = getattr(tree, "attrs", {}).get("handed_over")
     if handed_over is not None:
         notes.append(str(handed_over))

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from consortia.core.parameters import has_natural
 from consortia.errors import InputError
 from consortia.store.metadata import Scaling, recorded, scaling_of
 
@@ -40,7 +41,7 @@ def in_column_units(tree: Any, scaling: Scaling | None = None) -> Any:
 
     Returns:
         `xarray.DataTree` with the groups ``posterior`` and ``sample_stats``; the result itself
-        where no column was standardised.
+        where no column was standardised, or its posterior holds natural quantities.
 
     Raises:
         InputError: the scaling is of another number of columns.
@@ -61,11 +62,10 @@ def in_column_units(tree: Any, scaling: Scaling | None = None) -> Any:
     import xarray
 
     scaling = scaling_in(tree) if scaling is None else scaling
-    if scaling is None:
+    if scaling is None or has_natural(tree):
         return tree
     posterior = tree["posterior"].to_dataset()
-    turned = _turned({str(name): posterior[name] for name in posterior.data_vars}, scaling)
-    groups = {"/posterior": posterior.assign(turned)}
+    groups = {"/posterior": posterior.assign(turned(posterior, scaling))}
     if "sample_stats" in tree.children:
         groups["/sample_stats"] = tree["sample_stats"].to_dataset()
     made = xarray.DataTree.from_dict(groups)
@@ -73,9 +73,11 @@ def in_column_units(tree: Any, scaling: Scaling | None = None) -> Any:
     return made
 
 
-def _turned(variables: Mapping[str, Any], scaling: Scaling) -> dict[str, Any]:
-    if SLOPES not in variables:
+def turned(posterior: Any, scaling: Scaling | None) -> dict[str, Any]:
+    """Return the variables of a posterior that are others in the units of the columns."""
+    if scaling is None or SLOPES not in posterior:
         return {}
+    variables = {str(name): posterior[name] for name in posterior.data_vars}
     slopes = variables[SLOPES]
     means, sds = np.asarray(scaling.means), np.asarray(scaling.sds)
     centre, unit = scaling.response or (0.0, 1.0)
@@ -85,7 +87,7 @@ def _turned(variables: Mapping[str, Any], scaling: Scaling) -> dict[str, Any]:
         )
     if scaling.basis is not None:
         return _in_basis(variables, np.asarray(scaling.basis))
-    turned = np.asarray(slopes) * (unit / sds)
+    every = np.asarray(slopes) * (unit / sds)
     shift = slopes.isel({slopes.dims[-1]: 0}, drop=True)  # as an intercept has: without columns
     shift = shift.copy(data=-unit * (np.asarray(slopes) @ (means / sds)) + centre)
     found: dict[str, Any] = {}
@@ -94,12 +96,12 @@ def _turned(variables: Mapping[str, Any], scaling: Scaling) -> dict[str, Any]:
         own = variables[CONSTANT]
         found[CONSTANT] = own.copy(data=np.asarray(own) * unit + np.asarray(shift))
     elif ones:  # a column of ones: its coefficient is the intercept
-        turned[..., ones[-1]] += np.asarray(shift)
+        every[..., ones[-1]] += np.asarray(shift)
     else:
         found[CONSTANT] = shift
     if NOISE in variables:
         found[NOISE] = variables[NOISE] + np.log(unit)
-    return {SLOPES: slopes.copy(data=turned)} | found
+    return {SLOPES: slopes.copy(data=every)} | found
 
 
 def _in_basis(variables: Mapping[str, Any], basis: np.ndarray) -> dict[str, Any]:

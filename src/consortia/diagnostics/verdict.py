@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from consortia.core.parameters import posterior_arrays
+from consortia.core.parameters import sampled_draws
 from consortia.diagnostics.prediction import OPTIMISER, BiasPrediction
 from consortia.diagnostics.stein import Stein
 from consortia.store.ending import RunEnd
@@ -240,7 +240,7 @@ class Evidence:
         stein: Stein | None = None,
     ) -> Evidence:
         """Return the evidence of a result and its summary, which is of what was sampled."""
-        arrays = {name: np.asarray(array) for name, array in posterior_arrays(tree).items()}
+        arrays = {name: np.asarray(array) for name, array in sampled_draws(tree).items()}
         chains, draws = next(iter(arrays.values())).shape[:2]
         moves = np.zeros((chains, max(draws - 1, 0)), bool)
         for array in arrays.values():

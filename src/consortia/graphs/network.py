@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from consortia.core.gaussian import gaussian_wasserstein2
+from consortia.core.parameters import as_sampled
 from consortia.errors import InputError, MissingExtraError
 from consortia.graphs.mixing import MixingMatrix
 
@@ -143,7 +144,7 @@ def _agents(tree: Any) -> tuple[Any, list[str]]:
             "the run has no agents' series: run the method with draws='agents' to keep them."
         )
     agents = tree["agents"].to_dataset()
-    names = [name for name in tree["posterior"].data_vars if name in agents]
+    names = [name for name in as_sampled(tree)["posterior"].data_vars if name in agents]
     if not names:
         raise InputError("the group agents holds no parameters: run with draws='agents'.")
     return agents, names

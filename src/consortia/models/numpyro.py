@@ -51,9 +51,9 @@ def from_numpyro(
     are belongs to the prior; one whose density of several rows is the sum over single ones, to the
     likelihood; of both it is made sure with rows of the example, at parameters drawn at random.
 
-    Latent variables are sampled without their constraints, under names that say so,
-    ``unconstrained(rate)``; `consortia.natural` gives draws back on the model's scale,
-    deterministic statements included.
+    The group ``posterior`` of a result has the latent variables on the model's scale,
+    deterministic statements included. They are sampled without their constraints, under names that
+    say so, ``unconstrained(rate)``: these draws are in ``unconstrained_posterior``.
 
     What is drawn in the plate of the site, ``numpyro.plate("site", 1)``, is drawn for each site
     anew and is not a parameter of the chains: a site integrates it out by an adaptive Gauss-Hermite

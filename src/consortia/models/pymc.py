@@ -42,9 +42,9 @@ def from_pymc(model: Any, rows: Sites | Mapping[str, Any]) -> Model:
     rows is the sum over single ones, to the likelihood; of both it is made sure with rows of the
     example, at parameters drawn at random. PyTensor translates the densities to JAX.
 
-    Latent variables are sampled without their constraints, under names that say so,
-    ``unconstrained(rate)``; `consortia.natural` gives draws back on the model's scale,
-    ``pm.Deterministic`` included.
+    The group ``posterior`` of a result has the latent variables on the model's scale,
+    ``pm.Deterministic`` included. They are sampled without their constraints, under names that
+    say so, ``unconstrained(rate)``: these draws are in ``unconstrained_posterior``.
 
     Args:
         model: a ``pymc.Model``; its own data are not used.

@@ -47,6 +47,7 @@ from consortia.report.tables import (
     site_table,
 )
 from consortia.store.durable import replace_file
+from consortia.store.results import MOMENTS
 
 MOST_ROWS = 200
 FORMATS = (".html", ".docx", ".pdf")
@@ -186,8 +187,8 @@ def _lead(report: RunReport) -> str:
 
 def _notes(report: RunReport) -> list[str]:
     notes = [note for note in report.shown_table.notes if note != COMPARISON]
-    if "moments" in report.tree.children:
-        count = report.tree["moments"].attrs["draws"]
+    for group in {MOMENTS, f"unconstrained_{MOMENTS}"} & set(report.tree.children):
+        count = report.tree[group].attrs["draws"]
         notes.append(
             f"All numbers are of {report.draws:,} evenly spaced draws a chain; means and "
             f"variances of all {count:,} are in the group `moments` of the run."

@@ -173,7 +173,7 @@ def forest(reports: Sequence[RunReport]) -> Plot | None:
     caption = f"Mean, 50 % (thick) and 90 % (thin) intervals of {which}"
     caption += "." if alone else f"; {together} side by side."
     if any(report.column_table is not None for report in reports):
-        caption += " As they were sampled, so of numbers a standard deviation each."
+        caption += " As they were sampled: without constraints, and of standardised numbers."
     return Plot(
         figure,
         f"Intervals of {len(rows)} parameters for {together}; the numbers are in the table.",

@@ -13,6 +13,7 @@ from typing import Any, cast
 import numpy as np
 
 from consortia.core.model import Model
+from consortia.core.parameters import POSTERIOR, UNCONSTRAINED, as_sampled, has_natural
 from consortia.diagnostics import (
     Summary,
     calibration_curve,
@@ -38,6 +39,9 @@ VERIFICATION = "verification.json"
 
 STUDY_BYTES = 2**20
 """Most bytes of a study file, and of the command that it was run with."""
+
+DRAWS = (POSTERIOR, UNCONSTRAINED, "sample_stats")
+"""Groups that a report reads."""
 
 MOST_FITTED = 2000
 """Rows that the run was fitted to of which predictions are shown, evenly spaced."""
@@ -104,7 +108,7 @@ class RunReport:
     Attributes:
         name: short, to tell runs apart.
         title: one line.
-        tree: the result.
+        tree: the result, with the coordinates that were sampled in its posterior.
         table: one row a parameter as it was sampled, beside the reference where there is one.
         column_table: the same in the units of the columns as they were read; None where no column
             was standardised.
@@ -128,6 +132,7 @@ class RunReport:
         study: the study file's text, or None.
         skipped: parts that are missing, each with the reason.
         stein: the draws beside the sites' gradients, where the run was verified.
+        natural: the model has natural quantities; they are what ``column_table`` is of.
     """
 
     name: str
@@ -154,6 +159,7 @@ class RunReport:
     study: str | None
     skipped: tuple[str, ...]
     stein: Stein | None = None
+    natural: bool = False
 
     @property
     def chains(self) -> int:
@@ -172,7 +178,7 @@ class RunReport:
 
     @property
     def shown_table(self) -> Summary:
-        """The table to be shown: in the units of the columns where they were standardised."""
+        """The table to be shown: of natural quantities, in the units of the columns."""
         return self.table if self.column_table is None else self.column_table
 
     @property
@@ -247,7 +253,8 @@ class RunReport:
             "worst": vars(self.worst),
             "prediction": None if self.prediction is None else self.prediction.plain(),
             "stein": None if self.stein is None else self.stein.plain(),
-            "parameters": rows(self.table),
+            "parameters": rows(self.shown_table if self.natural else self.table),
+            "unconstrained_parameters": rows(self.table if self.natural else None),
             "parameters_in_column_units": rows(self.column_table),
             "notes": self.table.notes,
             "held_out_rows": self.held_out_rows,
@@ -298,13 +305,15 @@ def report_of(
     """
     if "posterior" not in getattr(tree, "children", ()):
         raise InputError("the result holds no draws: give what consortia.sample returned.")
-    for group in ("posterior", "sample_stats"):
+    for group in DRAWS:
         if group in tree.children:  # read once: every look would read the chunks of a store again
             tree[group].load()
-    shown = labelled(tree, labels or {})
-    beside = None if reference is None else labelled(reference, labels or {})
+    natural, both = has_natural(tree), (tree, reference)
+    whole, whole_beside = (labelled(one, labels or {}) for one in both)
+    tree, reference = map(as_sampled, both)
+    shown, beside = (labelled(one, labels or {}) for one in (tree, reference))
+    turned = natural or scaling_in(tree) is not None
     table = summary(shown, reference=beside, units="sampled")
-    standardised = scaling_in(tree) is not None
     if beside is not None:
         beside = _posterior_tree(beside, beside["posterior"].to_dataset()[_names(shown)])
     notes = list(skipped)
@@ -324,7 +333,7 @@ def report_of(
         title=title or record.get("title") or name,
         tree=tree,
         table=table,
-        column_table=summary(shown, reference=beside) if standardised else None,
+        column_table=summary(whole, reference=whole_beside) if turned else None,
         record=record,
         reference=beside,
         reference_table=None if beside is None else summary(beside, units="sampled"),
@@ -344,6 +353,7 @@ def report_of(
         study=study,
         skipped=tuple(notes),
         stein=stein,
+        natural=natural,
     )
 
 
@@ -420,7 +430,7 @@ def _load(tree: Any, directory: Path) -> None:
     """
     if "posterior" not in tree.children:
         raise StoreError(f"{str(directory)!r} holds no draws.")
-    for group in ("posterior", "sample_stats"):
+    for group in DRAWS:
         if group in tree.children:
             try:
                 tree[group].load()
@@ -490,17 +500,17 @@ def short_names(table: Summary) -> list[str]:
 
 def labelled(tree: Any, labels: Labels) -> Any:
     """Return the result with names along the axes of its posterior's variables, where they fit."""
-    posterior = tree["posterior"].to_dataset()
-    return _posterior_tree(tree, with_labels(posterior, labels)) if labels else tree
+    if tree is None or not labels:
+        return tree
+    return _posterior_tree(tree, with_labels(tree["posterior"].to_dataset(), labels))
 
 
 def _posterior_tree(tree: Any, posterior: Any) -> Any:
     """Return a result with another posterior, and without the groups that share no labels."""
     import xarray
 
-    groups = {"/posterior": posterior}
-    if "sample_stats" in tree.children:
-        groups["/sample_stats"] = tree["sample_stats"].to_dataset()
+    kept = (name for name in DRAWS[1:] if name in tree.children)
+    groups = {"/posterior": posterior} | {f"/{name}": tree[name].to_dataset() for name in kept}
     made = xarray.DataTree.from_dict(groups)
     made.attrs.update(tree.attrs)
     return made

@@ -22,6 +22,7 @@ from consortia.core.contract import Plan
 from consortia.core.queries import Batch, Conversation, Known, Outcome, Query, in_width
 from consortia.core.target import in_jax_width
 from consortia.core.words import size
+from consortia.diagnostics.natural import Quantities
 from consortia.diagnostics.prediction import BiasPrediction
 from consortia.engines.panel import Answer, Panel
 from consortia.errors import (
@@ -335,6 +336,7 @@ class ConversationRun:
             kept=0 if stored is None else stored.kept,
             accumulator=accumulator,
             labels=posterior.metadata.labels,
+            natural=Quantities(posterior.target.model),
         )
 
     # --- from the first query to the result -------------------------------------------------------

@@ -18,6 +18,7 @@ from consortia.core.parameters import join, variables
 from consortia.core.queries import Conversation
 from consortia.core.target import Target
 from consortia.data.sites import Sites
+from consortia.diagnostics.natural import Quantities
 from consortia.diagnostics.prediction import BiasPrediction
 from consortia.engines import Run
 from consortia.engines.mailbox import servers_of
@@ -360,6 +361,7 @@ class PhaseRun:
             accumulator=accumulator,
             root=run.root,
             labels=posterior.metadata.labels,
+            natural=Quantities(posterior.target.model),
         )
 
     def result(self, carry: Any) -> Any:

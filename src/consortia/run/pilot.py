@@ -28,7 +28,7 @@ import numpy as np
 from jaxtyping import Float, PyTree
 
 from consortia.core.contract import Method
-from consortia.core.parameters import posterior_arrays, variables
+from consortia.core.parameters import sampled_draws, variables
 from consortia.core.target import Target
 from consortia.diagnostics.prediction import BiasPrediction
 from consortia.errors import InputError, NonFiniteError
@@ -154,7 +154,7 @@ def flat_draws(tree: Any, target: Target) -> Float[np.ndarray, "chains draws d"]
     Raises:
         InputError: it has no draws of one of the model's parameters.
     """
-    arrays = {name: np.asarray(one, np.float64) for name, one in posterior_arrays(tree).items()}
+    arrays = {name: np.asarray(one, np.float64) for name, one in sampled_draws(tree).items()}
     parts = variables(target.structure)
     chains, draws = next(iter(arrays.values())).shape[:2]
     for part in parts:

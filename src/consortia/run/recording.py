@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from consortia.core import parameters
+from consortia.diagnostics.natural import Quantities
 from consortia.store import libraries, results
 from consortia.store.accumulators import Accumulator
 from consortia.store.metadata import Labels, with_labels
@@ -40,6 +41,7 @@ class Recorder:
         kept: draws so far of a run that is resumed.
         root: draws are kept in this process; otherwise they are only counted.
         labels: names along the axes of the variables.
+        natural: the natural quantities of the model.
         accumulator: takes the draws in the place of memory and store, where not all are kept.
 
     Attributes:
@@ -55,6 +57,7 @@ class Recorder:
     variables: Sequence[parameters.Variable]
     sites: Sequence[str]
     step_weights: Callable[[np.ndarray], np.ndarray | None]
+    natural: Quantities
     store: RunStore | None
     remember: bool
     stride: int = NEVER
@@ -117,7 +120,8 @@ class Recorder:
         if self.store is None or not self._pending:
             return
         records = results.Records.joined(self._pending)
-        self.store.append(self._datasets(records, self.kept - records.draws.shape[1]))
+        first = self.kept - records.draws.shape[1]
+        self.store.append(self.natural.beside(self._datasets(records, first)))
         self._pending.clear()
 
     def _write(self, records: results.Records) -> None:
@@ -155,10 +159,11 @@ class Recorder:
         """Return the groups of the result, but for those that the store has already."""
         if self.accumulator is not None:
             made = self.accumulator.groups(self.variables) if self.kept else {}
-            return {name: with_labels(group, self.labels) for name, group in made.items()}
+            named = {name: with_labels(group, self.labels) for name, group in made.items()}
+            return self.natural.beside(named)
         if self.store is not None or not self._blocks:
             return {}
-        return self._datasets(self._written(), 0)
+        return self.natural.beside(self._datasets(self._written(), 0))
 
     def _datasets(self, records: results.Records, first_draw: int) -> dict[str, Any]:
         last = self._iterations(first_draw, records.draws.shape[1])

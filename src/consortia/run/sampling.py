@@ -95,9 +95,11 @@ def sample(
 
     Returns:
         `xarray.DataTree` in ArviZ's layout: ``posterior`` (chain, draw, ...; with a coordinate
-        ``imputation`` where there are several), ``sample_stats``, ``agents`` where sites have
-        series of their own, ``diagnostics``; seed, versions, parameters and cost as attributes. A
-        bare array of parameters becomes "theta". Ctrl-C ends the run with the draws so far.
+        ``imputation`` where there are several), of natural quantities where the model has them,
+        beside the coordinates in ``unconstrained_posterior``; ``sample_stats``, ``agents`` where
+        sites have series of their own, ``diagnostics``; seed, versions, parameters and cost as
+        attributes. A bare array of parameters becomes "theta". Ctrl-C ends the run with the draws
+        so far.
 
     Raises:
         InputError: an argument, the model or the data cannot be used.

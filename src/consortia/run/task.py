@@ -14,6 +14,7 @@ from consortia.core.contract import Method, Plan
 from consortia.core.model import Model
 from consortia.core.target import Target
 from consortia.data.sites import Sites
+from consortia.diagnostics.natural import Quantities
 from consortia.engines import Engine
 from consortia.errors import InputError
 from consortia.run import checks
@@ -108,10 +109,10 @@ class Task:
         """Return the posterior, once method and metadata are known to fit it.
 
         Raises:
-            InputError: they do not.
+            InputError: they do not, or a result cannot hold a natural quantity of the model.
         """
         first = start.starting_parameters(self.model, self.init, self.request.seed, 1)[0]
-        target = Target(self.model, first)
+        target, _ = Target(self.model, first), Quantities(self.model).shapes
         variables = parameters.variables(target.structure)
         metadata = check_metadata(self.metadata, {part.name: part.shape for part in variables})
         sites = self.sites

@@ -16,7 +16,7 @@ from consortia.core import parameters as naming
 from consortia.core.predictions import sums_over_draws
 from consortia.core.target import Target
 from consortia.errors import InputError
-from consortia.store.results import dataset_of
+from consortia.store.results import MOMENTS, dataset_of
 
 BLOCK_BYTES = 2**20
 """Draws in double precision that are added at once."""
@@ -132,7 +132,8 @@ def keep_moments(*, covariance: str = "diagonal", draws: int | None = None) -> M
               \qquad W = \sum_s w_s
 
     for each chain, in double precision, by merging blocks (Chan, Golub, LeVeque 1983); w_s is the
-    step weight where the step size varies, else 1. The result has them in its group ``moments``:
+    step weight where the step size varies, else 1. The result has them in its group ``moments``
+    (``unconstrained_moments`` where the model has natural quantities: they are of the coordinates):
     ``NAME_mean``, ``NAME_variance`` and, with "full", ``covariance`` (chain, d, d). The group
     ``posterior`` holds between ``draws``/2 and ``draws`` draws of each chain, at equal distances
     (every 2^k-th, k growing with the run), from which quantiles, predictions and diagnostics are
@@ -276,7 +277,7 @@ class MomentAccumulator(Accumulator):
         moments = dataset_of(arrays, chain, ["chain"]).assign_attrs(draws=self._count)
         kept = naming.split(self._draws[:, : self._kept], variables)
         posterior = dataset_of(kept, draws, ["chain", "draw"])
-        found = {"moments": moments, "posterior": posterior}
+        found = {MOMENTS: moments, naming.POSTERIOR: posterior}
         if self._weighted:
             weight = xarray.DataArray(
                 self._draw_weights[:, : self._kept], dims=("chain", "draw"), coords=draws

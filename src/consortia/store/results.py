@@ -15,7 +15,10 @@ from consortia.core import parameters
 from consortia.core.version import __version__
 from consortia.store.metadata import Labels, with_labels
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
+
+MOMENTS = "moments"
+"""Group of the moments of all draws, where they are not all kept."""
 
 
 class Records(NamedTuple):

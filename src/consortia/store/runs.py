@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from consortia.core.arguments import hinted
+from consortia.core.parameters import POSTERIOR, as_sampled
 from consortia.core.printable import printable
 from consortia.errors import InputError, StoreError, warn
 from consortia.store.answers import Answers
@@ -23,7 +24,6 @@ from consortia.store.layout import check_hierarchy
 from consortia.store.results import FORMAT_VERSION, plain_attributes, tree_of
 
 DRAWS = "draws.zarr"
-POSTERIOR = "posterior"
 RECORD = "run.json"
 LOCK = "run.lock"
 NAME_BYTES, PATH_BYTES = 255, 4095
@@ -263,8 +263,8 @@ class RunStore:
         return record.get("state") == "finished" and specification == self.specification
 
     def posterior(self, kept: int) -> dict[str, np.ndarray]:
-        """Return the first draws of every variable of the posterior, (chains, kept, ...)."""
-        tree = open_run(self.path)
+        """Return the first draws of every coordinate that was sampled, (chains, kept, ...)."""
+        tree = as_sampled(open_run(self.path))
         arrays = tree["posterior"].data_vars.items()
         return {str(name): np.asarray(array.isel(draw=slice(0, kept))) for name, array in arrays}
 

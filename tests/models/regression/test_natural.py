@@ -14,6 +14,7 @@ import xarray
 from scipy.stats import multivariate_normal
 
 import consortia
+from consortia.diagnostics.natural import Quantities
 
 SITES = ("oslo", "lima", "bern")
 
@@ -125,7 +126,7 @@ def test_levels_of_sites_are_at_zero_of_the_columns(x64: None) -> None:
     ],
 )
 def test_a_summary_has_the_natural_parameters_alone(formula: str, family: str, x64: None) -> None:
-    """From the record: neither logarithms of gaps nor of spreads stand under the names."""
+    """Neither logarithms of gaps nor of spreads stand under the names."""
     tables = growth()
     rng = np.random.default_rng(1)
     for table in tables.values():
@@ -136,12 +137,12 @@ def test_a_summary_has_the_natural_parameters_alone(formula: str, family: str, x
     draws = {
         name: rng.normal(size=(2, 30, *np.shape(a))) * 0.5 for name, a in made.model.init.items()
     }
-    tree = xarray.DataTree.from_dict({"posterior": dataset(draws)})
+    tree = xarray.DataTree.from_dict(Quantities(made.model).beside({"posterior": dataset(draws)}))
     tree.attrs.update({name: json.dumps(one) for name, one in made.metadata.record.items()})
     table = consortia.summary(tree)
-    natural = made.natural(draws)
-    assert {name.partition("[")[0] for name in table.coordinates} == set(natural.data_vars)
-    for name in natural.data_vars:
+    natural = jax.vmap(jax.vmap(made.density.natural))(draws)
+    assert {name.partition("[")[0] for name in table.coordinates} == set(natural)
+    for name in natural:
         own = [one.partition("[")[0] == name for one in table.coordinates]
         wanted = np.asarray(natural[name]).mean(axis=(0, 1)).ravel()
         np.testing.assert_allclose(table["mean"][own], wanted, rtol=1e-6, atol=1e-9, err_msg=name)

@@ -17,6 +17,7 @@ import numpy as np
 
 import consortia
 from consortia.core import start
+from consortia.core.parameters import sampled_draws
 from consortia.core.target import Target
 from consortia.diagnostics import rhat_and_ess
 from consortia.errors import InputError, SiteRefusedError
@@ -306,10 +307,8 @@ def _membership(study: Study, built: Built, index: int) -> Finding:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         tree = consortia.sample(built.model, built.rows, built.algorithm, **run, progress=False)
-    posterior = tree["posterior"].to_dataset()
     target = Target(built.model, start.starting_parameters(built.model, None, 0, 1)[0])
-    leaves = {name: np.asarray(values) for name, values in posterior.data_vars.items()}
-    positions = _flat(target, leaves)
+    positions = _flat(target, sampled_draws(tree))
     every = built.rows.site(index)
     rows = jax.tree.map(lambda leaf: leaf[:MOST_ROWS], every)
     values = jax.jit(lambda at: jax.lax.map(lambda one: target.log_likelihood(one, rows), at))(

@@ -24,7 +24,7 @@ import numpy as np
 
 from consortia.core.arguments import unknown
 from consortia.core.model import Model
-from consortia.diagnostics.formula_units import Recipe
+from consortia.diagnostics.formula_units import NaturalOfFormula, Recipe
 from consortia.errors import InputError
 from consortia.models._integrated import integration, log_integrals
 from consortia.models._shared import Array, PyTree
@@ -34,6 +34,7 @@ from consortia.models.regression.formula import SITE
 from consortia.models.regression.priors import Prior, read_prior
 from consortia.models.regression.question import EVENT, EXPOSURE, RESPONSE, TIME
 from consortia.models.regression.specification import INTERCEPT, Block, Specification
+from consortia.store.metadata import Scaling
 
 WIDE = 2.5
 """Standard deviations of the response, or units of the predictor, for an sd of the predictor."""
@@ -258,7 +259,7 @@ class Density:
 
     @property
     def recipe(self) -> Recipe:
-        """Record of `natural`, sufficient to transform draws without the model."""
+        """Record of `natural`, sufficient to transform all draws together."""
         return Recipe(
             {one.name: one.lower for one in self.family.auxiliaries},
             "" if self.cuts is None else self.cuts[0],
@@ -266,7 +267,22 @@ class Density:
             self._to_zero.tolist(),
             self.block_of.tolist(),
             self.labels,
+            self.scaling,
         )
+
+    @property
+    def scaling(self) -> Scaling | None:
+        """Transform of intercept and coefficients to the columns; None without coefficients."""
+        spec, count = self.specification, len(self.specification.names)
+        if not count:
+            return None
+        basis = np.eye(count + 1)
+        varying = [bool(numbers or levels) for numbers, levels in spec.keys]
+        basis[1:, 1:] = spec.basis[np.ix_(varying, varying)]
+        if spec.has_intercept:
+            basis[0, 1:] = spec.basis[varying.index(False), varying]
+        rows = tuple(tuple(row) for row in basis.tolist())
+        return Scaling(spec.names, (0.0,) * count, (1.0,) * count, None, rows)
 
     def at_mean(self, params: PyTree) -> dict[str, Array]:
         """Return the same with levels of groups, and their spread, at the means of the columns.
@@ -504,6 +520,7 @@ class Density:
     @property
     def model(self) -> Model:
         """The model, for `consortia.sample`."""
+        natural = NaturalOfFormula(self.natural, self.recipe)
         if self.by_site:
             nodes, size = self.specification.question.nodes, len(self.specification.staying)
             rule = integration(self.site_log_likelihood, size, nodes) if size else None
@@ -511,7 +528,7 @@ class Density:
                 self.log_prior,
                 None,
                 self.start,
-                natural=self.natural,
+                natural=natural,
                 site_log_likelihood=(
                     self.site_log_likelihood
                     if rule is None or nodes is None
@@ -522,7 +539,7 @@ class Density:
             )
         predict = None if self.family.predict is None else self.predict
         return Model(
-            self.log_prior, self.log_likelihood, self.start, predict=predict, natural=self.natural
+            self.log_prior, self.log_likelihood, self.start, predict=predict, natural=natural
         )
 
     # --- draws of the prior, and of responses ---

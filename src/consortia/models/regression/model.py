@@ -16,7 +16,7 @@ from consortia.core.model import Model
 from consortia.core.parameters import (
     draw_imputations,
     draws_to_pytree,
-    posterior_draws,
+    sampled_draws,
     spaced,
     structure_of,
 )
@@ -69,7 +69,7 @@ from consortia.models.regression.question import RESPONSE, in_order
 from consortia.models.regression.registration import Registration
 from consortia.models.regression.sensitivity import Sensitivity, lines_of, usual_priors
 from consortia.models.regression.specification import Specification
-from consortia.store.metadata import Metadata, Scaling, recorded
+from consortia.store.metadata import Metadata, recorded
 
 MOST_DRAWS = 4000
 """Draws for which levels are drawn at sites and effects are averaged over rows, in tables."""
@@ -174,22 +174,12 @@ class Regression:
             if own in self.labels:
                 *lead, last = self.labels[own]
                 axes[name] = [*lead, last and [scale + label for label in last]]
-        scaling, count = None, len(spec.names)
-        if count:
-            basis = np.eye(count + 1)
-            varying = [bool(numbers or levels) for numbers, levels in spec.keys]
-            basis[1:, 1:] = spec.basis[np.ix_(varying, varying)]
-            if spec.has_intercept:
-                basis[0, 1:] = spec.basis[varying.index(False), varying]
-            rows = tuple(tuple(row) for row in basis.tolist())
-            scaling = Scaling(spec.names, (0.0,) * count, (1.0,) * count, None, rows)
         settings = {
             "formula": spec.question.parsed.text,
             "family": self.family.name,
             "priors": {name: str(prior) for name, prior in self.priors.items()},
             "notes": list(self.notes),
         }
-        settings["natural"] = self.density.recipe._asdict()
         asked = spec.question
         settings["missing"] = asked.missing
         settings["agreed"] = Registration.of(spec).plain()
@@ -203,7 +193,7 @@ class Regression:
             settings["readings"] = [str(one) for one in self.readings]
         if doubts := [str(one) for one in self.readings if one.confirm]:
             settings["doubts"] = doubts
-        return Metadata(spec.question.parsed.text, axes, scaling, settings)
+        return Metadata(spec.question.parsed.text, axes, self.density.scaling, settings)
 
     def _participants(self) -> dict[str, Any]:
         """Return what the sites tell of their participants, as plain values."""
@@ -491,7 +481,7 @@ class Regression:
                 dims, coords = [*dims, "class"], {"class": list(spec.levels[RESPONSE])}
             elif self.family.base == "bernoulli":
                 values = values[..., 1]
-        chains = next(iter(posterior_draws(tree).values())).shape[:2]
+        chains = next(iter(sampled_draws(tree).values())).shape[:2]
         return xarray.DataArray(
             values.reshape(*chains, *values.shape[1:]), dims=dims, coords=coords
         )
@@ -625,7 +615,7 @@ class Regression:
     def _flat(self, tree: Any) -> dict[str, np.ndarray]:
         """Return the draws of all chains as they are sampled, (draws, ...) each."""
         self._check_origin(tree)
-        found = draws_to_pytree(structure_of(self.model.init), posterior_draws(tree))
+        found = draws_to_pytree(structure_of(self.model.init), sampled_draws(tree))
         return {name: np.asarray(one).reshape(-1, *one.shape[2:]) for name, one in found.items()}
 
     def _levels(self, params: Mapping[str, np.ndarray], site: str, seed: int) -> np.ndarray:
@@ -657,7 +647,7 @@ class Regression:
         import xarray  # heavy, and only wanted here
 
         values = self._levels(self._flat(tree), site, seed)
-        chains = next(iter(posterior_draws(tree).values())).shape[:2]
+        chains = next(iter(sampled_draws(tree).values())).shape[:2]
         values = values.reshape(*chains, *values.shape[1:])
         dims = {"group": list(self.groups.get(site, ())), "coefficient": []}
         dims["coefficient"] = [spec.blocks[place].term for place in spec.staying]
