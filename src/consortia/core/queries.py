@@ -208,11 +208,13 @@ class Conversation(Method):
         functions: the site functions, by the names that queries give.
         most_messages: messages of a run, at most.
         most_rounds: batches of draws, at most, where the user names none.
+        sandwich: True if it can give its draws the spread of a sandwich, `Model.sandwich`.
     """
 
     functions: Mapping[str, SiteFunction]
     most_messages: int
     most_rounds: int
+    sandwich = False
 
     @abstractmethod
     def converse(self, known: Known) -> Conversing:

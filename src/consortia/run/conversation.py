@@ -33,7 +33,7 @@ from consortia.errors import (
     WarmupError,
     warn,
 )
-from consortia.run import checks, quadrature
+from consortia.run import checks, quadrature, sandwich
 from consortia.run import plan as planning
 from consortia.run.finishing import finished
 from consortia.run.interrupts import Abrupt, Interrupts
@@ -94,7 +94,7 @@ def converse(task: Task, method: Conversation) -> Any:
     writer = task.writer if panel.root else None  # of processes that share devices one writes
     plan = plan_of(panel, task, posterior, method)
     record = _record_of(panel, task, method) | posterior.metadata.record
-    record |= quadrature.unmeasured(target)
+    record |= quadrature.unmeasured(target) | sandwich.claims_in_place(target)
     if prediction is not None:
         plan.details["prediction"] = prediction
         record["prediction"] = specification["prediction"] = prediction.plain()
@@ -149,9 +149,11 @@ def plan_of(panel: Panel, task: Task, posterior: Posterior, method: Conversation
     used = panel.devices
     per_message = f", in each at most {size(up)} up and {size(down)} down" if sizes else ""
     memory = ", ".join(f"{name} {size(value)}" for name, value in panel.memory().items())
+    claims = {"samples": method.claims.samples, "bias": method.claims.bias}
+    claims |= sandwich.claims_in_place(target)
     lines = [
-        ("algorithm", f"{method.name}: samples {method.claims.samples}"),
-        ("bias", quadrature.bias_of(method.claims.bias, target)),
+        ("algorithm", f"{method.name}: samples {claims['samples']}"),
+        ("bias", quadrature.bias_of(claims["bias"], target)),
         ("nodes", planning.rows_of(sites)),
         ("chains", f"{request.chains}, all at the hub"),
         ("parameters", f"{target.dimension}, {target.dtype}"),

@@ -54,7 +54,7 @@ def with_rule(
                 sent = {**sent, "rule": np.zeros(nodes, np.int8)}
             answer = yield item._replace(arrays=sent)
             if item.function == "local_fits" and around is None:
-                around = _guess(known, item.arrays, answer)
+                around = guess_of(known, item.arrays, answer)
                 if around is not None:
                     report = yield from _measured(known, rules, around)
                     nodes = report["nodes"]
@@ -94,7 +94,7 @@ def _measured(
     return report_of(answer["errors"], rules, [one for one in rules.choices if one >= least])
 
 
-def _guess(known: Known, sent: Arrays, answer: Arrays) -> Law | None:
+def guess_of(known: Known, sent: Arrays, answer: Arrays) -> Law | None:
     """Return mean and covariance of the first guess that the local fits give, or None."""
     precision = search.symmetric(answer["precisions"][0], known.target.dimension)
     pull = answer["pulls"][0]

@@ -193,6 +193,8 @@ class Regression:
         settings["missing"] = asked.missing
         settings["levels"] = {name: list(found) for name, found in spec.levels.items()}
         settings["beside"] = {name: factor.text for name, factor in asked.extra.items()}
+        if asked.samples:
+            settings["weights_are"] = asked.weights_are
         if spec.event is not None:
             settings["event"] = spec.event
         if self.descriptions:
