@@ -400,7 +400,7 @@ def _of_imputation(question: Question, imputed: Mapping[str, int]) -> list[str]:
         for term in question.parsed.terms
         for columns in [{one for text in term for one in question.parsed.factors[text].columns}]
         if columns & imputed.keys()
-        and (len(term) > 1 or any(question.parsed.factors[text].kind == "smooth" for text in term))
+        and (len(term) > 1 or any(question.parsed.factors[text].is_curved for text in term))
     ]
     if bent:
         notes.append(
