@@ -57,10 +57,12 @@ class Batch(NamedTuple):
     Attributes:
         draws: positions, (chains, draws, d).
         stats: what the group ``sample_stats`` holds of them, each (chains, draws).
+        report: attributes of the record that are known by now, whatever ends the run.
     """
 
     draws: Float[np.ndarray, "chains draws d"]
     stats: Arrays
+    report: Mapping[str, Any] = {}
 
 
 class Outcome(NamedTuple):

@@ -617,7 +617,7 @@ def _quadrature(record: Mapping[str, Any]) -> Check | None:
     title, nodes = "Is the quadrature inside the model fine enough?", kept["nodes"]
     if "shift" not in kept:
         reason = f"The rule of {nodes} nodes was not compared with a finer one."
-        action = "Take few_rounds without stop=: it chooses the nodes, and measures them."
+        action = "Take few_rounds: it chooses the nodes, and measures them."
         return Check(Severity.UNKNOWN, title, "not measured", reason, action)
     shift, low, high = kept["shift"], kept["low"], kept["high"]
     severity = max(_severity(shift, SHIFT), _severity(max(abs(low - 1), abs(high - 1)), SPREAD))

@@ -462,6 +462,7 @@ class ConversationRun:
         """
         records = self._records_of(batch)
         self._check_stored(batch)
+        self._record.update(batch.report)
         known = self._recorder.kept
         self._batches += 1
         if records.draws.shape[1]:

@@ -90,6 +90,10 @@ def test_draws_have_the_spread_of_the_sandwich_of_pooled_rows() -> None:
     assert "of no posterior" in str(made)
     assert "log_evidence" not in tree.attrs
     assert "lp" not in tree["sample_stats"]
+    # also where a stopping rule ends it
+    rule, more = consortia.stop_when(ess=4, every=4), {"seed": 1, "progress": False}
+    stopped = consortia.sample(made.model, made.sites, consortia.few_rounds(), stop=rule, **more)
+    assert "widths are a sandwich's" in str(consortia.summary(stopped))
     with pytest.raises(InputError, match="draws are those of no posterior"):
         consortia.loo({"it": (tree, made.model, made.sites)})
 

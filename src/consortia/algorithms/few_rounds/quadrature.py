@@ -33,7 +33,7 @@ Law = tuple[Float[np.ndarray, " d"], Float[np.ndarray, "d d"]]
 def with_rule(
     make: Callable[[], Conversing], known: Known, rules: Integration
 ) -> Generator[Query | Batch, Any, Outcome]:
-    """Yield what a conversation does, with a measured rule; its report has the measurement.
+    """Yield what a conversation does, with a measured rule; its batches have the measurement.
 
     Args:
         make: begins the conversation.
@@ -46,8 +46,7 @@ def with_rule(
         try:
             item = conversing.send(answer)
         except StopIteration as end:
-            more = {"quadrature": report} if report else {}
-            return end.value._replace(report={**end.value.report, **more})
+            return end.value
         if isinstance(item, Query):
             sent = item.arrays
             if nodes != rules.choices[0]:
@@ -69,7 +68,7 @@ def with_rule(
                     conversing.close()
                     conversing = make()
                     continue
-        answer = yield item
+        answer = yield item._replace(report={**item.report, "quadrature": report})
 
 
 def _law_of(draws: Float[np.ndarray, "chains draws d"]) -> Law:

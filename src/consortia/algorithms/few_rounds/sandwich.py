@@ -1,8 +1,8 @@
 r"""Draws with the spread of a sandwich, for rows with weights of a sample.
 
-The product of likelihoods to the power of weights is no likelihood of the rows: its draws have the
-spread :math:`H^{-1}` around its mode :math:`\hat\theta`, while estimates from other samples of the
-same population would scatter by
+The product of likelihoods to the power of weights is not a likelihood of the rows: its draws have
+the spread :math:`H^{-1}` around its mode :math:`\hat\theta`, while estimates from other samples of
+the same population would scatter by
 
 .. math::
     V = H^{-1} (J + P)\, H^{-1}, \qquad
@@ -58,7 +58,7 @@ class Adjustment(NamedTuple):
 def with_sandwich(
     make: Callable[[], Conversing], known: Known
 ) -> Generator[Query | Batch, Any, Outcome]:
-    """Yield what a conversation does, its draws moved; its report has the measured ratios.
+    """Yield what a conversation does, its draws moved; its batches have the measured ratios.
 
     Args:
         make: begins the conversation.
@@ -77,7 +77,7 @@ def with_sandwich(
         try:
             item = conversing.send(answer)
         except StopIteration as end:
-            return _reported(end.value, found)
+            return _without_evidence(end.value)
         if isinstance(item, Query):
             answer = yield item
             if item.function == "local_fits" and found is None:
@@ -89,7 +89,8 @@ def with_sandwich(
         assert found is not None
         draws = found.mode + (item.draws - found.mode) @ found.matrix.T
         stats = {name: values for name, values in item.stats.items() if name != "lp"}
-        answer = yield Batch(draws, stats)
+        low, high = (float(f"{one:.4g}") for one in (found.ratios.min(), found.ratios.max()))
+        answer = yield Batch(draws, stats, {"sandwich": {"low": low, "high": high}})
 
 
 def adjustment(
@@ -117,7 +118,7 @@ def adjustment(
 def _adjustment(
     known: Known, sent: Arrays, answer: Arrays
 ) -> Generator[Query, Arrays, Adjustment | None]:
-    """Seek the mode from the guess of the local fits, ask for products there; None without one."""
+    """Find the mode from the guess of the local fits, and query the products there; or None."""
     target, d = known.target, known.target.dimension
     law = guess_of(known, sent, answer)
     start = known.start if law is None else law[0]
@@ -143,15 +144,10 @@ def _adjustment(
     return adjustment(found.position, root, search.symmetric(products, d), prior)
 
 
-def _reported(outcome: Outcome, found: Adjustment | None) -> Outcome:
-    """Return an outcome with the measured ratios, and without the evidence of no likelihood."""
-    report = {
-        name: one for name, one in outcome.report.items() if not name.startswith("log_evidence")
-    }
-    if found is not None:
-        low, high = (float(f"{one:.4g}") for one in (found.ratios.min(), found.ratios.max()))
-        report["sandwich"] = {"low": low, "high": high}
-    return outcome._replace(report=report)
+def _without_evidence(outcome: Outcome) -> Outcome:
+    """Return an outcome without the evidence, which only a likelihood has."""
+    kept = {name: one for name, one in outcome.report.items() if "log_evidence" not in name}
+    return outcome._replace(report=kept)
 
 
 def _lost() -> str:
