@@ -321,9 +321,9 @@ def judge(
         _ess(run),
         _imputed(run),
         _overshoot(run, prediction),
-        _predicted(prediction, measured=measured.counts),
+        # a predicted bias is that of draws from a posterior
+        _sandwich(run.record) or _predicted(prediction, measured=measured.counts),
         _quadrature(run.record),
-        _sandwich(run.record),
         _as_predicted(run, prediction),
         measured,
         _fits(run),

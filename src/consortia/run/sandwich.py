@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from consortia.core.target import Target
 
-SAMPLES = "the mode of the weighted likelihood with the priors, with the spread of a sandwich"
+SAMPLES = (
+    "around the mode of the weighted likelihood with the priors, with the spread of a sandwich"
+)
 BIAS = (
     "rows have weights of a sample: no posterior, widths are those of estimates over samples of "
     "independent rows, from sums of products of scores"

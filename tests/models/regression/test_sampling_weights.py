@@ -86,6 +86,9 @@ def test_draws_have_the_spread_of_the_sandwich_of_pooled_rows() -> None:
     said = str(consortia.summary(tree))
     assert "widths are a sandwich's" in said
     assert "GOOD: These estimates can be used" in said
+    titles = [one.title for one in consortia.summary(tree).verdict.checks]
+    assert "Whose spread do the draws have?" in titles
+    assert "How far off will the method be?" not in titles
     assert "no posterior" in tree.attrs["bias"]
     assert "of no posterior" in str(made)
     assert "log_evidence" not in tree.attrs
