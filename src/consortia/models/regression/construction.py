@@ -133,8 +133,7 @@ def regression(
             "sd" and so on, words such as "normal(0, 1)".
         levels: of columns, the reference first; sites are not queried for those that are given.
         weights: column or expression: what each row's log-likelihood is multiplied by.
-        weights_are: "frequency": as if a row stood there so many times; "sampling": inverse
-            probabilities: the draws of `few_rounds` then have the spread of a sandwich.
+        weights_are: "frequency", or "sampling": draws then have the spread of a sandwich.
         exposure: of families of counts: the time or the number a count is out of.
         trials: of binomial: how many could have been.
         breaks: of piecewise_exponential: times at which the hazard may change; when None four that
