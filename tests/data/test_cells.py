@@ -64,6 +64,20 @@ def test_no_small_number_of_missing_values_follows_from_ranges():
     assert pinned(told) == []
 
 
+def test_no_small_number_follows_from_a_range_of_three_columns_that_is_not_told():
+    told, refused = defaultdict(list), defaultdict(set)
+    for counts in itertools.product(range(9), repeat=3):
+        ranges = tuple(range_of(one, LEAST) for one in counts)
+        for union in range(max(counts), sum(counts) + 1):
+            found = union_range(union, ranges, LEAST)
+            told[ranges, found].append(counts)
+            refused[ranges].add(found is None)
+    assert pinned(told) == []
+    # whether it is told says nothing of the rows
+    assert all(len(one) == 1 for one in refused.values())
+    assert {True, False} == set().union(*refused.values())
+
+
 def test_a_range_holds_its_number_and_zero_is_told():
     for count in range(1, 40):
         low, high = range_of(count, 5)

@@ -13,7 +13,7 @@ import consortia
 from consortia.diagnostics.verdict import Check, Severity, Verdict
 from consortia.report.document import page
 from consortia.report.effects import estimates, response_of
-from consortia.report.examined import examined
+from consortia.report.examined import examined, fit_table
 from consortia.report.items import checklist, items
 from consortia.report.methods import paragraph
 from consortia.report.run_report import RunReport, report_of
@@ -92,6 +92,39 @@ def test_every_item_is_answered_or_named_with_a_reason(report: RunReport) -> Non
     table = checklist(tuple(found.values()))
     assert table is not None
     assert len(table.rows) == len(KEYS)
+
+
+@pytest.mark.parametrize("family", ["ordinal", "weibull"])
+def test_levels_and_times_are_checked_by_default(family: str) -> None:
+    rng = np.random.default_rng(3)
+    tables = {
+        name: {"x": rng.normal(size=60), "grade": rng.integers(0, 3, 60)}
+        | {"t": rng.exponential(size=60), "d": rng.integers(0, 2, 60)}
+        for name in ("oslo", "lima")
+    }
+    left = "grade" if family == "ordinal" else "Surv(t, d)"
+    made = consortia.regression(f"{left} ~ x", tables, family=family)
+    draws = {
+        name: 0.1 * rng.normal(size=(2, 150, *np.shape(one))) + np.asarray(one)
+        for name, one in made.model.init.items()
+    }
+    tree = xarray.DataTree.from_dict(
+        {
+            "/posterior": xarray.Dataset(
+                {
+                    name: (("chain", "draw", *[f"{name}_{i}" for i in range(a.ndim - 2)]), a)
+                    for name, a in draws.items()
+                }
+            )
+        }
+    )
+    looked = examined(report_of(tree, model=made.model, sites=made.sites, regression=made))
+    table = fit_table(looked)
+    assert table is not None
+    said = {row[0] for row in table.rows}
+    wanted = {"2"} if family == "ordinal" else {"events", "follow-up"}
+    assert {f"{site}: {one}" for site in ("oslo", "lima", "all sites") for one in wanted} <= said
+    assert looked.known(margins=False).checked
 
 
 def test_what_was_not_looked_at_is_not_known(report: RunReport) -> None:

@@ -99,6 +99,11 @@ def test_few_rounds_chooses_nodes_and_the_verdict_says_what_is_left() -> None:
     assert "means ≤ 0.2 sd" in verdict(tree).value
     tree.attrs["quadrature"] = {"nodes": 15}  # nobody has measured it
     assert verdict(tree).severity is Severity.UNKNOWN
+    # one that a stopping rule ends was measured too
+    stopped, _ = run(made(visits(2, 12, 3.0)), method=few, stop=consortia.stop_when(ess=4, every=4))
+    assert "stopping" in stopped.attrs["end"]
+    assert json.loads(stopped.attrs["quadrature"]) == kept
+    assert verdict(stopped).severity is Severity.GOOD
 
 
 def test_other_methods_measure_the_rule_where_the_rows_are() -> None:

@@ -94,6 +94,71 @@ def test_cox_with_late_entries_time_varying_treatment_and_strata() -> None:
         agree(own[:, column], wanted[:, column])
 
 
+def entering_late(seed: int) -> dict[str, np.ndarray]:
+    """Return people who enter late, with a second row from the time at which they are treated."""
+    rng = np.random.default_rng(seed)
+    rows: list[tuple[float, float, int, float, float]] = []
+    for _ in range(120 + 60 * seed):
+        x, entry, change = rng.normal(0.5 * seed, 1), rng.uniform(0, 1), rng.uniform(1, 3)
+        for start, stop, treated in ((entry, change, 0.0), (change, 5.0, 1.0)):
+            hazard = np.exp(-1.2 + 0.6 * x - 0.7 * treated)
+            # of a Weibull time with shape 1.4, given that it is later than start
+            time = (start**1.4 + rng.exponential() / hazard) ** (1 / 1.4)
+            rows.append((start, min(time, stop), int(time < stop), x, treated))
+            if time < stop:
+                break
+    return columns_of(rows, ("start", "stop", "seen", "x", "treated"))
+
+
+@pytest.mark.parametrize("family", ["weibull", "piecewise_exponential"])
+def test_late_entry_and_a_covariate_that_changes(family: str) -> None:
+    sites = {f"site {place}": entering_late(place) for place in range(3)}
+    shape = {"shape": "half_normal(2)", "intercept": "normal(0, 2)"}
+    hazards = {"log_hazard": "normal(-1, 2)"}
+    made = consortia.regression(
+        "Surv(start, stop, seen) ~ x + treated",
+        sites,
+        family=family,
+        prior={"coefficients": "normal(0, 2)", **(shape if family == "weibull" else hazards)},
+        breaks=None if family == "weibull" else [2.0],
+    )
+    method = consortia.few_rounds(effective_size=4000)
+    tree = consortia.sample(made.model, made.sites, method, seed=1, progress=False)
+    every = {
+        name: np.concatenate([one[name] for one in sites.values()]) for name in sites["site 0"]
+    }
+    X = np.column_stack([every["x"], every["treated"]])
+    centred, seen = jnp.asarray(X - X.mean(axis=0), float), jnp.asarray(every["seen"], float)
+    begin, end = (jnp.asarray(every[name] / every["stop"].mean()) for name in ("start", "stop"))
+    parts = [
+        np.clip(every["stop"], low, high) - np.clip(every["start"], low, high)
+        for low, high in ((0, 2), (2, np.inf))
+    ]
+    lived, late = jnp.asarray(np.stack(parts, axis=1)), jnp.asarray(every["stop"] > 2, int)
+
+    def pooled() -> None:
+        b = numpyro.sample("b", dist.Normal(0.0, 2.0).expand([2]).to_event(1))
+        eta = centred @ b
+        if family == "weibull":
+            k = numpyro.sample("shape", dist.HalfNormal(2.0))
+            eta = eta + numpyro.sample("intercept", dist.Normal(0.0, 2.0))
+            hazard = jnp.log(k) + (k - 1) * jnp.log(end) + eta
+            gone = jnp.exp(eta) * (end**k - begin**k)
+        else:
+            h = numpyro.sample("h", dist.Normal(-1.0, 2.0).expand([2]).to_event(1))
+            hazard, gone = h[late] + eta, jnp.exp(eta) * (lived @ jnp.exp(h))
+        numpyro.factor("rows", jnp.sum(seen * hazard - gone))
+
+    wanted, own = nuts(pooled), made.natural(tree)
+    found = np.asarray(own["coefficients"]).reshape(-1, 2)
+    for column in range(2):
+        agree(found[:, column], wanted["b"][:, column])
+    if family == "weibull":
+        agree(np.asarray(own["shape"]).ravel(), wanted["shape"])
+        at_zero = wanted["intercept"] - wanted["b"] @ X.mean(axis=0)
+        agree(np.asarray(own["intercept"]).ravel(), at_zero)
+
+
 def test_recurrent_events_with_a_shared_frailty() -> None:
     rng = np.random.default_rng(8)
     sites = {}
@@ -107,7 +172,7 @@ def test_recurrent_events_with_a_shared_frailty() -> None:
                 at = time
         sites[f"site {site}"] = columns_of(rows, ("start", "stop", "seen", "x", "person"))
     made = consortia.regression(
-        "Surv(start, stop, seen) ~ x + (1 | person)",
+        "Surv(start, stop, seen) ~ x + (1 | site:person)",
         sites,
         family="piecewise_exponential",
         breaks=[3.0],

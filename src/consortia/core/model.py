@@ -79,6 +79,9 @@ class Model(metaclass=Hinted):
         integration: optional, of a ``site_log_likelihood`` that is a rule of quadrature: the rules
             that may take its place, by which its error is measured.
 
+        sandwich: True if the log-likelihood is multiplied by weights of a sample: draws are then
+            given the covariance of a sandwich, and are those of no posterior.
+
     Raises:
         InputError: a piece is missing or cannot be called, or both kinds of likelihood are given.
 
@@ -107,6 +110,7 @@ class Model(metaclass=Hinted):
     group_sd: Callable[[PyTree], PyTree] | None = None
     recover: Callable[[PyTree, PyTree, Any], Mapping[str, Any]] | None = None
     integration: Integration | None = None
+    sandwich: bool = False
 
     def __post_init__(self) -> None:
         if self.site_log_likelihood is not None:
@@ -125,6 +129,18 @@ class Model(metaclass=Hinted):
         prior = "a flat prior" if self.log_prior is None else "a log-prior"
         more = [name for name in ("predict", "natural", "recover") if vars(self)[name] is not None]
         return f"Model of {shown}; {', '.join([prior, rows, *more])}"
+
+    def check_posterior(self, what: str) -> None:
+        """Refuse what is known of the draws of a posterior only.
+
+        Raises:
+            InputError: the draws have the spread of a sandwich.
+        """
+        if self.sandwich:
+            raise InputError(
+                f"{what}: with weights_are='sampling' draws are those of no posterior: their "
+                "spread is that of estimates over samples. Take weights_are='frequency' for it."
+            )
 
     @property
     def by_site(self) -> bool:

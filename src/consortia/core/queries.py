@@ -57,10 +57,12 @@ class Batch(NamedTuple):
     Attributes:
         draws: positions, (chains, draws, d).
         stats: what the group ``sample_stats`` holds of them, each (chains, draws).
+        report: attributes of the record that are known by now, whatever ends the run.
     """
 
     draws: Float[np.ndarray, "chains draws d"]
     stats: Arrays
+    report: Mapping[str, Any] = {}
 
 
 class Outcome(NamedTuple):
@@ -213,12 +215,14 @@ class Conversation(Method):
         most_messages: messages of a run, at most.
         most_rounds: batches of draws, at most, where the user names none.
         needs_rows: it must know how many rows there are, before its first query.
+        sandwich: True if it can give its draws the spread of a sandwich, `Model.sandwich`.
     """
 
     functions: Mapping[str, SiteFunction]
     most_messages: int
     most_rounds: int
     needs_rows: bool = False
+    sandwich = False
 
     @abstractmethod
     def converse(self, known: Known) -> Conversing:

@@ -77,19 +77,22 @@ def range_of(count: int, least: int) -> Range:
 
 
 def union_range(union: int, parts: Sequence[Range], least: int) -> Range | None:
-    """Return the range of the size of a union; None where the parts' ranges would tell a part.
+    """Return the range of the size of a union; None where it could tell a part.
+
+    That it is None follows from the ranges of the parts alone: were the union looked at, its
+    absence would tell its size, and that of a part.
 
     Args:
         union: rows that are in at least one part.
         parts: the ranges of the parts' sizes.
         least: fewest rows of a cell.
     """
-    low, high = range_of(union, least)
     highest = sum(top for _, top in parts)
+    low, _ = range_of(highest, least)
     for bottom, top in parts:
-        if 0 < bottom < least and bottom < max(low - (highest - top), bottom) >= top:
+        if 0 < bottom < least and top <= low - (highest - top):
             return None
-    return low, high
+    return range_of(union, least)
 
 
 def split(counts: np.ndarray, least: int) -> list[int]:

@@ -229,6 +229,7 @@ def positions_of(
     def own() -> list[Any] | None:
         found = []
         for tree, model in results:
+            model.check_posterior(caller)
             if tree is None:
                 return None
             if draw_imputations(tree) is not None:

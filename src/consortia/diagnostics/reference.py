@@ -83,6 +83,7 @@ def nuts(
     chains = arguments.whole("chains", chains, 1)
     seed = arguments.whole("seed", seed, 0, 2**63 - 1)
     rate = arguments.number("target_acceptance", target_acceptance, 0.05, 0.99)
+    model.check_posterior("nuts")
     density.check_data(model, sites.held)
     starts = start.starting_parameters(model, init, seed, chains)
     target = Target(model, starts[0])

@@ -33,7 +33,7 @@ from consortia.diagnostics.stein import Stein
 from consortia.diagnostics.units import in_column_units, scaling_in
 from consortia.diagnostics.verdict import Evidence, Verdict, judge, prediction_in
 from consortia.errors import InputError
-from consortia.store.metadata import Scaling
+from consortia.store.metadata import Scaling, recorded
 
 MISSING = "n/a"
 MAX_ROWS = 40
@@ -311,6 +311,12 @@ def _note_origin(tree: Any, scaling: Scaling | None) -> list[str]:
     notes = []
     if scaling is not None:
         notes.append(NATURAL if has_natural(tree) else IN_COLUMN_UNITS)
+    if kept := recorded(tree, "sandwich"):
+        notes.append(
+            "widths are a sandwich's, from weights of a sample, "
+            f"{kept['low']:.3g} to {kept['high']:.3g} times those of the weighted likelihood; the "
+            "draws are of no posterior"
+        )
     handed_over = getattr(tree, "attrs", {}).get("handed_over")
     if handed_over is not None:
         notes.append(str(handed_over))

@@ -132,11 +132,13 @@ class Verdict:
         checks: the findings.
         drawn: False before there are draws: the verdict is then on the settings.
         optimised: True of the iterates of an optimiser.
+        estimates: True of draws with the spread of a sandwich, which are of no posterior.
     """
 
     checks: tuple[Check, ...]
     drawn: bool = True
     optimised: bool = False
+    estimates: bool = False
 
     @property
     def severity(self) -> Severity:
@@ -154,6 +156,9 @@ class Verdict:
         if self.optimised:
             arrived = self.severity <= Severity.UNKNOWN
             return f"A mode was sought and {'found' if arrived else 'not found'}, nothing sampled"
+        if self.estimates:
+            words = self.severity.headline.replace("This posterior", "These estimates")
+            return words.replace("this posterior", "these estimates")
         return self.severity.headline if self.drawn else self.severity.forecast
 
     @property
@@ -316,7 +321,8 @@ def judge(
         _ess(run),
         _imputed(run),
         _overshoot(run, prediction),
-        _predicted(prediction, measured=measured.counts),
+        # a predicted bias is that of draws from a posterior
+        _sandwich(run.record) or _predicted(prediction, measured=measured.counts),
         _quadrature(run.record),
         _as_predicted(run, prediction),
         measured,
@@ -325,7 +331,8 @@ def judge(
         _precise(run),
         *_faults(run),
     ]
-    return Verdict(tuple(check for check in checks if check is not None))
+    found = tuple(check for check in checks if check is not None)
+    return Verdict(found, estimates=bool(run.record.get("sandwich")))
 
 
 def pilot_fault(prediction: BiasPrediction, run: Evidence) -> Check | None:
@@ -610,7 +617,7 @@ def _quadrature(record: Mapping[str, Any]) -> Check | None:
     title, nodes = "Is the quadrature inside the model fine enough?", kept["nodes"]
     if "shift" not in kept:
         reason = f"The rule of {nodes} nodes was not compared with a finer one."
-        action = "Take few_rounds without stop=: it chooses the nodes, and measures them."
+        action = "Take few_rounds: it chooses the nodes, and measures them."
         return Check(Severity.UNKNOWN, title, "not measured", reason, action)
     shift, low, high = kept["shift"], kept["low"], kept["high"]
     severity = max(_severity(shift, SHIFT), _severity(max(abs(low - 1), abs(high - 1)), SPREAD))
@@ -622,6 +629,22 @@ def _quadrature(record: Mapping[str, Any]) -> Check | None:
     )
     action = "Leave nodes out, so that the run chooses them, or give more." if severity else ""
     return Check(severity, title, value, reason, action)
+
+
+def _sandwich(record: Mapping[str, Any]) -> Check | None:
+    """Return what the spread of the draws is, where it is that of a sandwich; else None."""
+    kept = decoded(record.get("sandwich"))
+    if not kept:
+        return None
+    low, high = kept["low"], kept["high"]
+    return Check(
+        Severity.GOOD,
+        "Whose spread do the draws have?",
+        f"a sandwich's, {low:.3g}–{high:.3g}× that of the weighted likelihood",
+        "Rows have weights of a sample: centres are those of the weighted likelihood, widths "
+        "those of estimates over such samples. The draws are of no posterior, and rows count as "
+        "drawn independently.",
+    )
 
 
 def _far_from_gaussian(prediction: BiasPrediction) -> bool:

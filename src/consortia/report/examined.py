@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from consortia.diagnostics.influence import PriorSensitivity, prior_sensitivity
 from consortia.errors import InputError
-from consortia.models.regression.checking import VARIANCES, PredictiveCheck
+from consortia.models.regression.checking import PredictiveCheck
 from consortia.models.regression.curves import Curves
 from consortia.models.regression.participants import TableOne
 from consortia.models.regression.proportional import ProportionalHazards
@@ -67,10 +67,10 @@ def examined(report: RunReport) -> Examined:
     try:
         if made.family.of_site is not None:
             proportional = made.proportional_hazards(report.tree)
-        elif made.family.name in VARIANCES:
+        elif made.has_checks:
             check = made.predictive_check(report.tree, draws=CHECK_DRAWS)
         else:
-            not_made.append(f"Not made: no check of the fit is known for {made.family.name}.")
+            not_made.append("Not made: no check of the fit is known for rows that start later.")
     except InputError as error:
         not_made.append(f"Not made: {error}")
     return Examined(reported, drawn, sensitivity, check, proportional, tuple(not_made))

@@ -115,7 +115,8 @@ def _of_methods(
             "statistical methods, control for confounding",
             "reported",
             f"{response.family or 'linear'} regression, {formula}; adjusted for the terms beside "
-            "the one of interest",
+            "the one of interest"
+            + ("; weights of a sample, widths by a sandwich" if "weights_are" in found else ""),
         ),
         Item(
             "STROBE 12b",

@@ -102,11 +102,16 @@ def _rounds_for(draws: int, model: Model, method: Method, init: Any) -> int:
 
 
 def check_likelihood(model: Model, method: Method) -> None:
-    """Refuse minibatches of a model with a likelihood of each site.
+    """Refuse minibatches of a model with a likelihood of each site, and weights of a sample.
 
     Raises:
-        InputError: the method takes them.
+        InputError: the method takes them; or it cannot give draws the spread of a sandwich.
     """
+    if model.sandwich and not (isinstance(method, Conversation) and method.sandwich):
+        raise InputError(
+            f"weights_are='sampling': {method.name} draws from a posterior, whose spread is wrong "
+            "with weights of a sample: take few_rounds."
+        )
     batch = method.parameters().get("batch_size")
     if model.by_site and batch is not None:
         raise InputError(

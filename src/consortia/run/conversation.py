@@ -34,7 +34,7 @@ from consortia.errors import (
     WarmupError,
     warn,
 )
-from consortia.run import checks, quadrature
+from consortia.run import checks, quadrature, sandwich
 from consortia.run import plan as planning
 from consortia.run.finishing import finished
 from consortia.run.interrupts import Abrupt, Interrupts
@@ -96,7 +96,7 @@ def converse(task: Task, method: Conversation) -> Any:
     writer = task.writer if panel.root else None  # of processes that share devices one writes
     plan = plan_of(panel, task, posterior, method)
     record = _record_of(panel, task, method) | posterior.metadata.record
-    record |= quadrature.unmeasured(target)
+    record |= quadrature.unmeasured(target) | sandwich.claims_in_place(target)
     if prediction is not None:
         plan.details["prediction"] = prediction
         record["prediction"] = specification["prediction"] = prediction.plain()
@@ -151,9 +151,11 @@ def plan_of(panel: Panel, task: Task, posterior: Posterior, method: Conversation
     used = panel.devices
     per_message = f", in each at most {size(up)} up and {size(down)} down" if sizes else ""
     memory = ", ".join(f"{name} {size(value)}" for name, value in panel.memory().items())
+    claims = {"samples": method.claims.samples, "bias": method.claims.bias}
+    claims |= sandwich.claims_in_place(target)
     lines = [
-        ("algorithm", f"{method.name}: samples {method.claims.samples}"),
-        ("bias", quadrature.bias_of(method.claims.bias, target)),
+        ("algorithm", f"{method.name}: samples {claims['samples']}"),
+        ("bias", quadrature.bias_of(claims["bias"], target)),
         ("nodes", planning.rows_of(panel.sizes)),
         ("chains", f"{request.chains}, all at the hub"),
         ("parameters", f"{target.dimension}, {target.dtype}"),
@@ -463,6 +465,7 @@ class ConversationRun:
         """
         records = self._records_of(batch)
         self._check_stored(batch)
+        self._record.update(batch.report)
         known = self._recorder.kept
         self._batches += 1
         if records.draws.shape[1]:

@@ -89,6 +89,7 @@ def verify(
         >>> found = consortia.verify(tree, model, sites)  # doctest: +SKIP
         >>> print(found.summary)  # doctest: +SKIP
     """
+    model.check_posterior("verify")
     engine = LocalEngine() if engine is None else engine
     target = Target(model, starting_parameters(model, None, 0, 1)[0])
     gathered = engine.allgather(lambda: _points(tree, target).tolist() if engine.root else None)

@@ -84,8 +84,49 @@ def test_levels_that_stay_at_a_site_are_those_given_its_rows() -> None:
         assert one.upper - one.lower < 0.5, site
 
 
-def test_responses_that_are_no_numbers_are_refused() -> None:
-    y = np.array(["u", "v", "w"])[RNG.integers(0, 3, N)]
-    made = consortia.regression("y ~ x", parted(y), family="categorical")
-    with pytest.raises(InputError, match="has no mean and variance"):
+LEVELS = {"y": ["low", "mid", "high"]}
+
+
+@pytest.mark.parametrize("family", ["ordinal", "categorical"])
+def test_shares_of_levels_are_simulated_and_small_cells_are_not_shown(family: str) -> None:
+    place = np.where(X < -0.5, 0, 1)
+    place[:30], place[40:42] = 2, 2  # half of site a, two rows of site b
+    made = consortia.regression(
+        "y ~ x", parted(np.array(LEVELS["y"])[place]), family=family, levels=LEVELS
+    )
+    found = made.predictive_check(at(made))
+    lines = {(one.site, one.statistic): one for one in found.lines}
+    assert lines["a", "high"].observed == 0.75
+    assert lines["a", "high"].p < 0.01  # the start has equal levels
+    assert ("b", "high") not in lines
+    assert ("all sites", "high") not in lines
+    assert "c" not in {site for site, _ in lines}
+    assert found.r2 is None
+    assert "observed" in str(found)
+
+
+def test_events_and_follow_up_are_those_of_times_that_the_model_makes() -> None:
+    rng = np.random.default_rng(4)
+    sites = {}
+    for name in "ab":
+        x, end = rng.normal(size=400), rng.uniform(1, 6, 400)
+        time = rng.exponential(3 * np.exp(-0.5 * x))
+        sites[name] = {"x": x, "t": np.minimum(time, end), "d": (time < end).astype(int)}
+    made = consortia.regression("Surv(t, d) ~ x", sites, family="weibull")
+    unit, x = made.specification.units["time"].mean, made.specification.units["x"]
+    level = np.log(unit / 3) + 0.5 * x.mean
+    right: dict[str, Any] = {"coefficients": np.array([0.5 * x.sd]), "intercept": level}
+    found = made.predictive_check(at(made, spread=0.0, log_shape=0.0, **right))
+    for line in found.lines:
+        assert 0.02 < line.p < 0.98, line
+        assert abs(line.median / line.observed - 1) < 0.1, line
+    assert {one.statistic for one in found.lines} == {"events", "follow-up"}
+    wrong = made.predictive_check(at(made, spread=0.0, **right | {"log_shape": 0.7}))
+    assert any(line.p < 0.01 or line.p > 0.99 for line in wrong.lines)
+
+
+def test_what_has_no_times_to_simulate_is_refused() -> None:
+    rows = {"x": X, "s": np.zeros(N), "t": np.exp(X), "d": np.ones(N)}
+    made = consortia.regression("Surv(s, t, d) ~ x", {"a": rows, "b": rows}, family="weibull")
+    with pytest.raises(InputError, match="rows start later than 0"):
         made.predictive_check(at(made))

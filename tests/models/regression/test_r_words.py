@@ -9,6 +9,7 @@ import consortia
 from consortia.errors import InputError
 from consortia.models.regression.formula import FUNCTIONS, WHOLE, parse
 from consortia.models.regression.r_words import HERE
+from consortia.models.regression.splines import WORDS
 
 
 def test_a_power_is_written_with_a_roof() -> None:
@@ -29,8 +30,8 @@ def test_a_word_of_r_is_refused_with_what_to_do(word: str) -> None:
 
 
 def test_words_of_formulas_are_in_no_table_and_columns_may_have_the_names() -> None:
-    assert not HERE.keys() & {*FUNCTIONS, *WHOLE, "offset", "Surv", "shared"}
+    assert not HERE.keys() & {*FUNCTIONS, *WHOLE, *WORDS, "offset", "Surv", "shared"}
     parsed = parse("y ~ poly + `factor` + C(`ns(x)`) + s(lag)")
     assert {"poly", "factor", "ns(x)", "lag"} <= {*parsed.columns}
-    with pytest.raises(InputError, match=r"as.factor\(...\): write C\(column\); ns\(...\)"):
-        parse("y ~ as.factor(arm) * ns(age, 3)")
+    with pytest.raises(InputError, match=r"as.factor\(...\): write C\(column\); rcs\(...\)"):
+        parse("y ~ as.factor(arm) * rcs(age, 3)")

@@ -106,6 +106,7 @@ class FewRounds(Conversation):
     step_size = None
     most_rounds = 100
     most_messages = MOST_MESSAGES
+    sandwich = True
     claims = Claims(
         samples="the posterior (independence Metropolis on the summed log-density)",
         bias="none, however unlike the sites are; every site answers every message",
@@ -164,6 +165,7 @@ class FewRounds(Conversation):
         if d <= MOST_CURVED:
             numbers = 1 + d + d * (d + 1) // 2
             sizes["derivatives"] = Size((CANDIDATES + 1) * d, CANDIDATES * numbers)
+        sizes["scores"] = Size(d, d * (d + 1) // 2)
         sizes["quadrature"] = Size((4 * d + 1) * d, (4 * d + 1) * MOST_RULES)
         return sizes
 
@@ -192,11 +194,12 @@ class FewRounds(Conversation):
         """Yield the queries and batches of draws of a run."""
         from consortia.algorithms.few_rounds.algorithm import converse  # loads SciPy
         from consortia.algorithms.few_rounds.quadrature import with_rule
+        from consortia.algorithms.few_rounds.sandwich import with_sandwich
 
-        rules = known.target.model.integration
-        if rules is None:
-            return converse(self, known)
-        return with_rule(partial(converse, self, known), known, rules)
+        rules, make = known.target.model.integration, partial(converse, self, known)
+        if known.target.model.sandwich:
+            return with_sandwich(make, known)
+        return make() if rules is None else with_rule(make, known, rules)
 
 
 few_rounds = FewRounds

@@ -33,7 +33,7 @@ Law = tuple[Float[np.ndarray, " d"], Float[np.ndarray, "d d"]]
 def with_rule(
     make: Callable[[], Conversing], known: Known, rules: Integration
 ) -> Generator[Query | Batch, Any, Outcome]:
-    """Yield what a conversation does, with a measured rule; its report has the measurement.
+    """Yield what a conversation does, with a measured rule; its batches have the measurement.
 
     Args:
         make: begins the conversation.
@@ -46,15 +46,14 @@ def with_rule(
         try:
             item = conversing.send(answer)
         except StopIteration as end:
-            more = {"quadrature": report} if report else {}
-            return end.value._replace(report={**end.value.report, **more})
+            return end.value
         if isinstance(item, Query):
             sent = item.arrays
             if nodes != rules.choices[0]:
                 sent = {**sent, "rule": np.zeros(nodes, np.int8)}
             answer = yield item._replace(arrays=sent)
             if item.function == "local_fits" and around is None:
-                around = _guess(known, item.arrays, answer)
+                around = guess_of(known, item.arrays, answer)
                 if around is not None:
                     report = yield from _measured(known, rules, around)
                     nodes = report["nodes"]
@@ -69,7 +68,7 @@ def with_rule(
                     conversing.close()
                     conversing = make()
                     continue
-        answer = yield item
+        answer = yield item._replace(report={**item.report, "quadrature": report})
 
 
 def _law_of(draws: Float[np.ndarray, "chains draws d"]) -> Law:
@@ -94,7 +93,7 @@ def _measured(
     return report_of(answer["errors"], rules, [one for one in rules.choices if one >= least])
 
 
-def _guess(known: Known, sent: Arrays, answer: Arrays) -> Law | None:
+def guess_of(known: Known, sent: Arrays, answer: Arrays) -> Law | None:
     """Return mean and covariance of the first guess that the local fits give, or None."""
     precision = search.symmetric(answer["precisions"][0], known.target.dimension)
     pull = answer["pulls"][0]

@@ -19,7 +19,7 @@ from consortia.core.contract import Evaluation, Site
 from consortia.core.queries import Arrays, Reply, Revealed, SiteFunction
 from consortia.core.target import Target
 from consortia.dynamics import metropolis
-from consortia.surrogates.curvature import hessian, mode_of
+from consortia.surrogates.curvature import all_rows, curvature, hessian, mode_of
 from consortia.surrogates.mode_search import symmetric
 from consortia.surrogates.proposals.mixture import Mixture, envelope_points
 
@@ -107,6 +107,13 @@ def _quadrature(target: Target, given: Mapping[str, Array], site: Site) -> Reply
     }
 
 
+def _scores(target: Target, given: Mapping[str, Array], site: Site) -> Reply:
+    """Return the upper triangle of the sum over rows of products of their scores, at a point."""
+    rows, weights = all_rows(site, target.dtype)
+    products = curvature(target, given["points"][0], rows, weights, "empirical_fisher", full=True)
+    return {"products": products[np.triu_indices(target.dimension)]}
+
+
 # --- where a site evaluates its rows -------------------------------------------------------------
 
 
@@ -158,6 +165,11 @@ def _of_fits(arrays: Arrays, answer: Arrays) -> tuple[Revealed]:
     return (Revealed(points, (1, 2)),)
 
 
+def _of_products(arrays: Arrays, answer: Arrays) -> tuple[Revealed]:
+    """Return a curvature, which is what products of scores estimate, in as many numbers."""
+    return (Revealed(arrays["points"], (2,)),)
+
+
 def _of_rules(arrays: Arrays, answer: Arrays) -> tuple[Revealed, ...]:
     """Return nothing: only models with integrated levels answer, and these are unmeasured."""
     return ()
@@ -198,6 +210,13 @@ FUNCTIONS = {
         "how far a rule of quadrature is from a finer one, in the log-likelihood of all rows of "
         "the site together, at each of a few points",
         reveals=_of_rules,
+    ),
+    "scores": SiteFunction(
+        _scores,
+        _at_points,
+        "the sum over the rows of the site of products of each one's scores, at one point, where "
+        "rows have weights of a sample",
+        reveals=_of_products,
     ),
 }
 """Site functions of `few_rounds`, by name."""

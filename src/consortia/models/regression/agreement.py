@@ -20,6 +20,7 @@ from consortia.models.regression.question import (
     EXPOSURE,
     RESPONSE,
     TIME,
+    WEIGHT,
     Question,
     in_order,
     is_levels,
@@ -87,11 +88,11 @@ def agree(
     notes += _of_imputation(question, imputed)
     levels |= _shared_groups(question, facts)
     if "weights" in question.extra:
-        notes.append(
-            f"weights {question.extra['weights'].text} multiply the log-likelihood of rows, as if "
-            "a row stood there so many times: as weights of a sample, or of a propensity score, "
-            "they give intervals that are too narrow or too wide by the root of their mean"
-        )
+        notes.append(_of_weights(question))
+    if question.samples:
+        units[WEIGHT] = unit(WEIGHT)
+        if units[WEIGHT].mean <= 0:
+            raise InputError("weights: they are 0 in all rows of all sites.")
     of_groups, doubted = _groups_of_sites(question, facts, names)
     notes += of_groups
     notes = [*_count_left_out(facts, rows, names), *notes]
@@ -122,6 +123,23 @@ def agree(
     if not made.has_intercept and question.family.response in ("ordered",):
         raise InputError("family 'ordinal' has thresholds in the place of an intercept: keep it.")
     return made
+
+
+def _of_weights(question: Question) -> str:
+    """Return what is to be said of weights."""
+    text = question.extra["weights"].text
+    if question.samples:
+        return (
+            f"weights {text} are those of a sample, divided by their mean over all rows: "
+            "coefficients maximise the weighted log-likelihood with the priors, and the draws have "
+            "the spread of a sandwich, as if rows were drawn independently; they are of no "
+            "posterior"
+        )
+    return (
+        f"weights {text} are frequencies: they multiply the log-likelihood of rows, as if a row "
+        "stood there so many times. Weights of a sample, or of a propensity score, would give "
+        "intervals that are too narrow or too wide: give weights_are='sampling' for them"
+    )
 
 
 def _moments(facts: Sequence[TableFacts], name: str) -> Moments | None:
@@ -388,7 +406,7 @@ def _of_imputation(question: Question, imputed: Mapping[str, int]) -> list[str]:
         for term in question.parsed.terms
         for columns in [{one for text in term for one in question.parsed.factors[text].columns}]
         if columns & imputed.keys()
-        and (len(term) > 1 or any(question.parsed.factors[text].kind == "smooth" for text in term))
+        and (len(term) > 1 or any(question.parsed.factors[text].is_curved for text in term))
     ]
     if bent:
         notes.append(

@@ -57,7 +57,8 @@ class Line(NamedTuple):
 
     Attributes:
         site: its name, or "all sites".
-        statistic: "mean", "sd" or "zeros", the share of them.
+        statistic: "mean", "sd" or "zeros", the share of them; the share of a level; of a time
+            "events", their share, and the mean "follow-up".
         observed: of the response.
         median: of the simulated ones.
         lower: end of their interval.
@@ -80,12 +81,12 @@ class PredictiveCheck:
 
     Attributes:
         lines: the sites and all of them, a line for each statistic.
-        r2: draws of Bayesian R² over the rows of all sites, (draws,).
+        r2: draws of Bayesian R² over the rows of all sites, (draws,); None of levels and times.
         level: probability inside the intervals.
     """
 
     lines: tuple[Line, ...]
-    r2: np.ndarray
+    r2: np.ndarray | None
     level: float
 
     def __str__(self) -> str:
@@ -103,6 +104,8 @@ class PredictiveCheck:
             ]
             for line in self.lines
         ]
+        if self.r2 is None:
+            return "\n".join(aligned([header, *body]))
         low, middle, high = np.quantile(self.r2, [*interval_ends(self.level), 0.5])[[0, 2, 1]]
         return "\n".join(
             [
@@ -168,15 +171,18 @@ def checked(sums: Mapping[str, Mapping[str, list[Any]]], level: float) -> Predic
                 continue
             if name == "sd" and rows < 2:
                 continue
-            values = made[name]
-            low, high = np.quantile(values, interval_ends(level))
-            p = float(np.mean(values > observed) + np.mean(values == observed) / 2)
-            middle = float(np.median(values))
-            lines.append(Line(site, name, float(observed), middle, float(low), float(high), p))
+            lines.append(line_of(site, name, float(observed), made[name], level))
     count = float(total["rows"][0])
     first, second, variance = total["mean"] / count
     explained = np.maximum(second - first**2, 0) * count / max(count - 1, 1)
     return PredictiveCheck(tuple(lines), explained / (explained + variance), level)
+
+
+def line_of(site: str, name: str, observed: float, values: np.ndarray, level: float) -> Line:
+    """Return the line of one statistic, from its values in simulated responses, (draws,)."""
+    low, high = np.quantile(values, interval_ends(level))
+    p = float(np.mean(values > observed) + np.mean(values == observed) / 2)
+    return Line(site, name, observed, float(np.median(values)), float(low), float(high), p)
 
 
 def _statistics(sums: np.ndarray, rows: float) -> dict[str, np.ndarray]:

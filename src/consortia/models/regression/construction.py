@@ -76,6 +76,7 @@ def regression(
     prior: Mapping[str, str] | None = None,
     levels: Mapping[str, Sequence[Any]] | None = None,
     weights: str | None = None,
+    weights_are: str = "frequency",
     exposure: str | None = None,
     trials: str | None = None,
     breaks: Sequence[float] | None = None,
@@ -132,9 +133,8 @@ def regression(
         prior: by the name of a coefficient, of a term, or "coefficients", "intercept", "sigma",
             "sd" and so on, words such as "normal(0, 1)".
         levels: of columns, the reference first; sites are not queried for those that are given.
-        weights: column or expression: what each row's log-likelihood is multiplied by, as if it
-            stood there so many times. Weights of a sample or of a propensity score are no such
-            counts: intervals are then those of as many rows as they sum to.
+        weights: column or expression: what each row's log-likelihood is multiplied by.
+        weights_are: "frequency", or "sampling": draws then have the spread of a sandwich.
         exposure: of families of counts: the time or the number a count is out of.
         trials: of binomial: how many could have been.
         breaks: of piecewise_exponential: times at which the hazard may change; when None four that
@@ -175,7 +175,7 @@ def regression(
     """
     options: dict[str, Any] = {"missing": missing, "levels": levels, "describe": describe}
     options |= {"weights": weights, "exposure": exposure, "trials": trials}
-    options |= {"integrate": integrate, "nodes": nodes}
+    options |= {"integrate": integrate, "nodes": nodes, "weights_are": weights_are}
     options |= {"imputations": imputations, "imputation_seed": imputation_seed}
     question = question_of(formula, family, **options)
     question, facts, names, read = _read_sites(question, sites, harmonise, engine, algorithm)
@@ -230,6 +230,7 @@ def question_of(
     imputations: int = IMPUTATIONS,
     imputation_seed: int = 0,
     describe: Mapping[str, Any] | None = None,
+    weights_are: str = "frequency",
     **extra: str | None,
 ) -> Question:
     """Return the request to every site, checked as far as it can be without data.
@@ -267,6 +268,8 @@ def question_of(
     asked = Question(
         parsed, of, missing, known, factors, integrate, *drawn, nodes=nodes, described=wanted
     )
+    asked = replace(asked, weights_are=weights_are)
+    _check_weights(asked)
     _check_parts(formula, family, asked)
     _check_integrated(family, asked)
     _check_outcome(formula, asked)
@@ -328,6 +331,27 @@ def _check_integrated(family: str, question: Question) -> None:
             f"formula: {' and '.join(staying.values())} are both integrated out at the sites: one "
             "kind of groups can be. Write shared(...) for the kind with fewer groups, which are "
             "then parameters: the server sees their labels and effects."
+        )
+
+
+def _check_weights(question: Question) -> None:
+    """Refuse weights of a sample where there is no sandwich."""
+    if not question.samples:
+        return
+    parsed = question.parsed
+    smooths = any(one.kind == "smooth" for one in parsed.factors.values())
+    if "weights" not in question.extra:
+        raise InputError("weights_are='sampling': give weights, the column of them.")
+    if parsed.groups or smooths:
+        raise InputError(
+            f"weights_are='sampling': formula {parsed.text!r} has levels or smooths with a "
+            "standard deviation of their own, for which there is no sandwich: leave them out, or "
+            "write site as a term."
+        )
+    if question.imputes:
+        raise InputError(
+            "weights_are='sampling': missing values cannot be imputed with weights of a sample: "
+            "give missing='complete'."
         )
 
 

@@ -539,7 +539,12 @@ class Density:
             )
         predict = None if self.family.predict is None else self.predict
         return Model(
-            self.log_prior, self.log_likelihood, self.start, predict=predict, natural=natural
+            self.log_prior,
+            self.log_likelihood,
+            self.start,
+            predict=predict,
+            natural=natural,
+            sandwich=self.specification.question.samples,
         )
 
     # --- draws of the prior, and of responses ---

@@ -10,7 +10,7 @@ from consortia.data.columns import Column, Table, as_levels, rows_of
 from consortia.errors import InputError
 from consortia.models.regression import smooth
 from consortia.models.regression.formula import SITE
-from consortia.models.regression.question import RESPONSE, TIME, shared_levels
+from consortia.models.regression.question import RESPONSE, TIME, WEIGHT, shared_levels
 from consortia.models.regression.specification import GAP, Block, Specification
 
 TIES = ("last", "tie_share")
@@ -295,7 +295,7 @@ def _beside(agreed: Specification, kept: Table, where: str, y: np.ndarray | None
                 )
             found["trials"] = values
         elif name == "weights":
-            found["weight"] = values
+            found["weight"] = values / agreed.units[WEIGHT].mean if asked.samples else values
         else:
             offset = offset + np.log(values)
     if asked.parsed.offset is not None or "exposure" in asked.extra:

@@ -7,6 +7,7 @@ of columns; nothing else is evaluated, so that a formula in a study file is not 
 from __future__ import annotations
 
 import ast
+import itertools
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from consortia.data.columns import Table, as_levels, column_of, level
 from consortia.data.mending import key, mend, text
 from consortia.errors import InputError
 from consortia.models.regression.r_words import check_words
+from consortia.models.regression.splines import WORDS, Basis, bases
 from consortia.models.regression.tokens import Code, coded
 
 Kind = Literal["plain", "centre", "scale", "levels", "smooth"]
@@ -98,6 +100,7 @@ class Factor(NamedTuple):
         columns: of the table, that it needs.
         reference: of ``C(column, reference)``, or None.
         knots: of ``s(column, k=knots)``.
+        basis: of a column of ``bs``, ``ns`` or ``poly``, how it is made of the expression.
     """
 
     text: str
@@ -106,11 +109,18 @@ class Factor(NamedTuple):
     columns: tuple[str, ...]
     reference: str | None = None
     knots: int = KNOTS
+    basis: Basis | None = None
 
     @property
     def column(self) -> str | None:
         """The one column that it is, or None where it is an expression."""
-        return self.columns[0] if isinstance(self.tree, ast.Name) else None
+        plain = isinstance(self.tree, ast.Name) and self.basis is None
+        return self.columns[0] if plain else None
+
+    @property
+    def is_curved(self) -> bool:
+        """True of a smooth, and of a column of splines or powers."""
+        return self.kind == "smooth" or self.basis is not None
 
     def values(self, table: Table, where: str) -> np.ndarray:
         """Return the expression, float64 (rows,); NaN where a value misses.
@@ -120,6 +130,15 @@ class Factor(NamedTuple):
         """
         with np.errstate(all="ignore"):
             found = np.asarray(_evaluated(self.tree, table, self.text, where), float)
+            if self.basis is not None:
+                beyond = self.basis.outside(found)
+                if beyond.any():
+                    raise InputError(
+                        f"{where}: {self.text} is outside its boundary in {int(beyond.sum())} of "
+                        f"{len(beyond)} rows{self.first(table, beyond)}. Else widen boundary, or "
+                        "take ns(...), a line beyond it."
+                    )
+                found = self.basis.of(found)
         missing = np.any([table[name].missing for name in self.columns], axis=0)
         wrong = ~np.isfinite(found) & ~missing
         if wrong.any():
@@ -208,8 +227,8 @@ def parse(text: Any) -> Parsed:
     response, survival, entry = _response(code.part(left[0][0]))
     terms, factors, offset = [], {}, None
     strata: tuple[str, ...] = ()
-    for term in right:
-        made = [_factor(code.part(one)) for one in term if one != "1"]
+    written = [[_columns_of(code.part(one)) for one in term if one != "1"] for term in right]
+    for made in (one for term in written for one in itertools.product(*term)):
         if any(isinstance(factor, _Strata) for factor in made):
             if len(made) > 1:
                 raise InputError(f"formula {text!r}: strata(...) stands by itself.")
@@ -236,6 +255,21 @@ def parse(text: Any) -> Parsed:
         raise InputError(f"formula {text!r} has nothing after the ~.")
     more = (tuple(inside), offset, entry, tuple(dict.fromkeys(strata)))
     return Parsed(text, response, survival, tuple(terms), factors, *more)
+
+
+def _columns_of(code: Code) -> list[Factor | _Offset | _Strata]:
+    """Return what is written as one factor: the columns of a basis, or itself."""
+    found = _factor(code)
+    if not isinstance(found, Factor) or not isinstance(found.tree, ast.Call):
+        return [found]
+    called = found.tree.func
+    if not isinstance(called, ast.Name) or called.id not in WORDS:
+        return [found]
+    inner = found.tree.args[0]
+    return [
+        found._replace(text=f"{found.text}{number}", tree=inner, basis=one)
+        for number, one in enumerate(bases(found.tree, found.text), 1)
+    ]
 
 
 def expression(text: str) -> Factor:
@@ -272,6 +306,8 @@ def _factor(code: Code) -> Factor | _Offset | _Strata:
         if not tree.args or not all(isinstance(one, ast.Name) for one in tree.args):
             raise InputError(f"formula: {text}: strata takes names of columns.")
         return _Strata(tuple(one.id for one in tree.args if isinstance(one, ast.Name)))
+    if outer in WORDS and isinstance(tree, ast.Call) and tree.args:
+        return Factor(text, "plain", tree, _columns(tree.args[0], text))
     if outer not in WHOLE:
         return Factor(text, "plain", tree, _columns(tree, text))
     assert isinstance(tree, ast.Call)
@@ -387,7 +423,12 @@ def _kinds(code: Code, group: str) -> list[tuple[str, GroupKind]]:
 def _plain(factor: Factor | _Offset | _Strata) -> Factor:
     if isinstance(factor, _Strata):
         raise InputError(f"formula: strata({', '.join(factor.columns)}) stands on the right side.")
-    if isinstance(factor, _Offset) or factor.kind != "plain":
+    basis = (
+        isinstance(factor, Factor)
+        and isinstance(factor.tree, ast.Call)
+        and (ast.unparse(factor.tree.func) in WORDS)
+    )
+    if isinstance(factor, _Offset) or factor.kind != "plain" or basis:
         text = factor.factor.text if isinstance(factor, _Offset) else factor.text
         raise InputError(f"formula: {text}: give a column or an expression of columns here.")
     return factor
@@ -411,7 +452,7 @@ def _columns(tree: ast.expr, text: str) -> tuple[str, ...]:
             for part in (node.left, *node.comparators):
                 walk(part)
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and not node.keywords:
-            if node.func.id in (*WHOLE, "offset", "strata"):
+            if node.func.id in (*WHOLE, *WORDS, "offset", "strata"):
                 raise InputError(f"formula: {text}: {node.func.id} stands outermost in a factor.")
             if node.func.id not in FUNCTIONS:
                 known = [*FUNCTIONS, *WHOLE, "offset"]

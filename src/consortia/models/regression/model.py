@@ -37,6 +37,12 @@ from consortia.models.regression.design import (
 )
 from consortia.models.regression.estimates import Estimates, effects_of, estimates_of
 from consortia.models.regression.families import Family
+from consortia.models.regression.fit_of_counts import (
+    Counts,
+    checked_counts,
+    counts_of_levels,
+    counts_of_times,
+)
 from consortia.models.regression.formula import SITE
 from consortia.models.regression.heterogeneity import SiteEffects, site_effects, varying_between
 from consortia.models.regression.margins import (
@@ -185,6 +191,8 @@ class Regression:
         settings["agreed"] = Registration.of(spec).plain()
         settings["levels"] = {name: list(found) for name, found in spec.levels.items()}
         settings["beside"] = {name: factor.text for name, factor in asked.extra.items()}
+        if asked.samples:
+            settings["weights_are"] = asked.weights_are
         if spec.event is not None:
             settings["event"] = spec.event
         if self.descriptions:
@@ -699,7 +707,8 @@ class Regression:
         """Return posterior predictive checks by site, and Bayesian R², from sums over their rows.
 
         Of the response mean, standard deviation and share of zeros are compared with those of
-        responses simulated at the site; p near 0 or 1 says that the model does not make such.
+        responses simulated at the site, of levels their shares, of times the share of events and
+        the mean follow-up; p near 0 or 1 says that the model does not make such.
 
         Args:
             tree: result of a run of this model.
@@ -711,7 +720,7 @@ class Regression:
             The table: of the sites whose rows are in this process, and of them together.
 
         Raises:
-            InputError: the response is not a number (times and levels are none), or values are
+            InputError: the family has no baseline (cox), rows start later than 0, or values are
                 imputed: then use `imputation`.
         """
         if not isinstance(self.sites, Sites):
@@ -720,10 +729,11 @@ class Regression:
                 "tree), with the draws given its rows."
             )
         spec, family = self.specification, self.family.base
-        if family not in VARIANCES:
+        if not self.has_checks:
             raise InputError(
-                f"predictive_check: the response of family {family!r} has no mean and variance: "
-                f"families that do are {', '.join(VARIANCES)}."
+                f"predictive_check: the times of family {family!r} cannot be simulated"
+                f"{', as rows start later than 0' if spec.question.parsed.entry else ''}: see "
+                "proportional_hazards."
             )
         count = arguments.whole("draws", draws, 2)
         arguments.positive("level", level, below=1.0)
@@ -733,7 +743,7 @@ class Regression:
         params = {name: values[kept] for name, values in every.items()}
         natural = jax.jit(jax.vmap(self.density.natural))(params)
         own = {name: np.asarray(values, float) for name, values in natural.items()}
-        sums = {}
+        sums: dict[str, Any] = {}
         for place, name in enumerate(spec.sites):
             if place not in self.rows.here:
                 continue
@@ -744,12 +754,30 @@ class Regression:
                 groups = rows.get("group", np.zeros(len(y), int))
                 levels = self._levels(params, name, seed)[:, groups]
                 shift = np.einsum("rk,nrk->nr", rows["slopes"], levels)
+            if self.density.lead:
+                shift = np.zeros((*shift.shape, *self.density.lead))
+            simulated = drawn_responses(self.density, params, rows, shift, seed + place)
+            if family not in VARIANCES:
+                sums[name] = self._counts(rows, simulated, seed + place)
+                continue
             mean = predicted(self.density, params, rows, shift)
             mean = mean[..., 1] if family == "bernoulli" else mean
-            simulated = drawn_responses(self.density, params, rows, shift, seed + place)
             trials = rows.get("trials")
             sums[name] = sums_of(family, y, simulated, np.asarray(mean, float), own, trials)
-        return checked(sums, level)
+        return checked(sums, level) if family in VARIANCES else checked_counts(sums, level)
+
+    @property
+    def has_checks(self) -> bool:
+        """True if `predictive_check` can simulate responses like those of the rows."""
+        return self.family.of_site is None and self.specification.question.parsed.entry is None
+
+    def _counts(self, rows: Mapping[str, np.ndarray], simulated: np.ndarray, seed: int) -> Counts:
+        """Return what is counted of a response of levels, or of a time, at a site."""
+        y = rows["y"]
+        if self.family.response != "time":
+            return counts_of_levels(y, simulated, self.specification.levels[RESPONSE])
+        rng = np.random.default_rng((seed, 1))
+        return counts_of_times(y, rows["event"], simulated, rng)
 
     def with_response(self, rows: Mapping[str, np.ndarray], y: np.ndarray) -> dict[str, np.ndarray]:
         """Return a site's rows with another response; of a time one whose event was seen."""

@@ -47,6 +47,12 @@ if TYPE_CHECKING:
 RESPONSE, TIME, EVENT, EXPOSURE = "response", "time", "event", "exposure"
 """Under these names the moments of a response travel."""
 
+WEIGHT = "weight"
+"""Under this name the moments of weights of a sample travel."""
+
+WEIGHTS = ("frequency", "sampling")
+"""What weights may be: numbers of equal rows, or inverse probabilities of being in a sample."""
+
 IMPUTATIONS = 20
 IMPUTATIONS_MAX = 1000
 
@@ -67,6 +73,7 @@ class Question:
         harmonise: what is changed in a site's table as it is read, by site.
         nodes: of the rule that integrates levels out, along each dimension; None: a run chooses.
         described: the description requested of the participants; None: nothing.
+        weights_are: what the weights are, one of `WEIGHTS`.
     """
 
     parsed: Parsed
@@ -80,11 +87,18 @@ class Question:
     harmonise: Mapping[str, Harmonisation] = field(default_factory=dict)
     nodes: int | None = None
     described: Wanted | None = None
+    weights_are: str = "frequency"
 
     def __post_init__(self) -> None:
         one_of("missing", self.missing, POLICIES)
+        one_of("weights_are", self.weights_are, WEIGHTS)
         whole("imputations", self.imputations, 2, IMPUTATIONS_MAX)
         whole("imputation_seed", self.imputation_seed, 0)
+
+    @property
+    def samples(self) -> bool:
+        """True if weights are those of a sample."""
+        return self.weights_are == "sampling"
 
     @property
     def imputes(self) -> bool:
@@ -393,9 +407,10 @@ class Question:
                         levels[RESPONSE] = frequent_levels(kept[name], least)
                 else:
                     of_numbers(RESPONSE, self.response(kept, where)[0])
-        if "exposure" in self.extra and {*self.extra["exposure"].columns} <= kept.keys():
-            with faults.noted():
-                of_numbers(EXPOSURE, self.beside("exposure", kept, where))
+        for own, name in self._measured_beside.items():
+            if {*self.extra[own].columns} <= kept.keys():
+                with faults.noted():
+                    of_numbers(name, self.beside(own, kept, where))
         shown = {name: column.kind for name, column in used.items()}
         for name in shown.keys() - {*self.numbers, *self.parsed.response_columns}:
             if shown[name] in ("number", "date"):  # of which levels are made
@@ -405,9 +420,8 @@ class Question:
             of = {text: factor.column for text, factor in self.parsed.factors.items()}
             of |= {shared_levels(one.by): one.by for one in self.parsed.groups}
             of[RESPONSE] = first = self.parsed.response[0].column
-            if (
-                first is not None and first in kept and kept[first].kind == "text"
-            ):  # perhaps at this site alone
+            # perhaps at this site alone
+            if first is not None and first in kept and kept[first].kind == "text":
                 levels[RESPONSE] = frequent_levels(kept[first], least)
             one_of_each = {
                 text: _without_writings(found, kept[str(of[text])])
@@ -425,6 +439,12 @@ class Question:
             self.guesses(kept, site, least),
             groups,
         )
+
+    @property
+    def _measured_beside(self) -> dict[str, str]:
+        """The expressions beside the formula of which moments travel, and under which names."""
+        found = {"weights": WEIGHT} if self.samples else {}
+        return found | ({"exposure": EXPOSURE} if "exposure" in self.extra else {})
 
     def _noted_rows(self, used: Table, table: Table, site: str, faults: Faults) -> Table:
         """Return the rows of the columns that can be read; note where the policy refuses them.

@@ -15,9 +15,11 @@ HERE = {
     **dict.fromkeys(
         ("as.numeric", "as.integer", "as.double"), "a column of numbers is one; write its name"
     ),
-    **dict.fromkeys(("bs", "ns", "rcs", "cr", "pspline", "splines"), "write s(column, k=10)"),
+    **dict.fromkeys(
+        ("rcs", "cr", "pspline", "splines"),
+        "write s(column, k=10), or ns(column, knots=[...], boundary=[...])",
+    ),
     **dict.fromkeys(("te", "ti", "t2"), "smooths of two numbers are not here; write s(a) + s(b)"),
-    "poly": "write column + I(column^2), with raw powers; they are the same curves",
     "pmin": "write minimum(a, b)",
     "pmax": "write maximum(a, b)",
     "cut": "write I(column > 50) for each bound, or make the levels at the sites",

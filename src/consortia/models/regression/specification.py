@@ -99,6 +99,7 @@ class Specification:
                 *(dict(self.units), dict(self.levels), dict(self.fills)),
                 *((asked.imputations, asked.imputation_seed) if self.imputed else ()),
                 *(() if asked.nodes is None else (asked.nodes,)),
+                *((asked.weights_are,) if asked.samples else ()),
             )
         )
 

@@ -1,0 +1,123 @@
+"""Posterior predictive checks of levels and of times to an event, from counts by site.
+
+Of a response of levels the share of each is compared with that of simulated responses; of a time
+the share of events and the mean follow-up. A simulated time ends, as those of the rows did, with
+the event or with the follow-up: of a row without an event that is known, of one with an event it is
+drawn from the Kaplan-Meier estimate of the site's ends of follow-up, given that it is later.
+
+Of a site no count below the least of `consortia.data.cells` is shown, nor one from which it
+follows; of all sites together those counts that every site shows, sites without any left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from consortia.data.cells import MINIMUM_CELLS, is_large, merged
+from consortia.models.regression.checking import ALL, Line, PredictiveCheck, line_of
+
+OTHERS = "other levels"
+
+
+class Counts(NamedTuple):
+    """Counts of a site, observed and in the simulated responses.
+
+    Attributes:
+        rows: of the site.
+        observed: by name.
+        simulated: by the same names, (draws,) each.
+    """
+
+    rows: int
+    observed: Mapping[str, float]
+    simulated: Mapping[str, Float[np.ndarray, " draws"]]
+
+
+def counts_of_levels(
+    y: Int[np.ndarray, " rows"], simulated: Int[np.ndarray, "draws rows"], names: Sequence[str]
+) -> Counts:
+    """Return how many rows have each level, small ones merged.
+
+    Args:
+        y: indices of levels.
+        simulated: in their place.
+        names: of the levels.
+    """
+    seen = {name: int((y == place).sum()) for place, name in enumerate(names)}
+    made = {name: (simulated == place).sum(axis=1) for place, name in enumerate(names)}
+    shown, rest = merged(seen, MINIMUM_CELLS)
+    observed = {name: float(shown[name]) for name in names if name in shown}
+    found = {name: made[name].astype(float) for name in observed}
+    if rest >= MINIMUM_CELLS:
+        observed[OTHERS] = float(rest)
+        found[OTHERS] = len(y) - np.sum([np.zeros(len(simulated)), *found.values()], axis=0)
+    return Counts(len(y), observed, found)
+
+
+def counts_of_times(
+    time: Float[np.ndarray, " rows"],
+    event: Float[np.ndarray, " rows"],
+    simulated: Float[np.ndarray, "draws rows"],
+    rng: np.random.Generator,
+) -> Counts:
+    """Return events and follow-up, observed and simulated.
+
+    Args:
+        time: of the event or of the end of follow-up.
+        event: 1 where it was seen.
+        simulated: times to the event, without an end of follow-up.
+        rng: draws the ends of follow-up of rows with an event.
+    """
+    rows, events = len(time), float(event.sum())
+    ends = _ends_of_follow_up(time, event, len(simulated), rng)
+    happened = (simulated <= ends).sum(axis=1).astype(float)
+    lived = np.minimum(simulated, ends).sum(axis=1)
+    if rows < MINIMUM_CELLS:
+        return Counts(rows, {}, {})
+    observed, made = {"follow-up": float(time.sum())}, {"follow-up": lived}
+    if is_large(int(events), MINIMUM_CELLS) and is_large(int(rows - events), MINIMUM_CELLS):
+        observed, made = {"events": events} | observed, {"events": happened} | made
+    return Counts(rows, observed, made)
+
+
+def _ends_of_follow_up(
+    time: Float[np.ndarray, " rows"],
+    event: Float[np.ndarray, " rows"],
+    draws: int,
+    rng: np.random.Generator,
+) -> Float[np.ndarray, "draws rows"]:
+    """Return ends of follow-up: those that are known, else draws of later ones."""
+    ends, counts = np.unique(time[event == 0], return_counts=True)
+    at_risk = np.array([np.sum(time > end) for end in ends]) + counts  # events at an end are before
+    left = np.concatenate([[1.0], np.cumprod(1 - counts / np.maximum(at_risk, 1))])
+    later = np.searchsorted(ends, time, side="right")
+    level = left[later] * rng.random((draws, len(time)))
+    place = len(left) - np.searchsorted(left[::-1], level, side="right") - 1
+    # beyond the last known end there is none: the event of every such row is seen
+    return np.where(event == 0, time, np.append(ends, np.inf)[place])
+
+
+def checked_counts(sums: Mapping[str, Counts], level: float) -> PredictiveCheck:
+    """Return the table of shares and means, from the counts of every site, by its name."""
+    lines = [line for site, one in sums.items() for line in _lines(site, one, level)]
+    every = [one for one in sums.values() if one.observed]
+    first = every[0].observed if every else {}
+    names = [name for name in first if all(name in one.observed for one in every)]
+    names = [name for name in names if name != OTHERS]
+    together = Counts(
+        sum(one.rows for one in every),
+        {name: sum(one.observed[name] for one in every) for name in names},
+        {name: np.sum([one.simulated[name] for one in every], axis=0) for name in names},
+    )
+    return PredictiveCheck((*lines, *_lines(ALL, together, level)), None, level)
+
+
+def _lines(site: str, one: Counts, level: float) -> list[Line]:
+    return [
+        line_of(site, name, seen / one.rows, one.simulated[name] / one.rows, level)
+        for name, seen in one.observed.items()
+    ]

@@ -1,0 +1,22 @@
+"""Statements on draws that have the spread of a sandwich, in the place of a method's claims."""
+
+from __future__ import annotations
+
+from consortia.core.target import Target
+
+SAMPLES = (
+    "around the mode of the weighted likelihood with the priors, with the spread of a sandwich"
+)
+BIAS = (
+    "rows have weights of a sample: no posterior, widths are those of estimates over samples of "
+    "independent rows, from sums of products of scores"
+)
+
+
+def claims_in_place(target: Target) -> dict[str, str]:
+    """Return what the record of a run says of its draws, where its rows have weights of a sample.
+
+    Args:
+        target: the posterior.
+    """
+    return {"samples": SAMPLES, "bias": BIAS} if target.model.sandwich else {}
