@@ -172,7 +172,7 @@ class MomentSpec(AccumulatorSpec):
         return {"kind": "moments", "covariance": self.covariance, "draws": self.draws}
 
     def draws_kept(self, target: Target, chains: int) -> int:
-        """Return the number that was asked for, else as many as fit."""
+        """Return the number in the spec, else as many as fit."""
         if self.draws is not None:
             return self.draws
         fit = KEPT_BYTES // (chains * target.dimension * np.dtype(target.dtype).itemsize)

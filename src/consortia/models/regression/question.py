@@ -51,7 +51,7 @@ WEIGHT = "weight"
 """Under this name the moments of weights of a sample travel."""
 
 WEIGHTS = ("frequency", "sampling")
-"""What weights may be: numbers of equal rows, or inverse probabilities of being in a sample."""
+"""Kinds of weights: numbers of equal rows, or inverse probabilities of being in a sample."""
 
 IMPUTATIONS = 20
 IMPUTATIONS_MAX = 1000
