@@ -9,11 +9,14 @@ import pytest
 from sklearn.datasets import load_breast_cancer
 
 import consortia
-from consortia.algorithms.surrogate_hmc.search import ROUNDS
+from consortia.algorithms.surrogate_hmc.search import AVERAGING_STEPS, NEWTON_STEPS
 from consortia.diagnostics import reference
 from consortia.dynamics.rank_statistics import rhat_and_ess_of
 
 CHAINS = 4
+
+ROUNDS = NEWTON_STEPS + AVERAGING_STEPS + 2
+"""Before the first iteration."""
 
 
 @pytest.fixture(scope="module")

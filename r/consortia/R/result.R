@@ -33,8 +33,10 @@ tidy.cons_result <- function(x, conf.level = 0.95, exponentiate = FALSE, ...) {
   made <- data.frame(term = rownames(found), estimate = found$mean, std.error = found$sd,
                      conf.low = found[[3]], conf.high = found[[4]])
   if (exponentiate) {
+    # Ratios are made of coefficients and effects, not of sds, correlations or thresholds.
+    ratios <- grepl("^(coefficients|intercept|effects)", made$term)
     shown <- c("estimate", "conf.low", "conf.high")
-    made[shown] <- exp(made[shown])
+    made[ratios, shown] <- exp(made[ratios, shown])
   }
   made
 }

@@ -63,6 +63,12 @@ print.cons_study <- function(x, ...) {
   invisible(x)
 }
 
+cons_example <- function(name, folder = tempfile("example-")) {
+  run_command(c("examples", name, "--to", folder), quiet = TRUE)
+  made <- file.path(folder, name)
+  if (dir.exists(made)) made else folder
+}
+
 study_path <- function(study) if (inherits(study, "cons_study")) study$path else study
 
 cons_check <- function(study) {

@@ -102,7 +102,9 @@ def _numbers(node: Any, text: str) -> tuple[float, ...]:
         found = ast.literal_eval(node)
         return tuple(float(one) for one in (found if isinstance(found, list) else [found]))
     except (ValueError, TypeError):
-        raise InputError(f"formula: {text}: {ast.unparse(node)} is not a list of numbers.") from None
+        raise InputError(
+            f"formula: {text}: {ast.unparse(node)} is not a list of numbers."
+        ) from None
 
 
 def _all_knots(basis: Basis) -> Float[np.ndarray, " k"]:
