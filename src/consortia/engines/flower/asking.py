@@ -71,18 +71,16 @@ def pause(polls: int, waited: float) -> float:
 
 @dataclass
 class Rejected:
-    """The replies that were not used, each described in one line; ``last`` is the newest."""
+    """The replies that were not used, each described in one line."""
 
     count: int = 0
-    last: str = ""
     lines: list[str] = field(default_factory=list)
 
     def add(self, line: str) -> None:
         """Add one reply, in a line that sites have written parts of."""
         self.count += 1
-        self.last = printable(line, most=LONGEST_LINE)
         if len(self.lines) < MOST_NAMED:
-            self.lines.append(self.last)
+            self.lines.append(printable(line, most=LONGEST_LINE))
 
 
 class RequestChannel:
@@ -104,6 +102,7 @@ class RequestChannel:
         masking: sites whose answers leave masked, so that only their sum is known.
         sum_keys: of each site its key of the session, by name, as it has agreed to the run.
         rejected: replies that were not used.
+        unused: the last of them of each site, since the last request, with the reason.
         received: of each node the messages and bytes that came from it, used or not.
         answered: of each site the SHA-256 of its last answer that was used.
         last: of each node the SHA-256 of the last of them, which is in its site's ledger.
@@ -132,6 +131,7 @@ class RequestChannel:
         self.keys = keys
         self.before = 0
         self.rejected = Rejected()
+        self.unused: dict[int, str] = {}
         self.received: dict[int, tuple[int, int]] = {}
         self.last: dict[int, str] = {}
         self.answered: dict[int, str] = {}
@@ -196,7 +196,8 @@ class RequestChannel:
         bodies = {site: request.encode() for site, request in requests.items()}
         wanted = {site: digest(body) for site, body in bodies.items()}
         answers: dict[int, Read] = {}
-        failures = dict.fromkeys(bodies, 0)
+        failures, unused = dict.fromkeys(bodies, 0), self.unused
+        unused.clear()
         began = time.monotonic()
         self.since = dict.fromkeys(bodies, began)
         sent: dict[int, float] = {}
@@ -210,8 +211,12 @@ class RequestChannel:
                 break
             if left <= 0:
                 missing = tuple(self.names[site] for site in open_sites)
-                why = self.rejected.last if any(failures[site] for site in open_sites) else ""
-                raise SiteMissingError(missing, waited=self.deadline, round=iteration, rejected=why)
+                raise SiteMissingError(
+                    missing,
+                    waited=self.deadline,
+                    round=iteration,
+                    rejected="; ".join(unused[site] for site in open_sites if site in unused),
+                )
             due = []
             for site in open_sites:
                 again = min(self.resend, AGAIN) if failures[site] else self.resend
@@ -313,6 +318,8 @@ class RequestChannel:
     def _reject(self, iteration: int, site: int | None, why: str) -> None:
         name = "an unknown node" if site is None else f"site {self.names[site]!r}"
         self.rejected.add(f"round {iteration}: {name}: {why}")
+        if site is not None:
+            self.unused[site] = printable(f"{name}: {why}", most=LONGEST_LINE)
 
 
 def refused(site: str, answer: Envelope, iteration: int) -> SiteRefusedError:

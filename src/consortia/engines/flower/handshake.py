@@ -50,7 +50,8 @@ def joined(channel: RequestChannel, deadline: float, begin: Beginning | None = N
         left = began + deadline - now
         if left <= 0:
             missing = tuple(n for i, n in enumerate(channel.names) if i not in channel.node)
-            raise SiteMissingError(missing, waited=deadline)
+            unused = "; ".join(channel.unused.values())
+            raise SiteMissingError(missing, waited=deadline, rejected=unused)
         known = set(channel.node.values())
         due = [
             node
@@ -122,6 +123,7 @@ def _failed(
             begin.take(channel, site, answer)
     except ValueError as error:
         channel.rejected.add(f"before the run: {answer.site[:60]!r}: malformed: {error}")
+        channel.unused[site] = printable(f"site {answer.site!r}: malformed: {error}", most=200)
         return True
     channel.node[site], channel.facts[site] = arrival.sender, facts
     if answer.values.get("private") is True:

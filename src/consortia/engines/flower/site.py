@@ -345,7 +345,8 @@ class FlowerSite:
         facts = json.dumps(every | {"sites": sites})
         if unread and before is not None and before.header["facts"] != facts:
             raise MismatchError("facts")
-        session = question_of(request).digest
+        # The same for both messages with which a run can begin, also where it is resumed.
+        session = question_of(replace(request, kind=AGREEMENT)).digest
         files.keep("begun", request.arrays, facts=facts, session=session)
         self._work.pop(request.run, None)
         self._members.pop(request.run, None)

@@ -34,6 +34,7 @@ from consortia.errors import (
 from consortia.federation.governance.holdings import Holdings
 from consortia.federation.governance.ledger import (
     BY_ROWS,
+    CONTENT,
     MASKED,
     NUMBERS,
     SETTLED,
@@ -365,12 +366,15 @@ class Gate:
         """
         shapes = [(name, array.dtype.str, array.shape) for name, array in arrays.items()]
         what = f"the message {kind!r} of {question.place}"
+        masked = any(name.startswith(MASKED) for name in arrays)
+        details = {"place": question.place, "question": question.digest}
+        if masked:
+            details[CONTENT] = _digest_of(arrays)
 
         def check() -> None:
             self._check(kind, question)  # other processes may have answered meanwhile
             first = self._answers(question).get(question.digest)
-            masked = any(name.startswith(MASKED) for name in arrays)
-            if masked and first not in (None, hashlib.sha256(payload).hexdigest()):
+            if masked and first not in (None, details[CONTENT]):
                 text = "it was answered before with other numbers: the two would tell what changed"
                 raise forbidden(what, [("secure_sums", text)], of_rows=True)
             if first is None:
@@ -381,7 +385,6 @@ class Gate:
             if found:
                 raise forbidden(what, found, of_rows=True)
 
-        details = {"place": question.place, "question": question.digest}
         if beside:
             details[NUMBERS] = str(beside)
         if statement is not None:
@@ -575,3 +578,12 @@ def _log(path: Path, text: str) -> None:
             file.write(printable(text, lines=True).encode())
     except OSError as error:
         raise LedgerError(f"{path} cannot be written: {error}") from error
+
+
+def _digest_of(arrays: Mapping[str, np.ndarray]) -> str:
+    """Return the SHA-256 of the arrays of a message, without what stands around them."""
+    found = hashlib.sha256()
+    for name in sorted(arrays):
+        found.update(f"{name}\0{arrays[name].dtype.str}{arrays[name].shape}\0".encode())
+        found.update(np.ascontiguousarray(arrays[name]).tobytes())
+    return found.hexdigest()

@@ -50,6 +50,9 @@ Only ``released`` and ``refused`` are messages.
 BY_ROWS = "by"
 """Detail of a refusal that depends on rows."""
 
+CONTENT = "content"
+"""Detail of a message of masked numbers: the SHA-256 of these alone."""
+
 NUMBERS, SETTLED = "numbers", "settled"
 """Details of a message: numbers that depend on rows among its plain values, beside its arrays; and
 how many rows are settled by all answers so far."""
@@ -151,7 +154,8 @@ class Ledger:
         refusals: of each run, how much was refused; one that depends on rows counts
             `REFUSED_BY_ROWS` times.
         answered: by run and place in it, of the questions that were answered their digest and the
-            SHA-256 of the first answer.
+            SHA-256 of the first answer; of masked numbers that of the numbers, because the message
+            around them names what else was known then.
         left: of each run the SHA-256 of all answers.
         strangers: refusals since the last run was opened that were of none that is.
 
@@ -307,7 +311,9 @@ class Ledger:
                 self.answers[entry.run] += new
                 if new:
                     self.numbers[entry.run] += _numbers_of(entry)
-                known.setdefault(entry.details["question"], entry.sha256)
+                known.setdefault(
+                    entry.details["question"], entry.details.get(CONTENT, entry.sha256)
+                )
         if entry.event == "refused":
             by_rows = BY_ROWS in entry.details
             self.refusals[entry.run] += REFUSED_BY_ROWS if by_rows else 1

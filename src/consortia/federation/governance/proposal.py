@@ -227,5 +227,5 @@ def proposed_messages(terms: StudyTerms) -> int:
     """Return the messages that a proposal permits of a run."""
     if terms.usual is None:
         return terms.exchanges
-    usual = terms.usual - BEFORE_PHASES
+    usual = terms.usual - terms.before
     return min(terms.exchanges, BEFORE_PHASES + LEEWAY * usual)

@@ -65,6 +65,7 @@ class StudyTerms:
         answers: of each function that answers a server's questions its name and what it says of the
             rows, where the algorithm asks any.
         usual: questions after which such a run has ended as a rule.
+        before: messages of an undisturbed run before its first question, phase or fit.
         own_levels: whether a formula has what a site adds of its own, its level or slopes, as
             parameters of the run, of which the server has draws.
         noisy: of the functions that answer a server's questions those to whose answers the site
@@ -90,6 +91,7 @@ class StudyTerms:
     version: str
     answers: tuple[tuple[str, str], ...] = ()
     usual: int | None = None
+    before: int = BEFORE_PHASES
     own_levels: bool = False
     noisy: tuple[str, ...] = ()
     measured: bool = False
@@ -131,8 +133,10 @@ def terms_of(study: Study, *, run: str = "", version: str | None = None) -> Stud
 
     method, question = study.method, study.model.question
     rounds = study.run.warmup + study.run.rounds
+    # A registered run begins in one message, and a second one where it is resumed.
+    before = BEFORE_PHASES - (study.registered is not None)
     traffic = (
-        _of_queries(method, BEFORE_PHASES - (study.registered is not None))
+        _of_queries(method, before)
         if isinstance(method, Conversation)
         else _of_phases(method, rounds)
     )
@@ -156,6 +160,7 @@ def terms_of(study: Study, *, run: str = "", version: str | None = None) -> Stud
         version=__version__ if version is None else version,
         answers=traffic.answers,
         usual=traffic.usual,
+        before=before,
         own_levels=question is not None and question.tells_levels,
         noisy=traffic.noisy,
         measured=traffic.measured and not (question is not None and question.by_site),
@@ -187,7 +192,7 @@ class _Traffic(NamedTuple):
 def _of_queries(method: Conversation, before: int) -> _Traffic:
     answers = ((name, one.describes) for name, one in sorted(method.functions.items()))
     return _Traffic(
-        before + method.most_messages,
+        BEFORE_PHASES + method.most_messages,
         frozenset({"query"}),
         tuple(answers),
         before + method.usual_messages(method.dimension or 2),
