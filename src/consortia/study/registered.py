@@ -38,7 +38,7 @@ class Registered(Table):
         default_factory=dict,
         description="by factor as the formula writes it `{ centre = ..., scale = ... }`, with "
         "`rows` where it is known; those of the response under `response` (`time` and `event`), of "
-        "an exposure under `exposure`",
+        "an exposure under `exposure`, the mean of weights of a sample under `weights()`",
     )
     fills: dict[str, Finite] = Field(
         default_factory=dict,

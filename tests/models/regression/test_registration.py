@@ -47,6 +47,8 @@ FORMULAS: list[tuple[str, str, dict[str, Any]]] = [
     ("nausea ~ age + stage", "ordinal", {"levels": {"nausea": ["no", "some", "much"]}}),
     ("falls ~ age", "negative_binomial", {"exposure": "days"}),
     ("Surv(days, seen) ~ age + stage", "piecewise_exponential", {}),
+    ("full ~ age", "gaussian", {"weights": "days", "weights_are": "sampling"}),
+    ("Surv(days, seen) ~ age", "weibull", {"weights": "full", "weights_are": "sampling"}),
 ]
 
 
@@ -79,6 +81,13 @@ def test_what_is_missing_or_not_in_the_formula_is_named_with_the_line_to_write()
     assert 'registered.levels."C(grade)" = [reference, ...]' in str(caught.value)
     assert "stage is missing" in str(caught.value)
     assert "registered: age" not in str(caught.value)
+    weighted = question_of("full ~ age", "gaussian", weights="days", weights_are="sampling")
+    unit = {"centre": 0.0, "scale": 1.0}
+    stated = Registered.model_validate(
+        {"numbers": {"age": unit, "response": unit, "weights()": unit}}
+    )
+    with pytest.raises(InputError, match="weights are divided by it"):
+        stated.registration.specification(weighted, ("oslo", "lima"))
     stated = Registered.model_validate({"levels": {"stag": ["I", "II"]}})
     with pytest.raises(InputError, match="did you mean 'stage'"):
         stated.registration.specification(question, ("oslo", "lima"))

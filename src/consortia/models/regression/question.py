@@ -47,8 +47,8 @@ if TYPE_CHECKING:
 RESPONSE, TIME, EVENT, EXPOSURE = "response", "time", "event", "exposure"
 """Under these names the moments of a response travel."""
 
-WEIGHT = "weight"
-"""Under this name the moments of weights of a sample travel."""
+WEIGHT = "weights()"
+"""Under this name, which no factor can have, the moments of weights of a sample travel."""
 
 WEIGHTS = ("frequency", "sampling")
 """Kinds of weights: numbers of equal rows, or inverse probabilities of being in a sample."""
