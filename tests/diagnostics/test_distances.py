@@ -76,6 +76,16 @@ def test_results_are_pooled_over_chains_and_matched_by_name():
     assert wasserstein2(tree_a, reordered) == pytest.approx(wasserstein2(a, b))
 
 
+def test_of_natural_quantities_the_coordinates_beside_them_are_compared():
+    a, b = normal(40, 3).reshape(4, 10, 3), 2 + normal(40, 3, seed=1).reshape(4, 10, 3)
+    tree = result(np.exp(a))
+    tree["unconstrained_posterior"] = result(a)["posterior"]
+    tree["posterior"].attrs["scale"] = "natural"
+    assert marginal_error(tree, result(b)) == marginal_error(result(a), result(b))
+    with pytest.raises(InputError, match="without the group 'unconstrained_posterior'"):
+        marginal_error(tree["posterior"].to_dataset(), result(b))
+
+
 def test_step_weights_count_in_the_marginal_distances():
     a, b = normal(60, 3), normal(50, 3, seed=1)
     weights = np.linspace(1.0, 0.2, 30)

@@ -198,7 +198,7 @@ def transport_of(folder: Path) -> InProcess:
 def test_a_site_with_a_level_that_is_not_registered_refuses_and_says_where(tmp_path: Path) -> None:
     text = AGREED.replace("age + dose", "C(ill)").replace("ill ~", "dose ~")
     text = text.replace('"bernoulli"', '"gaussian"')
-    stated = 'levels."C(ill)" = ["0", "2"]\nnumbers.response = { centre = 0.2, scale = 1.0 }\n'
+    stated = 'levels."C(ill)" = ["0", "2"]\nnumbers."response()" = { centre = 0.2, scale = 1.0 }\n'
     text += f"[registered]\n{stated}"
     now = Correspondence(tmp_path / "letters", asked=text)
     now.proceed()

@@ -28,7 +28,7 @@ from consortia.diagnostics.verdict import Severity
 from consortia.engines.events import simulate
 from consortia.engines.mailbox import facts_of
 from consortia.errors import InputError, StoreError
-from consortia.report.document import write_report
+from consortia.report.document import _notes, write_report
 from consortia.report.plots import MOST_FOREST, forest
 from consortia.report.run_report import RunReport, report_of
 from consortia.store.ending import RunEnd
@@ -308,8 +308,14 @@ def test_a_directory_without_a_run_has_its_own_exit_code(tmp_path):
 def test_a_run_that_keeps_moments_says_of_which_draws_its_numbers_are(tmp_path):
     tree = tree_of(parameters=1, draws=750)
     tree["moments"] = xarray.DataTree(xarray.Dataset(attrs={"draws": 1500}))
-    text = page(tmp_path, report_of(tree))
-    assert "750 evenly spaced draws a chain; means and variances of all 1,500 are" in text
+    (note,) = _notes(report_of(tree))
+    assert "750 evenly spaced draws a chain; means and variances of all 1,500 are" in note
+    assert note in page(tmp_path, report_of(tree))
+    tree["unconstrained_moments"] = tree.children["moments"]
+    del tree["moments"]
+    (note,) = _notes(report_of(tree))
+    assert "of all 1,500 of the coordinates that were sampled are in the group" in note
+    assert "`unconstrained_moments`" in note
 
 
 def test_a_run_without_draws_is_refused():

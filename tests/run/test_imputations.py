@@ -49,7 +49,7 @@ def exact_moments(made: consortia.Regression, number: int) -> tuple[np.ndarray, 
     rows = made.imputation(number).sites.pooled()
     X = np.column_stack([np.ones(len(rows["y"])), rows["x"]]).astype(float)
     y = np.asarray(rows["y"], float)
-    unit = made.specification.units["response"]
+    unit = made.specification.units["response()"]
     basis = np.diag([1 / made.specification.units["x"].sd, 1.0])
     # as documented: normal(0, 2.5 s_y / s_x), normal(m, 2.5 s_y), exponential(1 / s_y)
     prior = np.diag(np.full(3, (2.5 * unit.sd) ** -2.0))

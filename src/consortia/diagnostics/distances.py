@@ -1,7 +1,8 @@
 """Distances between two sets of draws, or two Gaussian laws.
 
-Sets are arrays (draw, d), or results of a run, whose chains are pooled and whose variables are
-matched by name. Step weights of a result count in the marginal distances.
+Sets are arrays (draw, d), or results of a run, whose chains are pooled. Of a result the coordinates
+that were sampled are compared, matched by name; natural quantities beside them are left out. Step
+weights of a result count in the marginal distances.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from consortia.core.parameters import Variable, draw_weights, join, posterior_draws
+from consortia.core.parameters import Variable, draw_weights, join, sampled_draws
 from consortia.errors import InputError
 
 MAX_POINTS = 2000
@@ -158,7 +159,7 @@ def _two_sets(
             if array.ndim == 1:
                 array = array[:, None]
         else:
-            draws = posterior_draws(given)
+            draws = sampled_draws(given)
             names = names or _variables(draws)
             if set(draws) != {part.name for part in names}:
                 raise InputError(

@@ -132,6 +132,7 @@ def serve(path: Path, transport: Transport, config: Config) -> None:
     beside, left_out, verify, leave_out = study.verification, study.left_out, None, None
     further: dict[str, Any] = {"over": over, "config": config, "quiet": quiet}
     if beside is not None:
+        built.model.check_posterior("run.verify")
         verify = functools.partial(_compare, beside, **further)
     if left_out is not None:
         leave_out = functools.partial(_leave_out, left_out, study.compared, directory, **further)
@@ -274,10 +275,13 @@ def _coordinators(config: Config, transport: Transport, terms: StudyTerms) -> Ke
 
 def expected(study: Study, transport: Transport) -> str:
     """Return in words how long a study takes at least."""
+    from consortia.federation.governance.terms import more_messages
+
     method = study.method
     if isinstance(method, Conversation):
         before = 1 if study.registered is not None else len(BEFORE_PHASES)
-        messages = method.usual_messages(method.dimension or 2) + before - transport.riding
+        before += more_messages(study) - transport.riding
+        messages = method.usual_messages(method.dimension or 2) + before
         return (
             f"expected wall time: {duration(messages * transport.seconds)} and the sites' own "
             f"work. {messages} messages to each site as a rule, one after the other, about "

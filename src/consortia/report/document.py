@@ -189,9 +189,10 @@ def _notes(report: RunReport) -> list[str]:
     notes = [note for note in report.shown_table.notes if note != COMPARISON]
     for group in {MOMENTS, f"unconstrained_{MOMENTS}"} & set(report.tree.children):
         count = report.tree[group].attrs["draws"]
+        of = "" if group == MOMENTS else " of the coordinates that were sampled"
         notes.append(
             f"All numbers are of {report.draws:,} evenly spaced draws a chain; means and "
-            f"variances of all {count:,} are in the group `moments` of the run."
+            f"variances of all {count:,}{of} are in the group `{group}` of the run."
         )
     return notes
 
@@ -239,14 +240,14 @@ def _participants(looked: Examined) -> list[Part]:
 
 
 def _parts(report: RunReport) -> list[Part]:
-    margins, looked, response = (
+    (margins, why), looked, response = (
         effects.margins(report),
         examined(report),
         effects.response_of(report),
     )
     return [
         *_participants(looked),
-        *_show_effects(report, margins, response),
+        *_show_effects(report, margins, why, response),
         *_show_sites(report),
         *_show_posterior(report, looked, response),
         *_show_fit(report, looked),
@@ -257,7 +258,7 @@ def _parts(report: RunReport) -> list[Part]:
 
 
 def _show_effects(
-    report: RunReport, margins: MarginalEffects | None, response: effects.Response | None
+    report: RunReport, margins: MarginalEffects | None, why: str, response: effects.Response | None
 ) -> list[Part]:
     """Return the parts on effects: of the terms, on the outcome, and between the sites."""
     found, differing = effects.estimates(report), effects.by_site(report)
@@ -284,7 +285,7 @@ def _show_effects(
             tables=[]
             if margins is None
             else [margin_table(margins, by_site=False), margin_table(margins, by_site=True)],
-            notes=() if margins is None else margins.notes,
+            notes=[why] * bool(why) if margins is None else margins.notes,
         ),
         Part(
             "between",

@@ -153,13 +153,15 @@ def by_site(report: RunReport) -> SiteEffects | None:
     return site_effects(varying, response.effect, LEVEL, seed=0) if varying else None
 
 
-def margins(report: RunReport) -> MarginalEffects | None:
-    """Return the effects on the mean response; None where not all rows are available."""
+def margins(report: RunReport) -> tuple[MarginalEffects | None, str]:
+    """Return the effects on the mean response, or None, and why rows do not allow them, or ""."""
     own = report.regression
     if own is None or not own.has_margins:
-        return None
-    found: MarginalEffects = own.marginal_effects(report.tree, level=LEVEL, draws=MARGINAL_DRAWS)
-    return found
+        return None, ""
+    try:
+        return own.marginal_effects(report.tree, level=LEVEL, draws=MARGINAL_DRAWS), ""
+    except InputError as error:
+        return None, f"Not done: {error}"
 
 
 def effects_forest(found: Estimates) -> Plot:

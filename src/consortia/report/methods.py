@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+from consortia.models.regression.question import RESPONSE
 from consortia.report.effects import LEVEL, SURE, Response, estimates, response_of
 from consortia.report.items import POLICIES
 from consortia.report.run_report import RunReport
@@ -80,7 +81,7 @@ def _of_rows(report: RunReport, response: Response | None) -> str:
     """Return reference levels, denominators, missing values and the seed, as far as recorded."""
     found, text = fitted_settings(report), ""
     used = {} if response is None else response.references
-    named = [f"{level} of {name}" for name, level in used.items() if name != "response"]
+    named = [f"{level} of {name}" for name, level in used.items() if name != RESPONSE]
     if named:
         text += f"Levels are compared with {', '.join(named)}. "
     beside = found.get("beside", {})

@@ -15,6 +15,7 @@ from consortia.study.runs import LEFT_OUT
 if TYPE_CHECKING:
     from consortia.models.regression.estimates import Estimates
     from consortia.models.regression.heterogeneity import SiteEffects
+    from consortia.models.regression.margins import MarginalEffects
     from consortia.report.run_report import RunReport
     from consortia.run.verification import Verification
     from consortia.study.build import Built, Study
@@ -98,7 +99,6 @@ def _report(
     skipped: list[str],
 ) -> bool:
     """Write reference, summary and figure of a run; return False if it was interrupted."""
-    from consortia.report.effects import MARGINAL_DRAWS
     from consortia.report.run_report import REFERENCE, report_of
     from consortia.report.terminal import report_tables
 
@@ -131,6 +131,7 @@ def _report(
                 interrupted = True
                 skipped.append("reference: interrupted")
     figure = _figure_wanted(study, skipped)
+    margins = _margins_of(built, tree, skipped)
     report = report_of(
         tree,
         name=directory.name,
@@ -153,8 +154,7 @@ def _report(
             effects.append(built.regression.by_site(tree))
         text = "\n\n".join(map(str, effects))
         written = text
-        if built.regression.has_margins:
-            margins = built.regression.marginal_effects(tree, draws=MARGINAL_DRAWS)
+        if margins is not None:
             text, written = f"{text}\n\n{margins.over_all}", f"{text}\n\n{margins}"
         (directory / ESTIMATES).write_text(f"{written}\n", encoding="utf-8")
         console.print(text, markup=False, highlight=False)
@@ -171,6 +171,18 @@ def _report(
         return False
     console.print(f"look at it with: consortia report {directory}", soft_wrap=True)
     return True
+
+
+def _margins_of(built: Built, tree: Any, skipped: list[str]) -> MarginalEffects | None:
+    from consortia.report.effects import MARGINAL_DRAWS
+
+    if built.regression is None or not built.regression.has_margins:
+        return None
+    try:
+        return built.regression.marginal_effects(tree, draws=MARGINAL_DRAWS)
+    except InputError as error:  # of rows beside which there are none: the run is as good without
+        skipped.append(f"marginal effects: {error}")
+        return None
 
 
 def _keep_verification(directory: Path, found: Verification) -> None:

@@ -20,7 +20,7 @@ from threadpoolctl import threadpool_limits
 from consortia.core import start
 from consortia.core.contract import Plan
 from consortia.core.queries import Batch, Conversation, Known, Outcome, Query, in_width
-from consortia.core.target import in_jax_width
+from consortia.core.target import Target, in_jax_width
 from consortia.core.words import size
 from consortia.diagnostics.natural import Quantities
 from consortia.diagnostics.prediction import BiasPrediction
@@ -139,10 +139,15 @@ def _check_resumed(resumption: Resumption, specification: dict[str, Any], writer
 # --- plan and record -----------------------------------------------------------------------------
 
 
+def _usual_messages(method: Conversation, target: Target) -> int:
+    more = sandwich.MORE_MESSAGES * target.model.sandwich
+    return method.usual_messages(target.dimension) + more
+
+
 def plan_of(panel: Panel, task: Task, posterior: Posterior, method: Conversation) -> Plan:
     """Return the plan of a conversation; nothing is traced for it."""
     request, target, sites = task.request, posterior.target, task.sites
-    usual = min(method.usual_messages(target.dimension), method.most_messages)
+    usual = min(_usual_messages(method, target), method.most_messages)
     sizes, width = method.message_sizes(target.dimension).values(), target.dtype.itemsize
     up, down = (
         max((getattr(one, way) for one in sizes), default=0) * width * len(sites)
@@ -405,7 +410,7 @@ class ConversationRun:
 
     def _shown(self, plan: Plan) -> Progress:
         method, task, panel = self._method, self._task, self._panel
-        most, usual = method.most_messages, method.usual_messages(self._known.target.dimension)
+        most, usual = method.most_messages, _usual_messages(method, self._known.target)
         show = task.progress and panel.root
         telling = progress_of(method.name, most, usual, "messages", show=show)
         if self._writer is None:

@@ -12,6 +12,9 @@ BIAS = (
     "independent rows, from sums of products of scores"
 )
 
+MORE_MESSAGES = 2
+"""Messages beside the usual ones, as a rule: the search of the mode, and the scores there."""
+
 
 def claims_in_place(target: Target) -> dict[str, str]:
     """Return what the record of a run says of its draws, where its rows have weights of a sample.

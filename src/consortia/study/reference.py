@@ -52,6 +52,8 @@ def left_away(built: Built, *, wanted: bool) -> str | None:
         return "--no-reference"
     if built.imputations:
         return "values are imputed; NUTS has one data set"
+    if built.model.sandwich:
+        return "with weights_are='sampling' draws are those of no posterior; NUTS draws from one"
     return "it needs the rows of all sites in one process" if built.rows.elsewhere else None
 
 

@@ -32,13 +32,14 @@ class Registered(Table):
     levels: dict[str, Annotated[list[str], Field(min_length=2, max_length=1000)]] = Field(
         default_factory=dict,
         description="by factor as the formula writes it, all levels, the reference first; those of "
-        "a response of words under `response`, of groups of all sites under `shared(column)`",
+        "a response of words under `response()`, of groups of all sites under `shared(column)`",
     )
     numbers: dict[str, Number] = Field(
         default_factory=dict,
         description="by factor as the formula writes it `{ centre = ..., scale = ... }`, with "
-        "`rows` where it is known; those of the response under `response` (`time` and `event`), of "
-        "an exposure under `exposure`",
+        "`rows` where it is known; those of the response under `response()` (`time()` and "
+        "`event()`), of an exposure under `exposure()`, the mean of weights of a "
+        "sample under `weights()`",
     )
     fills: dict[str, Finite] = Field(
         default_factory=dict,

@@ -42,8 +42,10 @@ def compared_over(
     """Return the comparison of a run with an exact sampler over an engine, if the run has ended.
 
     Raises:
-        InputError: values are imputed, so that there is no one posterior to compare with.
+        InputError: values are imputed, so that there is no one posterior to compare with; or
+            weights are those of a sample, so that there is none.
     """
+    built.model.check_posterior("verify")
     if built.imputations:
         raise InputError(
             "verify: with model.missing = 'impute' there is a posterior of each imputation: take "

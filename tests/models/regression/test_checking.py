@@ -113,7 +113,7 @@ def test_events_and_follow_up_are_those_of_times_that_the_model_makes() -> None:
         time = rng.exponential(3 * np.exp(-0.5 * x))
         sites[name] = {"x": x, "t": np.minimum(time, end), "d": (time < end).astype(int)}
     made = consortia.regression("Surv(t, d) ~ x", sites, family="weibull")
-    unit, x = made.specification.units["time"].mean, made.specification.units["x"]
+    unit, x = made.specification.units["time()"].mean, made.specification.units["x"]
     level = np.log(unit / 3) + 0.5 * x.mean
     right: dict[str, Any] = {"coefficients": np.array([0.5 * x.sd]), "intercept": level}
     found = made.predictive_check(at(made, spread=0.0, log_shape=0.0, **right))

@@ -220,7 +220,7 @@ def test_levels_and_groups_are_the_texts_that_were_read(tmp_path: Path, codes: l
     assert set(made("y ~ C(k)", [path]).specification.levels["C(k)"]) == set(codes)
     assert set(made("y ~ x + (1 | k)", [path]).groups["a"]) == set(codes)
     found = made("k ~ x", [path], family="categorical")
-    assert set(found.specification.levels["response"]) == set(codes)
+    assert set(found.specification.levels["response()"]) == set(codes)
 
 
 def test_groups_of_a_prediction_are_the_texts_that_were_read(tmp_path: Path) -> None:
@@ -270,7 +270,7 @@ def test_the_order_of_an_ordered_categorical_is_that_of_an_ordinal_response() ->
     )
     frame = pd.DataFrame({"pain": words, "x": X})
     found = made("pain ~ x", {"a": frame, "b": frame}, family="ordinal")
-    assert found.specification.levels["response"] == ("none", "mild", "severe")
+    assert found.specification.levels["response()"] == ("none", "mild", "severe")
     plain = frame.assign(pain=pd.Categorical(words.astype(str)))
     with pytest.raises(InputError, match="whose order is not known"):
         made("pain ~ x", {"a": plain}, family="ordinal")

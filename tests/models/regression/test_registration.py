@@ -47,6 +47,8 @@ FORMULAS: list[tuple[str, str, dict[str, Any]]] = [
     ("nausea ~ age + stage", "ordinal", {"levels": {"nausea": ["no", "some", "much"]}}),
     ("falls ~ age", "negative_binomial", {"exposure": "days"}),
     ("Surv(days, seen) ~ age + stage", "piecewise_exponential", {}),
+    ("full ~ age", "gaussian", {"weights": "days", "weights_are": "sampling"}),
+    ("Surv(days, seen) ~ age", "weibull", {"weights": "full", "weights_are": "sampling"}),
 ]
 
 
@@ -79,6 +81,13 @@ def test_what_is_missing_or_not_in_the_formula_is_named_with_the_line_to_write()
     assert 'registered.levels."C(grade)" = [reference, ...]' in str(caught.value)
     assert "stage is missing" in str(caught.value)
     assert "registered: age" not in str(caught.value)
+    weighted = question_of("full ~ age", "gaussian", weights="days", weights_are="sampling")
+    unit = {"centre": 0.0, "scale": 1.0}
+    stated = Registered.model_validate(
+        {"numbers": {"age": unit, "response()": unit, "weights()": unit}}
+    )
+    with pytest.raises(InputError, match="weights are divided by it"):
+        stated.registration.specification(weighted, ("oslo", "lima"))
     stated = Registered.model_validate({"levels": {"stag": ["I", "II"]}})
     with pytest.raises(InputError, match="did you mean 'stage'"):
         stated.registration.specification(question, ("oslo", "lima"))
@@ -119,7 +128,7 @@ def test_a_level_that_is_not_registered_is_refused_with_file_and_line(tmp_path) 
 def test_a_scale_far_from_a_site_is_doubted_and_a_near_one_is_not() -> None:
     question = question_of("full ~ age", "gaussian")
     facts = question.facts(consortia.data.tables.read_table(tables()["oslo"], "oslo"), "oslo")
-    of = {"response": {"centre": 6.0, "scale": 4.0}}
+    of = {"response()": {"centre": 6.0, "scale": 4.0}}
     near = Registered.model_validate({"numbers": of | {"age": {"centre": 55.0, "scale": 20.0}}})
     far = Registered.model_validate({"numbers": of | {"age": {"centre": 0.06, "scale": 0.01}}})
     assert near.registration.doubts(facts, "oslo") == []

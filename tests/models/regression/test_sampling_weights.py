@@ -120,6 +120,27 @@ def test_the_scale_of_weights_does_not_matter() -> None:
     np.testing.assert_allclose(scaled, rows, rtol=1e-6)
 
 
+def test_a_column_that_is_called_weight_keeps_its_unit() -> None:
+    heavy = {name: {**one, "weight": 80 + one["x"]} for name, one in SITES.items()}
+    units = consortia.regression("y ~ weight", heavy, **FORMULA).specification.units
+    assert 80 < units["weight"].mean < 84
+
+
+def test_the_plan_counts_the_messages_of_the_sandwich() -> None:
+    made = consortia.regression("y ~ x", SITES, **FORMULA)
+
+    class PlannedError(Exception):
+        pass
+
+    def seen(plan: Any) -> None:
+        assert "5 messages as a rule" in str(plan)
+        raise PlannedError
+
+    method = consortia.few_rounds()
+    with pytest.raises(PlannedError):
+        consortia.sample(made.model, made.sites, method, progress=False, on_plan=seen)
+
+
 @pytest.mark.parametrize(
     ("formula", "changed", "message"),
     [

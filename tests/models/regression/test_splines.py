@@ -62,7 +62,7 @@ def test_powers_are_raw_and_products_are_of_all_columns() -> None:
     [
         ("y ~ ns(x, df=3)", "quantiles are values of rows"),
         ("y ~ bs(x, knots=[90], boundary=[20, 80])", "knots that increase inside the boundary"),
-        ("y ~ bs(x, knots=[x], boundary=[20, 80])", "no list of numbers"),
+        ("y ~ bs(x, knots=[x], boundary=[20, 80])", "is not a list of numbers"),
         ("y ~ poly(x, 2)", "raw=TRUE"),
         ("y ~ poly(x, 40, raw=TRUE)", "from 1 to 9"),
         ("y ~ I(ns(x))", "stands outermost"),
@@ -89,3 +89,27 @@ def test_the_effect_of_a_column_goes_through_its_basis() -> None:
     draws["coefficients"] = np.broadcast_to(fitted[:-1], (1, 4, 3))
     found = made.marginal_effects(draws)
     np.testing.assert_allclose(np.mean(found.draws), np.mean(x / 50), rtol=0.02)
+
+
+@pytest.mark.parametrize("missing", ["complete", "indicator"])
+def test_a_value_that_misses_is_not_outside_the_boundary(missing: str) -> None:
+    holes = {"x": np.array([np.nan, 33.5, 50.0, 71.0, 80.0]), "y": np.arange(5.0)}
+    made = consortia.regression(f"y ~ {BS}", {"s": holes}, missing=missing)
+    assert len(made.rows.site("s")["y"]) == (4 if missing == "complete" else 5)
+
+
+def test_an_effect_at_the_boundary_is_the_slope_there() -> None:
+    x = np.array([20.0, 20.0001, 50.0, 79.9999, 80.0])
+    made = consortia.regression(f"y ~ {BS}", {"s": {"x": x, "y": x}})
+    draws = {"intercept": np.zeros((1, 1)), "log_sigma": np.zeros((1, 1))}
+    draws["coefficients"] = np.array([[[1.0, 2.0, 3.0, 4.0, 5.0]]])
+    found = made.marginal_effects(draws)
+
+    def mean(at: np.ndarray) -> np.ndarray:
+        return np.asarray(made.predict(draws, {"x": at, "y": at}, "s"))[0, 0]
+
+    step = 1e-2 * np.array([1, 1, 1, -1, -1])
+    wanted = np.mean((mean(x + step) - mean(x)) / step)
+    np.testing.assert_allclose(found.draws[0], wanted, rtol=2e-3)
+    with pytest.raises(InputError, match="outside its boundary in 1 of 5 rows"):
+        made.marginal_effects(draws, data={"s": {"x": x + np.array([0, 0, 0, 0, 1.0])}})

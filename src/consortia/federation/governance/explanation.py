@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from consortia.diagnostics.site_sums import LEFT_OUT
 from consortia.federation.governance.proposal import proposed_messages
 from consortia.federation.governance.terms import MASKED, PLAIN, StudyTerms
+from consortia.run.sandwich import SAMPLES
 from consortia.run.verification import EXACT
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ def sentences(
         (
             "Method",
             f"{terms.algorithm} draws values of the model's parameters that fit the rows of all "
-            f"sites together; their law is {study.method.claims.samples}.",
+            f"sites together; {_law(study)}.",
         ),
         ("Length", _length(study, terms)),
     ]
@@ -172,6 +173,15 @@ def _model(study: Study) -> str:
             f"deviation of {scale:g}."
         )
     return text
+
+
+def _law(study: Study) -> str:
+    if study.model.question is None or not study.model.question.samples:
+        return f"their law is {study.method.claims.samples}"
+    return (
+        f"they are drawn {SAMPLES}, for which your site sends the sum over its rows of products "
+        "of scores, once"
+    )
 
 
 def _length(study: Study, terms: StudyTerms) -> str:

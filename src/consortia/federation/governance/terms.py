@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from consortia.core.queries import Conversation
 from consortia.core.summed import GATHERED, unsummed
+from consortia.run.sandwich import MORE_MESSAGES
 from consortia.study.code import modules
 
 if TYPE_CHECKING:
@@ -136,7 +137,7 @@ def terms_of(study: Study, *, run: str = "", version: str | None = None) -> Stud
     # A registered run begins in one message, and a second one where it is resumed.
     before = BEFORE_PHASES - (study.registered is not None)
     traffic = (
-        _of_queries(method, before)
+        _of_queries(method, before, more_messages(study))
         if isinstance(method, Conversation)
         else _of_phases(method, rounds)
     )
@@ -170,6 +171,12 @@ def terms_of(study: Study, *, run: str = "", version: str | None = None) -> Stud
     )
 
 
+def more_messages(study: Study) -> int:
+    """Return the messages as a rule beside the usual ones of a method: of weights of a sample."""
+    question = study.model.question
+    return MORE_MESSAGES if question is not None and question.samples else 0
+
+
 def _sums_of(study: Study, traffic: _Traffic) -> str:
     """Return what becomes of the answers of a study that are sums, as of `StudyTerms`."""
     if len(study.data.files or ()) < MINIMUM_SITES or traffic.apart:
@@ -189,13 +196,13 @@ class _Traffic(NamedTuple):
     apart: str = ""
 
 
-def _of_queries(method: Conversation, before: int) -> _Traffic:
+def _of_queries(method: Conversation, before: int, more: int) -> _Traffic:
     answers = ((name, one.describes) for name, one in sorted(method.functions.items()))
     return _Traffic(
         BEFORE_PHASES + method.most_messages,
         frozenset({"query"}),
         tuple(answers),
-        before + method.usual_messages(method.dimension or 2),
+        before + method.usual_messages(method.dimension or 2) + more,
         tuple(name for name, one in sorted(method.functions.items()) if one.noise),
         all(one.reveals is not None for one in method.functions.values()),
         "" if any(one.summed for one in method.functions.values()) else GATHERED,

@@ -128,10 +128,11 @@ class Factor(NamedTuple):
         Raises:
             InputError: an unknown column, one of strings, or a value that is not finite.
         """
+        missing = np.any([table[name].missing for name in self.columns], axis=0)
         with np.errstate(all="ignore"):
             found = np.asarray(_evaluated(self.tree, table, self.text, where), float)
             if self.basis is not None:
-                beyond = self.basis.outside(found)
+                beyond = self.basis.outside(found) & ~missing
                 if beyond.any():
                     raise InputError(
                         f"{where}: {self.text} is outside its boundary in {int(beyond.sum())} of "
@@ -139,7 +140,6 @@ class Factor(NamedTuple):
                         "take ns(...), a line beyond it."
                     )
                 found = self.basis.of(found)
-        missing = np.any([table[name].missing for name in self.columns], axis=0)
         wrong = ~np.isfinite(found) & ~missing
         if wrong.any():
             raise InputError(

@@ -406,6 +406,11 @@ def _changes(
     most, spread = float(size.max()) or 1.0, float(np.std(x[~held.missing])) or np.inf
     step = STEP * np.minimum(np.maximum(size, NEAR_ZERO * most), spread)
     up, down = x + step, x - step
+    for one in factors.values():
+        whole = isinstance(one.tree, ast.Name) and one.columns == (column,)
+        if whole and one.basis is not None and one.basis.word == "bs":
+            low, high = one.basis.boundary  # a row beyond it stays there, and is refused
+            up, down = np.minimum(up, np.maximum(x, high)), np.maximum(down, np.minimum(x, low))
     above, below = rows(up), rows(down)
     apart = np.where(held.missing, 1.0, up - down)  # what the difference of these two numbers is
     tangent = {

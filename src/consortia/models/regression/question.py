@@ -44,11 +44,9 @@ from consortia.models.regression.formula import SITE, Factor, Group, Parsed
 if TYPE_CHECKING:
     from consortia.data.harmonisation import Harmonisation
 
-RESPONSE, TIME, EVENT, EXPOSURE = "response", "time", "event", "exposure"
-"""Under these names the moments of a response travel."""
-
-WEIGHT = "weight"
-"""Under this name the moments of weights of a sample travel."""
+RESPONSE, TIME, EVENT, EXPOSURE = "response()", "time()", "event()", "exposure()"
+WEIGHT = "weights()"
+"""Names of levels and moments of what stands beside the formula; no factor can have them."""
 
 WEIGHTS = ("frequency", "sampling")
 """Kinds of weights: numbers of equal rows, or inverse probabilities of being in a sample."""

@@ -30,6 +30,7 @@ from consortia.models.regression.question import (
     EXPOSURE,
     RESPONSE,
     TIME,
+    WEIGHT,
     Question,
     shared_levels,
 )
@@ -47,7 +48,7 @@ class Registration:
     """Levels and units that a study file states.
 
     Attributes:
-        levels: by factor, the reference first; of the response under "response".
+        levels: by factor, the reference first; of the response under "response()".
         numbers: centre and scale by expression, inside ``center`` and ``scale`` too.
         fills: what stands for a missing number, by column.
     """
@@ -188,6 +189,12 @@ class Registration:
                     f"registered.numbers.{name}: its centre is {unit.mean!r}, and the prior of the "
                     "intercept is around its logarithm: give one > 0."
                 )
+        weight = self.numbers.get(WEIGHT) if question.samples else None
+        if weight is not None and weight.mean <= 0:
+            faults.add(
+                f"registered.numbers.{key(WEIGHT)}: its centre is {weight.mean!r}, and weights are "
+                "divided by it: give their mean, > 0."
+            )
         faults.check()
 
     # --- what a site has --------------------------------------------------------------------------
@@ -285,7 +292,10 @@ def _check_question(question: Question, names: Sequence[str]) -> None:
 def _beside(question: Question) -> tuple[str, ...]:
     """Return the numbers of the response, and of what stands beside the formula."""
     exposure = (EXPOSURE,) if "exposure" in question.extra else ()
-    return (TIME, EVENT) if question.family.response == "time" else (RESPONSE, *exposure)
+    weight = (WEIGHT,) if question.samples else ()
+    if question.family.response == "time":
+        return (TIME, EVENT, *weight)
+    return (RESPONSE, *exposure, *weight)
 
 
 def _column_of(question: Question, name: str) -> str | None:

@@ -68,7 +68,7 @@ class Specification:
         sites: names.
         rows: of each site, those that are kept.
         units: of numbers, by expression.
-        levels: of factors, by expression, the reference first; of the response under "response".
+        levels: of factors, by expression, the reference first; of the response under "response()".
         fills: what stands for a missing number, by column.
         notes: what the user should know.
         breaks: where the hazard may change, of a piecewise constant one.
