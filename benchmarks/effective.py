@@ -218,7 +218,7 @@ def nutpie_sampler(problem: Problem, draws: int) -> Sampler:
         ndim=size,
         make_logp_fn=make_density,
         make_expand_fn=lambda *_: lambda position: {"position": position},
-        expanded_dtypes=[np.float64],
+        expanded_dtypes=[np.dtype(np.float64)],
         expanded_shapes=[(size,)],
         expanded_names=["position"],
     )
