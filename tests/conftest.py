@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import gc
 import os
+import signal
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,15 @@ from typing import Any
 
 # Before JAX starts; an explicit choice, say of a GPU, stands.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+
+# A suite that a script starts in the background, or under nohup, has these ignored, and so would
+# have the programs that it starts: their tests send them.
+for number, usual in (
+    (signal.SIGINT, signal.default_int_handler),
+    (signal.SIGHUP, signal.SIG_DFL),
+):
+    if signal.getsignal(number) == signal.SIG_IGN:
+        signal.signal(number, usual)
 
 # Tests compile for longer than they compute. XLA's newer code generator for loops takes more than
 # twice as long as the older one, and so does splitting a program to compile it in many threads.

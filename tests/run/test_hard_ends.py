@@ -241,8 +241,6 @@ def test_a_run_that_is_told_to_end_keeps_its_draws_and_can_be_gone_on_with(tmp_p
 LOOP = """
 import os, signal, sys, threading
 import consortia, numpy as np
-if signal.getsignal(int(sys.argv[2])) == signal.SIG_IGN:  # as in a job under nohup
-    signal.signal(int(sys.argv[2]), signal.SIG_DFL)
 rows = {"x": np.ones((4, 1), np.float32), "y": np.float32([1, 2, 3, 2])}
 model, sites = consortia.models.linear_regression(1), consortia.Sites.from_list([rows, rows])
 method = consortia.fa_ld(0.01, 1)
