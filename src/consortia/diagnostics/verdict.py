@@ -638,12 +638,12 @@ def _sandwich(record: Mapping[str, Any]) -> Check | None:
         return None
     low, high = kept["low"], kept["high"]
     return Check(
-        Severity.GOOD,
+        Severity.UNKNOWN,
         "Whose spread do the draws have?",
         f"a sandwich's, {low:.3g}–{high:.3g}× that of the weighted likelihood",
         "Rows have weights of a sample: centres are those of the weighted likelihood, widths "
-        "those of estimates over such samples. The draws are of no posterior, and rows count as "
-        "drawn independently.",
+        "those of estimates over such samples. The draws are of no posterior. That rows were drawn "
+        "independently, and are enough for a normal law, is assumed and not measured.",
     )
 
 

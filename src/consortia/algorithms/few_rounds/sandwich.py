@@ -126,15 +126,15 @@ def _adjustment(
     bound = search.within(scale.centre, scale.sd)
     asking = search.find_mode(start[None], start, bound, MOST_SEARCHED)
     found: search.Found | None = None
-    told: Any = None
+    sums: Any = None
     while found is None:
         try:
-            query = asking.send(told)
+            query = asking.send(sums)
         except StopIteration as end:
             found = end.value
             break
         arrays = {name: np.asarray(one, target.dtype) for name, one in query.arrays.items()}
-        told = yield query._replace(arrays=arrays)
+        sums = yield query._replace(arrays=arrays)
     if not found.converged:
         return None
     points = found.position[None].astype(target.dtype)

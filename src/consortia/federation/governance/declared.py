@@ -65,8 +65,10 @@ def declared_of(study: Study, file: Path, index: int) -> list[Declared]:
             dimensions[key] = Target(model, parameters).dimension
         rounds = one.run.warmup + one.run.rounds
         sent = declared_numbers(one.method, dimensions[key], one.run.chains, rounds)
-        told = one.contribution(file, index).numbers
-        found.append(Declared(told + sent.usual, told + sent.proposed, told + sent.most))
+        described = one.contribution(file, index).numbers
+        found.append(
+            Declared(*(described + more for more in (sent.usual, sent.proposed, sent.most)))
+        )
     return found
 
 
