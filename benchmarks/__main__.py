@@ -139,8 +139,11 @@ def _measure(name: str, scale: str, output: Path) -> None:
     pin_to_one_core()  # before JAX starts and counts the cores
     import_module("consortia")  # before JAX computes: it sets options of the compiler for all
     benchmark = import_module(f"benchmarks.{(BENCHMARKS | GUARD)[name]}")
-    rows = [row.plain() for row in benchmark.rows(scale)]
-    output.write_text(json.dumps({"versions": machine()["versions"], "rows": rows}))
+    rows = []
+    for row in benchmark.rows(scale):  # written as they come: what was measured stays
+        rows.append(row.plain())
+        print(f"  {row.what}: {row.detail or row.skipped}", file=sys.stderr, flush=True)
+        output.write_text(json.dumps({"versions": machine()["versions"], "rows": rows}))
 
 
 def _print(rows: list[Row], information: dict[str, Any]) -> None:
