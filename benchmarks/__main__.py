@@ -39,6 +39,7 @@ BENCHMARKS = {
     "cold-start": "cold_start",
     "effective": "effective",
     "memory": "memory",
+    "letters": "letters",
 }
 COMPARED = {"fa-hmc", "sgld", "decentralized", "effective"}
 """With what `benchmarks/peers.txt` names; the others start programs of this environment."""
