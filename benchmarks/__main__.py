@@ -39,6 +39,7 @@ BENCHMARKS = {
     "cold-start": "cold_start",
     "effective": "effective",
     "memory": "memory",
+    "letters": "letters",
 }
 COMPARED = {"fa-hmc", "sgld", "decentralized", "effective"}
 """With what `benchmarks/peers.txt` names; the others start programs of this environment."""
@@ -127,6 +128,7 @@ def _in_a_process(name: str, scale: str, python: str) -> dict[str, Any]:
         )
         found = json.loads(output.read_text()) if output.exists() else {"versions": {}, "rows": []}
     about["machine"]["versions"] |= found["versions"]
+    about |= {"ended": time.strftime("%H:%M"), "load_at_end": machine()["load_average"]}
     error = "" if finished.returncode == 0 else f"{name}: ended with {finished.returncode}"
     return {**about, "rows": found["rows"], "error": error}
 
@@ -201,7 +203,8 @@ def _markdown(parts: dict[str, dict[str, Any]], scale: str) -> str:
             "",
             f"## {name}",
             "",
-            f"{part['started']}, load {then['load_average']}, commit {then['commit']}.",
+            f"{part['started']}, load {then['load_average']}, commit {then['commit']}"
+            + _end_of(part),
             "",
             "| what | median | least | greatest | pairs | gate | | absolute |",
             "|---|---:|---:|---:|---:|---|---|---|",
@@ -214,6 +217,12 @@ def _markdown(parts: dict[str, dict[str, Any]], scale: str) -> str:
         if part["error"]:
             lines += ["", part["error"]]
     return "\n".join(lines) + "\n"
+
+
+def _end_of(part: dict[str, Any]) -> str:
+    if "ended" not in part:
+        return "."
+    return f"; ended {part['ended']}, load {part['load_at_end']}."
 
 
 def _number(value: float | None) -> str:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from consortia.dynamics.effective_size import bulk_ess
-from consortia.dynamics.rank_statistics import rhat_and_ess_of
+from consortia.dynamics.rank_statistics import bulk_and_tail_ess_of, rhat_and_ess_of
 
 SLOTS = 128
 
@@ -37,6 +37,15 @@ def test_it_is_that_of_the_diagnostics_for_any_number_of_draws(count, correlatio
     filled[:count] = draws
     found = jax.jit(bulk_ess)(jnp.asarray(filled), jnp.int32(count))
     np.testing.assert_allclose(found, expected, rtol=2e-3)
+
+
+@pytest.mark.parametrize("count", [9, 16, 57])
+def test_bulk_and_tail_are_the_same_with_and_without_rhat(count):
+    draws = np.stack([chain(count, 0.7, seed, 0.4) for seed in range(3)]).transpose(2, 0, 1)
+    for found, expected in zip(
+        bulk_and_tail_ess_of(draws), rhat_and_ess_of(draws)[1:], strict=True
+    ):
+        np.testing.assert_array_equal(found, expected)
 
 
 def test_a_chain_that_never_moved_has_none():

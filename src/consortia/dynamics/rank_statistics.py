@@ -32,22 +32,30 @@ def rhat_and_ess_of(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndar
     median; the tail ESS is the smaller of the two for the indicators of the 5 % and 95 % quantile.
     """
     halves = split_chains(values)
-    count = len(values)
-    ordered = np.sort(values.reshape(count, -1), axis=1)
-    # The order statistic below the interpolated quantile parts the draws in the same way.
-    places = np.floor((ordered.shape[1] - 1) * np.array(TAIL)).astype(int)
-    low, high = ordered[:, places].T[:, :, None, None]
-    if halves.size < values.size:
-        ordered = np.sort(halves.reshape(count, -1), axis=1)
-    middle = ordered.shape[1] // 2
-    with np.errstate(over="ignore"):
-        median = (ordered[:, middle - 1] + ordered[:, middle]) / 2
-        distance = np.abs(halves - median[:, None, None])
     scores = _normal_scores(halves)
+    rows = halves.reshape(len(values), -1)
+    middle = rows.shape[1] // 2
+    around = np.partition(rows, (middle - 1, middle), axis=1)[:, middle - 1 : middle + 1]
+    with np.errstate(over="ignore"):
+        median = around.sum(axis=1) / 2
+        distance = np.abs(halves - median[:, None, None])
     # A coordinate with two values, equally frequent, has constant distances: fmax passes over it.
     r_hat = np.fmax(_r_hat(scores), _r_hat(_normal_scores(distance)))
-    tail = np.minimum(effective_sample_size(halves <= low), effective_sample_size(halves <= high))
-    return r_hat, effective_sample_size(scores), tail
+    return r_hat, effective_sample_size(scores), _tail_ess(values, halves)
+
+
+def bulk_and_tail_ess_of(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return bulk ESS and tail ESS as `rhat_and_ess_of`, in half of its time."""
+    halves = split_chains(values)
+    return effective_sample_size(_normal_scores(halves)), _tail_ess(values, halves)
+
+
+def _tail_ess(values: np.ndarray, halves: np.ndarray) -> np.ndarray:
+    rows = values.reshape(len(values), -1)
+    # The order statistic below the interpolated quantile parts the draws in the same way.
+    places = np.floor((rows.shape[1] - 1) * np.array(TAIL)).astype(int)
+    low, high = np.partition(rows, places, axis=1)[:, places].T[:, :, None, None]
+    return np.minimum(effective_sample_size(halves <= low), effective_sample_size(halves <= high))
 
 
 def split_chains(values: np.ndarray) -> np.ndarray:

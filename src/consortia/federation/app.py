@@ -275,13 +275,12 @@ def _coordinators(config: Config, transport: Transport, terms: StudyTerms) -> Ke
 
 def expected(study: Study, transport: Transport) -> str:
     """Return in words how long a study takes at least."""
-    from consortia.federation.governance.terms import more_messages
+    from consortia.federation.governance.terms import usual_messages
 
     method = study.method
     if isinstance(method, Conversation):
         before = 1 if study.registered is not None else len(BEFORE_PHASES)
-        before += more_messages(study) - transport.riding
-        messages = method.usual_messages(method.dimension or 2) + before
+        messages = usual_messages(study, method) + before - transport.riding
         return (
             f"expected wall time: {duration(messages * transport.seconds)} and the sites' own "
             f"work. {messages} messages to each site as a rule, one after the other, about "

@@ -139,15 +139,17 @@ def _check_resumed(resumption: Resumption, specification: dict[str, Any], writer
 # --- plan and record -----------------------------------------------------------------------------
 
 
-def _usual_messages(method: Conversation, target: Target) -> int:
+def usual_messages(method: Conversation, target: Target) -> int:
+    """Return the queries of a run as a rule: those of its method, and those of its model."""
     more = sandwich.MORE_MESSAGES * target.model.sandwich
-    return method.usual_messages(target.dimension) + more
+    more += quadrature.MORE_MESSAGES * (target.model.integration is not None)
+    return min(method.usual_messages(target.dimension) + more, method.most_messages)
 
 
 def plan_of(panel: Panel, task: Task, posterior: Posterior, method: Conversation) -> Plan:
     """Return the plan of a conversation; nothing is traced for it."""
     request, target, sites = task.request, posterior.target, task.sites
-    usual = min(_usual_messages(method, target), method.most_messages)
+    usual = usual_messages(method, target)
     sizes, width = method.message_sizes(target.dimension).values(), target.dtype.itemsize
     up, down = (
         max((getattr(one, way) for one in sizes), default=0) * width * len(sites)
@@ -410,7 +412,7 @@ class ConversationRun:
 
     def _shown(self, plan: Plan) -> Progress:
         method, task, panel = self._method, self._task, self._panel
-        most, usual = method.most_messages, _usual_messages(method, self._known.target)
+        most, usual = method.most_messages, usual_messages(method, self._known.target)
         show = task.progress and panel.root
         telling = progress_of(method.name, most, usual, "messages", show=show)
         if self._writer is None:

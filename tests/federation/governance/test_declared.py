@@ -104,3 +104,24 @@ def test_an_answer_that_is_larger_than_declared_is_refused(tmp_path: Path) -> No
     assert "(messages)" in asked(9, 1).values["reason"]
     errors = (tmp_path / "sites" / "north" / "errors.log").read_text()
     assert "135 numbers that depend on rows, more than the 120 that the method declares" in errors
+
+
+def test_a_model_with_integrated_levels_has_more_messages_and_numbers(tmp_path: Path) -> None:
+    studies = []
+    for term, more in (
+        ("", ""),
+        (" + (1 | site)", "integrate = true\nprior.sd = 'half_normal(1)'"),
+    ):
+        path = tmp_path / f"{len(more)}.toml"
+        path.write_text(
+            '[data]\nfiles = ["north.csv", "south.csv", "west.csv"]\n[model]\n'
+            f'formula = "ill ~ age{term}"\nfamily = "bernoulli"\n{more}\n'
+            '[algorithm]\nname = "few_rounds"\n'
+        )
+        studies.append(load_study(path))
+    plain, integrated = (terms_of(one).usual for one in studies)
+    assert (plain, integrated) == (5, 8)
+    of_plain, of_integrated = (
+        declared_of(one, HOSPITALS / "north.csv", 0)[0].usual for one in studies
+    )
+    assert of_integrated > 1.9 * of_plain

@@ -173,7 +173,7 @@ class Judged(NamedTuple):
     not_covered: list[Float[np.ndarray, " d"]]
     depth: float
     heaviest: float
-    effective: float = 0.0
+    effective: float = math.inf
     mass_error: float = 0.0
 
     @property
@@ -537,7 +537,7 @@ def _judged(
     ]
     share, own = effective_share(weights), normalised(weights)
     inside = own > 0
-    return Judged(
+    judged = Judged(
         chains,
         share,
         log_mean,
@@ -545,9 +545,11 @@ def _judged(
         [p.line.direction for p, mass in zip(profiles, masses, strict=True) if mass >= MOST_MISSED],
         float(server.memory.heights.max() - own[inside] @ heights[inside]),
         float(own.max()),
-        smallest_effective_size(chains.draws),
-        sent.proposal.mass_error,
+        mass_error=sent.proposal.mass_error,
     )
+    if judged.counts:  # so far: the effective size takes longer than all else of this
+        judged = judged._replace(effective=smallest_effective_size(chains.draws))
+    return judged
 
 
 def _search(

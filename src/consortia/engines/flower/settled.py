@@ -27,6 +27,7 @@ import jax.numpy as jnp
 import numpy as np
 from filelock import FileLock
 from jaxtyping import Array, Float
+from threadpoolctl import threadpool_limits
 
 from consortia.core.contract import Site
 from consortia.core.queries import Revealed
@@ -132,8 +133,9 @@ class Settled:
         with FileLock(f"{self._path}.lock"):
             before = read(self._path).arrays["root"] if self._path.exists() else None
             stacked = np.concatenate(new if before is None else [before, *new])
-            root = triangular_root(stacked)
-            statement = self._statement(root)
+            with threadpool_limits(1, "blas"):  # more threads wait longer than these QRs take
+                root = triangular_root(stacked)
+                statement = self._statement(root)
             permit(statement)
             write(self._path, Checkpoint({}, {"root": root}))
         return statement

@@ -16,6 +16,7 @@ from consortia.core.start import starting_parameters
 from consortia.core.target import Target
 from consortia.engines.flower.stages import Stage, Stages
 from consortia.engines.local import LocalEngine, effort, site_arrays
+from consortia.run.conversation import usual_messages
 
 if TYPE_CHECKING:
     from consortia.core.contract import Method
@@ -54,17 +55,22 @@ def declared_of(study: Study, file: Path, index: int) -> list[Declared]:
         InputError: the file cannot be used.
     """
     own = dict.fromkeys(range(len(study.data.files or ())), file)
-    found, dimensions = [], {}
+    found, targets = [], {}
     for one in (study, *study.besides):
         key = one.model.model_dump_json()
-        if key not in dimensions:
+        if key not in targets:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", UserWarning)
                 model = one.build(own=own).model
             parameters = starting_parameters(model, None, 0, 1)[0]
-            dimensions[key] = Target(model, parameters).dimension
-        rounds = one.run.warmup + one.run.rounds
-        sent = declared_numbers(one.method, dimensions[key], one.run.chains, rounds)
+            targets[key] = Target(model, parameters)
+        rounds, dimension = one.run.warmup + one.run.rounds, targets[key].dimension
+        usual = (
+            usual_messages(one.method, targets[key])
+            if isinstance(one.method, Conversation)
+            else None
+        )
+        sent = declared_numbers(one.method, dimension, one.run.chains, rounds, usual)
         described = one.contribution(file, index).numbers
         found.append(
             Declared(*(described + more for more in (sent.usual, sent.proposed, sent.most)))
@@ -72,7 +78,9 @@ def declared_of(study: Study, file: Path, index: int) -> list[Declared]:
     return found
 
 
-def declared_numbers(method: Method, dimension: int, chains: int, rounds: int) -> Declared:
+def declared_numbers(
+    method: Method, dimension: int, chains: int, rounds: int, usual: int | None = None
+) -> Declared:
     """Return how many numbers a site sends, its description left out; nothing is computed.
 
     Args:
@@ -80,13 +88,15 @@ def declared_numbers(method: Method, dimension: int, chains: int, rounds: int) -
         dimension: parameters of the model.
         chains: of the run.
         rounds: iterations, the warm-up included.
+        usual: queries as a rule, where the model has more than `Conversation.usual_messages`.
     """
     if isinstance(method, Conversation):
         agreement = 2  # whether the log-density at the start, and its gradient, are finite
         sizes = method.message_sizes(dimension).values()
         each = max((one.up for one in sizes), default=0)
         most = max((one.up for one in method.declared_sizes(dimension).values()), default=0)
-        usual = min(method.usual_messages(dimension), method.most_messages)
+        if usual is None:
+            usual = min(method.usual_messages(dimension), method.most_messages)
         proposed = min(LEEWAY * usual, method.most_messages)
         counts = usual * each, proposed * each, method.most_messages * most
         return Declared(*(agreement + count for count in counts))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from consortia.core.queries import Conversation
 from consortia.core.summed import GATHERED, unsummed
-from consortia.run.sandwich import MORE_MESSAGES
+from consortia.run import quadrature, sandwich
 from consortia.study.code import modules
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ def terms_of(study: Study, *, run: str = "", version: str | None = None) -> Stud
     # A registered run begins in one message, and a second one where it is resumed.
     before = BEFORE_PHASES - (study.registered is not None)
     traffic = (
-        _of_queries(method, before, more_messages(study))
+        _of_queries(method, before + usual_messages(study, method))
         if isinstance(method, Conversation)
         else _of_phases(method, rounds)
     )
@@ -171,10 +171,16 @@ def terms_of(study: Study, *, run: str = "", version: str | None = None) -> Stud
     )
 
 
-def more_messages(study: Study) -> int:
-    """Return the messages as a rule beside the usual ones of a method: of weights of a sample."""
-    question = study.model.question
-    return MORE_MESSAGES if question is not None and question.samples else 0
+def usual_messages(study: Study, method: Conversation) -> int:
+    """Return the queries of a study as a rule: those of its method, and those of its model.
+
+    A model has more where rows have weights of a sample, and where levels are integrated out.
+    """
+    usual, question = method.usual_messages(method.dimension or 2), study.model.question
+    if question is not None:
+        usual += sandwich.MORE_MESSAGES * question.samples
+        usual += quadrature.MORE_MESSAGES * any(map(question.stays, question.parsed.groups))
+    return min(usual, method.most_messages)
 
 
 def _sums_of(study: Study, traffic: _Traffic) -> str:
@@ -196,13 +202,13 @@ class _Traffic(NamedTuple):
     apart: str = ""
 
 
-def _of_queries(method: Conversation, before: int, more: int) -> _Traffic:
+def _of_queries(method: Conversation, usual: int) -> _Traffic:
     answers = ((name, one.describes) for name, one in sorted(method.functions.items()))
     return _Traffic(
         BEFORE_PHASES + method.most_messages,
         frozenset({"query"}),
         tuple(answers),
-        before + method.usual_messages(method.dimension or 2) + more,
+        usual,
         tuple(name for name, one in sorted(method.functions.items()) if one.noise),
         all(one.reveals is not None for one in method.functions.values()),
         "" if any(one.summed for one in method.functions.values()) else GATHERED,

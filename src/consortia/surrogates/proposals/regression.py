@@ -133,7 +133,8 @@ def fit_surrogate(
     features = _features(z, degree, places)
     noise = NOISE * relative
     weighted, wanted = features / noise, rest / noise
-    gram, right = weighted[:, ~held] @ weighted[:, ~held].T, weighted[:, ~held] @ wanted[~held]
+    learnt, tested = weighted[:, ~held], weighted[:, held]
+    gram, right = learnt @ learnt.T, learnt @ wanted[~held]  # of one array: half the operations
     best_error, best, predicted = math.inf, np.zeros(0), np.zeros(0)
     for penalties in _penalties(d, degree, count):
         found = _ridge(gram, right, penalties)
@@ -146,8 +147,8 @@ def fit_surrogate(
             best_error, best, predicted = error, penalties, guess + heights[held] - rest[held] + top
     if not best.size:
         raise FloatingPointError("no regression of the log-posterior is finite")
-    gram += weighted[:, held] @ weighted[:, held].T
-    coefficients = _ridge(gram, right + weighted[:, held] @ wanted[held], best)
+    gram += tested @ tested.T
+    coefficients = _ridge(gram, right + tested @ wanted[held], best)
     assert coefficients is not None
     radius = 1.2 * math.sqrt((z[heights > -2 * bulk - 25] ** 2).sum(axis=1).max())
     return Surrogate(

@@ -35,6 +35,9 @@ DEEPEST = 80.0
 FEWEST, FINE, KNOTS = 6, 4001, 120
 """Points of a profile at least, places at which it is integrated, and knots of its spline."""
 
+BISECTIONS, NEWTON_STEPS = 15, 4
+"""Steps by which the map is inverted between two knots, to rounding."""
+
 STEEPEST = 20.0
 """Slope of G in the tails, at most, and one over it at least."""
 
@@ -168,14 +171,18 @@ def _curve(knots: Knots) -> Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]
 
 
 def _inverse(knots: Knots, t: np.ndarray) -> np.ndarray:
-    """Return z with G(z) = t, by bisection within the knots."""
-    at = _curve(knots)
-    low, high = np.full(t.shape, knots[0][0]), np.full(t.shape, knots[0][-1])
-    for _ in range(50):
+    """Return z with G(z) = t, by bisection between two knots and then by Newton's method."""
+    at, last = _curve(knots), len(knots[0]) - 2
+    index = np.clip(np.searchsorted(knots[1], t, side="right") - 1, 0, last)
+    low, high = knots[0][index], knots[0][index + 1]
+    for _ in range(BISECTIONS):
         middle = (low + high) / 2
         under = at(middle)[0] < t
         low, high = np.where(under, middle, low), np.where(under, high, middle)
-    slopes = at(knots[0][[0, -1]] + np.array([-1.0, 1.0]))[1]
     z = (low + high) / 2
+    for _ in range(NEWTON_STEPS):
+        value, slope = at(z)
+        z = np.clip(z - (value - t) / slope, low, high)
+    slopes = at(knots[0][[0, -1]] + np.array([-1.0, 1.0]))[1]
     z = np.where(t < knots[1][0], knots[0][0] + (t - knots[1][0]) / slopes[0], z)
     return np.where(t > knots[1][-1], knots[0][-1] + (t - knots[1][-1]) / slopes[1], z)
