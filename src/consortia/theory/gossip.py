@@ -116,12 +116,15 @@ def de_sgld_law(
     elif beta:
         more = [beta * (moved - x + more[0])]
         moved = moved + more[0]
+    batches = None
+    if batch_size is not None:
+        batches = BatchNoise(agents, eta, batch_size, replace=replace, anchor=control_variate)
     return agent_law(
         agents,
         [moved, *more],
         noise=2 * eta * heat * _correlation(agents, noise),
         averaged=bool(averaged_noise),
-        batches=_batches(agents, eta, batch_size, replace, control_variate),
+        batches=batches,
         temperature=heat,
     )
 
@@ -176,11 +179,14 @@ def de_sghmc_law(
     moved = links @ x + eta * v
     if corrected:
         moved, sums = moved - sums[0], [sums[0] + (x - links @ x) / 2]
+    batches = None
+    if batch_size is not None:
+        batches = BatchNoise(agents, eta, batch_size, replace=replace, anchor=control_variate)
     return agent_law(
         agents,
         [moved, v, *sums],
         noise=2 * gamma * eta * heat * _correlation(agents, noise),
-        batches=_batches(agents, eta, batch_size, replace, control_variate),
+        batches=batches,
         temperature=heat,
     )
 
@@ -204,19 +210,6 @@ def _correlation(agents: GaussianAgents, noise: str) -> Array:
     if arguments.one_of("noise", noise, ("independent", "common")) == "common":
         correlation = np.full((agents.count, agents.count), 1.0 / agents.count)
     return np.kron(correlation, np.eye(agents.dimension))
-
-
-def _batches(
-    agents: GaussianAgents,
-    step: float,
-    batch_size: int | None,
-    replace: bool,
-    anchor: ArrayLike | None,
-) -> BatchNoise | None:
-    if batch_size is None:
-        return None
-    point = None if anchor is None else filled(anchor, (agents.dimension,), "control_variate")
-    return BatchNoise(agents, step, batch_size, replace=replace, anchor=point)
 
 
 # --- the recursion of all agents -----------------------------------------------------------------
@@ -467,7 +460,7 @@ class BatchNoise:
         batch_size: int,
         *,
         replace: bool,
-        anchor: Array | None,
+        anchor: ArrayLike | None,
     ) -> None:
         if agents.rows is None:
             raise InputError(
@@ -475,8 +468,10 @@ class BatchNoise:
                 "GaussianAgents.linear_regression or GaussianAgents.near."
             )
         self.shape = agents.curvatures.shape
-        # A control variate leaves of a row's gradient H x − p the part H (x − anchor).
-        self._rows = [(h, p if anchor is None else h @ anchor) for h, p in agents.rows]
+        self._rows = agents.rows
+        if anchor is not None:  # it leaves of a row's gradient H x − p the part H (x − anchor)
+            point = filled(anchor, (agents.dimension,), "control_variate")
+            self._rows = tuple((h, h @ point) for h, _ in agents.rows)
         self._scale = [
             step**2 * minibatch_noise(1.0, len(p), batch_size, replace=replace)
             for _, p in self._rows
