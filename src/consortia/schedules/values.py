@@ -282,14 +282,7 @@ def evaluate(schedule: Schedule, iterations: Iterable[int], name: str = "step_si
             f"{name}: the function returned {result.dtype} values of shape {result.shape[1:]} for "
             "one iteration; return one floating number"
         )
-    wrong = ~(np.isfinite(result) & (result > 0.0))
-    if np.any(wrong):
-        first = int(np.argmax(wrong))
-        raise InputError(
-            f"{name}: {result[first]} at iteration {wanted[first]}; step sizes must be positive "
-            "and finite at every iteration of the run"
-        )
-    return result
+    return _checked(result, wanted, name)
 
 
 def _evaluated(schedule: Schedule, wanted: np.ndarray, name: str) -> np.ndarray:
@@ -346,13 +339,19 @@ def _table(values: Any, name: str) -> np.ndarray:
     array = _array(values, name)
     if array.ndim != 1 or not array.size:
         raise InputError(f"{name}: shape {array.shape}; give one value for each iteration, (n,)")
-    wrong = ~(np.isfinite(array) & (array > 0.0))
+    return _checked(array, range(array.size), name)
+
+
+def _checked(values: np.ndarray, iterations: Sequence[int] | np.ndarray, name: str) -> np.ndarray:
+    """Return step sizes at these iterations, all of them positive and finite."""
+    wrong = ~(np.isfinite(values) & (values > 0.0))
     if np.any(wrong):
         first = int(np.argmax(wrong))
         raise InputError(
-            f"{name}: {array[first]} at iteration {first}; give positive, finite numbers"
+            f"{name}: {values[first]} at iteration {iterations[first]}; step sizes must be "
+            "positive and finite at every iteration"
         )
-    return array
+    return values
 
 
 def _counts(iteration: Any) -> jax.Array:
