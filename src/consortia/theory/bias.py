@@ -227,9 +227,7 @@ def _own_modes(
     curvatures: Float[np.ndarray, "S d d"], gradients: Float[np.ndarray, "S d"]
 ) -> Float[np.ndarray, "S d"]:
     """Return −H_c⁻¹ g_c of every site; a flat direction is left where it is."""
-    found = np.stack(
-        [np.linalg.pinv(h, hermitian=True) @ g for h, g in zip(curvatures, gradients, strict=True)]
-    )
+    found = np.einsum("sij,sj->si", np.linalg.pinv(curvatures, hermitian=True), gradients)
     left = np.einsum("sij,sj->si", curvatures, found) - gradients
     if np.abs(left).max() > 1e-3 * max(np.abs(gradients).max(), 1e-12):
         raise InputError("a site's potential has no minimum of its own near the mode")

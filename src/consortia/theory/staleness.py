@@ -498,12 +498,13 @@ def stale_trace_law(
     second = second * np.outer(begin, begin)
     noise = sent @ _noise(server) @ sent.T
     means, variances = np.empty((tau.size, d)), np.empty((tau.size, d))
-    for step, (moved, rows) in enumerate(_changes(server, tau, lam[who])):
+    for step, (old, new, answer) in enumerate(_changes(server, tau, lam[who])):
         pull = lam[who[step]] * mu[who[step]]
-        mean[:, moved] = np.einsum("dij,dj->di", rows, mean) - np.outer(pull, sent @ server.force)
-        second[:, moved] = rows @ second
-        second[:, :, moved] = second @ rows.mT
-        second[:, np.array(moved)[:, None], moved] += noise
+        moved = np.einsum("dij,dj->di", answer, mean[:, old])
+        mean[:, new] = moved - np.outer(pull, sent @ server.force)
+        second[:, new] = answer @ second[:, old]
+        second[:, :, new] = second[:, :, old] @ answer.mT
+        second[:, np.array(new)[:, None], new] += noise
         means[step], variances[step] = mean[:, 0], second[:, 0, 0]
     return Moments(means, variances)
 
@@ -530,13 +531,13 @@ def stale_trace_growth(server: LinearServer, staleness: ArrayLike, curvature: fl
     lam = arguments.positive("curvature", curvature)
     state, pulls = _start(server, tau), np.full((tau.size, 1), lam)
     logarithm, half = 0.0, 0.0
-    for step, (moved, rows) in enumerate(_changes(server, tau, pulls)):
+    for step, (old, new, answer) in enumerate(_changes(server, tau, pulls)):
         size = np.linalg.norm(state)
         if step == tau.size // 2:
             half = logarithm + np.log(size)
         if size > 1e100 or size < 1e-100:
             state, logarithm = state / size, logarithm + np.log(size)
-        state[moved] = rows[0] @ state
+        state[new] = answer[0] @ state[old]
     end = logarithm + np.log(np.linalg.norm(state))
     return float(np.exp((end - half) / (tau.size - tau.size // 2)))
 
@@ -549,18 +550,19 @@ def _start(server: LinearServer, tau: Int[np.ndarray, " updates"]) -> Float[np.n
 
 def _changes(
     server: LinearServer, tau: Int[np.ndarray, " updates"], pulls: Float[np.ndarray, "updates d"]
-) -> Iterator[tuple[list[int], Float[np.ndarray, "d changed size"]]]:
-    """Yield which entries of the state each update changes, and the rows that it applies to them.
+) -> Iterator[tuple[list[int], list[int], Float[np.ndarray, "d n+1 n+1"]]]:
+    """Yield the entries of the state that each update reads, those that it writes, and its answer.
 
-    These are z and the oldest broadcast, whose place the newest one takes.
+    It reads z and a broadcast, and writes z and the newest broadcast in the place of the oldest.
     """
     n, length = server.force.size, int(tau.max()) + 1
     sent = np.vstack([np.eye(n), server.broadcast])
-    free = np.pad(sent @ server.transition, ((0, 0), (0, length)))
     for step, (late, pull) in enumerate(zip(tau.tolist(), pulls, strict=True)):
-        rows = np.repeat(free[None], len(pull), axis=0)
-        rows[:, :, n + (step - late) % length] = np.outer(pull, sent @ server.force)
-        yield [*range(n), n + (step + 1) % length], rows
+        answer = np.empty((len(pull), n + 1, n + 1))
+        answer[:, :, :n] = sent @ server.transition
+        answer[:, :, n] = np.outer(pull, sent @ server.force)
+        z = list(range(n))
+        yield [*z, n + (step - late) % length], [*z, n + (step + 1) % length], answer
 
 
 def site_noise(gradients: ArrayLike, shares: ArrayLike) -> Array:
