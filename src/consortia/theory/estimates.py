@@ -89,9 +89,8 @@ def gradient_noise_variance(
             for moment in moments(target, theta, _rows(sites.site(c), rows))
         )
         gradients[c] = -size * mean - size / sizes.sum() * prior_part
-        if batch is not None:
-            own = size**2 / batch * np.maximum(second - mean**2, 0)
-            noise += own / f[c] * (1 if replace else (size - batch) / max(size - 1, 1))
+        variance = np.maximum(second - mean**2, 0)
+        noise += minibatch_noise(variance, int(size), batch, replace=replace) / f[c]
     if len(sites) == 1:
         return noise
     return noise + np.maximum(

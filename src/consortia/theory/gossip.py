@@ -57,6 +57,7 @@ _WORST_CONDITION = 1e3
 lose more than six of their digits."""
 
 _MOST_RESTARTS = 10
+"""Restarts, of 50 steps each, within which the settled noise of minibatches is found."""
 
 
 def de_sgld_law(
