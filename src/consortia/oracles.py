@@ -10,7 +10,7 @@ from __future__ import annotations
 from consortia.theory.adaptation import psgld_law, psgld_short_memory_variance
 from consortia.theory.agents import GaussianAgents
 from consortia.theory.decentralized import decentralized_hmc_law, decentralized_ula_moments
-from consortia.theory.estimates import minibatch_covariance, minibatch_noise
+from consortia.theory.estimates import minibatch_noise
 from consortia.theory.federated_averaging import fa_hmc_law
 from consortia.theory.gossip import de_sghmc_law, de_sgld_law
 from consortia.theory.law import AgentMoments, Law, Moments
@@ -18,23 +18,19 @@ from consortia.theory.stability import (
     Condition,
     gossip_conditions,
     largest_stable_step,
-    mean_limit,
     step_bounds,
 )
 from consortia.theory.staleness import (
     LinearServer,
     SquareError,
-    check_stale_step_size,
     langevin_server,
     mean_square_growth,
     random_staleness_variance,
     sghmc_server,
     site_noise,
     stale_server_law,
-    stale_server_radius,
     stale_sghmc_law,
     stale_sgld_law,
-    stale_sgld_variance,
     stale_square_error,
     stale_stability_limit,
     stale_trace_growth,
@@ -50,7 +46,6 @@ __all__ = [
     "LinearServer",
     "Moments",
     "SquareError",
-    "check_stale_step_size",
     "de_sghmc_law",
     "de_sgld_law",
     "decentralized_hmc_law",
@@ -61,9 +56,7 @@ __all__ = [
     "langevin_server",
     "largest_stable_step",
     "location_shards",
-    "mean_limit",
     "mean_square_growth",
-    "minibatch_covariance",
     "minibatch_noise",
     "psgld_law",
     "psgld_short_memory_variance",
@@ -71,10 +64,8 @@ __all__ = [
     "sghmc_server",
     "site_noise",
     "stale_server_law",
-    "stale_server_radius",
     "stale_sghmc_law",
     "stale_sgld_law",
-    "stale_sgld_variance",
     "stale_square_error",
     "stale_stability_limit",
     "stale_trace_growth",

@@ -11,7 +11,7 @@ import pytest
 from consortia import graphs
 from consortia.errors import InputError
 from consortia.theory.agents import GaussianAgents
-from consortia.theory.gossip import Modes, Powers, de_sghmc_law, de_sgld_law
+from consortia.theory.gossip import Response, de_sghmc_law, de_sgld_law
 from consortia.theory.stability import largest_stable_step, mean_limit, step_bounds
 
 CORRECTED = {"correction": "extra", "noise": "common", "averaged_noise": True}
@@ -205,14 +205,12 @@ def test_the_second_step_of_minibatches_averages_over_the_first(small):
 @pytest.mark.parametrize("options", [{}, CORRECTED])
 def test_sums_over_modes_and_over_powers_agree(small, options):
     recursion = de_sgld_law(small, "ring", step_size=0.05, **options).recursion
-    modes, powers = Modes.of(recursion), Powers(recursion)
+    modes, powers = (Response(recursion.step.matrix[0], recursion.entry) for _ in range(2))
     assert modes.accurate
-    blocks = np.random.default_rng(0).normal(size=(5, 2, 2))
-    blocks = blocks @ np.swapaxes(blocks, 1, 2)
-    np.testing.assert_allclose(modes.private(blocks), powers.private(blocks), rtol=1e-9)
-    for averaged in (False, True):
-        pair = (way.common(np.eye(10), averaged=averaged) for way in (modes, powers))
-        np.testing.assert_allclose(*pair, rtol=1e-9, atol=1e-12)
+    powers.accurate = False
+    noise = np.random.default_rng(0).normal(size=(10, 10))
+    noise = noise @ noise.T
+    np.testing.assert_allclose(modes(noise), powers(noise), rtol=1e-9)
 
 
 def test_parallel_eigenvectors_are_seen_and_summed_by_powers():
@@ -221,7 +219,20 @@ def test_parallel_eigenvectors_are_seen_and_summed_by_powers():
     friction = (1 - (1 - step * math.sqrt(curvature)) ** 2) / step
     agents = GaussianAgents([[curvature]], means=[[0.0]])
     law = de_sghmc_law(agents, "identity", step_size=step, friction=friction)
-    assert not Modes.of(law.recursion).accurate
+    response = Response(law.recursion.step.matrix[0], law.recursion.entry)
+    assert not response.accurate
+    noise = np.array([[2 * friction * step]])
+    np.testing.assert_allclose(response(noise), law.stationary.covariance, rtol=1e-12)
+    late = law.after(2000, 0.0).agents.covariance
+    np.testing.assert_allclose(law.stationary.agents.covariance, late, rtol=1e-9)
+
+
+def test_minibatches_have_their_law_near_critical_damping_too():
+    x, y = ROWS_OF_SMALL[4]
+    agents = GaussianAgents.linear_regression([(x[:, :1], y)], prior_variance=3.0)
+    step = 0.05
+    friction = float((1 - (1 - step * math.sqrt(agents.smoothness)) ** 2) / step)
+    law = de_sghmc_law(agents, "identity", step_size=step, friction=friction, batch_size=2)
     late = law.after(2000, 0.0).agents.covariance
     np.testing.assert_allclose(law.stationary.agents.covariance, late, rtol=1e-9)
 
@@ -370,5 +381,5 @@ def test_a_wrong_argument_is_named(make, match):
 
 
 def test_more_rows_than_an_agent_has_are_refused_without_replacement(small):
-    with pytest.raises(InputError, match="an agent has only 3 rows"):
+    with pytest.raises(InputError, match="4 rows without replacement of only 3"):
         de_sgld_law(small, "ring", step_size=0.01, batch_size=4, replace=False)

@@ -272,7 +272,7 @@ def test_site_noise_is_the_covariance_of_the_divided_gradients() -> None:
             lambda: oracle.stale_trace_law(oracle.langevin_server(0.1), [1, 0], 1.0),
             "behind the start",
         ),
-        (lambda: oracle.site_noise([[1.0]], [0.5]), "sum one"),
+        (lambda: oracle.site_noise([[1.0]], [0.5]), "shares sum to 0.5, they must sum to 1"),
         (
             lambda: oracle.stale_trace_law(
                 oracle.langevin_server(0.1), [0, 0], [[1.0]], workers=[0, 1]

@@ -12,7 +12,7 @@ from consortia.errors import InputError
 from consortia.oracles import (
     gradient_constants,
     location_shards,
-    minibatch_covariance,
+    minibatch_noise,
     travelling_law,
 )
 from consortia.surrogates import Gaussian
@@ -294,11 +294,11 @@ def test_the_minibatch_covariance_is_that_of_drawn_batches(replace):
     sums = np.array(
         [12 / 4 * rows[rng.choice(12, 4, replace=replace)].sum(axis=0) for _ in range(40_000)]
     )
-    wanted = minibatch_covariance(np.cov(rows.T, bias=True), 12, 4, replace=replace)
+    wanted = minibatch_noise(np.cov(rows.T, bias=True), 12, 4, replace=replace)
     # a variance from 40,000 draws is known to 0.7 %
     np.testing.assert_allclose(np.cov(sums.T), wanted, rtol=0.03, atol=0.03 * wanted.max())
-    assert np.all(minibatch_covariance(np.eye(2), 12, None) == 0)
-    assert np.allclose(minibatch_covariance(np.eye(2), 12, 12, replace=False), 0)
+    assert np.all(minibatch_noise(np.eye(2), 12, None) == 0)
+    assert np.allclose(minibatch_noise(np.eye(2), 12, 12, replace=False), 0)
 
 
 def test_the_constants_of_the_bounds_are_maxima_over_the_grid():

@@ -284,8 +284,8 @@ class StaleSGLD(StaleGradients):
 
     **Samples** a law near exp(−U/T), and one that is too wide: on a Gaussian target of precision λ
     the variance is too large by the factor 1 + hλ(τ + ½) to leading order in hλ, and minibatches
-    add to it. `consortia.oracles.stale_sgld_variance` gives it exactly, and the limit beyond which
-    the chain diverges, hλ = 2 sin(π/(4τ + 2)). More workers give more updates in the same time and
+    add to it. `consortia.oracles.stale_sgld_law` gives it exactly; the limit beyond which the
+    chain diverges is hλ = 2 sin(π/(4τ + 2)). More workers give more updates in the same time and
     so less variance of an estimate; its bias they raise in proportion to W − 1.
 
     With ``adaptation`` = α it is preconditioned (pSGLD): h becomes hG in drift and noise, with

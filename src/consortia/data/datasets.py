@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import inspect
 import io
 import types
 from collections.abc import Callable, Mapping
@@ -135,6 +136,43 @@ class Info:
     bundled: bool = False
 
 
+UCI = "https://archive.ics.uci.edu/dataset"
+CIFAR = "https://www.cs.toronto.edu/~kriz/cifar.html"
+
+_AVAILABLE: dict[str, Info] = {}
+AVAILABLE: Mapping[str, Info] = types.MappingProxyType(_AVAILABLE)
+"""Data sets of `load`, by name."""
+
+LOADER = """
+Args:
+    download: get the files from where they are published, if they are nowhere here.
+
+Returns:
+    The data set.
+
+Raises:
+    DatasetMissing: the files are nowhere; the message names the places and the address.
+    DatasetCorrupted: a file is not the published one.
+
+"""
+"""Sections that the docstrings of loaders have in common."""
+
+
+def _published(
+    source: str, licence: str, caution: str = "", *, bundled: bool = False
+) -> Callable[[Callable[..., Dataset]], Callable[..., Dataset]]:
+    """Return a decorator that makes a loader available, and completes its docstring."""
+
+    def add(loader: Callable[..., Dataset]) -> Callable[..., Dataset]:
+        _AVAILABLE[loader.__name__] = Info(loader, source, licence, caution, bundled)
+        text, example, rest = inspect.cleandoc(loader.__doc__ or "").partition("Example:")
+        if "Args:" not in text:
+            loader.__doc__ = f"{text}{LOADER.lstrip()}{example}{rest}"
+        return loader
+
+    return add
+
+
 # --- images in the idx format ------------------------------------------------------------------
 
 FASHION = "https://github.com/zalandoresearch/fashion-mnist/raw/master/data/fashion"
@@ -196,18 +234,9 @@ def _idx(folder: str, part: str, base: str, download: bool) -> Arrays:
     return {"x": arrays[0], "y": arrays[1]}
 
 
+@_published("https://github.com/zalandoresearch/fashion-mnist", "MIT")
 def fashion_mnist(*, download: bool = False) -> Dataset:
     """Return clothing: 60,000 train and 10,000 test images (rows, 28, 28) uint8 of 10 classes.
-
-    Args:
-        download: get the files from where they are published, if they are nowhere here.
-
-    Returns:
-        The data set.
-
-    Raises:
-        DatasetMissing: the files are nowhere; the message names the places and the address.
-        DatasetCorrupted: a file is not the published one.
 
     Example:
         >>> fashion_mnist().train["x"].shape  # doctest: +SKIP
@@ -217,18 +246,9 @@ def fashion_mnist(*, download: bool = False) -> Dataset:
     return _dataset("fashion_mnist", train, test, target_names=FASHION_NAMES)
 
 
+@_published("http://yann.lecun.com/exdb/mnist/", "commonly given as CC BY-SA 3.0")
 def mnist(*, download: bool = False) -> Dataset:
     """Return handwritten digits: 60,000 train and 10,000 test images (rows, 28, 28) uint8.
-
-    Args:
-        download: get the files from where they are published, if they are nowhere here.
-
-    Returns:
-        The data set.
-
-    Raises:
-        DatasetMissing: the files are nowhere; the message names the places and the address.
-        DatasetCorrupted: a file is not the published one.
 
     Example:
         >>> mnist().train["x"].shape  # doctest: +SKIP
@@ -238,6 +258,9 @@ def mnist(*, download: bool = False) -> Dataset:
     return _dataset("mnist", train, test, target_names="0123456789")
 
 
+@_published(
+    "http://codh.rois.ac.jp/kmnist/", "CC BY-SA 4.0", "by default the 10,000 test images only"
+)
 def kmnist(*, download: bool = False, test_only: bool = True) -> Dataset:
     """Return classical Japanese characters, images (rows, 28, 28) uint8 of 10 classes.
 
@@ -300,7 +323,7 @@ CIFAR2 = RemoteFile(
     None,
     "npz",
     "It holds x_train, y_train, x_test and y_test: the airplanes (0) and automobiles (1) of "
-    "https://www.cs.toronto.edu/~kriz/cifar.html, stored as JPEG and decoded again.",
+    f"{CIFAR}, stored as JPEG and decoded again.",
 )
 CIFAR10 = RemoteFile(
     "cifar10",
@@ -309,7 +332,7 @@ CIFAR10 = RemoteFile(
     None,
     "npz",
     "It holds, for train and test, jpeg_, offsets_ and y_: the bytes of image i are those of jpeg_ "
-    "from offsets_[i] to offsets_[i + 1], of https://www.cs.toronto.edu/~kriz/cifar.html as JPEG.",
+    f"from offsets_[i] to offsets_[i + 1], of {CIFAR} as JPEG.",
 )
 CIFAR_NAMES = (
     *("airplane", "automobile", "bird", "cat", "deer"),
@@ -317,20 +340,11 @@ CIFAR_NAMES = (
 )
 
 
+@_published(f"{LIBSVM}.html", f"see the underlying set, {UCI}/2/adult")
 def a9a(*, download: bool = False) -> Dataset:
     """Return incomes over 50,000 dollars (1) or not (0), 32,561 train and 16,281 test rows.
 
     x is (rows, 123) uint8, binary features made from the UCI Adult set.
-
-    Args:
-        download: get the files from where they are published, if they are nowhere here.
-
-    Returns:
-        The data set.
-
-    Raises:
-        DatasetMissing: the files are nowhere; the message names the places and the address.
-        DatasetCorrupted: a file is not the published one.
 
     Example:
         >>> a9a().train["x"].shape  # doctest: +SKIP
@@ -347,22 +361,17 @@ def a9a(*, download: bool = False) -> Dataset:
     return _dataset("a9a", parts[0], parts[1], features, ["at most 50K", "over 50K"])
 
 
+@_published(
+    "https://archive.ics.uci.edu/ml/machine-learning-databases/housing/",
+    "none stated",
+    "the column B encodes race: only to repeat published experiments",
+)
 def boston(*, download: bool = False) -> Dataset:
     """Return median house values in Boston, x (506, 13) and y in 1,000 dollars (506,).
 
     Caution: the column B encodes the share of Black residents, on an assumption about its effect
     that scikit-learn dropped the set for. Use it to repeat a published experiment, and another
     set for everything else.
-
-    Args:
-        download: get the files from where they are published, if they are nowhere here.
-
-    Returns:
-        The data set.
-
-    Raises:
-        DatasetMissing: the files are nowhere; the message names the places and the address.
-        DatasetCorrupted: a file is not the published one.
 
     Example:
         >>> boston().train["x"].shape  # doctest: +SKIP
@@ -374,20 +383,11 @@ def boston(*, download: bool = False) -> Dataset:
     )
 
 
+@_published(f"{UCI}/54/isolet", "see the source", "1,560 of the 7,797 published rows")
 def isolet(*, download: bool = False) -> Dataset:
     """Return spoken letters, 1,560 of 7,797 published rows, x (1560, 617), y 0..25 for A..Z.
 
     One of five groups of speakers (30 people who say every letter twice), without a test split.
-
-    Args:
-        download: get the files from where they are published, if they are nowhere here.
-
-    Returns:
-        The data set.
-
-    Raises:
-        DatasetMissing: the files are nowhere; the message names the places and the address.
-        DatasetCorrupted: a file is not the published one.
 
     Example:
         >>> isolet().train["x"].shape  # doctest: +SKIP
@@ -401,21 +401,16 @@ def isolet(*, download: bool = False) -> Dataset:
     return _dataset("isolet", rows, None, features, "ABCDEFGHIJKLMNOPQRSTUVWXYZ")
 
 
+@_published(
+    CIFAR,
+    "none stated; cite Krizhevsky (2009)",
+    "decoded from JPEG, not the original pixels; sorted by class",
+)
 def cifar2(*, download: bool = False) -> Dataset:
     """Return airplanes (0) and automobiles (1): 10,000 train and 2,000 test images 32 × 32 × 3.
 
     Lossy: the pixels went through JPEG, so they are near to CIFAR-10's and not equal to them. The
     rows are sorted by class. There is no address to download this form from.
-
-    Args:
-        download: get the files from where they are published, if they are nowhere here.
-
-    Returns:
-        The data set.
-
-    Raises:
-        DatasetMissing: the files are nowhere; the message names the places and the address.
-        DatasetCorrupted: a file is not the published one.
 
     Example:
         >>> cifar2().target_names  # doctest: +SKIP
@@ -427,6 +422,11 @@ def cifar2(*, download: bool = False) -> Dataset:
     return _dataset("cifar2", train, test, target_names=CIFAR_NAMES[:2])
 
 
+@_published(
+    CIFAR,
+    "none stated; cite Krizhevsky (2009)",
+    "decoded from JPEG, not the original pixels; sorted by class",
+)
 def cifar10(*, download: bool = False) -> Dataset:
     """Return photographs of ten classes: 50,000 train and 10,000 test images 32 × 32 × 3.
 
@@ -522,7 +522,9 @@ def _from_file(name: str) -> Dataset | None:
     return None
 
 
-def _bundled(name: str) -> Callable[..., Dataset]:
+def _bundled(name: str, source: str, licence: str = "see the source", caution: str = "") -> None:
+    """Make a set available that scikit-learn carries."""
+
     def loader(*, download: bool = False) -> Dataset:
         found = _from_file(name) if name in CARRIED else None
         if found is not None:
@@ -536,75 +538,23 @@ def _bundled(name: str) -> Callable[..., Dataset]:
 
     loader.__name__ = loader.__qualname__ = name
     loader.__doc__ = f"The {name.replace('_', ' ')} data as scikit-learn carries them, no split."
-    return loader
+    _published(source, licence, caution, bundled=True)(loader)
 
 
-breast_cancer = _bundled("breast_cancer")
-digits = _bundled("digits")
-wine = _bundled("wine")
-diabetes = _bundled("diabetes")
-iris = _bundled("iris")
-
-UCI = "https://archive.ics.uci.edu/dataset"
-AVAILABLE: Mapping[str, Info] = types.MappingProxyType(
-    {
-        "fashion_mnist": Info(
-            fashion_mnist, "https://github.com/zalandoresearch/fashion-mnist", "MIT"
-        ),
-        "mnist": Info(mnist, "http://yann.lecun.com/exdb/mnist/", "commonly given as CC BY-SA 3.0"),
-        "kmnist": Info(
-            kmnist,
-            "http://codh.rois.ac.jp/kmnist/",
-            "CC BY-SA 4.0",
-            "by default the 10,000 test images only",
-        ),
-        "a9a": Info(a9a, f"{LIBSVM}.html", f"see the underlying set, {UCI}/2/adult"),
-        "boston": Info(
-            boston,
-            "https://archive.ics.uci.edu/ml/machine-learning-databases/housing/",
-            "none stated",
-            "the column B encodes race: only to repeat published experiments",
-        ),
-        "isolet": Info(
-            isolet, f"{UCI}/54/isolet", "see the source", "1,560 of the 7,797 published rows"
-        ),
-        "cifar2": Info(
-            cifar2,
-            "https://www.cs.toronto.edu/~kriz/cifar.html",
-            "none stated; cite Krizhevsky (2009)",
-            "decoded from JPEG, not the original pixels; sorted by class",
-        ),
-        "cifar10": Info(
-            cifar10,
-            "https://www.cs.toronto.edu/~kriz/cifar.html",
-            "none stated; cite Krizhevsky (2009)",
-            "decoded from JPEG, not the original pixels; sorted by class",
-        ),
-        "breast_cancer": Info(
-            breast_cancer,
-            f"{UCI}/17/breast+cancer+wisconsin+diagnostic",
-            "see the source",
-            bundled=True,
-        ),
-        "digits": Info(
-            digits,
-            f"{UCI}/80/optical+recognition+of+handwritten+digits",
-            "see the source",
-            "the 1,797 rows of the published test part",
-            bundled=True,
-        ),
-        "wine": Info(wine, f"{UCI}/109/wine", "see the source", bundled=True),
-        "diabetes": Info(
-            diabetes,
-            "https://www4.stat.ncsu.edu/~boos/var.select/diabetes.html",
-            "none stated; cite Efron et al. (2004)",
-            "the columns are already centred and scaled",
-            bundled=True,
-        ),
-        "iris": Info(iris, f"{UCI}/53/iris", "see the source", bundled=True),
-    }
+_bundled("breast_cancer", f"{UCI}/17/breast+cancer+wisconsin+diagnostic")
+_bundled(
+    "digits",
+    f"{UCI}/80/optical+recognition+of+handwritten+digits",
+    caution="the 1,797 rows of the published test part",
 )
-"""Data sets of `load`, by name."""
+_bundled("wine", f"{UCI}/109/wine")
+_bundled(
+    "diabetes",
+    "https://www4.stat.ncsu.edu/~boos/var.select/diabetes.html",
+    "none stated; cite Efron et al. (2004)",
+    "the columns are already centred and scaled",
+)
+_bundled("iris", f"{UCI}/53/iris")
 
 
 @hinted

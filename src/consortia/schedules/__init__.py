@@ -21,7 +21,6 @@ from consortia.schedules.prescriptions import (
     decentralized_ula,
     fa_hmc_correlated,
     fa_hmc_first_stage,
-    fa_hmc_stages,
     fa_hmc_step_size,
     stale_error_step_size,
     stale_variance_step_size,
@@ -36,6 +35,7 @@ from consortia.schedules.values import (
     as_schedule,
     constant,
     evaluate,
+    fa_hmc_stages,
     polynomial,
     varying,
 )

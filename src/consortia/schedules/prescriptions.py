@@ -8,44 +8,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from consortia.core.arguments import number, positive, whole
+from consortia.core.arguments import number, positive, site_weights, whole
 from consortia.errors import InputError
-from consortia.schedules.values import Polynomial, Stages
+from consortia.schedules.values import Polynomial
 
 # --- FA-HMC --------------------------------------------------------------------------------------
-
-
-def fa_hmc_stages(initial: float, first_stage: int) -> Stages:
-    r"""Return stages for FA-HMC, each twice as long, with a step size √2 times smaller.
-
-    .. math:: t_s = 2^{s-1} t_1, \qquad \eta_s = \eta_1 / 2^{(s-1)/2}, \qquad s = 1, 2, \dots
-
-    It removes the factor :math:`\log(d/\epsilon^2)` from the iterations that reach a distance
-    :math:`\epsilon`, for strongly convex, smooth clients.
-
-    Not guaranteed: anything when :math:`\eta_1` is not of the order that the proof asks for; the
-    gain is a logarithm in an upper bound. The proof counts local iterations; a schedule counts
-    synchronisations, so the first stage lasts :math:`t_1 / T` of them (`fa_hmc_first_stage`).
-
-    Args:
-        initial: :math:`\eta_1`.
-        first_stage: length of the first stage in synchronisations.
-
-    Returns:
-        A schedule, a function of the round.
-
-    Raises:
-        InputError: the step size is not positive, or the first stage shorter than 1.
-
-    Example:
-        >>> from consortia.schedules import evaluate
-        >>> print(evaluate(fa_hmc_stages(0.1, 2), range(8)).round(4))
-        [0.1    0.1    0.0707 0.0707 0.0707 0.0707 0.05   0.05  ]
-
-    Source: Liang et al., "Bayesian federated learning with Hamiltonian Monte Carlo" (2024),
-    proposition 4.5 and its general form J.1 (the stages printed there are its case a = 4).
-    """
-    return Stages(initial, first_stage)
 
 
 def fa_hmc_first_stage(
@@ -141,12 +108,9 @@ def fa_hmc_step_size(
     Source: Liang et al. (2024), theorem 4.1 (its assumption 3.4 bounds the trace of the gradient's
     covariance by :math:`\sigma_g^2 L d`).
     """
-    share = _weights(weights)
+    share = np.array(site_weights(np.atleast_1d(weights)))
     l_, d = positive("smoothness", smoothness), whole("dimension", dimension, 1)
-    eps, k = (
-        positive("accuracy", accuracy),
-        whole("leapfrog_steps", leapfrog_steps, 1),
-    )
+    eps, k = positive("accuracy", accuracy), whole("leapfrog_steps", leapfrog_steps, 1)
     t = whole("local_steps", local_steps, 1)
     private = 1.0 - number("momentum_correlation", momentum_correlation, 0.0, 1.0)
     noise = float(np.sum(share**2)) * number("gradient_noise", gradient_noise, 0.0) / l_
@@ -224,10 +188,7 @@ def fa_hmc_correlated(
 
     Source: Liang et al. (2024), proposition 4.3.
     """
-    n, k = (
-        whole("clients", clients, 1),
-        whole("leapfrog_steps", leapfrog_steps, 1),
-    )
+    n, k = whole("clients", clients, 1), whole("leapfrog_steps", leapfrog_steps, 1)
     step_size = fa_hmc_step_size(
         smoothness=smoothness,
         dimension=dimension,
@@ -241,20 +202,6 @@ def fa_hmc_correlated(
     correlation = 1.0 - positive("correlation_constant", correlation_constant) * gamma / n
     noise = positive("noise_constant", noise_constant) * smoothness * k * gamma
     return CorrelatedSettings(step_size, max(0.0, correlation), noise)
-
-
-def _weights(weights: Sequence[float] | np.ndarray) -> np.ndarray:
-    array = np.asarray(weights, dtype=np.float64)
-    if (
-        array.ndim != 1
-        or not array.size
-        or not np.all(array > 0.0)
-        or abs(array.sum() - 1.0) > 1e-6
-    ):
-        raise InputError(
-            f"weights: got {weights!r}; give one positive weight per client, of sum one"
-        )
-    return array
 
 
 # --- stale gradients -----------------------------------------------------------------------------
@@ -290,10 +237,7 @@ def stale_error_step_size(iterations: int, *, staleness: float, constant: float)
     Source: Chen, Ding, Li, Zhang, Carin, "Stochastic gradient MCMC with stale gradients" (2016),
     theorem 3 and sections 4 and 5.1.
     """
-    tau, total = (
-        positive("staleness", staleness),
-        whole("iterations", iterations, 1),
-    )
+    tau, total = positive("staleness", staleness), whole("iterations", iterations, 1)
     return positive("constant", constant) * tau ** (-2.0 / 3.0) * total ** (-1.0 / 3.0)
 
 

@@ -17,8 +17,13 @@ Schedule = Callable[[Any], jax.Array]
 
 
 @dataclass(frozen=True)
-class Constant:
-    """The same step size at every iteration, see `consortia.schedules.constant`.
+class Constant(metaclass=arguments.Hinted):
+    r"""The same step size at every iteration, also called `constant`.
+
+    .. math:: h_t = h
+
+    Not guaranteed: that the bias vanishes. Every uncorrected method keeps, at a constant step
+    size, a bias of some power of it, which more iterations do not remove.
 
     Attributes:
         value: h > 0.
@@ -27,7 +32,9 @@ class Constant:
         InputError: the value is not positive and finite.
 
     Example:
-        >>> float(Constant(0.5)(7))
+        >>> constant(0.1)
+        Constant(value=0.1)
+        >>> float(constant(0.5)(7))
         0.5
     """
 
@@ -42,20 +49,35 @@ class Constant:
 
 
 @dataclass(frozen=True)
-class Polynomial:
-    """``initial * (offset / (offset + t)) ** power`` at iteration t, see `polynomial`.
+class Polynomial(metaclass=arguments.Hinted):
+    r"""A step size that falls with a power of the iteration, also called `polynomial`.
+
+    .. math:: h_t = h_0 \left(\frac{b}{b + t}\right)^{p}, \qquad t = 0, 1, \dots
+
+    With :math:`\tfrac12 < p \le 1` it satisfies :math:`\sum h_t = \infty` and
+    :math:`\sum h_t^2 < \infty`, under which annealed stochastic gradient Langevin dynamics is
+    asymptotically exact; ``satisfies_annealing_conditions`` says so. The conditions are
+    about the step of the *diffusion*: where that is η²/2 (`fa_hmc`, `fa_ld`), ¼ < p ≤ ½ is needed.
+
+    Not guaranteed: any accuracy after finitely many iterations; exactness of averages that weigh
+    all iterations equally (weigh by the step size); the absence of a heterogeneity bias.
 
     Attributes:
-        initial: h_0 > 0, the step size at iteration 0.
-        offset: b > 0.
+        initial: :math:`h_0` > 0, the step size at iteration 0.
+        offset: b > 0, about how many iterations pass before the step size starts to fall.
         power: p ≥ 0.
 
     Raises:
         InputError: a number is out of its range.
 
     Example:
-        >>> Polynomial(1.0, 10.0, 0.6).satisfies_annealing_conditions
+        >>> polynomial(1.0, 10.0, 0.6).satisfies_annealing_conditions
         True
+        >>> [round(float(polynomial(1.0, 10.0, 0.5)(t)), 3) for t in (0, 30)]
+        [1.0, 0.5]
+
+    Source: the conditions are those of El Mekkaoui, Mesquita, Blomstedt and Kaski, "Federated
+    stochastic gradient Langevin dynamics", section 2, after Welling and Teh (2011).
     """
 
     initial: float
@@ -92,19 +114,31 @@ class Polynomial:
 
 
 @dataclass(frozen=True)
-class Stages:
-    """Stages of doubling length and a step size that falls by √2, see `fa_hmc_stages`.
+class Stages(metaclass=arguments.Hinted):
+    r"""Stages for FA-HMC, each twice as long, with a step size √2 times smaller; `fa_hmc_stages`.
+
+    .. math:: t_s = 2^{s-1} t_1, \qquad \eta_s = \eta_1 / 2^{(s-1)/2}, \qquad s = 1, 2, \dots
+
+    It removes the factor :math:`\log(d/\epsilon^2)` from the iterations that reach a distance
+    :math:`\epsilon`, for strongly convex, smooth clients.
+
+    Not guaranteed: anything when :math:`\eta_1` is not of the order that the proof asks for; the
+    gain is a logarithm in an upper bound. The proof counts local iterations; a schedule counts
+    synchronisations, so the first stage lasts :math:`t_1 / T` of them (`fa_hmc_first_stage`).
 
     Attributes:
-        initial: step size of the first stage, positive.
-        first_stage: iterations of the first stage, 1 or more.
+        initial: :math:`\eta_1` > 0.
+        first_stage: length of the first stage in synchronisations, 1 or more.
 
     Raises:
         InputError: a number is out of its range.
 
     Example:
-        >>> [round(float(Stages(1.0, 2)(t)), 3) for t in range(6)]
-        [1.0, 1.0, 0.707, 0.707, 0.707, 0.707]
+        >>> print(evaluate(fa_hmc_stages(0.1, 2), range(8)).round(4))
+        [0.1    0.1    0.0707 0.0707 0.0707 0.0707 0.05   0.05  ]
+
+    Source: Liang et al., "Bayesian federated learning with Hamiltonian Monte Carlo" (2024),
+    proposition 4.5 and its general form J.1 (the stages printed there are its case a = 4).
     """
 
     initial: float
@@ -159,64 +193,7 @@ class Tabulated:
         return table.at[_counts(iteration)].get(mode="fill", fill_value=jnp.nan)
 
 
-@arguments.hinted
-def constant(value: float) -> Constant:
-    r"""Return the same step size for every iteration.
-
-    .. math:: h_t = h
-
-    Not guaranteed: that the bias vanishes. Every uncorrected method keeps, at a constant step
-    size, a bias of some power of it, which more iterations do not remove.
-
-    Args:
-        value: h > 0.
-
-    Returns:
-        A schedule, a function of the iteration.
-
-    Raises:
-        InputError: the value is not positive and finite.
-
-    Example:
-        >>> constant(0.1)
-        Constant(value=0.1)
-    """
-    return Constant(value)
-
-
-@arguments.hinted
-def polynomial(initial: float, offset: float, power: float) -> Polynomial:
-    r"""Return a step size that falls with a power of the iteration.
-
-    .. math:: h_t = h_0 \left(\frac{b}{b + t}\right)^{p}, \qquad t = 0, 1, \dots
-
-    With :math:`\tfrac12 < p \le 1` it satisfies :math:`\sum h_t = \infty` and
-    :math:`\sum h_t^2 < \infty`, under which annealed stochastic gradient Langevin dynamics is
-    asymptotically exact; `Polynomial.satisfies_annealing_conditions` says so. The conditions are
-    about the step of the *diffusion*: where that is η²/2 (`fa_hmc`, `fa_ld`), ¼ < p ≤ ½ is needed.
-
-    Not guaranteed: any accuracy after finitely many iterations; exactness of averages that weigh
-    all iterations equally (weigh by the step size); the absence of a heterogeneity bias.
-
-    Args:
-        initial: :math:`h_0`, the step size at iteration 0.
-        offset: b, about how many iterations pass before the step size starts to fall.
-        power: p ≥ 0.
-
-    Returns:
-        A schedule, a function of the iteration.
-
-    Raises:
-        InputError: a number is out of its range.
-
-    Example:
-        >>> [round(float(polynomial(1.0, 10.0, 0.5)(t)), 3) for t in (0, 30)]
-        [1.0, 0.5]
-
-    Source: the conditions are those of El Mekkaoui, Mesquita, Blomstedt and Kaski, "Federated
-    stochastic gradient Langevin dynamics", section 2, after Welling and Teh (2011).
-    """
-    return Polynomial(initial, offset, power)
+constant, polynomial, fa_hmc_stages = Constant, Polynomial, Stages
 
 
 @dataclass(frozen=True)
@@ -305,14 +282,7 @@ def evaluate(schedule: Schedule, iterations: Iterable[int], name: str = "step_si
             f"{name}: the function returned {result.dtype} values of shape {result.shape[1:]} for "
             "one iteration; return one floating number"
         )
-    wrong = ~(np.isfinite(result) & (result > 0.0))
-    if np.any(wrong):
-        first = int(np.argmax(wrong))
-        raise InputError(
-            f"{name}: {result[first]} at iteration {wanted[first]}; step sizes must be positive "
-            "and finite at every iteration of the run"
-        )
-    return result
+    return _checked(result, wanted, name)
 
 
 def _evaluated(schedule: Schedule, wanted: np.ndarray, name: str) -> np.ndarray:
@@ -369,13 +339,19 @@ def _table(values: Any, name: str) -> np.ndarray:
     array = _array(values, name)
     if array.ndim != 1 or not array.size:
         raise InputError(f"{name}: shape {array.shape}; give one value for each iteration, (n,)")
-    wrong = ~(np.isfinite(array) & (array > 0.0))
+    return _checked(array, range(array.size), name)
+
+
+def _checked(values: np.ndarray, iterations: Sequence[int] | np.ndarray, name: str) -> np.ndarray:
+    """Return step sizes at these iterations, all of them positive and finite."""
+    wrong = ~(np.isfinite(values) & (values > 0.0))
     if np.any(wrong):
         first = int(np.argmax(wrong))
         raise InputError(
-            f"{name}: {array[first]} at iteration {first}; give positive, finite numbers"
+            f"{name}: {values[first]} at iteration {iterations[first]}; step sizes must be "
+            "positive and finite at every iteration"
         )
-    return array
+    return values
 
 
 def _counts(iteration: Any) -> jax.Array:

@@ -16,16 +16,14 @@ density :math:`e^{-U}/G`.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
-from jaxtyping import Float
 from numpy.typing import ArrayLike
 
 from consortia.core import arguments
 from consortia.errors import InputError
 from consortia.theory.affine import Array
-from consortia.theory.arguments import check_density, floats
+from consortia.theory.arguments import check_density, matrix_of
 from consortia.theory.law import Law, Moments
 from consortia.theory.staleness import langevin_server, stale_server_law
 
@@ -68,13 +66,11 @@ def psgld_law(
         array([1.05, 1.64])
     """
     h, eps = arguments.positive("step_size", step_size), arguments.positive("floor", floor)
-    hessian, noise = _square(precision, "precision"), floats(gradient_noise, "gradient_noise")
+    hessian = matrix_of(precision, "precision")
+    if not np.allclose(hessian, hessian.T, rtol=1e-8):
+        raise InputError("precision: the matrix is not symmetric; give (H + H.T) / 2")
     check_density(hessian, "precision")
-    noise = np.diag(np.broadcast_to(noise, len(hessian))) if noise.ndim < 2 else noise
-    if noise.shape != hessian.shape:
-        raise InputError(
-            f"gradient_noise: shape {noise.shape} for a precision of {hessian.shape}; give the same"
-        )
+    noise = matrix_of(gradient_noise, "gradient_noise", len(hessian))
     metric = 1 / (eps + np.sqrt(np.diag(hessian + noise)))
     off = damping = 1.0
     change = np.zeros_like(metric)  # by which ln G is to move
@@ -141,12 +137,3 @@ def _fixed(h: float, metric: Array, hessian: Array, noise: Array, staleness: int
     law = stale_server_law(langevin_server(h, gradient_noise=of_axes), values, staleness)
     target = Moments(np.zeros_like(values), (axes / values) @ axes.T)
     return replace(law, target=target, axes=axes).in_units(root)
-
-
-def _square(value: Any, name: str) -> Float[np.ndarray, "d d"]:
-    """Return a number, a diagonal or a matrix as a symmetric matrix."""
-    given = floats(value, name)
-    made = np.diag(np.atleast_1d(given)) if given.ndim < 2 else given
-    if made.shape[0] != made.shape[1] or not np.allclose(made, made.T, rtol=1e-8):
-        raise InputError(f"{name}: shape {given.shape}; give a number, (d,) or symmetric (d, d)")
-    return made

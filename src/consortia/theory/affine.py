@@ -9,8 +9,9 @@ iterations, and `AffineRecursion` has it for one map that is repeated.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import NamedTuple
@@ -24,6 +25,9 @@ Array = Float[np.ndarray, "..."]
 
 _MOST_SQUARINGS = 64
 """A stable recursion forgets its start within 2^64 iterations, or its radius is 1 to rounding."""
+
+_MOST_DENSE = 64
+"""Entries of covariances up to which a map of them is a dense matrix."""
 
 
 class AffineMap(NamedTuple):
@@ -44,7 +48,7 @@ class AffineMap(NamedTuple):
         return AffineMap(
             self.matrix @ first.matrix,
             np.einsum("...ij,...j->...i", self.matrix, first.offset) + self.offset,
-            self.matrix @ first.covariance @ np.swapaxes(self.matrix, -1, -2) + self.covariance,
+            self.matrix @ first.covariance @ self.matrix.mT + self.covariance,
         )
 
     def power(self, count: int) -> AffineMap:
@@ -64,14 +68,9 @@ class AffineMap(NamedTuple):
         """Return mean and second moment E z'z'ᵀ after the map, from those before it."""
         moved = (self.matrix @ mean[..., None])[..., 0]
         cross = moved[..., :, None] * self.offset[..., None, :]
-        across = np.swapaxes(self.matrix, -1, -2)
         square = self.offset[..., :, None] * self.offset[..., None, :] + self.covariance
-        carried = self.matrix @ second @ across
-        return moved + self.offset, carried + cross + np.swapaxes(cross, -1, -2) + square
-
-    def cross_moments(self, mean: Array, second: Array) -> Array:
-        """Return E z'zᵀ of states after and before the map, from the moments before it."""
-        return self.matrix @ second + self.offset[..., :, None] * mean[..., None, :]
+        carried = self.matrix @ second @ self.matrix.mT
+        return moved + self.offset, carried + cross + cross.mT + square
 
     def stationary_covariance(self) -> Float[np.ndarray, "*maps n n"]:
         """Return the solution of C = A C Aᵀ + Q.
@@ -79,6 +78,11 @@ class AffineMap(NamedTuple):
         Raises:
             InputError: the spectral radius is one to rounding.
         """
+        if np.array_equal(self.matrix, self.matrix.mT):
+            values, axes = np.linalg.eigh(self.matrix)
+            if np.abs(values).max() < 1:
+                left = 1 - values[..., :, None] * values[..., None, :]
+                return axes @ (axes.mT @ self.covariance @ axes / left) @ axes.mT
         # Squaring the map sums the series Σ_j A^j Q A^jᵀ, 2^k terms after k steps.
         step = self._replace(offset=np.zeros_like(self.offset))
         for _ in range(_MOST_SQUARINGS):
@@ -92,9 +96,30 @@ def spectral_radius(matrices: Float[np.ndarray, "*maps n n"]) -> float:
     """Return the largest modulus of an eigenvalue; infinity where a matrix overflowed."""
     if not np.all(np.isfinite(matrices)):
         return float("inf")
-    symmetric = np.array_equal(matrices, np.swapaxes(matrices, -1, -2))
+    symmetric = np.array_equal(matrices, matrices.mT)
     values = np.linalg.eigvalsh(matrices) if symmetric else np.linalg.eigvals(matrices)
     return float(np.max(np.abs(values)))
+
+
+def operator_radius(apply: Callable[[Array], Array], shape: tuple[int, ...]) -> float:
+    """Return the spectral radius of a linear map that takes covariances of a shape to such."""
+    size = math.prod(shape)
+
+    def image(flat: Array) -> Array:
+        return apply(flat.reshape(shape)).ravel()
+
+    if size <= _MOST_DENSE:
+        return spectral_radius(np.stack([image(unit) for unit in np.eye(size)]))
+    start = np.broadcast_to(np.eye(shape[-1]), shape).ravel()
+    if not image(start).any():
+        return 0.0
+    from scipy.sparse.linalg import LinearOperator, eigs
+
+    operator = LinearOperator((size, size), image, dtype=np.float64)
+    # The map keeps covariances positive, so that its largest eigenvalue is real and positive. Other
+    # eigenvalues may be about as large: with 20 vectors one of those would sometimes be found.
+    found = eigs(operator, k=1, v0=start, ncv=40, tol=1e-8, return_eigenvectors=False)
+    return float(np.abs(found[0]))
 
 
 class Normal(NamedTuple):
@@ -139,9 +164,14 @@ class Recursion(ABC):
         return 0.0
 
     @property
+    def stable(self) -> bool:
+        """True if mean and covariance settle."""
+        return self.spectral_radius < 1.0
+
+    @property
     def instability(self) -> str:
         """The part that does not settle, in words; empty when all does."""
-        if self.spectral_radius < 1.0:
+        if self.stable:
             return ""
         return f"the mean grows by the factor {self.spectral_radius:.6g} an iteration"
 

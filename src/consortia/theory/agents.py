@@ -14,7 +14,7 @@ from consortia.core import arguments
 from consortia.core.model import Model
 from consortia.data.sites import Sites
 from consortia.errors import InputError
-from consortia.theory.arguments import Array, check_density, curvatures_of, floats
+from consortia.theory.arguments import Array, check_density, curvatures_of, floats, full_matrices
 from consortia.theory.potentials import SitePotentials
 
 PyTree = Any
@@ -59,8 +59,9 @@ class GaussianAgents:
         centres = centres[:, None] if centres.ndim == 1 else centres
         if centres.ndim != 2 or not centres.size:
             raise InputError(f"{name} has shape {centres.shape}: give (agents,) or (agents, d).")
-        given = curvatures_of(curvatures, centres.shape, "curvatures", "agents", rounding=1e-6)
-        given = given if given.ndim == 3 else given[:, :, None] * np.eye(given.shape[1])
+        given = full_matrices(
+            curvatures_of(curvatures, centres.shape, "curvatures", "agents", rounding=1e-6)
+        )
         check_density(given.sum(axis=0), "curvatures")
         self.curvatures = given
         self.pulls = centres if means is None else np.einsum("nij,nj->ni", given, centres)
@@ -134,7 +135,7 @@ class GaussianAgents:
             pulls = matrices @ origin - gradients
         share = 1 / len(sites)
         # Single precision leaves Hessians symmetric to rounding only.
-        matrices = (matrices + np.swapaxes(matrices, 1, 2)) / 2 + share * (prior + prior.T) / 2
+        matrices = (matrices + matrices.mT) / 2 + share * (prior + prior.T) / 2
         agents = cls(matrices, pulls=pulls + share * (prior @ origin - slope))
         agents.rows = kept
         return agents

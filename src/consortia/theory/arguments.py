@@ -6,6 +6,7 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import ArrayLike
 
+from consortia.core import arguments
 from consortia.errors import InputError
 
 Array = Float[np.ndarray, "..."]
@@ -28,6 +29,14 @@ def filled(value: ArrayLike, shape: tuple[int, ...], name: str) -> Array:
     if array.shape not in ((), shape):
         raise InputError(f"{name}: shape {array.shape}; give a number or shape {shape}")
     return np.broadcast_to(array, shape)
+
+
+def shares_of(value: ArrayLike, name: str, count: int | None = None) -> Float[np.ndarray, " S"]:
+    """Return positive numbers of sum one, as many as ``count`` where it is given."""
+    given = np.array(arguments.site_weights(floats(value, name), name))
+    if count not in (None, given.size):
+        raise InputError(f"{name}: got {given.size} numbers; give {count}")
+    return given
 
 
 def curvatures_of(
@@ -54,7 +63,7 @@ def curvatures_of(
         lowest, rounding = given.min(axis=1), 0.0
     else:
         size = np.abs(given).max()
-        if not np.allclose(given, np.swapaxes(given, 1, 2), rtol=1e-8, atol=1e-12 * size):
+        if not np.allclose(given, given.mT, rtol=1e-8, atol=1e-12 * size):
             raise InputError(f"{name}: a matrix is not symmetric; give (L + L.T) / 2")
         lowest, rounding = np.linalg.eigvalsh(given)[:, 0], rounding * size
     if np.any(lowest < -rounding):
@@ -73,3 +82,18 @@ def check_density(precision: Array, name: str, rounding: float = 0.0) -> None:
             f"{name}: their sum is not positive definite, so the target is not a density; add a "
             "prior or drop the flat coordinates"
         )
+
+
+def matrix_of(value: ArrayLike, name: str, d: int | None = None) -> Float[np.ndarray, "d d"]:
+    """Return a number (times the identity), a diagonal (d,) or a matrix as a matrix (d, d)."""
+    given = floats(value, name)
+    d = np.atleast_1d(given).shape[0] if d is None else d
+    made = given * np.eye(d) if given.shape in ((), (d,)) else given
+    if made.shape != (d, d):
+        raise InputError(f"{name}: shape {given.shape}; give a number, ({d},) or ({d}, {d})")
+    return made
+
+
+def full_matrices(matrices: Float[np.ndarray, "S *d d"]) -> Float[np.ndarray, "S d d"]:
+    """Return matrices as they are, or those of which the diagonals are given."""
+    return matrices if matrices.ndim == 3 else matrices[:, :, None] * np.eye(matrices.shape[-1])

@@ -13,7 +13,6 @@ from functools import cached_property, singledispatch
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
@@ -40,14 +39,14 @@ from consortia.surrogates import Correction, Gaussian, Recipe
 from consortia.theory.adaptation import psgld_law
 from consortia.theory.agents import GaussianAgents
 from consortia.theory.decentralized import decentralized_hmc_law
-from consortia.theory.estimates import minibatch_covariance
+from consortia.theory.estimates import minibatch_noise
 from consortia.theory.expansion import Expansion, expand, k_hat_of, too_large
 from consortia.theory.federated_averaging import fa_hmc_law
 from consortia.theory.gossip import gossip_law
 from consortia.theory.law import Law, Moments
 from consortia.theory.potentials import Alone, Gatherer, SitePotentials, StoredPotentials
 from consortia.theory.stability import server_of
-from consortia.theory.staleness import stale_server_law
+from consortia.theory.staleness import site_noise, stale_server_law
 from consortia.theory.travelling import travelling_law
 
 PyTree = Any
@@ -191,16 +190,12 @@ class Problem:
         share = np.full(len(near.sizes), 1 / len(near.sizes))
         curvatures = near.curvatures + share[:, None, None] * near.prior_curvature
         pulls = -(near.gradients + share[:, None] * near.prior_gradient)
-        agents = GaussianAgents((curvatures + np.swapaxes(curvatures, 1, 2)) / 2, pulls=pulls)
+        agents = GaussianAgents((curvatures + curvatures.mT) / 2, pulls=pulls)
         if rows:
-            target = Target(self.model, starting_parameters(self.model, None, 0, 1)[0])
-            mode = target.unravel(jnp.asarray(near.mode * near.units, target.dtype))
-            expanded = GaussianAgents.near(self.model, self.sites, mode)
-            assert expanded.rows is not None
-            # Their pulls are H x − ∇ with the origin at 0; here the origin is the mode.
             units = near.units * np.ones_like(near.mode)
-            square, origin = np.outer(units, units), near.mode * units
-            agents.rows = tuple((h * square, (p - h @ origin) * units) for h, p in expanded.rows)
+            square, mode = np.outer(units, units), near.mode * units
+            each = [self.potentials.single_rows(i, mode) for i in range(len(near.sizes))]
+            agents.rows = tuple((h * square, -slopes * units) for h, slopes in each)
         return agents
 
 
@@ -232,9 +227,7 @@ def _own_modes(
     curvatures: Float[np.ndarray, "S d d"], gradients: Float[np.ndarray, "S d"]
 ) -> Float[np.ndarray, "S d"]:
     """Return −H_c⁻¹ g_c of every site; a flat direction is left where it is."""
-    found = np.stack(
-        [np.linalg.pinv(h, hermitian=True) @ g for h, g in zip(curvatures, gradients, strict=True)]
-    )
+    found = np.einsum("sij,sj->si", np.linalg.pinv(curvatures, hermitian=True), gradients)
     left = np.einsum("sij,sj->si", curvatures, found) - gradients
     if np.abs(left).max() > 1e-3 * max(np.abs(gradients).max(), 1e-12):
         raise InputError("a site's potential has no minimum of its own near the mode")
@@ -373,16 +366,24 @@ def _stale(method: StaleSGLD | StaleSGHMC, problem: Problem) -> Law:
 
 def _noise_at_server(method: StaleGradients, problem: Problem) -> Float[np.ndarray, "d d"]:
     """Return the covariance of a gradient of U as it reaches the server, at the mode."""
-    near, of_rows = problem.near, problem.row_covariances
+    near = problem.near
     shares, prior = method.site_weights(near.sizes), method.prior_shares(near.sizes)
-    total = np.zeros_like(near.precision)
-    for c, size in enumerate(near.sizes):
-        own = minibatch_covariance(of_rows[c], int(size), method.batch_size, replace=method.replace)
-        total += own / shares[c]
-        if len(near.sizes) > 1:
-            pull = near.gradients[c] + prior[c] * near.prior_gradient
-            total += np.outer(pull, pull) / shares[c]
-    return total
+    noise = np.tensordot(1 / shares, _minibatch_noise(method, problem), axes=1)
+    if len(near.sizes) == 1:
+        return noise
+    return noise + site_noise(near.gradients + np.outer(prior, near.prior_gradient), shares)
+
+
+def _minibatch_noise(
+    method: StaleGradients | DSGLD, problem: Problem
+) -> Float[np.ndarray, "S d d"]:
+    """Return the covariance of the gradient that each site estimates, at the mode."""
+    pairs = zip(problem.row_covariances, problem.near.sizes, strict=True)
+    noise = [
+        minibatch_noise(rows, int(size), method.batch_size, replace=method.replace)
+        for rows, size in pairs
+    ]
+    return np.stack(noise)
 
 
 @law_of.register
@@ -392,10 +393,6 @@ def _travelling(method: DSGLD, problem: Problem) -> Law:
         raise InputError(
             f"the law of a travelling chain in {near.mode.size} parameters is too large"
         )
-    noise = [
-        minibatch_covariance(covariance, int(size), method.batch_size, replace=method.replace)
-        for covariance, size in zip(problem.row_covariances, near.sizes, strict=True)
-    ]
     options: dict[str, Any] = {}
     notes: tuple[str, ...] = ()
     unsure = ""
@@ -428,7 +425,7 @@ def _travelling(method: DSGLD, problem: Problem) -> Law:
         # A flat direction of the prior has no mean: the pseudo-inverse leaves it at the mode.
         prior_mean=-np.linalg.pinv(prior, hermitian=True) @ near.prior_gradient,
         prior_precision=prior,
-        gradient_noise=np.stack(noise),
+        gradient_noise=_minibatch_noise(method, problem),
         record=method.record,
         **options,
     )

@@ -24,12 +24,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from consortia.core import arguments
-from consortia.errors import InputError
 from consortia.graphs.laplacian import laplacian_of
 from consortia.graphs.weights import Mixing
 from consortia.theory.agents import GaussianAgents
 from consortia.theory.arguments import filled
-from consortia.theory.gossip import agent_law, forget_sums, links_of, resolved
+from consortia.theory.gossip import agent_law, links_of, resolved, symbols
 from consortia.theory.law import AgentMoments, Law, Moments
 
 
@@ -65,24 +64,18 @@ def decentralized_hmc_law(
         [3.] [0.711]
     """
     epsilon = arguments.positive("step_size", step_size)
-    if variant not in ("corrected", "published"):
-        raise InputError(f"variant is {variant!r}: use 'corrected' or 'published'.")
+    arguments.one_of("variant", variant, ("corrected", "published"))
     drift = epsilon**2 if variant == "published" else epsilon**2 / 2
     matrix = resolved(agents, mixing)
     links = links_of(agents, matrix)
     tracking = np.linalg.matrix_power(links, arguments.whole("gossip_rounds", gossip_rounds, 1))
-    curvature, pulls = agents.stacked_curvature(), agents.pulls.ravel()
-    change = tracking - np.eye(len(links))
-    pulled = drift * links @ tracking
-    iteration = np.block([[links - pulled @ curvature, -pulled], [change @ curvature, tracking]])
-    forget_sums(iteration, agents, matrix)
+    x, z, pulls, noise = symbols(agents, matrix, 2, balanced=True)
+    own = agents.stacked_curvature() @ x - pulls
+    tracked = tracking @ (z + own)
     return agent_law(
         agents,
-        iteration,
-        np.concatenate([pulled @ pulls, -change @ pulls]),
-        np.concatenate([links, np.zeros_like(links)]),
+        [links @ (x - drift * tracked + noise), tracked - own],
         noise=epsilon**2 * np.eye(len(links)),
-        step=drift,
     )
 
 
@@ -124,8 +117,7 @@ def decentralized_ula_moments(
         array([1.02])
     """
     alpha = arguments.positive("step_size", step_size)
-    if noise not in ("corrected", "published"):
-        raise InputError(f"noise is {noise!r}: use 'corrected' or 'published'.")
+    arguments.one_of("noise", noise, ("corrected", "published"))
     power, offset = decay
     first, slow, begin = consensus
     m, d = agents.pulls.shape

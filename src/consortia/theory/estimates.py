@@ -89,9 +89,8 @@ def gradient_noise_variance(
             for moment in moments(target, theta, _rows(sites.site(c), rows))
         )
         gradients[c] = -size * mean - size / sizes.sum() * prior_part
-        if batch is not None:
-            own = size**2 / batch * np.maximum(second - mean**2, 0)
-            noise += own / f[c] * (1 if replace else (size - batch) / max(size - 1, 1))
+        variance = np.maximum(second - mean**2, 0)
+        noise += minibatch_noise(variance, int(size), batch, replace=replace) / f[c]
     if len(sites) == 1:
         return noise
     return noise + np.maximum(
@@ -230,7 +229,7 @@ def _row_moments(target: Target, theta: Array, rows: Any) -> tuple[Array, Array]
 
 
 def minibatch_noise(
-    row_variance: ArrayLike, rows: int, batch_size: int, *, replace: bool = True
+    row_variance: ArrayLike, rows: int, batch_size: int | None, *, replace: bool = True
 ) -> np.ndarray:
     r"""Return V, the variance of a minibatch gradient of U, from that of single rows' gradients.
 
@@ -238,9 +237,9 @@ def minibatch_noise(
               \text{without replacement times } \frac{n - B}{n - 1}
 
     Args:
-        row_variance: variance over the rows, divided by n and not n − 1.
+        row_variance: variance over the rows, or covariance, divided by n and not n − 1.
         rows: n.
-        batch_size: B.
+        batch_size: B; None is the full batch, without noise.
         replace: rows with replacement.
 
     Returns:
@@ -253,40 +252,13 @@ def minibatch_noise(
         >>> float(minibatch_noise(2.0, 100, 10))
         2000.0
     """
-    n, b = arguments.whole("rows", rows, 1), arguments.whole("batch_size", batch_size, 1)
-    variance = floats(row_variance, "row_variance") * n**2 / b
+    given, n = floats(row_variance, "row_variance"), arguments.whole("rows", rows, 1)
+    if batch_size is None:
+        return np.zeros_like(given)
+    b = arguments.whole("batch_size", batch_size, 1)
+    variance = given * n**2 / b
     if replace:
         return variance
     if b > n:
         raise InputError(f"batch_size: {b} rows without replacement of only {n}")
     return variance * (n - b) / max(n - 1, 1)
-
-
-def minibatch_covariance(
-    row_covariance: ArrayLike, size: int, batch_size: int | None, *, replace: bool = True
-) -> np.ndarray:
-    r"""Return the covariance of (n/m) Σ_batch of the rows' gradients, for one site.
-
-    .. math:: \frac{n^2}{m} S \text{ with replacement}, \qquad
-              \frac{n^2}{m}\,\frac{n - m}{n - 1} S \text{ without}
-
-    Args:
-        row_covariance: S, covariance of the gradients over the site's rows (divided by n), (d, d).
-        size: n.
-        batch_size: m; None is the full batch, without noise.
-        replace: rows are drawn with replacement.
-
-    Returns:
-        The covariance, (d, d).
-
-    Raises:
-        InputError: an argument is out of its range.
-
-    Example:
-        >>> float(minibatch_covariance([[2.0]], 100, 10)[0, 0])
-        2000.0
-    """
-    covariance = np.atleast_2d(floats(row_covariance, "row_covariance"))
-    if batch_size is None:
-        return np.zeros_like(covariance)
-    return minibatch_noise(covariance, size, batch_size, replace=replace)

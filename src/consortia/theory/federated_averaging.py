@@ -29,7 +29,15 @@ from numpy.typing import ArrayLike
 from consortia.core import arguments
 from consortia.errors import InputError
 from consortia.theory.affine import AffineMap, AffineRecursion, Array
-from consortia.theory.arguments import check_density, curvatures_of, filled, floats
+from consortia.theory.arguments import (
+    check_density,
+    curvatures_of,
+    filled,
+    floats,
+    full_matrices,
+    matrix_of,
+    shares_of,
+)
 from consortia.theory.law import Law, Moments
 
 Blocks = Float[np.ndarray, "blocks w w"]
@@ -142,37 +150,35 @@ def _one_round(
         H_c, minus the answer of a client's position to a unit constant force, (N, blocks, w, w),
         so that H_c L_c = 1 - a_c^T; and the covariance V of the average, (blocks, w, w).
     """
-    curvature, eta2 = clients.eigenvalues, step_size**2
+    curvature, slowness = clients.curvatures, np.linalg.inv(clients.mass)
+    one, turned = np.eye(curvature.shape[-1]), step_size**2 * slowness
     # Leapfrogs from rest at the origin, in differences, which keeps 1 - cos(Kφ) exact for small
     # steps: `kicked` answers a unit momentum (B_k), `forced` a unit constant force.
-    kicked, kicked_change = np.zeros_like(curvature), np.full_like(curvature, step_size)
-    forced, forced_change = np.zeros_like(curvature), np.full_like(curvature, eta2 / 2.0)
-    inner_kicks = np.zeros_like(clients.pair(kicked))
+    kicked, forced = np.zeros_like(curvature), np.zeros_like(curvature)
+    kicked_change, forced_change = kicked + step_size * slowness, forced + turned / 2
+    inner = np.zeros_like(curvature)
     for _ in range(leapfrog_steps):
-        inner_kicks += clients.pair(kicked)
+        inner += kicked @ kicked.mT
         kicked = kicked + kicked_change
         forced = forced + forced_change
-        kicked_change = kicked_change - eta2 * curvature * kicked
-        forced_change = forced_change + eta2 * (1.0 - curvature * forced)
+        kicked_change = kicked_change - turned @ curvature @ kicked
+        forced_change = forced_change + turned @ (one - curvature @ forced)
     # Noise at an inner point is two half kicks, independent of each other or equal.
     factor = 2.0 if gradient_draws == 2 else 4.0
-    noisy = (clients.pair(kicked) + factor * inner_kicks) * eta2 / 4.0
+    noisy = (kicked @ kicked.mT + factor * inner) * step_size**2 / 4.0
+    private = (1.0 - rho) * heat * kicked @ clients.mass @ kicked.mT
+    own = private + (clients.weights * gradient_noise)[:, None, None, None] * noisy
 
-    decay = 1.0 - curvature * forced
-    power = np.ones_like(decay)
-    series, private, memory = np.zeros_like(decay), np.zeros_like(decay), np.zeros_like(noisy)
-    spread = np.zeros_like(noisy[0])
+    decay, power = one - forced @ curvature, np.zeros_like(curvature) + one
+    still = np.zeros(curvature.shape[:-1])
+    spread = clients.average(AffineMap(decay, still, own).power(local_steps).covariance)
+    series = np.zeros_like(curvature)
     for _ in range(local_steps):
         series += power
-        private += (kicked * power) ** 2
-        memory += clients.pair(power)
-        common = clients.average(clients.lift(kicked * power))
-        spread += rho * heat * clients.from_momentum(common)
-        power = power * decay
-    spread += (1.0 - rho) * heat * clients.average(clients.lift(private))
-    scale = (clients.weights * gradient_noise)[:, None, None, None]
-    spread += clients.average(scale * clients.lift_noise(noisy * memory))
-    return clients.lift(forced * series), spread
+        common = clients.average(power @ kicked)
+        spread += rho * heat * common @ clients.mass @ common.mT
+        power = power @ decay
+    return series @ forced, spread
 
 
 @dataclass(frozen=True, eq=False)
@@ -219,7 +225,7 @@ def _law(
     pull = clients.average(_applied(own, clients.means - centre))
     still = np.zeros_like(pull)
     common = clients.average(response)
-    innovation = spread + sent * common @ np.swapaxes(common, -1, -2) if debias else spread
+    innovation = spread + sent * common @ common.mT if debias else spread
     if debias:  # the state is (u_r, u_{r-1}) with u = x - m*
         step = AffineMap(
             np.block([[alpha, anchor], [one, nil]]),
@@ -268,16 +274,12 @@ class GaussianClients(NamedTuple):
         means: m_c, (N, blocks, w).
         curvatures: L_c, (N, blocks, w, w).
         mass: M, (blocks, w, w).
-        eigenvalues: of L_c against M, (N, blocks, w).
-        basis: P_c with P_c' M P_c = 1 and P_c' L_c P_c = diag(eigenvalues), (N, blocks, w, w).
     """
 
     weights: Float[np.ndarray, " N"]
     means: Float[np.ndarray, "N blocks w"]
     curvatures: Float[np.ndarray, "N blocks w w"]
     mass: Blocks
-    eigenvalues: Float[np.ndarray, "N blocks w"]
-    basis: Float[np.ndarray, "N blocks w w"]
 
     @property
     def precision(self) -> Blocks:
@@ -295,25 +297,6 @@ class GaussianClients(NamedTuple):
         """Return Σ_c w_c values_c."""
         return np.tensordot(self.weights, values, axes=1)
 
-    def pair(self, values: Float[np.ndarray, "N blocks w"]) -> Float[np.ndarray, "N blocks w w"]:
-        """Return all products of two values of a block."""
-        return values[..., :, None] * values[..., None, :]
-
-    def lift(self, values: Float[np.ndarray, "N blocks w"]) -> Float[np.ndarray, "N blocks w w"]:
-        """Return P_c diag(values_c) P_c', operators from the clients' own coordinates."""
-        return (self.basis * values[..., None, :]) @ np.swapaxes(self.basis, -1, -2)
-
-    def lift_noise(
-        self, products: Float[np.ndarray, "N blocks w w"]
-    ) -> Float[np.ndarray, "N blocks w w"]:
-        """Return the covariance by gradient noise N(0, 1), given the `pair` of the answers."""
-        across = np.swapaxes(self.basis, -1, -2)
-        return self.basis @ (products * (across @ self.basis)) @ across
-
-    def from_momentum(self, kick: Blocks) -> Blocks:
-        """Return the covariance of a symmetric operator times a common momentum N(0, M)."""
-        return kick @ self.mass @ kick
-
 
 def _applied(operators: Array, vectors: Array) -> Array:
     """Return operators (..., w, w) times vectors (..., w)."""
@@ -324,9 +307,7 @@ def read_clients(
     means: ArrayLike, curvatures: ArrayLike, weights: ArrayLike, mass_matrix: ArrayLike | None
 ) -> GaussianClients:
     """Return the checked clients; shapes as in `consortia.oracles.fa_hmc_law`."""
-    w, m, given = floats(weights, "weights"), floats(means, "means"), np.shape(curvatures)
-    if w.ndim != 1 or not w.size or np.any(w <= 0.0) or abs(w.sum() - 1.0) > 1e-6:
-        raise InputError(f"weights: got {w}; give one positive weight per client, of sum one")
+    w, m, given = shares_of(weights, "weights"), floats(means, "means"), np.shape(curvatures)
     n = w.size
     d = m.shape[1] if m.ndim == 2 else given[1] if len(given) >= 2 else 1
     if m.shape not in ((n,), (n, d)):
@@ -340,14 +321,10 @@ def read_clients(
     if lam.ndim == 2 and mass.ndim == 1:
         m, lam, mass = m[:, :, None], lam[:, :, None, None], mass[:, None, None]
     else:
-        m, lam = m[:, None], (lam if lam.ndim == 3 else lam[:, :, None] * np.eye(d))[:, None]
-        mass = (mass if mass.ndim == 2 else np.diag(mass))[None]
-    across = np.swapaxes(mass, -1, -2)
-    if not np.allclose(mass, across) or np.linalg.eigvalsh(mass).min() <= 0.0:
+        m, lam = m[:, None], full_matrices(lam)[:, None]
+        mass = matrix_of(mass, "mass_matrix")[None]
+    if not np.allclose(mass, mass.mT) or np.linalg.eigvalsh(mass).min() <= 0.0:
         raise InputError(
             "mass_matrix: not positive definite; give positive numbers or a covariance"
         )
-    whiten = np.linalg.inv(np.swapaxes(np.linalg.cholesky(mass), -1, -2))
-    values, vectors = np.linalg.eigh(np.swapaxes(whiten, -1, -2) @ lam @ whiten)
-    # A semi-definite matrix can have eigenvalues of minus a rounding error.
-    return GaussianClients(w, m, lam, mass, np.maximum(values, 0.0), whiten @ vectors)
+    return GaussianClients(w, m, lam, mass)

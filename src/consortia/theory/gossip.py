@@ -29,10 +29,10 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-from jaxtyping import Float, Shaped
+from jaxtyping import Float
 from numpy.typing import ArrayLike
 
 from consortia import graphs
@@ -45,22 +45,19 @@ from consortia.theory.affine import (
     Array,
     Normal,
     Recursion,
-    spectral_radius,
+    operator_radius,
 )
 from consortia.theory.agents import GaussianAgents, block_diagonal
 from consortia.theory.arguments import filled
+from consortia.theory.estimates import minibatch_noise
 from consortia.theory.law import Law, Moments, agent_blocks
 
-ComplexOrReal = Shaped[np.ndarray, "..."]
+_WORST_CONDITION = 1e3
+"""Condition of the eigenvectors beyond which sums over modes, whose error grows with its square,
+lose more than six of their digits."""
 
-_WORST_CONDITION = 1e8
-"""Condition of the eigenvectors beyond which sums over modes would lose too many digits."""
-
-_MOST_DENSE = 64
-"""Entries of all agents' covariances up to which noise's feedback is a dense matrix."""
-
-_MOST_BOUND_STEPS = 30
-_SINGULAR = 1e-9
+_MOST_RESTARTS = 10
+"""Restarts, of 50 steps each, within which the settled noise of minibatches is found."""
 
 
 def de_sgld_law(
@@ -106,34 +103,29 @@ def de_sgld_law(
     """
     eta = arguments.positive("step_size", step_size)
     heat = arguments.number("temperature", temperature, 0.0)
+    beta = arguments.number("momentum", momentum, 0.0)
+    corrected = arguments.one_of("correction", correction, (None, "extra")) is not None
+    if beta and (beta >= 1 or heat > 0 or corrected):
+        raise InputError("momentum must be below 1, at temperature=0.0, without a correction.")
     matrix = resolved(agents, mixing)
     links, curvature = links_of(agents, matrix), agents.stacked_curvature()
-    identity = np.eye(len(links))
-    moved = links - eta * curvature
-    offset = eta * agents.pulls.ravel()
-    iteration, entry = moved, identity
-    if _choice("correction", correction, (None, "extra")):
-        # The state is the position and, below it, half the sum of the disagreements so far.
-        iteration = np.block([[moved, -identity], [(identity - links) / 2, identity]])
-        entry, offset = np.concatenate([identity, 0 * identity]), np.append(offset, 0 * offset)
-        forget_sums(iteration, agents, matrix)
-    if beta := arguments.number("momentum", momentum, 0.0):
-        if beta >= 1 or heat > 0 or correction:
-            raise InputError("momentum must be below 1, at temperature=0.0, without a correction.")
-        # The state is the extrapolated position and, below it, β times the last change.
-        onward = beta * (moved - identity)
-        iteration = np.block([[moved + onward, beta * identity], [onward, beta * identity]])
-        entry = np.concatenate([(1 + beta) * identity, beta * identity])
-        offset = np.append((1 + beta) * offset, beta * offset)
+    count = 1 + (corrected or beta > 0)
+    x, *more, pulls, xi = symbols(agents, matrix, count, balanced=corrected)
+    moved = links @ x - eta * (curvature @ x - pulls) + xi
+    if corrected:
+        moved, more = moved - more[0], [more[0] + (x - links @ x) / 2]
+    elif beta:
+        more = [beta * (moved - x + more[0])]
+        moved = moved + more[0]
+    batches = None
+    if batch_size is not None:
+        batches = BatchNoise(agents, eta, batch_size, replace=replace, anchor=control_variate)
     return agent_law(
         agents,
-        iteration,
-        offset,
-        entry,
+        [moved, *more],
         noise=2 * eta * heat * _correlation(agents, noise),
         averaged=bool(averaged_noise),
-        step=eta,
-        batches=_batches(agents, batch_size, replace, control_variate),
+        batches=batches,
         temperature=heat,
     )
 
@@ -180,33 +172,22 @@ def de_sghmc_law(
     eta = arguments.positive("step_size", step_size)
     gamma = arguments.positive("friction", friction)
     heat = arguments.number("temperature", temperature, 0.0)
+    corrected = arguments.one_of("correction", correction, (None, "extra")) is not None
     matrix = resolved(agents, mixing)
     links, curvature = links_of(agents, matrix), agents.stacked_curvature()
-    identity = np.eye(len(links))
-    nil = np.zeros_like(identity)
-    kept = (1.0 - gamma * eta) * identity
-    force = -eta * curvature
-    # The position moves by the momentum of the same iteration, so that the force acts in both.
-    blocks = [[links + eta * force, eta * kept], [force, kept]]
-    entry = np.concatenate([eta * identity, identity])
-    pulls = eta * agents.pulls.ravel()
-    offset = np.concatenate([eta * pulls, pulls])
-    if _choice("correction", correction, (None, "extra")):
-        blocks[0].append(-identity)
-        blocks[1].append(nil)
-        blocks.append([(identity - links) / 2, nil, identity])
-        entry, offset = np.concatenate([entry, nil]), np.append(offset, 0 * pulls)
-    iteration = np.block(blocks)
-    if correction:
-        forget_sums(iteration, agents, matrix)
+    x, v, *sums, pulls, xi = symbols(agents, matrix, 2 + corrected, balanced=corrected)
+    v = (1 - gamma * eta) * v - eta * (curvature @ x - pulls) + xi
+    moved = links @ x + eta * v
+    if corrected:
+        moved, sums = moved - sums[0], [sums[0] + (x - links @ x) / 2]
+    batches = None
+    if batch_size is not None:
+        batches = BatchNoise(agents, eta, batch_size, replace=replace, anchor=control_variate)
     return agent_law(
         agents,
-        iteration,
-        offset,
-        entry,
+        [moved, v, *sums],
         noise=2 * gamma * eta * heat * _correlation(agents, noise),
-        step=eta,
-        batches=_batches(agents, batch_size, replace, control_variate),
+        batches=batches,
         temperature=heat,
     )
 
@@ -227,26 +208,9 @@ def gossip_law(
 def _correlation(agents: GaussianAgents, noise: str) -> Array:
     """Return the covariance of ξ, (N d, N d)."""
     correlation = np.eye(agents.count)
-    if _choice("noise", noise, ("independent", "common")) == "common":
+    if arguments.one_of("noise", noise, ("independent", "common")) == "common":
         correlation = np.full((agents.count, agents.count), 1.0 / agents.count)
     return np.kron(correlation, np.eye(agents.dimension))
-
-
-def _batches(
-    agents: GaussianAgents, batch_size: int | None, replace: bool, anchor: ArrayLike | None
-) -> BatchNoise | None:
-    if batch_size is None:
-        return None
-    point = None if anchor is None else filled(anchor, (agents.dimension,), "control_variate")
-    return BatchNoise(
-        agents, arguments.whole("batch_size", batch_size, 1), replace=replace, anchor=point
-    )
-
-
-def _choice(name: str, value: Any, choices: tuple[Any, ...]) -> Any:
-    if value not in choices:
-        raise InputError(f"{name} is {value!r}: use {' or '.join(map(repr, choices))}.")
-    return value
 
 
 # --- the recursion of all agents -----------------------------------------------------------------
@@ -262,27 +226,39 @@ def links_of(agents: GaussianAgents, matrix: graphs.MixingMatrix) -> Float[np.nd
     return np.kron(np.asarray(matrix), np.eye(agents.dimension))
 
 
-def forget_sums(
-    iteration: Float[np.ndarray, "n n"], agents: GaussianAgents, matrix: graphs.MixingMatrix
-) -> None:
-    """Take out of an iteration the sum of its last variable over each part of the network.
+def symbols(
+    agents: GaussianAgents, matrix: graphs.MixingMatrix, count: int, *, balanced: bool
+) -> list[Float[np.ndarray, "Nd columns"]]:
+    """Return the variables of an iteration, the agents' pulls and noise as linear expressions.
 
-    The sum stays 0, as no start and no noise reaches it, and would be an eigenvalue of one.
+    An expression has in its columns the coefficients of all variables, of the noise and of 1, so
+    that arithmetic with expressions writes an iteration down as its equations have it.
+
+    Args:
+        agents: the problem.
+        matrix: the network.
+        count: number of variables, the position being the first.
+        balanced: the sum of the last variable over each part of the network stays 0, as no start
+            and no noise reaches it. It is taken out: it would be an eigenvalue of one.
     """
-    parts = matrix.component_of
-    same = (parts[:, None] == parts[None, :]) / np.bincount(parts)[parts][:, None]
-    size = agents.count * agents.dimension
-    iteration[:, -size:] -= iteration[:, -size:] @ np.kron(same, np.eye(agents.dimension))
+    size = agents.pulls.size
+    *variables, noise = np.eye((count + 1) * size, (count + 1) * size + 1).reshape(
+        count + 1, size, -1
+    )
+    pulls = np.zeros_like(noise)
+    pulls[:, -1] = agents.pulls.ravel()
+    if balanced:
+        parts = matrix.component_of
+        same = (parts[:, None] == parts) / np.bincount(parts)[parts][:, None]
+        variables[-1] = variables[-1] - np.kron(same, np.eye(agents.dimension)) @ variables[-1]
+    return [*variables, pulls, noise]
 
 
 def agent_law(
     agents: GaussianAgents,
-    iteration: Float[np.ndarray, "n n"],
-    offset: Float[np.ndarray, " n"],
-    entry: Float[np.ndarray, "n Nd"],
+    iteration: Sequence[Float[np.ndarray, "Nd columns"]],
     *,
     noise: Float[np.ndarray, "Nd Nd"],
-    step: float,
     averaged: bool = False,
     batches: BatchNoise | None = None,
     temperature: float = 1.0,
@@ -291,28 +267,24 @@ def agent_law(
 
     Args:
         agents: the problem.
-        iteration: of the state, which begins with all positions.
-        offset: what an iteration adds to the state.
-        entry: where an agent's noise comes into the state.
+        iteration: the variables after it, positions first, as expressions of `symbols`.
         noise: covariance of the injected noise.
-        step: factor of the gradients and so of their noise.
         averaged: the injected noise is the mean of this iteration's and the last one's.
         batches: noise of minibatch gradients, None with exact ones.
         temperature: of the target.
     """
-    size = entry.shape[1]
-    way = (entry + iteration @ entry) / 2 if averaged else entry
+    whole, size = np.concatenate(iteration), len(noise)
+    n = len(whole)
+    matrix, entry, offset = whole[:, :n], whole[:, n:-1], whole[:, -1]
+    way = (entry + matrix @ entry) / 2 if averaged else entry
     injected = way @ noise @ way.T
     # Averaged noise is, in the state less its newest half, one that begins an iteration late.
     first = np.zeros_like(injected) if averaged else injected
     recursion = AgentRecursion(
-        step=AffineMap(iteration[None], offset[None], injected[None]),
-        first=AffineMap(iteration[None, :, :size], offset[None], first[None]),
+        step=AffineMap(matrix[None], offset[None], injected[None]),
+        first=AffineMap(matrix[None, :, :size], offset[None], first[None]),
         fresh=noise / 4 if averaged else 0.0,
         entry=entry,
-        noise=noise,
-        averaged=averaged,
-        gradient_step=step,
         batches=batches,
     )
     target = Moments(agents.target_mean, temperature * agents.target_covariance)
@@ -331,22 +303,11 @@ class AgentRecursion(AffineRecursion):
 
     Attributes:
         entry: where an agent's noise comes in, (n, N d).
-        noise: covariance of the injected noise, (N d, N d).
-        averaged: it is the mean of this iteration's and the last one's.
-        gradient_step: factor of the gradients, η.
         batches: minibatch noise, None with exact gradients.
     """
 
     entry: Float[np.ndarray, "n Nd"] = field(kw_only=True)
-    noise: Float[np.ndarray, "Nd Nd"] = field(kw_only=True)
-    averaged: bool = field(kw_only=True)
-    gradient_step: float = field(kw_only=True)
     batches: BatchNoise | None = field(kw_only=True)
-
-    @property
-    def matrix(self) -> Float[np.ndarray, "n n"]:
-        """One iteration of the state."""
-        return self.step.matrix[0]
 
     @cached_property
     def mean_square_radius(self) -> float:
@@ -359,39 +320,40 @@ class AgentRecursion(AffineRecursion):
             return 0.0
         if self.spectral_radius >= 1.0:
             return math.inf
-        shape = self.batches.shape
-        size = math.prod(shape)
-        start = np.broadcast_to(np.eye(shape[-1]), shape)
-        if size <= _MOST_DENSE:
-            rows = [self._feedback(unit).ravel() for unit in np.eye(size)]
-            return spectral_radius(np.stack(rows))
-        if not self._feedback(start).any():
-            return 0.0
-        from scipy.sparse.linalg import LinearOperator, eigs
+        return operator_radius(self._feedback, self.batches.shape)
 
-        operator = LinearOperator(
-            (size, size), lambda u: self._feedback(u).ravel(), dtype=np.float64
-        )
-        # It takes covariances to covariances, so that its largest eigenvalue is real and positive.
-        found = eigs(operator, k=1, v0=start.ravel(), tol=1e-6, return_eigenvectors=False)
-        return float(np.abs(found[0]))
+    @cached_property
+    def stable(self) -> bool:
+        """True if the mean settles, and noise that feeds itself.
+
+        It does where u = 1 + feedback(u) has a positive solution. One that is not accurate will do:
+        1 is positive by far more than the error.
+        """
+        if self.batches is None or self.spectral_radius >= 1.0:
+            return super().stable
+        shape = self.batches.shape
+        noise = self._settled(np.broadcast_to(np.eye(shape[-1]), shape), 1e-3)
+        if noise is None:
+            return self.mean_square_radius < 1.0
+        return bool(np.linalg.eigvalsh(noise).min() > 0)
 
     @property
     def instability(self) -> str:
         """The part that does not settle, in words; empty when all does."""
-        if self.spectral_radius >= 1.0 or self._noise_settles:
+        if self.stable or self.spectral_radius >= 1.0:
             return super().instability
         return f"minibatch noise feeds itself by the factor {self.mean_square_radius:.6g}"
 
     def stationary_covariance(self) -> Float[np.ndarray, "1 Nd Nd"]:
         """Return the covariance of all positions in the long run."""
-        noise = self.noise / 4 if self.averaged else self.noise
-        covariance = self._sums.common(noise, averaged=self.averaged) + self.fresh
-        if self.batches is not None:
-            mean = np.linalg.solve(np.eye(len(self.matrix)) - self.matrix, self.step.offset[0])
-            settled = self._settled_noise(self.batches.at(mean, covariance))
-            covariance = covariance + self._sums.private_to_all(self.gradient_step**2 * settled)
-        return covariance[None]
+        covariance = super().stationary_covariance()
+        if self.batches is None:
+            return covariance
+        mean = np.linalg.solve(np.eye(len(self.entry)) - self.step.matrix[0], self.step.offset[0])
+        noise = self._settled(self.batches.at(mean, covariance[0]), 1e-11)
+        if noise is None:
+            raise InputError("the minibatch noise did not settle: lower step_size")
+        return covariance + self._response(block_diagonal(noise))
 
     def path(self, start: Normal) -> Iterator[Normal]:
         """Yield the law after 0, 1, 2, ... iterations."""
@@ -399,18 +361,16 @@ class AgentRecursion(AffineRecursion):
             yield from super().path(start)
             return
         yield start
-        size = self.width
-        mean = np.append(start.mean, np.zeros(len(self.matrix) - size))
-        state = np.zeros_like(self.matrix)
-        state[:size, :size] = start.full
-        covariance = state[:size, :size]
+        size, matrix, entry = self.width, self.step.matrix[0], self.entry
+        mean = np.append(start.mean, np.zeros(len(matrix) - size))
+        state = np.zeros_like(matrix)
+        state[:size, :size] = covariance = start.full
         injected = self.first.covariance[0]
         while True:
-            batch = block_diagonal(self.gradient_step**2 * self.batches.at(mean, covariance))
-            carried = self.matrix @ state @ self.matrix.T
-            state = carried + self.entry @ batch @ self.entry.T + injected
+            batch = block_diagonal(self.batches.at(mean, covariance))
+            state = matrix @ state @ matrix.T + entry @ batch @ entry.T + injected
             covariance = state[:size, :size] + self.fresh
-            mean = self.matrix @ mean + self.step.offset[0]
+            mean = matrix @ mean + self.step.offset[0]
             injected = self.step.covariance[0]
             yield Normal(mean[:size], covariance)
 
@@ -421,204 +381,125 @@ class AgentRecursion(AffineRecursion):
         return Recursion.along(self, counts, start)
 
     @cached_property
-    def _sums(self) -> Modes | Powers:
-        modes = Modes.of(self)
-        return modes if modes.accurate else Powers(self)
+    def _response(self) -> Response:
+        return Response(self.step.matrix[0], self.entry)
 
-    @cached_property
-    def _noise_settles(self) -> bool:
-        """True if `mean_square_radius` is below one, by the first bound of it that says so.
-
-        The feedback K of noise takes positive definite blocks u to such: K u ≤ c u bounds its
-        radius by c from above, and K u ≥ c u from below.
-        """
-        if self.batches is None:
-            return True
-        noise = np.broadcast_to(np.eye(self.batches.shape[-1]), self.batches.shape)
-        for _ in range(_MOST_BOUND_STEPS):
-            after = self._feedback(noise)
-            inverse = np.linalg.inv(np.linalg.cholesky(noise))
-            ratios = np.linalg.eigvalsh(inverse @ after @ np.swapaxes(inverse, 1, 2))
-            if ratios.max() < 1.0:
-                return True
-            if ratios.min() >= 1.0:
-                return False
-            if ratios.min() <= _SINGULAR * ratios.max():  # some agent's batches make no noise
-                break
-            noise = after / np.linalg.norm(after)
-        return self.mean_square_radius < 1.0
-
-    def _feedback(self, noise: Array) -> Float[np.ndarray, "N d d"]:
+    def _feedback(self, noise: Float[np.ndarray, "N d d"]) -> Float[np.ndarray, "N d d"]:
         """Return the gradient noise that comes of the spread that gradient noise makes."""
         assert self.batches is not None
-        blocks = self.gradient_step**2 * noise.reshape(self.batches.shape)
-        return self.batches.of_spread(self._sums.private(blocks))
+        spread = self._response(block_diagonal(noise))
+        return self.batches.of_spread(agent_blocks(spread, noise.shape[-1]))
 
-    def _settled_noise(self, first: Float[np.ndarray, "N d d"]) -> Float[np.ndarray, "N d d"]:
-        """Return the stationary covariances of the gradients: u = first + feedback(u), solved."""
+    def _settled(
+        self, first: Float[np.ndarray, "N d d"], accuracy: float
+    ) -> Float[np.ndarray, "N d d"] | None:
+        """Return the noise u = first + feedback(u), or None if it is not found."""
         from scipy.sparse.linalg import LinearOperator, gmres
 
-        size = first.size
-        operator = LinearOperator(
-            (size, size), lambda u: u.ravel() - self._feedback(u).ravel(), dtype=np.float64
+        def rest(u: Array) -> Array:
+            return u.ravel() - self._feedback(u.reshape(first.shape)).ravel()
+
+        operator = LinearOperator((first.size, first.size), rest, dtype=np.float64)
+        noise, failed = gmres(
+            operator, first.ravel(), rtol=accuracy, atol=0.0, restart=50, maxiter=_MOST_RESTARTS
         )
-        noise, failed = gmres(operator, first.ravel(), rtol=1e-11, atol=0.0, restart=50)
-        if failed:
-            raise InputError("the minibatch noise did not settle: lower step_size")
-        return noise.reshape(first.shape)
+        return None if failed else noise.reshape(first.shape)
 
 
-class Modes(NamedTuple):
-    """A recursion in the coordinates of its eigenvectors, where sums of powers are divisions.
+class Response:
+    """The covariance that positions have in the long run from noise of all agents' gradients.
 
-    Attributes:
-        values: eigenvalues λ, (n,).
-        entry: noise of the agents in these coordinates, (n, N d).
-        positions: from these coordinates to the positions, (N d, n).
-        accurate: the eigenvectors are far enough from parallel.
+    By the modes of an iteration, where sums of powers are divisions; by repeated squaring where its
+    eigenvectors are too close to parallel, and so not ``accurate``.
+
+    Args:
+        matrix: of the iteration, (n, n), positions first.
+        entry: where the noise comes in, (n, N d).
     """
 
-    values: ComplexOrReal
-    entry: ComplexOrReal
-    positions: ComplexOrReal
-    accurate: bool
-
-    @classmethod
-    def of(cls, recursion: AgentRecursion) -> Modes:
-        """Return the modes of a recursion."""
-        matrix, size = recursion.matrix, recursion.entry.shape[1]
-        if np.array_equal(matrix, matrix.T):
-            values, vectors = np.linalg.eigh(matrix)
-            return cls(values, vectors.T @ recursion.entry, vectors[:size], True)
-        values, vectors = np.linalg.eig(matrix)
+    def __init__(self, matrix: Float[np.ndarray, "n n"], entry: Float[np.ndarray, "n Nd"]) -> None:
+        self._matrix, self._entry = matrix, entry
+        symmetric = np.array_equal(matrix, matrix.T)
+        values, vectors = np.linalg.eigh(matrix) if symmetric else np.linalg.eig(matrix)
         try:
             inverse = np.linalg.inv(vectors)
         except np.linalg.LinAlgError:
-            return cls(values, recursion.entry, vectors[:size], False)
+            inverse = np.full_like(vectors, np.inf)
         # A matrix without a basis of eigenvectors may have an inverse of 1e200 here: not accurate.
         with np.errstate(over="ignore", invalid="ignore"):
             condition = np.linalg.norm(vectors) * np.linalg.norm(inverse)
-            entry = inverse @ recursion.entry
-        accurate = bool(condition < _WORST_CONDITION)
-        return cls(values, entry, vectors[:size], accurate)
+            self._ways = inverse @ entry
+        self.accurate = bool(condition < _WORST_CONDITION * len(matrix))
+        self._positions = vectors[: entry.shape[1]]
+        self._left = 1 - np.multiply.outer(values, values)
 
-    def common(self, spread: Array, *, averaged: bool) -> Array:
-        """Return the stationary covariance (N d, N d) of positions from noise of this covariance.
-
-        ``averaged`` noise comes in twice, now and an iteration later.
-        """
-        entry = (1 + self.values)[:, None] * self.entry if averaged else self.entry
-        return np.real(self.positions @ self._summed(entry @ spread, entry) @ self.positions.T)
-
-    def private(self, blocks: Array) -> Array:
-        """Return stationary covariances (N, d, d) of positions from independent noise ``blocks``.
-
-        Only what concerns one agent at a time is formed.
-        """
-        agents, d, _ = blocks.shape
-        summed = self.positions @ self._summed(self._spread(blocks), self.entry)
-        own = self.positions.reshape(agents, d, -1)
-        return np.real(summed.reshape(agents, d, -1) @ own.transpose(0, 2, 1))
-
-    def private_to_all(self, blocks: Array) -> Array:
-        """Return what `private` does with the covariances between agents, (N d, N d)."""
-        summed = self._summed(self._spread(blocks), self.entry)
-        return np.real(self.positions @ summed @ self.positions.T)
-
-    def _summed(self, left: ComplexOrReal, right: ComplexOrReal) -> ComplexOrReal:
-        """Return Σ_k (Λ^k left)(Λ^k right)ᵀ."""
-        return (left @ right.T) / (1.0 - self.values[:, None] * self.values[None, :])
-
-    def _spread(self, blocks: Array) -> ComplexOrReal:
-        agents, d, _ = blocks.shape
-        by_agent = self.entry.reshape(-1, agents, d).transpose(1, 0, 2) @ blocks
-        return by_agent.transpose(1, 0, 2).reshape(-1, agents * d)
-
-
-class Powers:
-    """The same sums by repeated squaring, for recursions whose modes are not accurate."""
-
-    def __init__(self, recursion: AgentRecursion) -> None:
-        self._matrix, self._entry = recursion.matrix, recursion.entry
-
-    def common(
-        self, spread: Float[np.ndarray, "Nd Nd"], *, averaged: bool
-    ) -> Float[np.ndarray, "Nd Nd"]:
-        """Return the same as `Modes.common`."""
-        entry = self._entry + self._matrix @ self._entry if averaged else self._entry
-        noise = entry @ spread @ entry.T
-        step = AffineMap(self._matrix, np.zeros(len(noise)), noise)
-        size = entry.shape[1]
-        return step.stationary_covariance()[:size, :size]
-
-    def private(self, blocks: Array) -> Array:
-        """Return the same as `Modes.private`."""
-        return agent_blocks(self.private_to_all(blocks), blocks.shape[1])
-
-    def private_to_all(self, blocks: Array) -> Array:
-        """Return the same as `Modes.private_to_all`."""
-        return self.common(block_diagonal(blocks), averaged=False)
+    def __call__(self, noise: Float[np.ndarray, "Nd Nd"]) -> Float[np.ndarray, "Nd Nd"]:
+        """Return the covariance from noise of this covariance in each iteration."""
+        if not self.accurate:
+            injected = self._entry @ noise @ self._entry.T
+            step = AffineMap(self._matrix, np.zeros(len(injected)), injected)
+            return step.stationary_covariance()[: len(noise), : len(noise)]
+        summed = self._ways @ noise @ self._ways.T / self._left
+        return np.real(self._positions @ summed @ self._positions.T)
 
 
 class BatchNoise:
-    """Second moments of every agent's minibatch gradient; ``shape`` is that of the blocks.
+    """Noise that every agent's minibatch gradient brings into its state; ``shape`` is (N, d, d).
 
     Args:
         agents: with rows.
+        step: factor of the gradients.
         batch_size: b.
         replace: rows with replacement.
         anchor: the point of a control variate, ``(d,)``, or None.
     """
 
     def __init__(
-        self, agents: GaussianAgents, batch_size: int, *, replace: bool, anchor: Array | None
+        self,
+        agents: GaussianAgents,
+        step: float,
+        batch_size: int,
+        *,
+        replace: bool,
+        anchor: ArrayLike | None,
     ) -> None:
         if agents.rows is None:
             raise InputError(
                 "batch_size: these agents have no rows to draw; make them with "
                 "GaussianAgents.linear_regression or GaussianAgents.near."
             )
-        self._rows, self._anchor = agents.rows, anchor
         self.shape = agents.curvatures.shape
-        sizes = np.array([len(pulls) for _, pulls in agents.rows], np.float64)
-        if not replace and batch_size > sizes.min():
-            raise InputError(
-                f"batch_size={batch_size} without replacement, but an agent has only "
-                f"{int(sizes.min())} rows."
-            )
-        self._scale = sizes**2 / batch_size
-        if not replace:
-            self._scale = self._scale * (sizes - batch_size) / np.maximum(sizes - 1.0, 1.0)
+        self._rows = agents.rows
+        if anchor is not None:  # it leaves of a row's gradient H x − p the part H (x − anchor)
+            point = filled(anchor, (agents.dimension,), "control_variate")
+            self._rows = tuple((h, h @ point) for h, _ in agents.rows)
+        self._scale = [
+            step**2 * minibatch_noise(1.0, len(p), batch_size, replace=replace)
+            for _, p in self._rows
+        ]
         # The part that is linear in the covariance of the position, as matrices (N, d², d²).
         d = agents.dimension
         response = []
-        for curvatures, pulls in agents.rows:
+        for scale, (curvatures, pulls) in zip(self._scale, self._rows, strict=True):
             pairs = np.einsum("jac,jbe->abce", curvatures, curvatures, optimize=True)
             mean = curvatures.mean(axis=0)
-            response.append(pairs.reshape(d * d, d * d) / len(pulls) - np.kron(mean, mean))
-        self._response = self._scale[:, None, None] * np.stack(response)
+            square = pairs.reshape(d * d, d * d) / len(pulls)
+            response.append(scale * (square - np.kron(mean, mean)))
+        self._response = np.stack(response)
 
     def at(
         self, mean: Float[np.ndarray, " n"], covariance: Float[np.ndarray, "Nd Nd"]
     ) -> Float[np.ndarray, "N d d"]:
-        """Return the covariances of the gradients at positions of this mean and covariance."""
-        agents, d, _ = self.shape
-        means = mean[: agents * d].reshape(agents, d)
-        return self._at_mean(means) + self.of_spread(agent_blocks(covariance, d))
-
-    def _at_mean(self, means: Array) -> Array:
-        """Return covariances (N, d, d) of the gradients at fixed positions (N, d)."""
-        result = []
-        for scale, mean, (curvatures, pulls) in zip(self._scale, means, self._rows, strict=True):
-            if self._anchor is None:
-                gradients = curvatures @ mean - pulls
-            else:
-                gradients = curvatures @ (mean - self._anchor)
+        """Return the covariances of the noise at positions of this mean and covariance."""
+        d = self.shape[-1]
+        fixed = []
+        for i, (curvatures, pulls) in enumerate(self._rows):
+            gradients = curvatures @ mean[i * d : (i + 1) * d] - pulls
             centred = gradients - gradients.mean(axis=0)
-            result.append(scale * centred.T @ centred / len(pulls))
-        return np.stack(result)
+            fixed.append(self._scale[i] * centred.T @ centred / len(pulls))
+        return np.stack(fixed) + self.of_spread(agent_blocks(covariance, d))
 
-    def of_spread(self, covariances: Array) -> Array:
-        """Return what covariances (N, d, d) of the positions add to them, (N, d, d)."""
+    def of_spread(self, covariances: Float[np.ndarray, "N d d"]) -> Float[np.ndarray, "N d d"]:
+        """Return what covariances of the positions add to them."""
         flat = covariances.reshape(len(covariances), -1)
         return np.einsum("nij,nj->ni", self._response, flat).reshape(covariances.shape)

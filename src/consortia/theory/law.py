@@ -205,7 +205,7 @@ class Law:
     @property
     def stable(self) -> bool:
         """True if mean and covariance settle."""
-        return not self.instability
+        return self.recursion.stable
 
     @cached_property
     def stationary(self) -> Moments:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any, NamedTuple, Protocol
 
@@ -164,12 +163,7 @@ class SitePotentials:
 
     def _own(self, what: str, position: Float[np.ndarray, "*K d"]) -> dict[str, Answer]:
         """Return the answers of the sites of this process."""
-        function = {
-            EXPANSION: self._functions.expansion,
-            ROWS: self._functions.rows,
-            VALUES: self._functions.values,
-            GRADIENTS: self._functions.gradients,
-        }[what]
+        function = getattr(self._functions, what)
         here, at = list(self._sites.here), self._to(position)
         if len(self._sites) <= TOGETHER:
             answers = [function(at, self._of(i), self._sites.sizes[i]) for i in here]
@@ -235,16 +229,12 @@ class StoredPotentials(SitePotentials):
         """Return the point at which the sites have evaluated their Hessians."""
         return self._away
 
-    def rows(self, position: Flat) -> Float[np.ndarray, "S d d"]:
-        """Refuse: nothing is sent of single rows."""
-        raise InputError("the sites send nothing of single rows, which minibatches' noise needs")
-
-    def scores(self, points: Float[np.ndarray, "K d"]) -> Float[np.ndarray, "K d"]:
-        """Refuse: nothing was evaluated elsewhere."""
-        raise InputError("the sites have evaluated their potentials at the mode only")
-
-    def values(self, points: Float[np.ndarray, "K d"]) -> Float[np.ndarray, " K"]:
-        """Refuse: nothing was evaluated elsewhere."""
+    def _gather(self, what: str, position: Float[np.ndarray, "*K d"]) -> dict[str, np.ndarray]:
+        """Refuse: nothing was evaluated elsewhere, and nothing is sent of single rows."""
+        if what == ROWS:
+            raise InputError(
+                "the sites send nothing of single rows, which minibatches' noise needs"
+            )
         raise InputError("the sites have evaluated their potentials at the mode only")
 
 
@@ -259,44 +249,35 @@ def mode_by(
     Raises:
         InputError: it is not reached.
     """
-    search = _Search(np.asarray(start, np.float64), *function(start))
-    search.damping = 1e-3 * float(np.abs(np.diagonal(search.hessian)).max(initial=0.0))
+    position = np.asarray(start, np.float64)
+    value, gradient, hessian = function(position)
+    damping = 1e-3 * float(np.abs(np.diagonal(hessian)).max(initial=0.0))
     for _ in range(NEWTON_STEPS):
-        size = float(np.abs(np.diagonal(search.hessian)).max(initial=0.0))
-        damped = search.hessian + search.damping * np.eye(len(start))
+        size = float(np.abs(np.diagonal(hessian)).max(initial=0.0))
+        damped = hessian + damping * np.eye(len(position))
         if not np.isfinite(damped).all():
             break
         try:
-            change = -np.linalg.solve(damped, search.gradient)
+            change = -np.linalg.solve(damped, gradient)
         except np.linalg.LinAlgError:
-            search.damping = max(10 * search.damping, 1e-3 * size)
+            damping = max(10 * damping, 1e-3 * size)
             continue
-        fall = -float(search.gradient @ change)
-        value, gradient, curvature = function(search.position + change)
+        fall = -float(gradient @ change)
+        found = function(position + change)
         # Near the minimum a fall is lost in the rounding of the sum.
-        slack = 8 * float(np.finfo(np.float32).eps) * abs(search.value)
-        if fall >= 0 and value <= search.value + slack and np.isfinite(curvature).all():
-            damping = search.damping
-            position = search.position + change
-            search = _Search(position, value, gradient, curvature)
+        slack = 8 * float(np.finfo(np.float32).eps) * abs(value)
+        if fall >= 0 and found[0] <= value + slack and np.isfinite(found[2]).all():
+            position = position + change
+            value, gradient, hessian = found
             if fall < NEWTON_TOLERANCE and damping <= 1e-3 * size:
-                return search.position
-            search.damping = 0.0 if damping < 1e-6 * size else damping / 10
+                return position
+            damping = 0.0 if damping < 1e-6 * size else damping / 10
         else:
-            search.damping = max(10 * search.damping, 1e-3 * size)
+            damping = max(10 * damping, 1e-3 * size)
     raise InputError(
         "the search for the posterior's mode did not end: it has none near the start, or is not "
         "log-concave there"
     )
-
-
-@dataclass
-class _Search:
-    position: Flat
-    value: float
-    gradient: Flat
-    hessian: Float[np.ndarray, "d d"]
-    damping: float = 0.0
 
 
 @lru_cache(maxsize=32)

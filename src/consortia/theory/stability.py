@@ -30,13 +30,13 @@ from consortia.errors import InputError
 from consortia.graphs.weights import Mixing
 from consortia.theory.agents import GaussianAgents
 from consortia.theory.estimates import largest_curvature
-from consortia.theory.gossip import gossip_law
+from consortia.theory.gossip import gossip_law, resolved
 from consortia.theory.law import Law
 from consortia.theory.staleness import (
     LinearServer,
     langevin_server,
     sghmc_server,
-    stale_server_radius,
+    stale_server_law,
     stale_stability_limit,
 )
 
@@ -253,7 +253,7 @@ def _of_stale_gradients(
 def _settles(method: StaleGradients, step: float, curvature: float, staleness: int) -> bool:
     """Return True if the linear recursion on a Gaussian target of this precision is stable."""
     if isinstance(method, StaleMomentum):
-        return stale_server_radius(server_of(method, step), curvature, staleness) < 1
+        return stale_server_law(server_of(method, step), curvature, staleness).stable
     return step * curvature < stale_stability_limit(staleness)
 
 
@@ -375,25 +375,10 @@ def mean_limit(
     −1 only: plain ηa = 1 + w, EXTRA 4ηa = 5 + 3w, DE-SGHMC η²a = (2 − γη)(1 + w), D-ASG
     ηa = 1/(1 + 2β) + w. With EXTRA and friction the equation is cubic, and only a search tells.
 
-    Args:
-        agents: the problem.
-        mixing: W.
-        friction: γ of DE-SGHMC; None for DE-SGLD.
-        correction: None or ``"extra"``.
-        momentum: β of D-ASG.
-
-    Returns:
-        The step size, or None.
-
     Raises:
         InputError: no step size is stable.
-
-    Example:
-        >>> agents = GaussianAgents([1.0, 3.0], means=[0.0, 4.0])
-        >>> round(mean_limit(agents, "complete"), 3)
-        0.423
     """
-    matrix = graphs.resolve(graphs.as_mixing(mixing), agents.count)
+    matrix = resolved(agents, mixing)
     if not _has_closed_form(matrix, friction, correction):
         return None
     offset, slope = _room(correction, momentum)
@@ -483,7 +468,7 @@ def step_bounds(
         >>> print(*(round(bound, 3) for bound in step_bounds(agents, "complete")))
         0.333 0.5
     """
-    matrix = graphs.resolve(graphs.as_mixing(mixing), agents.count)
+    matrix = resolved(agents, mixing)
     if not _has_closed_form(matrix, friction, correction):
         raise InputError("step_bounds needs a symmetric W, and not both friction and correction.")
     offset, slope = _room(correction, momentum)
@@ -531,7 +516,7 @@ def gossip_conditions(
     Source: Gürbüzbalaban, Gao, Hu, Zhu (2021), theorems 1 and 7 as given in the slides on them.
     """
     eta = arguments.positive("step_size", step_size)
-    matrix = graphs.resolve(graphs.as_mixing(mixing), agents.count)
+    matrix = resolved(agents, mixing)
     smooth, convex = agents.smoothness, agents.strong_convexity
     room = 1.0 + matrix.smallest_eigenvalue
     if friction is None:

@@ -19,6 +19,7 @@ means and variances follow the recursion step by step, start-up included.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,12 +28,9 @@ from numpy.typing import ArrayLike
 
 from consortia.core import arguments
 from consortia.errors import InputError
-from consortia.theory.affine import AffineMap, AffineRecursion, Array, spectral_radius
-from consortia.theory.arguments import floats
+from consortia.theory.affine import AffineMap, AffineRecursion, Array, operator_radius
+from consortia.theory.arguments import floats, shares_of
 from consortia.theory.law import Law, Moments
-
-SMALL = 16
-"""States up to this size are treated by dense matrices."""
 
 
 def stale_stability_limit(staleness: int) -> float:
@@ -54,35 +52,6 @@ def stale_stability_limit(staleness: int) -> float:
         2.0
     """
     return 2.0 * math.sin(math.pi / (4 * arguments.whole("staleness", staleness, 0) + 2))
-
-
-def check_stale_step_size(step_size: float, curvature: float, staleness: int) -> None:
-    """Refuse a step size with which the chain diverges along its steepest direction.
-
-    Args:
-        step_size: h of Langevin dynamics.
-        curvature: λ, the largest eigenvalue of the target's precision.
-        staleness: τ, constant; W − 1 of W workers that take turns.
-
-    Returns:
-        None.
-
-    Raises:
-        InputError: hλ is not below `stale_stability_limit`; the message has the largest h.
-
-    Example:
-        >>> check_stale_step_size(0.1, 1.0, 3)
-    """
-    h = arguments.positive("step_size", step_size)
-    steepest = arguments.positive("curvature", curvature)
-    limit = stale_stability_limit(staleness)
-    if h * steepest >= limit:
-        raise InputError(
-            f"step_size={h:g} diverges: step_size * curvature is {h * steepest:.4g} (curvature "
-            f"{steepest:.4g}), and with staleness {staleness} it must be below "
-            f"2 sin(pi / (4 * {staleness} + 2)) = {limit:.4g}: use a step_size below "
-            f"{limit / steepest:.3g}, or fewer workers."
-        )
 
 
 class LinearServer(NamedTuple):
@@ -238,27 +207,6 @@ def stale_server_law(server: LinearServer, curvature: ArrayLike, staleness: int)
     )
 
 
-def stale_server_radius(server: LinearServer, curvature: float, staleness: int) -> float:
-    """Return the spectral radius of a server with a constant staleness; below one, it is stable.
-
-    Args:
-        server: one step of it.
-        curvature: λ.
-        staleness: τ ≥ 0.
-
-    Returns:
-        The radius, 0 or more.
-
-    Raises:
-        InputError: an argument is out of its range.
-
-    Example:
-        >>> round(stale_server_radius(langevin_server(0.1), 1.0, 0), 6)
-        0.9
-    """
-    return stale_server_law(server, curvature, staleness).spectral_radius
-
-
 def stale_sgld_law(
     step_size: float, curvature: ArrayLike, staleness: int, *, gradient_noise: ArrayLike = 0.0
 ) -> Law:
@@ -315,41 +263,6 @@ def stale_sghmc_law(
         array([1.0037])
     """
     return stale_server_law(sghmc_server(step_size, friction, **options), curvature, staleness)
-
-
-def stale_sgld_variance(contraction: float, staleness: int, noise_variance: float) -> float:
-    r"""Return the stationary variance with a constant staleness, in closed form.
-
-    .. math:: \operatorname{Var} = \frac{s^2\,(\sin 2p\tau + \cos p)}
-              {2 \sin 2p\,(\cos 2p\tau - \sin p)}, \qquad p = \arcsin(a/2)
-
-    Args:
-        contraction: a = hλ > 0.
-        staleness: τ ≥ 0.
-        noise_variance: s² = 2h + h²V.
-
-    Returns:
-        The variance of θ.
-
-    Raises:
-        InputError: the recursion is not stable; the message has the limit.
-
-    Example:
-        >>> round(stale_sgld_variance(0.02, 10, 0.04), 6)
-        1.235671
-    """
-    a = arguments.positive("contraction", contraction)
-    tau = arguments.whole("staleness", staleness, 0)
-    s2 = arguments.number("noise_variance", noise_variance, 0.0)
-    limit = stale_stability_limit(tau)
-    if a >= limit:
-        raise InputError(
-            f"contraction: {a:g} is not below {limit:.6g} = 2 sin(pi / (4 * {tau} + 2)), so that "
-            "the chain diverges; lower the step size"
-        )
-    p = math.asin(a / 2)
-    above = math.sin(2 * p * tau) + math.cos(p)
-    return s2 * above / (2 * math.sin(2 * p) * (math.cos(2 * p * tau) - math.sin(p)))
 
 
 # --- random staleness ----------------------------------------------------------------------------
@@ -425,24 +338,13 @@ def mean_square_growth(contraction: float, probabilities: ArrayLike) -> float:
         >>> round(mean_square_growth(0.1, [1.0]), 4)
         0.81
     """
-    import scipy.sparse.linalg
-
     a, p = arguments.number("contraction", contraction, 0.0), floats(probabilities, "probabilities")
-    size = p.size
 
-    def step(flat: Array) -> Array:
-        second = flat.reshape(size, size)
-        # The eigenvector is symmetric; the rest of what an iteration explores is not.
-        return _mean_square_step((second + second.T) / 2, a, p).reshape(-1)
+    def step(second: Array) -> Array:
+        # The eigenvector is symmetric; the rest of what a search explores is not.
+        return _mean_square_step((second + second.T) / 2, a, p)
 
-    if size <= SMALL:
-        dense = np.stack([step(unit) for unit in np.eye(size**2)], axis=1)
-        return spectral_radius(dense)
-    operator = scipy.sparse.linalg.LinearOperator((size**2, size**2), matvec=step, dtype=float)
-    leading = scipy.sparse.linalg.eigs(
-        operator, k=1, v0=np.eye(size).reshape(-1), ncv=40, tol=1e-8, return_eigenvectors=False
-    )
-    return float(np.abs(leading).max())
+    return operator_radius(step, (p.size, p.size))
 
 
 def _mean_square_step(second: Array, a: float, p: Array) -> Array:
@@ -514,17 +416,20 @@ def stale_square_error(
         >>> round(found.bias, 4)
         0.0481
     """
-    a, tau = (
-        arguments.positive("contraction", contraction),
-        arguments.whole("staleness", staleness, 0),
-    )
-    s2, length = (
-        arguments.number("noise_variance", noise_variance, 0.0),
-        arguments.whole("updates", updates, 1),
-    )
+    from scipy.signal import lfilter
+
+    a = arguments.positive("contraction", contraction)
+    tau = arguments.whole("staleness", staleness, 0)
+    s2 = arguments.number("noise_variance", noise_variance, 0.0)
+    length = arguments.whole("updates", updates, 1)
     v0 = arguments.number("start_variance", start_variance, 0.0)
-    decay = _response(a, tau, length, started=True)[1:]
-    impulse = _response(a, tau, length, started=False)[:length]
+    recursion = np.zeros(tau + 2)  # its coefficients of x_l, x_{l-1}, ..., all on one side
+    recursion[:2] = 1.0, -1.0
+    recursion[-1] += a
+    unit = np.eye(1, length + 1)[0]
+    impulse = lfilter([1.0], recursion, unit)[:length]
+    # Before the start all workers hold it, which enters the first τ updates.
+    decay = lfilter([1.0, *[-a] * tau], recursion, unit)[1:]
     mean = target_mean + (start_mean - target_mean) * decay
     bias = variance = 0.0
     for lag in range(length):
@@ -538,16 +443,6 @@ def stale_square_error(
         variance += float(part) * (1 if lag == 0 else 2)
     variance /= length**2
     return SquareError(bias**2 + variance, bias, variance)
-
-
-def _response(a: float, tau: int, length: int, *, started: bool) -> Array:
-    """Return x_0, ..., x_L of the recursion without noise from x_0 = 1; before it 1 or 0."""
-    path = np.full(length + 1 + tau, 1.0 if started else 0.0)
-    path[tau] = 1.0
-    values = path.tolist()
-    for at in range(tau, tau + length):
-        values[at + 1] = values[at] - a * values[at - tau]
-    return np.array(values[tau:])
 
 
 # --- along a trace -------------------------------------------------------------------------------
@@ -597,32 +492,19 @@ def stale_trace_law(
         raise InputError(f"workers: site {who.max()} is named, curvature has {len(lam)} rows")
     mu = np.broadcast_to(np.atleast_2d(floats(centre, "centre")), lam.shape)
     d, n = lam.shape[1], server.force.size
-    A, G, R = server.transition, server.force, server.broadcast
-    Q = _noise(server)
-    length = int(tau.max()) + 1
-    mean = np.zeros((d, n))
-    mean[:, 0] = np.broadcast_to(floats(start_mean, "start_mean"), d)
-    second = np.zeros((d, n, n))
-    second[:, 0, 0] = np.broadcast_to(floats(start_variance, "start_variance"), d)
-    # A ring of past broadcasts: means, covariances with the state, and with one another.
-    sent = np.repeat((mean @ R)[:, None], length, axis=1)
-    cross = np.repeat((second @ R)[:, :, None], length, axis=2)
-    among = np.repeat(np.repeat((cross[:, :, 0] @ R)[:, None, None], length, 1), length, 2)
+    begin, sent = _start(server, tau), np.vstack([np.eye(n), server.broadcast])
+    mean = np.outer(np.broadcast_to(floats(start_mean, "start_mean"), d), begin)
+    second = np.broadcast_to(floats(start_variance, "start_variance"), d)[:, None, None]
+    second = second * np.outer(begin, begin)
+    noise = sent @ _noise(server) @ sent.T
     means, variances = np.empty((tau.size, d)), np.empty((tau.size, d))
-    for step, (late, site) in enumerate(zip(tau.tolist(), who.tolist(), strict=True)):
-        at, new = (step - late) % length, (step + 1) % length
-        pull = lam[site]
-        mean = mean @ A.T + (pull * (sent[:, at] - mu[site]))[:, None] * G
-        mixed = np.einsum("ij,dj,k->dik", A, cross[:, :, at], G) * pull[:, None, None]
-        square = (pull**2 * among[:, at, at])[:, None, None] * np.outer(G, G)
-        second = A @ second @ A.T + mixed + np.swapaxes(mixed, 1, 2) + square + Q
-        cross = A @ cross + G[:, None] * (pull[:, None] * among[:, at])[:, None]
-        # The new broadcast takes the place of the oldest one.
-        along = np.einsum("i,dij->dj", R, cross)
-        cross[:, :, new] = second @ R
-        along[:, new] = cross[:, :, new] @ R
-        among[:, new] = among[:, :, new] = along
-        sent[:, new] = mean @ R
+    for step, (old, new, answer) in enumerate(_changes(server, tau, lam[who])):
+        pull = lam[who[step]] * mu[who[step]]
+        moved = np.einsum("dij,dj->di", answer, mean[:, old])
+        mean[:, new] = moved - np.outer(pull, sent @ server.force)
+        second[:, new] = answer @ second[:, old]
+        second[:, :, new] = second[:, :, old] @ answer.mT
+        second[:, np.array(new)[:, None], new] += noise
         means[step], variances[step] = mean[:, 0], second[:, 0, 0]
     return Moments(means, variances)
 
@@ -647,21 +529,40 @@ def stale_trace_growth(server: LinearServer, staleness: ArrayLike, curvature: fl
     """
     tau, _ = _events(staleness, None)
     lam = arguments.positive("curvature", curvature)
-    length = int(tau.max()) + 1
-    state = np.zeros(server.force.size)
-    state[0] = 1.0
-    sent = np.full(length, float(server.broadcast @ state))
+    state, pulls = _start(server, tau), np.full((tau.size, 1), lam)
     logarithm, half = 0.0, 0.0
-    for step, late in enumerate(tau.tolist()):
+    for step, (old, new, answer) in enumerate(_changes(server, tau, pulls)):
+        size = np.linalg.norm(state)
         if step == tau.size // 2:
-            half = logarithm + np.log(_size(state, sent))
-        state = server.transition @ state + lam * server.force * sent[(step - late) % length]
-        sent[(step + 1) % length] = server.broadcast @ state
-        size = _size(state, sent)
+            half = logarithm + np.log(size)
         if size > 1e100 or size < 1e-100:
-            state, sent, logarithm = state / size, sent / size, logarithm + np.log(size)
-    end = logarithm + np.log(_size(state, sent))
+            state, logarithm = state / size, logarithm + np.log(size)
+        state[new] = answer[0] @ state[old]
+    end = logarithm + np.log(np.linalg.norm(state))
     return float(np.exp((end - half) / (tau.size - tau.size // 2)))
+
+
+def _start(server: LinearServer, tau: Int[np.ndarray, " updates"]) -> Float[np.ndarray, " size"]:
+    """Return the state of a start at one: z, then a ring of the last broadcasts."""
+    z = np.eye(1, server.force.size)[0]
+    return np.append(z, np.full(int(tau.max()) + 1, server.broadcast[0]))
+
+
+def _changes(
+    server: LinearServer, tau: Int[np.ndarray, " updates"], pulls: Float[np.ndarray, "updates d"]
+) -> Iterator[tuple[list[int], list[int], Float[np.ndarray, "d n+1 n+1"]]]:
+    """Yield the entries of the state that each update reads, those that it writes, and its answer.
+
+    It reads z and a broadcast, and writes z and the newest broadcast in the place of the oldest.
+    """
+    n, length = server.force.size, int(tau.max()) + 1
+    sent = np.vstack([np.eye(n), server.broadcast])
+    for step, (late, pull) in enumerate(zip(tau.tolist(), pulls, strict=True)):
+        answer = np.empty((len(pull), n + 1, n + 1))
+        answer[:, :, :n] = sent @ server.transition
+        answer[:, :, n] = np.outer(pull, sent @ server.force)
+        z = list(range(n))
+        yield [*z, n + (step - late) % length], [*z, n + (step + 1) % length], answer
 
 
 def site_noise(gradients: ArrayLike, shares: ArrayLike) -> Array:
@@ -687,11 +588,9 @@ def site_noise(gradients: ArrayLike, shares: ArrayLike) -> Array:
         >>> site_noise([[1.0], [-1.0]], [0.5, 0.5])
         array([[4.]])
     """
-    g, f = floats(gradients, "gradients"), floats(shares, "shares")
+    g, f = floats(gradients, "gradients"), shares_of(shares, "shares")
     if g.ndim != 2 or f.shape != g.shape[:1]:
         raise InputError(f"gradients: shape {g.shape}; give (sites, d) for {f.size} shares")
-    if np.any(f <= 0) or abs(f.sum() - 1) > 1e-6:
-        raise InputError("shares: give one positive number a site, of sum one")
     total = g.sum(axis=0)
     return (g / f[:, None]).T @ g - np.outer(total, total)
 
@@ -714,7 +613,3 @@ def _noise(server: LinearServer) -> Array:
     """Return the covariance that a step adds to the state, (n, n) or one a direction, (d, n, n)."""
     variance = np.asarray(server.noise_variance)[..., None, None]
     return variance * np.outer(server.spread, server.spread)
-
-
-def _size(state: Array, sent: Array) -> float:
-    return float(np.sqrt(state @ state + sent @ sent))

@@ -32,8 +32,16 @@ from consortia.core import arguments
 from consortia.errors import InputError
 from consortia.surrogates import Gaussian
 from consortia.theory.affine import AffineMap, Array, Normal, Recursion, spectral_radius
-from consortia.theory.arguments import check_density, curvatures_of, filled, floats
-from consortia.theory.estimates import minibatch_covariance
+from consortia.theory.arguments import (
+    check_density,
+    curvatures_of,
+    filled,
+    floats,
+    full_matrices,
+    matrix_of,
+    shares_of,
+)
+from consortia.theory.estimates import minibatch_noise
 from consortia.theory.law import Law, Moments
 
 
@@ -73,7 +81,7 @@ def travelling_law(
         local_steps: T.
         prior_mean: :math:`m_0`, a number or ``(d,)``.
         prior_precision: P, a number, ``(d,)`` or ``(d, d)``; 0 is a flat prior.
-        gradient_noise: :math:`C_s`, ``(S, d, d)``, see `minibatch_covariance`; None for full
+        gradient_noise: :math:`C_s`, ``(S, d, d)``, see `minibatch_noise`; None for full
             batches.
         strength: α.
         surrogates: one `consortia.surrogates.Gaussian` a site; the likelihoods themselves when
@@ -100,16 +108,16 @@ def travelling_law(
     if centre.ndim != 2 or not centre.size:
         raise InputError(f"means: shape {centre.shape}; give (sites, d)")
     sites, d = centre.shape
-    shares = _shares(probabilities, sites)
-    own = _full(curvatures_of(precisions, (sites, d), "precisions", "sites"))
+    given = [1 / sites] * sites if probabilities is None else probabilities
+    shares = shares_of(given, "probabilities", sites)
+    own = full_matrices(curvatures_of(precisions, (sites, d), "precisions", "sites"))
     h = arguments.positive("step_size", step_size)
     alpha = arguments.number("strength", strength, 0.0)
-    prior = _matrix(prior_precision, d, "prior_precision")
+    prior = matrix_of(prior_precision, "prior_precision", d)
     prior_pull = prior @ filled(prior_mean, (d,), "prior_mean")
     noise = _noise(gradient_noise, sites, d)
     pull = np.einsum("sij,sj->si", own, centre)
     constants, slopes = _corrections(own, pull, shares, surrogates, corrections)
-
     fall = prior + (own - alpha * slopes) / shares[:, None, None]
     offset = prior_pull + (pull - alpha * constants) / shares[:, None]
     spread = h * np.eye(d) + h**2 / 4 * noise / shares[:, None, None] ** 2
@@ -127,16 +135,6 @@ def travelling_law(
         remedy="Lower step_size, local_steps or strength.",
         basis="the exact law of a travelling chain",
     )
-
-
-def _shares(probabilities: ArrayLike | None, sites: int) -> Array:
-    """Return f_s, (S,), checked."""
-    if probabilities is None:
-        return np.full(sites, 1 / sites)
-    shares = floats(probabilities, "probabilities")
-    if shares.shape != (sites,) or np.any(shares <= 0) or abs(shares.sum() - 1) > 1e-6:
-        raise InputError(f"probabilities: got {shares}; give {sites} positive numbers of sum one")
-    return shares
 
 
 def _noise(gradient_noise: ArrayLike | None, sites: int, d: int) -> Array:
@@ -160,7 +158,7 @@ def _corrections(
     sites, d = pull.shape
     if corrections is not None:
         constants, slopes = (floats(part, "corrections") for part in corrections)
-        slopes = _full(slopes)
+        slopes = full_matrices(slopes)
         if constants.shape != (sites, d) or slopes.shape != (sites, d, d):
             raise InputError(
                 f"corrections: shapes {constants.shape} and {slopes.shape}; give ({sites}, {d}) "
@@ -176,11 +174,6 @@ def _corrections(
         pull = np.einsum("sij,sj->si", own, np.stack([q.mean for q in surrogates]))
     share = shares[:, None]
     return pull - share * pull.sum(0), own - share[:, :, None] * own.sum(0)
-
-
-def _full(matrices: Array) -> Array:
-    """Return (S, d, d) from that, or from diagonals (S, d)."""
-    return matrices if matrices.ndim == 3 else matrices[:, :, None] * np.eye(matrices.shape[-1])
 
 
 @dataclass(frozen=True, eq=False)
@@ -222,11 +215,16 @@ class TravellingRecursion(Recursion):
         return spectral_radius(self._second_moment_map)
 
     @property
+    def stable(self) -> bool:
+        """True if mean and covariance settle."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            return self._settles or self.mean_square_radius < 1
+
+    @property
     def instability(self) -> str:
         """The part that does not settle, in words; empty when all does."""
-        with np.errstate(over="ignore", invalid="ignore"):
-            if self._settles or self.mean_square_radius < 1:
-                return ""
+        if self.stable:
+            return ""
         return f"the mean square grows by the factor {self.mean_square_radius:.6g} a visit"
 
     @cached_property
@@ -256,7 +254,7 @@ class TravellingRecursion(Recursion):
     @cached_property
     def _ends(self) -> tuple[Float[np.ndarray, " d"], Float[np.ndarray, "d d"]]:
         """Mean and second moment at the end of a visit, in the long run."""
-        if self.instability:
+        if not self.stable:
             raise InputError(f"there is no stationary law: {self.instability}")
         visit = self._visit
         d = visit.offset.shape[-1]
@@ -318,53 +316,50 @@ class TravellingRecursion(Recursion):
             The squared bias of the mean plus the variance of the average, summed over coordinates.
         """
         steps = self.local_steps
-        phases: range
-        if thin % steps == 0:
-            phases, stride = range(steps, steps + 1), thin // steps
-        elif steps % thin == 0:
-            phases, stride = range(thin, steps + 1, thin), 1
-        else:
+        if thin % steps and steps % thin:
             raise InputError(f"thin: got {thin}; give a divisor or a multiple of {steps}")
+        between, stride = min(thin, steps), max(thin // steps, 1)
         blocks = updates // max(thin, steps)
         if blocks < 1:
             raise InputError(f"updates: {updates} do not hold one draw or visit")
-        total, within, lagged, response = self._sums_of_a_visit(phases)
+        mean, covariance, matrix = self._sum_of_a_visit(between)
         # The end of a visit, through the visits between, to the draws of a later one.
-        between = self._average(self._visit.matrix)
-        skip = np.linalg.matrix_power(between, stride)
-        response = response @ np.linalg.matrix_power(between, stride - 1)
-        variance = blocks * within
+        d = len(mean) // 2
+        skip = np.linalg.matrix_power(matrix[:d, :d], stride)
+        response = matrix[d:, :d] @ np.linalg.matrix_power(matrix[:d, :d], stride - 1)
+        variance = blocks * np.trace(covariance[d:, d:])
         for lag in range(1, blocks):
-            term = 2 * (blocks - lag) * float(np.trace(response @ lagged))
+            term = 2 * (blocks - lag) * np.trace(response @ covariance[:d, d:])
             variance += term
             if abs(term) < 1e-14 * variance:
                 break
             response = response @ skip
-        bias = total / len(phases)
-        return variance / (blocks * len(phases)) ** 2 + float(bias @ bias)
+        draws = steps // between
+        bias = mean[d:] / draws
+        return float(variance / (blocks * draws) ** 2 + bias @ bias)
 
-    def _sums_of_a_visit(self, phases: range) -> tuple[Array, float, Array, Array]:
-        """Return moments of the sum Y of the draws of a visit, taken after these updates.
+    def _sum_of_a_visit(self, between: int) -> tuple[Array, Array, Array]:
+        """Return the law of the end of a visit and, below it, of the sum of its draws.
+
+        Args:
+            between: updates from one draw to the next, a divisor of T.
 
         Returns:
-            E Y; the trace of Cov Y; Cov(end of the visit, Y); the derivative of Y with respect to
-            the start of the visit.
+            Mean and covariance, in the long run; and their answer to the start of the visit.
         """
-        end, _ = self._ends
-        mean, square = np.zeros_like(end), 0.0
-        response, crossed = np.zeros((end.size, end.size)), np.zeros((end.size, end.size))
-        for phase in phases:
-            here = self.update.power(phase)
-            first, second = here.second_moments(*self._ends)
-            mean = mean + self._average(first)
-            response = response + self._average(here.matrix)
-            square += float(self._average(np.trace(second, axis1=1, axis2=2)))
-            for later in range(phase + phases.step, phases.stop, phases.step):
-                products = self.update.power(later - phase).cross_moments(first, second)
-                square += 2 * float(self._average(np.trace(products, axis1=1, axis2=2)))
-            rest = self.update.power(self.local_steps - phase)
-            crossed = crossed + self._average(rest.cross_moments(first, second))
-        return mean, square - float(mean @ mean), crossed - np.outer(end, mean), response
+        matrix, offset, noise = self.update
+        nil = np.zeros_like(matrix)
+        one = nil + np.eye(offset.shape[-1])
+        wide = AffineMap(
+            np.block([[matrix, nil], [nil, one]]),
+            np.concatenate([offset, 0 * offset], axis=-1),
+            np.block([[noise, nil], [nil, nil]]),
+        )
+        add = AffineMap(np.block([[one, nil], [one, one]]), 0 * wide.offset, 0 * wide.covariance)
+        visit = add.after(wide.power(between)).power(self.local_steps // between)
+        mean, second = (np.pad(part, (0, len(part))) for part in self._ends)
+        mean, second = (self._average(part) for part in visit.second_moments(mean, second))
+        return mean, second - np.outer(mean, mean), self._average(visit.matrix)
 
 
 def _normal(mean: Array, second: Array) -> Normal:
@@ -393,7 +388,7 @@ def location_shards(
     """
     rows = [floats(shard, f"shards[{i}]") for i, shard in enumerate(shards)]
     noise = [
-        minibatch_covariance(np.cov(x.T, bias=True), len(x), batch_size, replace=replace)
+        minibatch_noise(np.atleast_2d(np.cov(x.T, bias=True)), len(x), batch_size, replace=replace)
         for x in rows
     ]
     return {
@@ -439,15 +434,3 @@ def gradient_constants(
     gamma = float(np.max(np.sum(rows**2, axis=-1)))
     error = rows - surrogate[:, None] / rows.shape[1]
     return gamma, float(np.max(np.mean(np.sum(error**2, axis=-1), axis=1)))
-
-
-# --- arguments -------------------------------------------------------------------------------
-
-
-def _matrix(value: ArrayLike, d: int, name: str) -> Array:
-    array = floats(value, name)
-    if array.shape in ((), (d,)):
-        array = array * np.eye(d)
-    if array.shape != (d, d):
-        raise InputError(f"{name}: shape {array.shape}; give a number, ({d},) or ({d}, {d})")
-    return array
