@@ -25,7 +25,7 @@ from tests.federation.correspondence import Correspondence, as_one_process
 from tests.federation.hospitals import NAMES
 
 LETTERS = 4
-"""Of each site; with keys there is one more, in which masks are agreed on."""
+"""Letters to each site, with keys and without."""
 
 
 class Killed(BaseException):
@@ -246,7 +246,7 @@ def course(root: Path, other: Correspondence, seed: int, faults: int, *, keys: b
     rng = found.rng
     found.killed_coordinator()
     now.proceed()
-    for number in range(1, LETTERS + keys + 1):
+    for number in range(1, LETTERS + 1):
         shutil.copytree(now.coordinator, root / f"coordinator-{number}")
         found.coordinators.append(root / f"coordinator-{number}")
         for name in rng.permutation(NAMES):
@@ -288,12 +288,12 @@ def calm(
     now = Correspondence(tmp_path_factory.mktemp("calm") / "now", keys=request.param)
     with pytest.MonkeyPatch.context() as patched:
         as_one_process(patched)
-        return request.param, ended(now, keys=request.param)
+        return request.param, ended(now)
 
 
-def ended(now: Correspondence, *, keys: bool) -> np.ndarray:
+def ended(now: Correspondence) -> np.ndarray:
     """Return the draws at the end of a study."""
-    for number in range(1, LETTERS + keys + 1):
+    for number in range(1, LETTERS + 1):
         now.proceed()
         for name in NAMES:
             if not now.reply(name, number).exists():
@@ -313,7 +313,7 @@ def test_three_hundred_faults_change_no_draw(
     found = course(tmp_path / "now", other, seed, faults=3, keys=keys)
     assert sum(found.done.values()) >= 100, found.done
     assert min(found.done.values()) >= 1
-    np.testing.assert_array_equal(ended(found.now, keys=keys), draws)
+    np.testing.assert_array_equal(ended(found.now), draws)
 
 
 @pytest.mark.slow
