@@ -293,9 +293,17 @@ def test_a_server_that_lies_about_keys_gets_no_answer(run: tuple[Network, Any]) 
         answer = decode(body_of(site.answer(signed(message, private, TO_SITE))))
         assert answer.kind == "refusal"
         assert reason in network.reason("south")
+
+
+@pytest.mark.engines
+def test_a_question_of_a_run_that_began_otherwise_gets_no_answer(run: tuple[Network, Any]) -> None:
+    network, _ = run
+    request, _ = network.queries("north")[1]
+    stage, _, phase, repetition = request.label
     values = {**request.values, BEGUN: "0" * 64}
-    message = replace(request, values=values, label=(stage, 23, phase, repetition)).encode()
-    answer = decode(body_of(site.answer(signed(message, private, TO_SITE))))
+    message = replace(request, values=values, label=(stage, 20, phase, repetition)).encode()
+    signed_message = signed(message, network.ring.private, TO_SITE)
+    answer = decode(body_of(network.site("north").answer(signed_message)))
     assert (answer.kind, answer.values["mismatch"]) == ("refusal", "beginning")
 
 
