@@ -15,6 +15,14 @@ import pytest
 
 import consortia
 from consortia.engines.flower import files
+from consortia.engines.flower.envelope import decode
+from consortia.engines.flower.identities import (
+    FILE,
+    TO_COORDINATOR,
+    body_of,
+    read_identity,
+    signed,
+)
 from consortia.engines.letters import post
 from consortia.engines.letters.sealing import LetterError, seal, unfold
 from consortia.errors import LedgerError, StoreError
@@ -138,6 +146,23 @@ class Faults:
         path.unlink()
         self.count("late")
 
+    def useless_answer(self, name: str, number: int) -> None:
+        """Send an answer that the site has signed and sealed, and of which nothing can be made."""
+        now, path = self.now, self.now.reply(name, number)
+        good, signer = path.read_bytes(), now.site(name) / FILE
+        first, _ = unfold(now.question(name, 1).read_bytes())
+        letter, _ = unfold(good)
+        last = decode(body_of(letter.messages[-1]))
+        bad = replace(last, values={**last.values, "facts": {}}, arrays={}).encode()
+        if signer.exists():
+            bad = signed(bad, read_identity(signer.parent), TO_COORDINATOR)
+        sent = replace(letter, messages=(*letter.messages[:-1], bad))
+        path.write_bytes(seal(sent, bytes.fromhex(first.values["key"])))
+        assert "malformed" in now.proceed().aside[name][1]
+        assert "it was put aside: " in now.proceed().refused[path]
+        path.write_bytes(good)
+        self.count("of no use")
+
     # --- what comes to a site --------------------------------------------------------------------
 
     def false_question(self, name: str, number: int) -> None:
@@ -260,6 +285,7 @@ def course(root: Path, other: Correspondence, seed: int, faults: int, *, keys: b
             found.lost(name, number)
             for _ in range(faults):
                 found.false_answer(name, number)
+            found.useless_answer(name, number)
             found.killed_answer(name, number)
             found.killed_coordinator()
             now.proceed()
