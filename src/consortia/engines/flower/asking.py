@@ -322,7 +322,7 @@ class RequestChannel:
         return None
 
     def check_lasting(self, site: int, iteration: int = 0) -> None:
-        """Raise where an answer that cannot be used comes again however often it is asked for.
+        """Raise where an answer that cannot be used comes again however often it is requested.
 
         Raises:
             SiteImplausibleError: with the reason for which it was not used last.

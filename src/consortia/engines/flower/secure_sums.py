@@ -22,9 +22,9 @@ these and from the site's secret:
   equal bits. A second vector for one question, which is then an error, is refused by the gate of
   the site, whose ledger has the digest of the first.
 - *Changed rows, another secret*: another key, which is not in the roster that all agreed on.
-- *A second run of the study, another beginning of one run*: another session. Sites that were told
-  different beginnings have pairs whose keys differ: the sum is noise, and an honest server is told,
-  as a site compares the beginning that a question names with its own.
+- *A second run of the study, another beginning of one run*: another session. Sites that were given
+  different beginnings have pairs whose keys differ: the sum is noise, and an honest server learns
+  of it, as a site compares the beginning that a question names with its own.
 - *Two studies in one run*: another key and another session.
 - *Phases* (`federated_hmc`, `surrogate_hmc`): as queries, since their sites keep no state of their
   own between two messages. Of a method whose sites do, a question names the state by its place

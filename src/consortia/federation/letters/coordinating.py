@@ -129,7 +129,7 @@ def _prepared(path: Path, study: str, names: Sequence[str], ring: KeyRing) -> di
     """Return the keys of secure sums that all sites have prepared; none where one has not.
 
     Raises:
-        InputError: one is no key, or not one that the site has made for this study.
+        InputError: a key is damaged, or not one that the site has made for this study.
     """
     _, given = read_toml(path, "file of identities")
     lines, found = given.get(SUMS, {}), {}
