@@ -24,7 +24,7 @@ class Circle:
     """Some sites that have begun a session; their identities stand in every policy."""
 
     def __init__(self, count: int = 3, session: bytes = b"run 1") -> None:
-        self.session = session
+        self.session, self.study = session, "study 1"
         self.names = [f"site{number}" for number in range(count)]
         self.private = {name: secrets.token_bytes(32) for name in self.names}
         self.identities = {
@@ -34,14 +34,20 @@ class Circle:
         self.members = {name: self.begun(name) for name in self.names}
         self.keys = {name: member.key for name, member in self.members.items()}
 
-    def begun(self, name: str, session: bytes | None = None, rows: bytes = b"rows 1") -> SumMember:
-        own = self.session if session is None else session
+    def begun(self, name: str, study: str | None = None, rows: bytes = b"rows 1") -> SumMember:
+        own = self.study if study is None else study
         return SumMember(name, self.private[name], own, self.private[name] + rows)
 
     def agreed(self) -> Circle:
-        for member in self.members.values():
-            member.agree(self.keys, self.identities)
+        for name in self.names:
+            self.agree(name)
         return self
+
+    def agree(self, name: str, keys: Any = None, session: bytes | None = None) -> SumMember:
+        own = self.session if session is None else session
+        keys = self.keys if keys is None else keys
+        self.members[name].agree(keys, self.identities, own)
+        return self.members[name]
 
     def sums(
         self,
@@ -106,8 +112,12 @@ def test_a_masked_vector_depends_on_session_place_and_question_and_is_the_same_a
     others.append(masked(own, values, "query 0q", ""))  # no two sequences of parts are alike
     for other in others:
         assert not (other == first).any()
-    again = Circle(session=b"run 2").agreed()
-    assert not (masked(again.members["site0"], values, "query 0", "q") == first).any()
+    again = circle.begun("site0")
+    assert again.key == own.key
+    again.agree(circle.keys, circle.identities, b"run 2")
+    assert not (masked(again, values, "query 0", "q") == first).any()
+    with pytest.raises(PolicyError, match="or another beginning"):
+        own.agree(circle.keys, circle.identities, b"run 2")
     # Masks are many bits wide whatever is masked.
     assert (first[:, 1] - encoded(values, 3)[:, 1] > 2**40).all()
 
@@ -117,6 +127,14 @@ def test_without_a_site_the_sum_is_noise() -> None:
     parts = [masked(circle.members[name], np.ones(64), "query 0", "q") for name in circle.names]
     assert (sum_of(parts) == 3).all()
     assert not (np.abs(sum_of(parts[:-1])) < 100).any()
+
+
+def test_a_server_that_tells_a_site_another_beginning_has_noise() -> None:
+    circle = Circle()
+    for name in circle.names:
+        circle.agree(name, session=b"another" if name == "site1" else None)
+    parts = [masked(circle.members[name], np.ones(64), "query 0", "q") for name in circle.names]
+    assert not (np.abs(sum_of(parts)) < 100).any()
 
 
 def test_a_second_vector_for_one_question_is_refused() -> None:
@@ -191,19 +209,19 @@ def swapped(circle: Circle) -> Any:
     return circle.keys | {"site1": Key(public, circle.keys["site1"].signature)}
 
 
-def of_another_session(circle: Circle) -> Any:
-    return circle.keys | {"site1": circle.begun("site1", b"run 0").key}
+def of_another_study(circle: Circle) -> Any:
+    return circle.keys | {"site1": circle.begun("site1", "study 0").key}
 
 
 def of_another_site(circle: Circle) -> Any:
     return circle.keys | {"site1": circle.keys["site2"]}
 
 
-@pytest.mark.parametrize("keys", [swapped, of_another_session, of_another_site])
+@pytest.mark.parametrize("keys", [swapped, of_another_study, of_another_site])
 def test_a_key_that_its_site_has_not_signed_is_refused(keys: Any) -> None:
     circle = Circle()
     with pytest.raises(PolicyError, match="'site1' is not signed by the identity"):
-        circle.members["site0"].agree(keys(circle), circle.identities)
+        circle.agree("site0", keys(circle))
 
 
 def test_a_roster_that_the_policy_does_not_name_or_that_is_small_is_refused() -> None:
@@ -211,9 +229,9 @@ def test_a_roster_that_the_policy_does_not_name_or_that_is_small_is_refused() ->
     own, two = circle.members["site0"], ("site0", "site1")
     few = {name: circle.keys[name] for name in two}
     with pytest.raises(PolicyError, match="not those that the policy names"):
-        own.agree(few, circle.identities)
+        circle.agree("site0", few)
     with pytest.raises(PolicyError, match="there are 2 sites, fewer than 3"):
-        own.agree(few, {name: circle.identities[name] for name in two})
+        own.agree(few, {name: circle.identities[name] for name in two}, circle.session)
     with pytest.raises(PolicyError, match="no keys were agreed on"):
         masked(own, np.ones(2), "query 0", "q")
 
@@ -222,15 +240,15 @@ def test_a_restarted_process_answers_with_the_same_bits_and_other_rows_have_anot
     circle, values = Circle().agreed(), np.arange(4.0)
     first = masked(circle.members["site0"], values, "query 0", "q")
     again = circle.begun("site0")  # a new process, or a folder that was put back
-    again.agree(circle.keys, circle.identities)
+    again.agree(circle.keys, circle.identities, circle.session)
     np.testing.assert_array_equal(masked(again, values, "query 0", "q"), first)
     changed = circle.begun("site0", rows=b"rows 2")
     with pytest.raises(PolicyError, match="the key of 'site0' is not its own: its rows have"):
-        changed.agree(circle.keys, circle.identities)
+        changed.agree(circle.keys, circle.identities, circle.session)
     with pytest.raises(PolicyError, match="other keys were agreed on before"):
-        circle.members["site1"].agree(circle.keys | {"site0": changed.key}, circle.identities)
+        circle.agree("site1", circle.keys | {"site0": changed.key})
     # Whoever agreed on its new key has other masks with it.
     circle.members["site0"] = changed
     circle.keys = circle.keys | {"site0": changed.key}
-    changed.agree(circle.keys, circle.identities)
+    circle.agree("site0")
     assert not (masked(changed, values, "query 0", "q") == first).any()

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import functools
 import shutil
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
-from consortia.engines.flower.identities import made_keys
-from consortia.federation.app import site_of
+from consortia.engines.flower.identities import RING, made_keys
+from consortia.federation.app import prepared_key, site_of
 from consortia.federation.letters import answering
 from consortia.federation.letters.answering import Answered, Permit, answer_letter
 from consortia.federation.letters.coordinating import Coordinator, Progress, open_study
+from consortia.study.build import load_study
 from tests.federation.hospitals import HOSPITALS, NAMES, study
 
 POLICY = """models = ["any"]
@@ -29,6 +31,7 @@ class Correspondence:
         algorithm: of the study.
         asked: the study file; by default `study` with this algorithm.
         keys: messages are signed, and answers leave as sums that nobody can take apart.
+        prepared: the sites have prepared the keys of the sums before the run.
     """
 
     def __init__(
@@ -38,6 +41,7 @@ class Correspondence:
         *,
         keys: bool = False,
         asked: str = "",
+        prepared: bool = False,
     ) -> None:
         self.root, self.coordinator, self.shared = root, root / "coordinator", root / "post"
         if not root.exists():
@@ -55,11 +59,19 @@ class Correspondence:
                 more = made_keys(of_coordinator, {name: self.site(name) for name in NAMES})
             for name in NAMES:
                 (self.site(name) / "site-policy.toml").write_text(POLICY + more)
+            if prepared:
+                assert of_coordinator is not None
+                keep_sum_keys(of_coordinator, {name: self.sum_key(name) for name in NAMES})
             open_study(root / "study.toml", self.coordinator, self.shared, keys=of_coordinator)
 
     def site(self, name: str) -> Path:
         """Return the folder of a site."""
         return self.root / "sites" / name
+
+    def sum_key(self, name: str) -> str:
+        """Return the key that a site prepares for the sums of the study."""
+        study, folder = load_study(self.root / "study.toml"), self.site(name)
+        return prepared_key(study, name, folder / "rows.csv", folder)
 
     def question(self, name: str, number: int) -> Path:
         """Return the file of a letter to a site."""
@@ -69,9 +81,9 @@ class Correspondence:
         """Return the file of a site's answer."""
         return self.shared / name / f"answer-{number:03d}.letter"
 
-    def proceed(self, *more: Path) -> Progress:
+    def proceed(self, *more: Path, again: Sequence[str] = ()) -> Progress:
         """Let the coordinator read what has come."""
-        return Coordinator(self.coordinator).proceed(more)
+        return Coordinator(self.coordinator).proceed(more, again)
 
     def answer(self, name: str, number: int, permit: Permit = lambda shown: True) -> Answered:
         """Let a site answer a letter."""
@@ -85,6 +97,14 @@ class Correspondence:
         state = to / "coordinator" / "letters.json"
         state.write_text(state.read_text().replace(str(self.shared), str(to / "post")))
         return Correspondence(to)
+
+
+def keep_sum_keys(folder: Path, keys: Mapping[str, str]) -> None:
+    """Write the keys of the sums that sites have prepared into the coordinator's file."""
+    path = folder / RING
+    before = path.read_text().partition("[sums]")[0].rstrip()
+    lines = "\n".join(f'"{name}" = "{key}"' for name, key in keys.items())
+    path.write_text(f"{before}\n\n[sums]\n{lines}\n")
 
 
 def as_one_process(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -69,11 +69,13 @@ def test_signed_letters_with_secure_sums_have_the_draws_of_one_process(
     as_one_process(monkeypatch)
     now = Correspondence(tmp_path / "signed", keys=True)
     now.proceed()
-    for number in range(1, 6):  # the masks of all sites are agreed on in a letter of their own
+    for number in range(1, 5):
         for name in NAMES:
             now.answer(name, number)
         found = now.proceed()
     assert found.result is not None
+    up = [sum(now.reply(name, number).stat().st_size for number in range(1, 5)) for name in NAMES]
+    assert max(up) < 60_000
     path = tmp_path / "study.toml"
     path.write_text(study())
     built = load_study(path).build(data_folder=HOSPITALS)
@@ -82,7 +84,7 @@ def test_signed_letters_with_secure_sums_have_the_draws_of_one_process(
     by_letters = consortia.open_run(found.result)
     for name in one.posterior:
         np.testing.assert_allclose(by_letters.posterior[name], one.posterior[name], atol=1e-4)
-    reply = unfold(now.reply("north", 5).read_bytes())[0].messages[0]
+    reply = unfold(now.reply("north", 4).read_bytes())[0].messages[0]
     sent = decode(body_of(reply))
     assert set(sent.arrays) == {"masked", "masked, packed"}
 
@@ -193,6 +195,104 @@ def test_a_double_is_named_and_another_answer_is_late(stages, tmp_path: Path) ->
     assert "double of" in double
     assert "answered otherwise before" in otherwise
     assert found.awaited == dict.fromkeys(NAMES, 3)
+
+
+# --- an answer that is accepted and of no use ----------------------------------------------------
+
+
+def of_other_arrays(data: bytes) -> tuple[bytes, ...]:
+    """Return the replies of an answer, of the query without one of its arrays."""
+    agreement, reply = unfold(data)[0].messages
+    found = decode(reply)
+    kept = {name: found.arrays[name] for name in sorted(found.arrays)[1:]}
+    return agreement, replace(found, arrays=kept).encode()
+
+
+def of_infinite_numbers(data: bytes) -> tuple[bytes, ...]:
+    agreement, reply = unfold(data)[0].messages
+    found = decode(reply)
+    infinite = {name: np.full_like(values, np.inf) for name, values in found.arrays.items()}
+    return agreement, replace(found, arrays=infinite).encode()
+
+
+def of_another_version(data: bytes) -> tuple[bytes, ...]:
+    found = decode(unfold(data)[0].messages[0])
+    versions = {**found.values["versions"], "jax": "0.0.1"}
+    return (replace(found, values={**found.values, "versions": versions}).encode(),)
+
+
+def without_facts(data: bytes) -> tuple[bytes, ...]:
+    found = decode(unfold(data)[0].messages[0])
+    return (replace(found, values={**found.values, "facts": {}}).encode(),)
+
+
+USELESS: dict[Callable[[bytes], tuple[bytes, ...]], tuple[int, str]] = {
+    of_other_arrays: (2, "malformed: it holds other arrays than this function answers"),
+    of_infinite_numbers: (2, "not finite, without a mark"),
+    of_another_version: (1, "it runs jax 0.0.1"),
+    without_facts: (1, "malformed: these are no facts of a site"),
+}
+
+
+@pytest.mark.parametrize("change", USELESS)
+def test_an_answer_of_no_use_is_put_aside_and_the_site_answers_again(
+    stages, second, tmp_path: Path, change: Callable[[bytes], tuple[bytes, ...]]
+) -> None:
+    number, reason = USELESS[change]
+    source = (stages[1], second)[number - 1]
+    now = (stages[0], second)[number - 1].copied(tmp_path / "now")
+    good, key = source.reply("north", number).read_bytes(), key_of(now, "north")
+    now.reply("north", number).write_bytes(resealed(good, key, messages=change(good)))
+    before = now.question("north", number).read_bytes()
+    found = now.proceed()
+    assert found.accepted == [("north", number)]
+    assert found.aside["north"][0] == number
+    assert reason in found.aside["north"][1]
+    assert found.awaited == dict.fromkeys(NAMES, number)
+    assert now.question("north", number).read_bytes() == before
+    found = now.proceed()  # the same comes again, and the coordinator knows it
+    assert "it was put aside: " in found.refused[now.reply("north", number)]
+    assert reason in found.refused[now.reply("north", number)]
+    assert (found.accepted, found.aside) == ([], {})
+    now.reply("north", number).write_bytes(good)
+    found = now.proceed()
+    assert found.accepted == [("north", number)]
+    assert found.awaited == {"south": number, "west": number}
+
+
+def test_the_coordinator_puts_an_answer_about_another_file_aside(stages, tmp_path: Path) -> None:
+    now = stages[0].copied(tmp_path / "now")
+    for name in ("north", "south"):
+        now.reply(name, 1).write_bytes(stages[1].reply(name, 1).read_bytes())
+    rows = now.site("west") / "rows.csv"
+    text = rows.read_text()
+    rows.write_text(text.replace("age", "height", 1))
+    assert now.answer("west", 1).error is None
+    with pytest.raises(InputError, match="columns"):
+        now.proceed()
+    rows.write_text(text)
+    words = ["letter", "next", str(now.coordinator), "--again"]
+    assert CliRunner().invoke(app, [*words, "east"]).exit_code == 2
+    done = CliRunner().invoke(app, [*words, "west"])
+    assert "answer 1 of west was put aside" in done.stderr
+    assert "west: letter 1 is in" in done.stdout
+    assert now.answer("west", 1).error is None
+    found = now.proceed()
+    assert found.accepted == [("west", 1)]
+    assert found.awaited == dict.fromkeys(NAMES, 2)
+    with pytest.raises(StoreError, match="has no open letter with an answer"):
+        now.proceed(again=["west"])
+
+
+def test_an_answer_with_which_letters_were_written_stays(stages, tmp_path: Path) -> None:
+    now = stages[1].copied(tmp_path / "now")
+    now.question("west", 2).unlink()
+    (now.coordinator / "sent" / "2-002.letter").unlink()  # as after a kill between two letters
+    with pytest.raises(StoreError, match="the last answer of 'west' has been used"):
+        now.proceed(again=["west"])
+    end = stages[-1].copied(tmp_path / "end")
+    with pytest.raises(StoreError, match="the last answer of 'west' has been used"):
+        end.proceed(again=["west"])
 
 
 # --- lost, restored, changed ---------------------------------------------------------------------

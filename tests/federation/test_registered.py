@@ -16,11 +16,17 @@ from typer.testing import CliRunner
 import consortia
 from consortia.cli.commands import app
 from consortia.engines.flower.transport import InProcess
-from consortia.errors import InputError, SiteRefusedError
+from consortia.errors import InputError, PolicyError, SiteRefusedError
 from consortia.federation.app import serve, site_of
 from consortia.federation.governance import terms_of, verify
+from consortia.federation.letters.coordinating import open_study
 from consortia.study.build import load_study, study_of
-from tests.federation.correspondence import POLICY, Correspondence, as_one_process
+from tests.federation.correspondence import (
+    POLICY,
+    Correspondence,
+    as_one_process,
+    keep_sum_keys,
+)
 from tests.federation.hospitals import HOSPITALS, NAMES
 
 AGREED = """
@@ -137,22 +143,67 @@ def test_three_letters_each_and_the_draws_of_one_process(
 
 
 @pytest.mark.slow
-def test_four_letters_with_keys(
-    registered: str, alone, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("prepared", [False, True])
+def test_four_letters_with_keys_and_three_where_they_were_prepared(
+    registered: str, alone, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, prepared: bool
 ) -> None:
-    """The keys of all sites, from which masks follow, are in the answers to the first letter."""
+    """Else the keys of all sites are in the answers to the first letter."""
     as_one_process(monkeypatch)
-    now = Correspondence(tmp_path / "letters", keys=True, asked=registered)
+    now = Correspondence(tmp_path / "letters", keys=True, asked=registered, prepared=prepared)
     found = now.proceed()
-    for number in (1, 2, 3, 4):
+    for number in range(1, 5 - prepared):
         assert found.awaited == dict.fromkeys(NAMES, number)
         assert [now.answer(name, number).error for name in NAMES] == [None] * 3
         found = now.proceed()
     assert found.result is not None
     tree = consortia.open_run(found.result)
-    assert tree.attrs["messages_before"] == 1
+    assert tree.attrs["messages_before"] == 1 - prepared
+    assert sum(now.reply("north", number).stat().st_size for number in (1, 2, 3)) < 60_000
     for name in tree.posterior:
         np.testing.assert_allclose(tree.posterior[name], alone.posterior[name], atol=1e-4)
+
+
+def test_a_prepared_key_of_other_rows_is_refused_by_the_site_and_named_to_all(
+    registered: str, tmp_path: Path
+) -> None:
+    rows = tmp_path / "letters" / "sites" / "north" / "rows.csv"
+    now = Correspondence(tmp_path / "letters", keys=True, asked=registered, prepared=True)
+    text = rows.read_text()
+    rows.write_text("".join(text.splitlines(keepends=True)[:-20]))
+    assert now.proceed().awaited == dict.fromkeys(NAMES, 1)
+    error = now.answer("north", 1).error
+    assert isinstance(error, PolicyError)
+    assert "the key of 'north' is not its own: its rows have changed" in str(error)
+    with pytest.raises(SiteRefusedError, match="'north'.*its rows or its folder have changed"):
+        now.proceed()
+
+
+def test_a_prepared_key_of_another_study_is_refused_by_name(
+    registered: str, tmp_path: Path
+) -> None:
+    now = Correspondence(tmp_path / "now", keys=True, asked=registered, prepared=True)
+    another = tmp_path / "another.toml"
+    another.write_text(registered.replace("seed = 1", "seed = 2"))
+    with pytest.raises(InputError, match="the key of 'north' is not one that this site has made"):
+        open_study(another, tmp_path / "one", tmp_path / "post", keys=now.root / "keys")
+    keep_sum_keys(now.root / "keys", {"north": now.sum_key("north")[:-1]})
+    with pytest.raises(InputError, match="'north': a key of a site is not a public key"):
+        open_study(another, tmp_path / "two", tmp_path / "post", keys=now.root / "keys")
+    keep_sum_keys(now.root / "keys", {"north": now.sum_key("north")})
+    with pytest.warns(UserWarning, match="no key of south, west"):
+        open_study(now.root / "study.toml", tmp_path / "three", tmp_path, keys=now.root / "keys")
+
+
+def test_the_command_prints_the_key_that_a_site_prepares(registered: str, tmp_path: Path) -> None:
+    now = Correspondence(tmp_path / "now", keys=True, asked=registered)
+    words = ["site", "key", str(now.site("west")), "--study", str(now.root / "study.toml")]
+    done = CliRunner().invoke(app, [*words, "--data", str(now.site("west") / "rows.csv")])
+    assert done.exit_code == 0, done.output
+    assert done.stdout.splitlines()[-1] == f'"west" = "{now.sum_key("west")}"'
+    assert CliRunner().invoke(app, words).exit_code == 2
+    (now.root / "study.toml").write_text(AGREED)
+    with pytest.raises(InputError, match="prepared for a registered study"):
+        now.sum_key("west")
 
 
 @pytest.mark.engines

@@ -33,7 +33,7 @@ from consortia.engines.flower.identities import (
     signed,
 )
 from consortia.engines.flower.masked import MASKED, PACKED
-from consortia.engines.flower.secure_sums import SUM_KEYS
+from consortia.engines.flower.secure_sums import BEGUN, SUM_KEYS
 from consortia.engines.flower.transport import Arrival, InProcess
 from consortia.errors import PolicyError, SiteMissingError, SiteRefusedError
 from consortia.federation import app
@@ -285,7 +285,7 @@ def test_a_server_that_lies_about_keys_gets_no_answer(run: tuple[Network, Any]) 
     request, _ = network.queries("south")[1]
     stage, _, phase, repetition = request.label
     for number, (reason, lie) in enumerate(LIES.items(), 20):
-        values = {"function": request.values["function"]}
+        values = {"function": request.values["function"], BEGUN: request.values[BEGUN]}
         if (keys := lie(dict(request.values[SUM_KEYS]))) is not None:
             values[SUM_KEYS] = keys
         label = (stage, number, phase, repetition)
@@ -293,6 +293,18 @@ def test_a_server_that_lies_about_keys_gets_no_answer(run: tuple[Network, Any]) 
         answer = decode(body_of(site.answer(signed(message, private, TO_SITE))))
         assert answer.kind == "refusal"
         assert reason in network.reason("south")
+
+
+@pytest.mark.engines
+def test_a_question_of_a_run_that_began_otherwise_gets_no_answer(run: tuple[Network, Any]) -> None:
+    network, _ = run
+    request, _ = network.queries("north")[1]
+    stage, _, phase, repetition = request.label
+    values = {**request.values, BEGUN: "0" * 64}
+    message = replace(request, values=values, label=(stage, 20, phase, repetition)).encode()
+    signed_message = signed(message, network.ring.private, TO_SITE)
+    answer = decode(body_of(network.site("north").answer(signed_message)))
+    assert (answer.kind, answer.values["mismatch"]) == ("refusal", "beginning")
 
 
 def test_a_message_that_the_coordinator_has_not_signed_is_refused_by_name(tmp_path: Path) -> None:

@@ -67,6 +67,10 @@ def next_(
         list[Path] | None,
         typer.Argument(metavar="[ANSWER]...", help="Answers that lie elsewhere, as from mail."),
     ] = None,
+    again: Annotated[
+        list[str] | None,
+        typer.Option(metavar="SITE", help="Put the last answer of SITE aside; it answers again."),
+    ] = None,
     watch: Watch = False,
     as_json: Json = False,
 ) -> None:
@@ -76,8 +80,8 @@ def next_(
 
         coordinator = Coordinator(folder)
         while True:
-            found = coordinator.proceed(answers or ())
-            if found.accepted or found.result or not watch:
+            found, again = coordinator.proceed(answers or (), again or ()), None
+            if found.aside or found.accepted or found.result or not watch:
                 _show(found, folder, coordinator.shared, as_json)
             if found.result is not None or not watch:
                 return
@@ -89,6 +93,7 @@ def _show(found: Progress, folder: Path, shared: Path, as_json: bool) -> None:
         plain = {
             "accepted": found.accepted,
             "refused": {str(path): text for path, text in found.refused.items()},
+            "aside": found.aside,
             "awaited": found.awaited,
             "result": None if found.result is None else str(found.result),
         }
@@ -98,6 +103,9 @@ def _show(found: Progress, folder: Path, shared: Path, as_json: bool) -> None:
         typer.echo(f"answer {number} of {site} was accepted")
     for path, reason in found.refused.items():
         typer.echo(f"warning: {path} is not accepted: {reason}.", err=True)
+    for site, (number, reason) in found.aside.items():
+        text = f"answer {number} of {site} was put aside: {reason}. {site} may answer it again"
+        typer.echo(f"warning: {text}.", err=True)
     if found.result is not None:
         summary = found.result / "summary.txt"
         if summary.exists():

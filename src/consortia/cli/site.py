@@ -114,13 +114,43 @@ def key(
     coordinator: Annotated[
         bool, typer.Option("--coordinator", help="The key is that of the coordinator.")
     ] = False,
+    study: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="STUDY.toml",
+            help="Prepare the key of secure sums for this registered study, of the rows of --data.",
+        ),
+    ] = None,
+    data: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The rows of the site, for --study.")
+    ] = None,
 ) -> None:
-    """Make the key by which others know a site or the coordinator; print the line for policies."""
-    with reported(False):
-        from consortia.engines.flower.identities import COORDINATOR, FILE, RING, make_identity
+    """Make the key by which others know a site or the coordinator; print the line for policies.
 
-        public = make_identity(folder).hex()
+    With --study print the line that saves the sites of a registered study a letter, too.
+    """
+    with reported(False):
+        from consortia.engines.flower.identities import (
+            COORDINATOR,
+            FILE,
+            RING,
+            SUMS,
+            make_identity,
+        )
+        from consortia.errors import InputError
+
         own = folder.resolve().name if name is None else name
+        if (study is None) != (data is None) or (study is not None and coordinator):
+            raise InputError("--study and --data go together, at a site.")
+        if study is not None and data is not None:
+            from consortia.federation.app import prepared_key
+            from consortia.study.build import load_study
+
+            line = f'"{own}" = "{prepared_key(load_study(study), own, data, folder)}"'
+            typer.echo(f"For the coordinator's file {RING} (below [{SUMS}]), of these rows only:")
+            typer.echo(line)
+            return
+        public = make_identity(folder).hex()
         typer.echo(f"{folder / FILE}: stays there; whoever has it can speak for {own}")
         if coordinator:
             typer.echo(f"For every policy, and {folder / RING} (above [identities]):")

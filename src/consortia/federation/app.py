@@ -26,13 +26,22 @@ from consortia.engines.flower.identities import (
     KeyRing,
     body_of,
     coordinator_ring,
+    read_identity,
     site_ring,
 )
 from consortia.engines.flower.plausible import MAXIMUM_POSITION, MAXIMUM_STEP
 from consortia.engines.flower.questions import Place, Question, Spending
 from consortia.engines.flower.runtime import Job
+from consortia.engines.flower.secure_sums import plain_key
 from consortia.engines.flower.settled import Statement
-from consortia.engines.flower.site import AGREEMENT, DESCRIPTION, FlowerSite, Gate
+from consortia.engines.flower.site import (
+    AGREEMENT,
+    DESCRIPTION,
+    FlowerSite,
+    Gate,
+    keyed,
+    sum_member,
+)
 from consortia.engines.flower.stages import check_method
 from consortia.engines.flower.transport import DEPLOYED, Transport
 from consortia.errors import InputError, PolicyError
@@ -483,6 +492,32 @@ def _sites_keys(folder: Path, node: Config, name: str, terms: StudyTerms) -> Key
     policy = load_policy(_policy(folder, node))
     policy.check_keys(terms)
     return site_ring(folder, name, policy.coordinator, policy.identities)
+
+
+def prepared_key(study: Study, name: str, data: Path, folder: Path) -> str:
+    """Return the key with which a site will take part in the secure sums of a study, in digits.
+
+    Args:
+        study: a registered study, of which all that a run begins with is known before it.
+        name: of the site.
+        data: its rows; the key is good for these only.
+        folder: of the site, with its identity.
+
+    Raises:
+        InputError: the study needs no such key, or something is missing.
+    """
+    from consortia.federation.governance import terms_of
+    from consortia.federation.governance.terms import MASKED
+
+    terms, number = terms_of(study), _number(study, name)
+    if study.registered is None or terms.sums != MASKED:
+        raise InputError(
+            "a key of secure sums is prepared for a registered study whose answers leave masked: "
+            "of this one the sites give their keys in the run, or need none."
+        )
+    identity = read_identity(folder)
+    facts = keyed(folder, study.contribution(data, number))
+    return "".join(plain_key(sum_member(folder, name, terms.study, identity, facts).key))
 
 
 def _number(study: Study, name: str) -> int:

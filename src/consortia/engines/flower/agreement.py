@@ -14,8 +14,7 @@ from consortia.core.target import Target
 from consortia.engines.flower import nonfinite
 from consortia.engines.flower.asking import RequestChannel
 from consortia.engines.flower.envelope import Envelope, EnvelopeError
-from consortia.engines.flower.questions import LAST
-from consortia.engines.flower.secure_sums import SUM_KEYS, key_of
+from consortia.engines.flower.questions import LAST, question_of
 from consortia.engines.flower.site import AGREEMENT, KNOWN
 from consortia.engines.flower.stages import from_arrays
 from consortia.errors import SiteRefusedError
@@ -43,13 +42,19 @@ class Beginning:
     arrays: Mapping[str, np.ndarray]
     flags: dict[int, Flags] = field(default_factory=dict)
 
+    def digest(self, channel: RequestChannel) -> str:
+        """Return the digest by which sites know again what their run began with."""
+        values, arrays = self.values, self.arrays
+        request = channel.request(AGREEMENT, 0, values=values, arrays=arrays)
+        return question_of(request).digest
+
     def asked_of(self, channel: RequestChannel, site: int) -> Mapping[str, Any]:
         """Return the values for a site, with its last answer where the run is resumed."""
         last = channel.answered.get(site)
         return self.values if last is None else {**self.values, LAST: last}
 
     def take(self, channel: RequestChannel, site: int, answer: Envelope) -> Flags:
-        """Take what a site says of the start, and its key of secure sums, where it has one.
+        """Take what a site says of the start.
 
         Raises:
             EnvelopeError: they are not as they must be.
@@ -65,8 +70,6 @@ class Beginning:
         found = {name: from_arrays(answer.arrays, like[name], name) for name in like}
         if found["potential"].max(initial=0) >= len(nonfinite.VALUES):
             raise EnvelopeError("a flag is none")
-        if SUM_KEYS in answer.values:
-            channel.sum_keys[channel.names[site]] = key_of(answer.values[SUM_KEYS])
         self.flags[site] = found
         return found
 

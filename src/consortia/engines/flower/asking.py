@@ -20,9 +20,9 @@ from consortia.engines.flower.identities import (
     is_signed,
     signed,
 )
-from consortia.engines.flower.secure_sums import SUM_KEYS, Key, plain_key
-from consortia.engines.flower.transport import Arrival, Transport
-from consortia.errors import SiteMissingError, SiteRefusedError
+from consortia.engines.flower.secure_sums import BEGUN, SUM_KEYS, Key, plain_key
+from consortia.engines.flower.transport import LETTERS, Arrival, Transport
+from consortia.errors import SiteImplausibleError, SiteMissingError, SiteRefusedError
 
 Read = TypeVar("Read")
 
@@ -100,7 +100,8 @@ class RequestChannel:
         facts: of each site, as it has described itself.
         private: sites that draw what is private from secrets of their own.
         masking: sites whose answers leave masked, so that only their sum is known.
-        sum_keys: of each site its key of the session, by name, as it has agreed to the run.
+        sum_keys: of each site its key of the study, by name, as it has described itself.
+        begun: digest of what the run began with.
         rejected: replies that were not used.
         unused: the last of them of each site, since the last request, with the reason.
         received: of each node the messages and bytes that came from it, used or not.
@@ -128,6 +129,7 @@ class RequestChannel:
         self.private: set[int] = set()
         self.masking: set[int] = set()
         self.sum_keys: dict[str, Key] = {}
+        self.begun = ""
         self.keys = keys
         self.before = 0
         self.rejected = Rejected()
@@ -147,7 +149,8 @@ class RequestChannel:
         """Plain values of a message whose answers leave masked; none where they leave plain."""
         if not self.masking:
             return {}
-        return {SUM_KEYS: {name: plain_key(key) for name, key in self.sum_keys.items()}}
+        keys = {name: plain_key(self.sum_keys[name]) for name in self.names}
+        return {SUM_KEYS: keys, BEGUN: self.begun}
 
     def request(self, kind: str, site: int, **more: Any) -> Envelope:
         """Return a message of this run to a site."""
@@ -157,9 +160,11 @@ class RequestChannel:
         """Return a message to a site, signed where there are keys."""
         return body if self.keys is None else signed(body, self.keys.private, TO_SITE)
 
-    def forged(self, message: bytes, site: str) -> str | None:
+    def forged(self, arrival: Arrival, site: str) -> str | None:
         """Return why a message is not that of a site, by its signature; None where it may be."""
-        if self.keys is None or is_signed(message, self.keys.sites.get(site), TO_COORDINATOR):
+        if self.keys is None or arrival.granted:
+            return None
+        if is_signed(arrival.payload or b"", self.keys.sites.get(site), TO_COORDINATOR):
             return None
         return (
             f"it is not signed by the key that the coordinator has of {printable(site, most=60)!r}"
@@ -248,6 +253,7 @@ class RequestChannel:
                 except EnvelopeError as error:
                     self._reject(iteration, asked, f"malformed: {error}")
                 failures[asked] += 1
+                self.check_lasting(asked, iteration)
             polls = 0 if arrivals else polls + 1
             if len(answers) < len(bodies):
                 now = time.monotonic()
@@ -285,7 +291,7 @@ class RequestChannel:
         except EnvelopeError as error:
             self._reject(iteration, site, f"malformed: {error}")
             return site, None
-        problem = self.forged(arrival.payload, self.names[site])
+        problem = self.forged(arrival, self.names[site])
         problem = problem or self._problem(answer, site, wanted, requests)
         if problem is not None:
             self._reject(iteration, site, problem)
@@ -314,6 +320,17 @@ class RequestChannel:
         if answer.kind not in (request.kind, REFUSAL) or answer.label != request.label:
             return "malformed: it is of another kind or round than its request"
         return None
+
+    def check_lasting(self, site: int, iteration: int = 0) -> None:
+        """Raise where an answer that cannot be used comes again however often it is requested.
+
+        Raises:
+            SiteImplausibleError: with the reason for which it was not used last.
+        """
+        if self.transport.kind == LETTERS:
+            reason = self.unused.get(site, "it cannot be used")
+            names = (self.names[site],)
+            raise SiteImplausibleError(names, reason=reason, waited=0.0, round=iteration)
 
     def _reject(self, iteration: int, site: int | None, why: str) -> None:
         name = "an unknown node" if site is None else f"site {self.names[site]!r}"

@@ -11,6 +11,7 @@ PHRASES = {
     "facts": "its rows have changed since the run was prepared",
     "start": "the server begins elsewhere than seed and init of the study say",
     "begun": "the run has not begun there, or the folder of the site was emptied",
+    "beginning": "the run began with something else there: its folder was put back from a backup",
 }
 
 

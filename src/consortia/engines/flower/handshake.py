@@ -19,6 +19,7 @@ from consortia.engines.flower.asking import (
 )
 from consortia.engines.flower.envelope import Envelope, EnvelopeError, decode, digest
 from consortia.engines.flower.identities import body_of
+from consortia.engines.flower.secure_sums import SUM_KEYS, Key, is_key_of, key_of
 from consortia.engines.flower.site import DESCRIPTION, description
 from consortia.engines.flower.transport import Arrival
 from consortia.errors import SiteMissingError, SiteRefusedError
@@ -69,6 +70,7 @@ def joined(channel: RequestChannel, deadline: float, begin: Beginning | None = N
             if arrival.message in waiting:
                 node = waiting.pop(arrival.message)
                 if _failed(channel, arrival, named, own, begin):
+                    channel.check_lasting(node)
                     due_at[node] = min(due_at[node], now + AGAIN)
         polls, last = (0, time.monotonic()) if arrivals else (polls + 1, last)
         if len(channel.node) < len(channel.names):
@@ -102,7 +104,7 @@ def _failed(
         return False
     if answer.kind == REFUSAL and answer.site in channel.names:
         raise refused(answer.site[:60], answer, 0)
-    forged = channel.forged(arrival.payload, answer.site)
+    forged = channel.forged(arrival, answer.site)
     if answer.site in channel.names and forged is not None:
         raise SiteRefusedError((answer.site,), reason=forged, waited=0.0)
     if answer.site not in channel.names or answer.kind != DESCRIPTION:
@@ -119,6 +121,8 @@ def _failed(
         raise SiteRefusedError((answer.site,), reason=difference, waited=0.0)
     try:
         facts = SiteFacts.read(answer.values.get("facts"))
+        if answer.values.get("sums") is True:
+            channel.sum_keys[answer.site] = _sum_key(channel, answer)
         if begin is not None:
             begin.take(channel, site, answer)
     except ValueError as error:
@@ -131,6 +135,19 @@ def _failed(
     if answer.values.get("sums") is True:
         channel.masking.add(site)
     return False
+
+
+def _sum_key(channel: RequestChannel, answer: Envelope) -> Key:
+    """Return the key of secure sums with which a site describes itself.
+
+    Raises:
+        EnvelopeError: there is none, or it is not signed by the site for this study.
+    """
+    key = key_of(answer.values.get(SUM_KEYS))
+    known = None if channel.keys is None else channel.keys.sites.get(answer.site)
+    if known is not None and not is_key_of(key, answer.site, channel.study, known):
+        raise EnvelopeError("its key of the sums is not signed by it for this study")
+    return key
 
 
 def _difference(there: Any, here: dict[str, Any]) -> str | None:

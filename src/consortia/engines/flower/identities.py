@@ -25,6 +25,9 @@ RING = "identities.toml"
 COORDINATOR, SITES = "coordinator", "identities"
 """Keys of a policy, and of that file."""
 
+SUMS = "sums"
+"""Key of that file: of sites the keys of secure sums that they have prepared for a study."""
+
 PUBLIC = re.compile(r"[0-9a-f]{64}")
 TO_SITE, TO_COORDINATOR = b"consortia message to a site 1", b"consortia message to coordinator 1"
 """Prefixes of what is signed: no message of one direction passes for one of the other."""

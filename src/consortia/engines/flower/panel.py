@@ -117,6 +117,7 @@ class FlowerPanel(Panel):
         scale = prior_scale(self.target, np.asarray(positions)[0])
         self._judge = Judge(scale, self._weights, *self._bounds)
         begin = Beginning(self._begin, {"positions": np.asarray(positions)})
+        self._channel.begun = begin.digest(self._channel)
         if self._join is not None and len(self._channel.node) < len(self.names):
             self._join(begin)
             if self._channel.answered:  # a resumed run: each site compares with its own ledger

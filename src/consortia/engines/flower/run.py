@@ -94,6 +94,7 @@ class FlowerRun(Run):
 
     def _begun(self, positions: Float[Array, "chains d"]) -> Beginning:
         begin = Beginning(self._begin, {"positions": np.asarray(positions)})
+        self._channel.begun = begin.digest(self._channel)
         agreed(self._channel, begin)
         return begin
 

@@ -6,16 +6,30 @@ the same mask, by one HMAC-SHA-256 and one call of ChaCha20; one adds it and the
 away. Numbers are integers mod :math:`2^{128}`
 (`consortia.engines.flower.fixed_point`), so that a masked vector is uniform to whoever has not the
 secrets of its pairs, and the masks of all sites cancel exactly. Where a site is missing the sum is
-noise: it is all or nothing.
+noise: it is all or nothing. With C sites, C - 1 that collude know what the last one sent.
 
-A mask is bound to session, roster, place and the digest of the question. A second vector for one
-question would give its difference from the first away, and is refused. With C sites, C - 1 that
-collude know what the last one sent.
+A site's key is derived from a secret of the site, the study and the rows, and is signed for that
+study. It is known before there is a run, so that it travels with what a site says of itself, or is
+prepared earlier. A *session* is a run, its study and all that it began with (facts of the sites,
+model, start); it enters the key of each pair. A mask is bound to session, roster, place and the
+digest of the question, in which the beginning is named too.
 
-A site's key of a session is derived from a secret of the site, the session and the rows themselves:
-a process that is started anew has the same key, and a folder that was restored from a backup
-answers with the same bits. Where the rows or the secret have changed the key is another, which is
-not the one that all have agreed on.
+No mask hides two vectors, since all that decides a vector decides its mask. A vector is a function
+of the site's rows, of what the run began with, of the question, and of noise that follows from
+these and from the site's secret:
+
+- *A folder restored, a process started anew, a run resumed*: equal key, session and question, hence
+  equal bits. A second vector for one question, which is then an error, is refused by the gate of
+  the site, whose ledger has the digest of the first.
+- *Changed rows, another secret*: another key, which is not in the roster that all agreed on.
+- *A second run of the study, another beginning of one run*: another session. Sites that were given
+  different beginnings have pairs whose keys differ: the sum is noise, and an honest server learns
+  of it, as a site compares the beginning that a question names with its own.
+- *Two studies in one run*: another key and another session.
+- *Phases* (`federated_hmc`, `surrogate_hmc`): as queries, since their sites keep no state of their
+  own between two messages. Of a method whose sites do, a question names the state by its place
+  only: there the ledger alone stands against a second vector, and a folder restored to before it
+  could send one.
 """
 
 from __future__ import annotations
@@ -36,46 +50,49 @@ from consortia.errors import MissingExtraError, PolicyError
 MINIMUM_SITES = 3
 """Fewest sites; of two, each computes the other's numbers from the sum and its own."""
 
-PURPOSE = b"consortia secure sums 1"
+PURPOSE = b"consortia secure sums 2"
 """Prefix of what is signed and derived, which fits nothing else."""
 
 
 SUM_KEYS = "sum keys"
-"""Plain value of a message: of an agreement the key of a site, of a question those of all."""
+"""Plain value of a message: of a description the key of a site, of a question those of all."""
+
+BEGUN = "begun"
+"""Plain value of a question: digest of what the run began with."""
 
 
 PUBLIC_BYTES, SIGNATURE_BYTES = 32, 64
 
 
 class Key(NamedTuple):
-    """Message of a site before the first sum: its key of the session, signed."""
+    """Message of a site before the first sum: its key of the study, signed."""
 
     public: bytes
     signature: bytes
 
 
 class SumMember:
-    """One site in the sums of one session.
+    """One site in the sums of one run.
 
     Args:
         name: of the site.
         identity: its Ed25519 private key, 32 bytes.
-        session: which run, and all that decides what its questions mean.
-        secret: from which the key of the session is derived; another one for other rows.
+        study: fingerprint of the study.
+        secret: from which the key of the study is derived; another one for other rows.
 
     Attributes:
         key: that is sent to the other sites.
     """
 
-    def __init__(self, name: str, identity: bytes, session: bytes, secret: bytes) -> None:
+    def __init__(self, name: str, identity: bytes, study: str, secret: bytes) -> None:
         ed25519, x25519, hashes, hkdf = _primitives()
-        self.name, self._session = name, session
-        info = PURPOSE + b" key" + _framed(name.encode())
-        derived = hkdf.HKDF(hashes.SHA256(), 32, salt=session, info=info).derive(secret)
+        self.name, self._study = name, study
+        info = PURPOSE + b" key" + _framed(name.encode()) + _framed(study.encode())
+        derived = hkdf.HKDF(hashes.SHA256(), 32, salt=None, info=info).derive(secret)
         self._secret = x25519.X25519PrivateKey.from_private_bytes(derived)
         public = self._secret.public_key().public_bytes_raw()
         signer = ed25519.Ed25519PrivateKey.from_private_bytes(identity)
-        self.key = Key(public, signer.sign(_signed(session, name, public)))
+        self.key = Key(public, signer.sign(_signed(study, name, public)))
         self._agreed: tuple[Any, ...] = ()
         self._roster, self._names = b"", []  # type: ignore[var-annotated]
         self._pairs: dict[str, bytes] = {}
@@ -85,25 +102,26 @@ class SumMember:
         self,
         keys: Mapping[str, Key],
         identities: Mapping[str, bytes],
+        session: bytes,
         minimum: int = MINIMUM_SITES,
     ) -> None:
-        """Take the keys of all sites, as the server relays them.
+        """Take the keys of all sites, as the server relays them, for one session.
 
         Args:
             keys: by the site's name, this one's included.
             identities: public Ed25519 keys that this site's own policy names, 32 bytes each.
+            session: which run of the study, and all that decides what its questions mean, as this
+                site has it.
             minimum: sites.
 
         Raises:
             PolicyError: they are other sites than the policy names, too few, a key is not signed by
-                its site, or other keys were agreed on before.
+                its site for this study, or other keys or another session were agreed on before.
         """
-        from cryptography.exceptions import InvalidSignature
-
-        given = dict(keys), dict(identities), minimum
+        given = dict(keys), dict(identities), session, minimum
         if given == self._agreed:
             return
-        ed25519, x25519, hashes, hkdf = _primitives()
+        _, x25519, hashes, hkdf = _primitives()
         if keys.keys() != identities.keys() or self.name not in keys:
             raise _refused(f"the sites {sorted(keys)} are not those that the policy names")
         if len(keys) < minimum:
@@ -114,23 +132,20 @@ class SumMember:
             )
             raise _refused(text)
         for name, key in keys.items():
-            known = ed25519.Ed25519PublicKey.from_public_bytes(identities[name])
-            try:
-                known.verify(key.signature, _signed(self._session, name, key.public))
-            except InvalidSignature:
+            if not is_key_of(key, name, self._study, identities[name]):
                 text = f"the key of {name!r} is not signed by the identity that the policy names"
-                raise _refused(text) from None
+                raise _refused(f"{text}, for this study")
         names = sorted(keys)
         parts = (_framed(name.encode()) + keys[name].public for name in names)
         roster = hashlib.sha256(b"".join(parts)).digest()
-        if self._roster not in (b"", roster):
-            raise _refused("other keys were agreed on before in this session")
-        self._roster, self._names = roster, names
+        if self._roster not in (b"", roster + session):
+            raise _refused("other keys were agreed on before in this run, or another beginning")
+        self._roster, self._names = roster + session, names
         for name in names:
             if name != self.name:
                 peer = x25519.X25519PublicKey.from_public_bytes(keys[name].public)
                 pair = b"".join(_framed(one.encode()) for one in sorted((self.name, name)))
-                info = PURPOSE + _framed(self._session) + pair
+                info = PURPOSE + b" pair" + _framed(session) + pair
                 derive = hkdf.HKDF(hashes.SHA256(), 32, salt=roster, info=info).derive
                 self._pairs[name] = derive(self._secret.exchange(peer))
         self._agreed = given
@@ -155,7 +170,7 @@ class SumMember:
                 answered before with other numbers.
         """
         if not self._pairs:
-            raise _refused("no keys were agreed on in this session")
+            raise _refused("no keys were agreed on in this run")
         layout = Layout.of(values, bounds or {}, len(self._names))
         total = layout.encoded(values)
         asked = _framed(place.encode()) + _framed(question.encode())
@@ -174,6 +189,18 @@ def _stream(pair: bytes, asked: bytes, count: int) -> bytes:
 
     key = hmac.digest(pair, asked, "sha256")
     return Cipher(algorithms.ChaCha20(key, bytes(16)), None).encryptor().update(bytes(count))
+
+
+def is_key_of(key: Key, name: str, study: str, identity: bytes) -> bool:
+    """Return True if a key is signed by a site, which has this identity, for this study."""
+    from cryptography.exceptions import InvalidSignature
+
+    known = _primitives()[0].Ed25519PublicKey.from_public_bytes(identity)
+    try:
+        known.verify(key.signature, _signed(study, name, key.public))
+    except InvalidSignature:
+        return False
+    return True
 
 
 def plain_key(key: Key) -> list[str]:
@@ -209,8 +236,8 @@ def _is_hex(value: Any, count: int) -> bool:
     return isinstance(value, str) and re.fullmatch(f"[0-9a-f]{{{2 * count}}}", value) is not None
 
 
-def _signed(session: bytes, name: str, public: bytes) -> bytes:
-    return PURPOSE + _framed(session) + _framed(name.encode()) + public
+def _signed(study: str, name: str, public: bytes) -> bytes:
+    return PURPOSE + _framed(study.encode()) + _framed(name.encode()) + public
 
 
 def _framed(part: bytes) -> bytes:

@@ -38,9 +38,11 @@ from consortia.engines.flower.identities import (
 )
 from consortia.engines.flower.masked import PACKED_NUMBERS, Layout, is_masked
 from consortia.engines.flower.questions import LAST, Place, Question, Spending, question_of
-from consortia.engines.flower.runtime import Job, SiteRuntime, SiteWork
+from consortia.engines.flower.runtime import Job, SiteRuntime
 from consortia.engines.flower.secure_sums import (
+    BEGUN,
     SUM_KEYS,
+    Key,
     SumMember,
     keys_of,
     plain_key,
@@ -272,15 +274,17 @@ class FlowerSite:
                 gate.data(self._digests(secret_of(self.folder)), facts.values)
             values = description() | {"private": self._private, "facts": facts.plain()}
             values["sums"] = self._sums
+            if self._sums:
+                values[SUM_KEYS] = plain_key(self._sum_member(facts, ring).key)
             of_columns = bool(facts.moments) or facts.table is not None
             kind = "moments" if of_columns else "description"
             flags: dict[str, np.ndarray] = {}
             if request.values:  # of a registered study, whose run can begin at once
-                more, flags = self._begun(request, files, gate, ring, facts)
+                more, flags = self._begun(request, files, gate, facts)
                 values |= more
             return kind, values, flags, None
         if request.kind == AGREEMENT:
-            return "description", *self._begun(request, files, gate, ring), None
+            return "description", *self._begun(request, files, gate), None
         work = self._worked(request.run, files, gate)
         if request.kind == FITTED and isinstance(work, SiteRuntime):
             return "fit", {}, work.finish_fit(request), None
@@ -292,8 +296,7 @@ class FlowerSite:
             if keys is None or ring is None:
                 text = "answers of this study leave masked, and the question has no keys of sites"
                 raise PolicyError(f"secure sums: {text}.", rules=("secure_sums",))
-            member = self._member(request, files, work, ring)
-            member.agree(keys, ring.sites)
+            member = self._member(request, files, ring, keys)
         else:
             member = None
         if isinstance(work, QueryRuntime):
@@ -323,7 +326,6 @@ class FlowerSite:
         request: Envelope,
         files: RunFiles,
         gate: Gate,
-        ring: KeyRing | None,
         own: SiteFacts | None = None,
     ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         """Return what this site says of what a run begins with, as plain values and flags.
@@ -353,35 +355,37 @@ class FlowerSite:
         work = self._worked(request.run, files, gate)
         work.check_model(model)
         values: dict[str, Any] = {}
-        if self._sums:
-            values[SUM_KEYS] = plain_key(self._member(request, files, work, ring).key)
         last = request.values.get(LAST)
         if isinstance(last, str):
             values[KNOWN] = gate.knows(last)
         return values, work.start_flags()
 
     def _member(
-        self, request: Envelope, files: RunFiles, work: SiteWork, ring: KeyRing | None
+        self, request: Envelope, files: RunFiles, ring: KeyRing, keys: Mapping[str, Key]
     ) -> SumMember:
-        """Return this site as one of those whose answers are added in a run."""
+        """Return this site as one of those whose answers are added, agreed on the keys of all.
+
+        Raises:
+            MismatchError: the run began with something else here than the question says.
+            PolicyError: the keys are not those of the sites that the policy names.
+        """
+        begun = files.kept("begun")
+        if begun is None or request.values.get(BEGUN) != begun.header["session"]:
+            raise MismatchError("beginning")
         member = self._members.get(request.run)
         if member is None:
-            begun = files.kept("begun")
-            assert begun is not None
-            assert ring is not None
-            parts = request.run, self.study, begun.header["session"]
-            session = hashlib.sha256("\0".join(parts).encode()).digest()
-            rows = work.digest.encode()
-            secret = hmac.new(secret_of(self.folder), b"sums " + rows, hashlib.sha256).digest()
-            member = SumMember(self.name, ring.private, session, secret)
-            self._members[request.run] = member
+            facts, _ = _facts(begun.header["facts"])
+            member = self._members[request.run] = self._sum_member(facts[self.number], ring)
+        parts = request.run, self.study, begun.header["session"]
+        member.agree(keys, ring.sites, hashlib.sha256("\0".join(parts).encode()).digest())
         return member
 
+    def _sum_member(self, facts: SiteFacts, ring: KeyRing | None) -> SumMember:
+        assert ring is not None  # a policy without keys was refused before
+        return sum_member(self.folder, self.name, self.study, ring.private, facts)
+
     def _own(self, facts: SiteFacts) -> SiteFacts:
-        """Return the facts with a digest that nobody without this site's secret can check."""
-        keyed = hmac.new(secret_of(self.folder), facts.digest.encode(), hashlib.sha256)
-        beside = None if facts.beside is None else self._own(facts.beside)
-        return replace(facts, digest=keyed.hexdigest(), beside=beside)
+        return keyed(self.folder, facts)
 
     def _worked(self, run: str, files: RunFiles, gate: Gate) -> SiteRuntime | QueryRuntime:
         work = self._work.get(run)
@@ -402,6 +406,29 @@ class FlowerSite:
             gate.rows(int(job.sites.sizes[self.number]), work.dimension, smallest_cell(rows))
             self._work[run] = work
         return work
+
+
+def keyed(folder: Path, facts: SiteFacts) -> SiteFacts:
+    """Return facts with a digest that nobody can check without the secret in a site's folder."""
+    digest = hmac.new(secret_of(folder), facts.digest.encode(), hashlib.sha256).hexdigest()
+    beside = None if facts.beside is None else keyed(folder, facts.beside)
+    return replace(facts, digest=digest, beside=beside)
+
+
+def sum_member(folder: Path, name: str, study: str, identity: bytes, facts: SiteFacts) -> SumMember:
+    """Return a site as a member of the secure sums of a study.
+
+    Args:
+        folder: of the site, with its secret.
+        name: of the site.
+        study: fingerprint of the study.
+        identity: the site's Ed25519 private key.
+        facts: of its rows, as `keyed` returns them; other rows have another key.
+    """
+    beside = "" if facts.beside is None else facts.beside.digest
+    rows = f"sums {facts.digest} {beside}".encode()
+    secret = hmac.new(secret_of(folder), rows, hashlib.sha256).digest()
+    return SumMember(name, identity, study, secret)
 
 
 def _sealed(body: bytes, ring: KeyRing | None) -> bytes:

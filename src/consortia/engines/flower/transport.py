@@ -22,12 +22,14 @@ class Arrival:
         sender: the node that the answer came from, as the transport knows it.
         payload: the bytes, or None where the transport has only an error to tell.
         error: in that case a fixed phrase of the transport, never a text from a site.
+        granted: the answer is awaited, and this one was made here, as nearly all sites give it.
     """
 
     message: str
     sender: int
     payload: bytes | None
     error: str = ""
+    granted: bool = False
 
 
 class Transport(Protocol):

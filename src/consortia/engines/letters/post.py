@@ -8,6 +8,7 @@ letters are written again, byte for byte.
     coordinator/received/0-001.letter    its answer
     post/north/question-001.letter       a copy, for the site named north
     post/north/answer-001.letter         where its answer is looked for, under any name
+    coordinator/aside/                   answers that could not be used, each beside the reason
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from consortia.core.printable import printable
 from consortia.engines.flower.asking import REFUSAL, REQUEST
 from consortia.engines.flower.envelope import Envelope, EnvelopeError, decode
 from consortia.engines.flower.envelope import digest as message_digest
@@ -39,7 +41,13 @@ from consortia.engines.letters.sealing import (
 from consortia.errors import StoreError
 from consortia.store.durable import read_regular, remove_parts, replace_file
 
-SENT, RECEIVED = "sent", "received"
+SENT, RECEIVED, ASIDE = "sent", "received", "aside"
+
+LONGEST_REASON = 500
+"""Characters of the reason for which an answer was put aside."""
+
+
+USED = "the last answer of {name!r} has been used: open the study anew if it was wrong."
 
 
 @dataclass
@@ -88,6 +96,8 @@ class Post:
         self.names, self.shared, self.ring = tuple(names), shared, ring
         self._folder, self._run, self._secret, self._opening = folder, run, secret, opening
         self._exchanges: list[list[Exchange]] = [self._kept(site) for site in range(len(names))]
+        reasons = (folder / ASIDE).glob("*.txt")
+        self._reasons = {path.stem: path.read_text(encoding="utf-8") for path in reasons}
 
     def key(self, site: int) -> bytes:
         """Return the key that seals the letters to and from a site."""
@@ -179,6 +189,11 @@ class Post:
         site, exchange = self._about(letter, given)
         if exchange.data == data:
             return None
+        stem = _aside(site, letter.number, data)
+        if stem in self._reasons:
+            kept = self._folder / ASIDE / f"{stem}.txt"
+            text = f"it was put aside: {self._reasons[stem]}; remove {kept} to have it taken again"
+            raise LetterError(text)
         replies = self._replies(letter, exchange)
         refused = len(replies) < len(exchange.question.messages) or _is_refusal(letter.messages[-1])
         if exchange.data is not None and not exchange.refused:
@@ -188,6 +203,37 @@ class Post:
         replace_file(kept, [data], own=True)
         exchange.data, exchange.replies, exchange.refused = data, replies, refused
         return self.names[site], letter.number
+
+    def asked(self, name: str) -> list[Envelope]:
+        """Return the requests in the last letter to a site."""
+        last = self._exchanges[self.names.index(name)][-1:]
+        return [decode(body_of(one)) for exchange in last for one in exchange.question.messages]
+
+    def put_aside(self, name: str, reason: str) -> int:
+        """Put the last answer of a site aside, so that the site may answer the letter again.
+
+        The letter stays as it is: the site's ledger and gate decide what another answer may be.
+        Return its number.
+
+        Raises:
+            StoreError: the site has not answered its last letter, it has refused (which any later
+                answer replaces), or letters were written with what it has answered.
+        """
+        site = self.names.index(name)
+        last = self._exchanges[site][-1] if self._exchanges[site] else None
+        if last is None or last.data is None or last.refused:
+            raise StoreError(f"{name!r} has no open letter with an answer that could be put aside.")
+        number = last.question.number
+        if max(map(len, self._exchanges)) > number:
+            raise StoreError(USED.format(name=name))
+        stem = _aside(site, number, last.data)
+        folder = self._folder / ASIDE
+        folder.mkdir(exist_ok=True, mode=0o700)
+        self._reasons[stem] = printable(reason, most=LONGEST_REASON)
+        replace_file(folder / f"{stem}.txt", [self._reasons[stem].encode()], own=True)
+        self._path(RECEIVED, site, number).replace(folder / f"{stem}{SUFFIX}")
+        last.data, last.replies = None, {}
+        return number
 
     def _about(self, letter: Letter, given: str) -> tuple[int, Exchange]:
         """Return the site and the exchange that a letter belongs to.
@@ -230,8 +276,12 @@ class Post:
                 raise LetterError(str(error)) from None
             if not self._is_genuine(data, letter.site):
                 raise LetterError("a reply in it is not signed by the site's key")
-            named = message_digest(body_of(request))
-            if reply.values.get(REQUEST) != named or reply.site != letter.site:
+            named, asked = message_digest(body_of(request)), decode(body_of(request))
+            equal = reply.values.get(REQUEST) == named and reply.site == letter.site
+            if reply.kind != REFUSAL:
+                parts = ("kind", "run", "study", "label")
+                equal &= all(getattr(reply, part) == getattr(asked, part) for part in parts)
+            if not equal:
                 raise LetterError("a reply in it answers something else than the letter asks")
             found[named] = data
         if len(found) < len(requests) and not _is_refusal(letter.messages[-1]):
@@ -284,6 +334,11 @@ class Post:
 
     def _copy_of(self, site: int, number: int) -> Path:
         return self.place(site) / f"{QUESTION}-{number:03d}{SUFFIX}"
+
+
+def _aside(site: int, number: int, data: bytes) -> str:
+    """Return the name under which an answer is put aside."""
+    return f"{site}-{number:03d}-{digest(data)[:16]}"
 
 
 def _is_refusal(message: bytes) -> bool:

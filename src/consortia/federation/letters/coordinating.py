@@ -4,29 +4,42 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from filelock import FileLock, Timeout
 
+from consortia.core.arguments import read_toml
 from consortia.core.queries import Conversation
+from consortia.engines.flower.envelope import EnvelopeError
 from consortia.engines.flower.files import secret_of
-from consortia.engines.flower.identities import coordinator_ring
-from consortia.engines.letters.post import Post
+from consortia.engines.flower.identities import RING, SUMS, KeyRing, coordinator_ring
+from consortia.engines.flower.secure_sums import PUBLIC_BYTES, Key, is_key_of, key_of, plain_key
+from consortia.engines.letters.post import USED, Post
 from consortia.engines.letters.sealing import LetterError
 from consortia.engines.letters.transport import AwaitedError, LetterTransport
-from consortia.errors import InputError, StoreError
+from consortia.errors import (
+    InputError,
+    SiteImplausibleError,
+    SiteRefusedError,
+    StoreError,
+    warn,
+)
 from consortia.federation.app import NEEDS_KEYS, serve
 from consortia.federation.governance import terms_of
 from consortia.federation.governance.terms import MASKED
+from consortia.store.answers import Answers
 from consortia.store.durable import replace_file
 from consortia.study.build import Study, load_study
 from consortia.study.files import names_of
 
 STATE, STUDY, RUN, LOCK = "letters.json", "study.toml", "run", "letters.lock"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+
+REQUESTED = "the coordinator wants another one"
+"""Reason for which an answer is put aside that nothing is known to be wrong with."""
 
 
 @dataclass
@@ -36,12 +49,14 @@ class Progress:
     Attributes:
         accepted: site and number of each answer that was taken.
         refused: each file that was not accepted, with the reason.
+        aside: number of each answer that was put aside, with the reason, by the name of the site.
         awaited: number of the letter that is open, by the name of the site; empty at the end.
         result: directory of the finished run, or None.
     """
 
     accepted: list[tuple[str, int]] = field(default_factory=list)
     refused: dict[Path, str] = field(default_factory=dict)
+    aside: dict[str, tuple[int, str]] = field(default_factory=dict)
     awaited: dict[str, int] = field(default_factory=dict)
     result: Path | None = None
 
@@ -80,14 +95,18 @@ def open_study(
             signed and sums masked.
 
     Raises:
-        InputError: letters cannot carry the study, or keys are missing.
+        InputError: letters cannot carry the study, keys are missing, or a key of secure sums was
+            prepared for another study.
         StoreError: the folder holds something.
     """
     study = load_study(path)
     check_study(study)
+    terms, sums = terms_of(study), {}
     if keys is not None:
-        coordinator_ring(keys)
-    elif terms_of(study).sums == MASKED:
+        ring = coordinator_ring(keys)
+        if study.registered is not None and terms.sums == MASKED:
+            sums = _prepared(keys / RING, terms.study, names_of(study.data.files or []), ring)
+    elif terms.sums == MASKED:
         raise InputError(NEEDS_KEYS)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise StoreError(f"{folder} is not empty: give another folder, or `consortia letter next`.")
@@ -97,12 +116,46 @@ def open_study(
     state = {
         "format": FORMAT_VERSION,
         "run": secrets.token_hex(16),
-        "study": terms_of(study).study,
+        "study": terms.study,
         "shared": str(shared.resolve()),
         "x64": x64,
         "keys": "" if keys is None else str(keys.resolve()),
+        "sums": sums,
     }
     replace_file(folder / STATE, [json.dumps(state, indent=1).encode()], own=True)
+
+
+def _prepared(path: Path, study: str, names: Sequence[str], ring: KeyRing) -> dict[str, list[str]]:
+    """Return the keys of secure sums that all sites have prepared; none where one has not.
+
+    Raises:
+        InputError: a key is damaged, or not one that the site has made for this study.
+    """
+    _, given = read_toml(path, "file of identities")
+    lines, found = given.get(SUMS, {}), {}
+    for name in names if isinstance(lines, dict) else ():
+        if name not in lines:
+            continue
+        text, cut = str(lines[name]), 2 * PUBLIC_BYTES
+        try:
+            key = key_of([text[:cut], text[cut:]])
+        except EnvelopeError as error:
+            raise InputError(f"{path}: [{SUMS}], {name!r}: {error}.") from None
+        known = ring.sites.get(name)
+        if known is None or not is_key_of(key, name, study, known):
+            raise InputError(
+                f"{path}: [{SUMS}]: the key of {name!r} is not one that this site has made for "
+                "this study: it is of another study, or was changed. Let the site make it with "
+                "`consortia site key --study`, or leave the table out: that takes a letter more."
+            )
+        found[name] = plain_key(key)
+    missing = [name for name in names if name not in found]
+    if found and missing:
+        warn(
+            f"{path}: [{SUMS}] has no key of {', '.join(missing)}: the study takes a letter more, "
+            "in which all sites give theirs."
+        )
+    return {} if missing else found
 
 
 class Coordinator:
@@ -130,24 +183,29 @@ class Coordinator:
                 "or open the study anew."
             )
 
-    def proceed(self, more: Iterable[Path] = ()) -> Progress:
+    def proceed(self, more: Iterable[Path] = (), again: Iterable[str] = ()) -> Progress:
         """Read what has come, and write the next letters or the result.
+
+        An answer that was accepted and cannot be used is put aside; its site may answer again.
 
         Args:
             more: files of answers that lie elsewhere than in the shared folder.
+            again: sites whose last answer is to be put aside, whatever it is.
 
         Raises:
-            StoreError: the folder was changed, or another process is at it.
+            InputError: a site is to answer again that the study does not have.
+            StoreError: the folder was changed, another process is at it, or there is no answer of
+                a site to put aside.
             SiteRefusedError: a site has refused; `proceed` again when it has answered.
             ConsortiaError: as `consortia.sample`.
         """
         try:
             with FileLock(self.folder / LOCK, timeout=0):
-                return self._proceed(list(more))
+                return self._proceed(list(more), list(again))
         except Timeout:
             raise StoreError(f"{self.folder} is in use by another process: wait for it.") from None
 
-    def _proceed(self, more: list[Path]) -> Progress:
+    def _proceed(self, more: list[Path], again: list[str]) -> Progress:
         state, found = self._state, Progress()
         opening = {"study": (self.folder / STUDY).read_text(encoding="utf-8"), "x64": state["x64"]}
         names = names_of(self.study.data.files or [])
@@ -156,18 +214,52 @@ class Coordinator:
         post = Post(self.folder, self.shared, names, state["run"], secret, opening, ring=ring)
         config = {"output": str(self.run), "quiet": True}
         config |= {name: state[name] for name in ("run", "x64", "keys")}
+        known = self._known()
+        registered = self.study.registered is not None
+        riding = int(not registered or state["study"] in known)
+        for name in again:
+            self._check_unused(post, name)
+            found.aside[name] = post.put_aside(name, REQUESTED), REQUESTED
         while True:
             before = len(found.accepted)
             _collect(post, more, found)
             if found.awaited and len(found.accepted) == before:
                 return found
             try:
-                serve(self.folder / STUDY, LetterTransport(post), config)
+                serve(self.folder / STUDY, LetterTransport(post, known, riding), config)
             except AwaitedError as error:
                 found.awaited = error.awaited
+            except (SiteImplausibleError, SiteRefusedError) as error:
+                (name, *_), reason = error.sites, error.reason
+                try:
+                    found.aside[name] = post.put_aside(name, reason), reason
+                except StoreError:  # it has refused, or what it sent was of use before
+                    raise error from None
             else:
                 found.awaited, found.result = {}, self.run
                 return found
+
+    def _check_unused(self, post: Post, name: str) -> None:
+        """Check that nothing was computed from what a site has answered last.
+
+        Raises:
+            InputError: the study has no such site.
+            StoreError: something was.
+        """
+        if name not in post.names:
+            raise InputError(f"the study has the sites {', '.join(post.names)}, not {name!r}.")
+        kept, study = Answers(self.run), self._state["study"]
+        queries = [one.label[1] + 1 for one in post.asked(name) if one.label and one.study == study]
+        if any(kept.path(number).exists() for number in queries):
+            raise StoreError(USED.format(name=name))
+
+    def _known(self) -> dict[str, dict[str, Key]]:
+        """Return the studies of which the first request can be taken for granted, with keys."""
+        terms = terms_of(self.study)
+        known: dict[str, dict[str, Key]] = {o.study: {} for o in terms.every if o.sums != MASKED}
+        if sums := self._state["sums"]:
+            known[terms.study] = {name: key_of(one) for name, one in sums.items()}
+        return known
 
 
 def _collect(post: Post, more: Iterable[Path], found: Progress) -> None:
@@ -193,7 +285,7 @@ def _state_of(folder: Path) -> dict[str, Any]:
     try:
         state = json.loads(path.read_text(encoding="utf-8"))
         known = isinstance(state, dict) and state["format"] == FORMAT_VERSION
-        known = known and {"run", "study", "shared", "x64", "keys"} <= state.keys()
+        known = known and {"run", "study", "shared", "x64", "keys", "sums"} <= state.keys()
     except FileNotFoundError:
         raise StoreError(
             f"{folder} holds no study by letters: `consortia letter open STUDY.toml` makes one."
