@@ -29,6 +29,7 @@ class Correspondence:
         algorithm: of the study.
         asked: the study file; by default `study` with this algorithm.
         keys: messages are signed, and answers leave as sums that nobody can take apart.
+        data: folder of the sites' files.
     """
 
     def __init__(
@@ -38,6 +39,7 @@ class Correspondence:
         *,
         keys: bool = False,
         asked: str = "",
+        data: Path = HOSPITALS,
     ) -> None:
         self.root, self.coordinator, self.shared = root, root / "coordinator", root / "post"
         if not root.exists():
@@ -48,7 +50,7 @@ class Correspondence:
             (root / "study.toml").write_text(asked)
             for name in NAMES:
                 self.site(name).mkdir(parents=True)
-                shutil.copy(HOSPITALS / f"{name}.csv", self.site(name) / "rows.csv")
+                shutil.copy(data / f"{name}.csv", self.site(name) / "rows.csv")
             of_coordinator = root / "keys" if keys else None
             more = "secure_sums = false\n"
             if of_coordinator is not None:
