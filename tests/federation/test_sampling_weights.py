@@ -16,7 +16,7 @@ from consortia.engines.flower.transport import InProcess
 from consortia.federation.app import answer, serve
 from consortia.store.metadata import recorded
 from consortia.study.build import load_study
-from tests.federation.correspondence import POLICY, Correspondence, as_one_process
+from tests.federation.correspondence import Correspondence, as_one_process
 from tests.federation.hospitals import NAMES
 
 STUDY = """
@@ -37,6 +37,15 @@ seed = 1
 figure = false
 """
 
+POLICY = """models = ["any"]
+messages = ["description", "moments", "query"]
+maximum_rounds = 1000
+minimum_rows = 50
+maximum_settled_rows = 0
+"""
+PEOPLE = 2000
+"""At each site, of whom some 720 are in the sample."""
+
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -44,10 +53,10 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("data")
     for place, name in enumerate(NAMES):
         rng = np.random.default_rng(place)
-        x = rng.normal(2 + place / 3, 1.5, 1200)
-        y = rng.random(1200) < 1 / (1 + np.exp(0.5 - 0.4 * x))
-        chance = np.where(rng.random(1200) < 0.5, 0.06, 0.5)
-        table = np.column_stack([x, y, 1 / chance])[rng.random(1200) < chance]
+        x = rng.normal(2 + place / 3, 1.5, PEOPLE)
+        y = rng.random(PEOPLE) < 1 / (1 + np.exp(0.5 - 0.4 * x))
+        chance = np.where(rng.random(PEOPLE) < 0.5, 0.12, 0.6)
+        table = np.column_stack([x, y, 1 / chance])[rng.random(PEOPLE) < chance]
         np.savetxt(folder / f"{name}.csv", table, "%.6f", ",", header="x,y,w", comments="")
     (folder / "study.toml").write_text(STUDY.replace("[run]", "[run]\nsecure_sums = false"))
     return folder
@@ -82,6 +91,8 @@ def test_letters_have_the_draws_of_one_process(
 ) -> None:
     as_one_process(monkeypatch)
     now = Correspondence(tmp_path / "letters", asked=STUDY, data=data)
+    for name in NAMES:
+        (now.site(name) / "site-policy.toml").write_text(f"{POLICY}secure_sums = false\n")
     found, number = now.proceed(), 0
     while found.result is None:
         number += 1
