@@ -53,7 +53,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("data")
     for place, name in enumerate(NAMES):
         rng = np.random.default_rng(place)
-        x = rng.normal(2 + place / 3, 1.5, PEOPLE)
+        x = rng.uniform(-1, 5, PEOPLE) + place / 3  # a row far out would be settled by few sums
         y = rng.random(PEOPLE) < 1 / (1 + np.exp(0.5 - 0.4 * x))
         chance = np.where(rng.random(PEOPLE) < 0.5, 0.12, 0.6)
         table = np.column_stack([x, y, 1 / chance])[rng.random(PEOPLE) < chance]

@@ -785,7 +785,7 @@ def _measured(run: Evidence) -> Check:
     clear = np.maximum(np.abs(columns["shift"]) - SIGMAS * error, 0)
     # The relative error of a standard deviation from n independent draws is 1/√(2n).
     few = np.minimum(np.minimum(columns["ess_bulk"], columns["ess_tail"]), own["ess_bulk"])
-    few = np.nan_to_num(few, nan=1.0)  # of a number of few values, as a truth value
+    few = np.nan_to_num(few, nan=1.0)  # of a number of few values, as of a bool
     spread = np.maximum(np.abs(columns["sd_ratio"] - 1) - SIGMAS / np.sqrt(few), 0)
     severity = max(_severity(float(clear.max()), SHIFT), _severity(float(spread.max()), SPREAD))
     worst = int(np.abs(columns["shift"]).argmax())

@@ -190,13 +190,13 @@ class RunReport:
 
     @property
     def tabled(self) -> Tabled:
-        """What is shown, beside the reference."""
+        """The summary of what is shown, beside the reference."""
         own, table = self.reference_table, self.shown_table
         return Tabled(table.columns, table.coordinates, None if own is None else own.columns)
 
     @property
     def sampled(self) -> Tabled:
-        """What was sampled, beside the reference."""
+        """The summary of what was sampled, beside the reference."""
         own = None if self.reference is None else tabulate(self.reference).columns
         return Tabled(self.table.columns, self.table.coordinates, own)
 
@@ -334,12 +334,6 @@ def report_of(
         shown, shown_table = in_column_units(whole), summary(whole, reference=whole_beside)
         if whole_beside is not None:
             beside = _in_order(in_column_units(whole_beside, scaling_in(tree)), shown)
-    notes = list(skipped)
-    if model is not None and held_out is None:
-        if not any(note.startswith("predictive scores:") for note in notes):
-            notes.append("predictive scores: the study holds no rows out")
-    elif model is not None and model.predict is None:
-        notes.append("predictive scores: the model has no predict function")
     prediction = prediction_in(tree)
     at_hand = not (model is None or sites is None or algorithm is None)
     if at_hand and (prediction is None or prediction.open):
@@ -371,7 +365,7 @@ def report_of(
         regression=regression,
         algorithm=algorithm,
         study=study,
-        skipped=tuple(notes),
+        skipped=(*skipped, *_without_scores(skipped, model, held_out)),
         stein=stein,
         natural=natural,
         scaled=scaled,
@@ -535,6 +529,17 @@ def _posterior_tree(tree: Any, posterior: Any) -> Any:
     made = xarray.DataTree.from_dict(groups)
     made.attrs.update(tree.attrs)
     return made
+
+
+def _without_scores(skipped: tuple[str, ...], model: Model | None, held_out: Any) -> list[str]:
+    """Return why there are no predictive scores, where that is not said already."""
+    if model is not None and held_out is None:
+        if any(note.startswith("predictive scores:") for note in skipped):
+            return []
+        return ["predictive scores: the study holds no rows out"]
+    if model is not None and model.predict is None:
+        return ["predictive scores: the model has no predict function"]
+    return []
 
 
 def _in_order(reference: Any, of: Any) -> Any:
