@@ -1,4 +1,4 @@
-"""Groups crossed with sites, and nested within them, against NUTS on the pooled rows."""
+"""Groups that are at several sites, crossed with the sites, against NUTS on the pooled rows."""
 
 from __future__ import annotations
 
@@ -68,55 +68,3 @@ def test_surgeons_over_sites_have_the_posterior_of_nuts_on_the_pooled_rows() -> 
     check_law(np.asarray(drawn["sigma"]), found["sigma"], "sigma")
     check_law(np.log(np.asarray(drawn["sd"])), np.log(found["sd"]), "sds of sites and surgeons")
     check_law(np.asarray(drawn["effects"]), found["own"], "surgeons")
-
-
-def wards() -> dict[str, dict[str, Any]]:
-    """Return rows of unlike sites, each with wards of its own, four to six of them."""
-    rng = np.random.default_rng(11)
-    found = {}
-    for place, site in enumerate(SITES):
-        rows, many = 120 + 60 * place, 4 + place
-        x, ward = rng.normal(0.5 * place, size=rows), rng.integers(many, size=rows)
-        eta = 0.2 + 0.4 * rng.normal() + 0.6 * x + 0.7 * rng.normal(size=many)[ward]
-        y = rng.random(rows) < 1 / (1 + np.exp(-eta))
-        found[site] = {"y": y.astype(int), "x": x, "ward": np.char.add("w", ward.astype(str))}
-    return found
-
-
-def test_wards_within_sites_have_the_posterior_of_nuts_on_the_pooled_rows() -> None:
-    import numpyro
-    import numpyro.distributions as dist
-
-    tables = wards()
-    prior = {"sd": "half_normal(1)", "coefficients": "normal(0, 2)", "intercept": "normal(0, 5)"}
-    made = consortia.regression(
-        "y ~ x + (1 | site/ward)", tables, family="bernoulli", integrate=True, prior=prior
-    )
-    assert made.specification.grouping == "ward"  # the levels of sites are parameters
-    method = consortia.federated_hmc(target_acceptance=0.95)
-    more: dict[str, Any] = {"rounds": 6000, "warmup": 1000, "chains": 4, "seed": 1}
-    tree = consortia.sample(made.model, made.sites, method, progress=False, **more)
-    drawn = made.natural(tree)
-    x = jnp.asarray(np.concatenate([table["x"] for table in tables.values()]), jnp.float32)
-    y = jnp.asarray(np.concatenate([table["y"] for table in tables.values()]))
-    site = jnp.repeat(jnp.arange(3), jnp.asarray([len(one["y"]) for one in tables.values()]))
-    names = [f"{name}/{ward}" for name, one in tables.items() for ward in one["ward"].tolist()]
-    every = sorted(set(names))
-    ward = jnp.asarray([every.index(one) for one in names])
-
-    def joint() -> None:
-        middle = numpyro.sample("middle", dist.Normal(0, 5))
-        slope = numpyro.sample("slope", dist.Normal(0, 2))
-        sd = numpyro.sample("sd", dist.HalfNormal(jnp.ones(2)))
-        of_site = numpyro.sample("of_site", dist.Normal(0, jnp.ones(3)))
-        of_ward = numpyro.sample("of_ward", dist.Normal(0, jnp.ones(len(every))))
-        own = numpyro.deterministic("own", sd[0] * of_site)
-        eta = middle + slope * (x - x.mean()) + own[site] + sd[1] * of_ward[ward]
-        numpyro.sample("y", dist.Bernoulli(logits=eta), obs=y)
-
-    found = nuts(joint, 6000)
-    check_law(np.asarray(drawn["coefficients"])[..., 0], found["slope"], "slope")
-    at_zero = found["middle"] - found["slope"] * float(x.mean())
-    check_law(np.asarray(drawn["intercept"]), at_zero, "intercept")
-    check_law(np.log(np.asarray(drawn["sd"])), np.log(found["sd"]), "sds of sites and wards")
-    check_law(np.asarray(drawn["effects"]), found["own"], "sites")
