@@ -91,6 +91,20 @@ def test_a_run_says_rounds_time_left_bytes_diagnostics_and_its_late_sites(runnin
     assert len(told["sites"]) == 3
 
 
+def test_a_run_of_a_formula_is_watched_by_natural_quantities(tmp_path):
+    rng = np.random.default_rng(0)
+    tables = {
+        site: {"age": rng.normal(60, 9, 20), "t": rng.exponential(2.0, 20), "d": np.ones(20)}
+        for site in ("oslo", "lima")
+    }
+    made = consortia.regression("Surv(t, d) ~ age", tables, family="weibull")
+    options = {"chains": 2, "rounds": 20, "seed": 1, "progress": False, "store": tmp_path / "run"}
+    method = consortia.fa_ld(1e-4, 1)
+    consortia.sample(made.model, made.sites, method, on_divergence="ignore", **options)
+    told = json.loads(invoke("watch", tmp_path / "run", "--json").stdout)
+    assert {name for name, *_ in told["parameters"]} == {"age", "intercept", "shape"}
+
+
 def test_a_run_that_writes_no_more_is_not_called_running(running):
     status = json.loads((running / STATUS).read_text())
     (running / STATUS).write_text(json.dumps(status | {"written": time.time() - SILENT - 10}))

@@ -32,6 +32,7 @@ class Correspondence:
         asked: the study file; by default `study` with this algorithm.
         keys: messages are signed, and answers leave as sums that nobody can take apart.
         prepared: the sites have prepared the keys of the sums before the run.
+        data: folder of the sites' files.
     """
 
     def __init__(
@@ -42,6 +43,7 @@ class Correspondence:
         keys: bool = False,
         asked: str = "",
         prepared: bool = False,
+        data: Path = HOSPITALS,
     ) -> None:
         self.root, self.coordinator, self.shared = root, root / "coordinator", root / "post"
         if not root.exists():
@@ -52,7 +54,7 @@ class Correspondence:
             (root / "study.toml").write_text(asked)
             for name in NAMES:
                 self.site(name).mkdir(parents=True)
-                shutil.copy(HOSPITALS / f"{name}.csv", self.site(name) / "rows.csv")
+                shutil.copy(data / f"{name}.csv", self.site(name) / "rows.csv")
             of_coordinator = root / "keys" if keys else None
             more = "secure_sums = false\n"
             if of_coordinator is not None:

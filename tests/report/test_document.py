@@ -185,8 +185,8 @@ def test_several_runs_stand_side_by_side_under_names_of_their_own(tmp_path):
 
 def test_runs_of_unlike_models_are_compared_where_they_can_be(tmp_path):
     one, two = report_of(tree_of(parameters=1)), report_of(tree_of(parameters=2), name="two")
-    assert "intervals of all parameters; run, two" in forest([one, two]).caption
-    assert "intervals of the parameters in common; two, run" in forest([two, one]).caption
+    assert "intervals of all parameters; run, two" in forest([one, two])[-1].caption
+    assert "intervals of the parameters in common; two, run" in forest([two, one])[-1].caption
     other = tree_of(parameters=1)
     other["posterior"] = xarray.DataTree(other["posterior"].to_dataset().rename(theta="beta"))
     assert "no parameter in common" in page(tmp_path, one, report_of(other, name="other"))

@@ -15,9 +15,16 @@ import xarray
 
 from consortia.errors import InputError, MissingExtraError
 from consortia.models.regression.estimates import shorts
+from consortia.models.regression.families import FAMILIES
 from consortia.report import accuracy, methods, paper
 from consortia.report.document import page, write_report
-from consortia.report.effects import by_site, estimates, interpretation, priors_beside
+from consortia.report.effects import (
+    NOUNS,
+    by_site,
+    estimates,
+    interpretation,
+    priors_beside,
+)
 from consortia.report.run_report import HeldOutScores, RunReport, report_of
 from consortia.report.tables import contribution_table, effect_table, settings_table
 
@@ -58,6 +65,11 @@ def regression(
     return report_of(tree)
 
 
+def test_every_ratio_of_a_family_has_a_word_for_what_it_is_of():
+    effects = {one.effect for one in FAMILIES.values() if one.effect is not None}
+    assert effects <= NOUNS.keys()
+
+
 # --- in words ------------------------------------------------------------------------------------
 
 
@@ -74,7 +86,12 @@ def test_the_sentence_states_sure_directions_the_surest_first_and_no_site():
 
 @pytest.mark.parametrize(
     ("family", "words"),
-    [("poisson", "rate of"), ("cox", "hazard of"), ("gaussian", "goes with higher died")],
+    [
+        ("poisson", "rate of"),
+        ("cox", "hazard of"),
+        ("lognormal", "median of"),
+        ("gaussian", "goes with higher died"),
+    ],
 )
 def test_a_ratio_is_called_what_it_is_a_ratio_of(family, words):
     report = regression(family)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,13 +14,16 @@ import numpy as np
 import pytest
 import xarray
 
+import consortia
 from consortia import models
+from consortia.diagnostics.natural import Quantities
 from consortia.diagnostics.prediction import BiasPrediction
 from consortia.errors import MissingExtraError
 from consortia.report import plots
 from consortia.report.document import write_figures
 from consortia.report.run_report import labelled, report_of
 from consortia.report.tables import text_of
+from consortia.store.results import dataset_of
 
 RECORD = {
     "algorithm": "fa_hmc",
@@ -171,6 +175,69 @@ def regression_report() -> Any:
     rows = held_out()
     rows["y"] = rows["x"].sum(axis=1)
     return made_of(result(), result(seed=1), model=model, held_out=rows)
+
+
+def of_formula(family: str, seed: int = 1) -> tuple[Any, Any]:
+    """A regression, and draws from its prior as a run's result has them."""
+    rng = np.random.default_rng(5)
+    left = "Surv(time, event)" if family == "weibull" else "grade"
+    tables = {
+        site: {
+            "age": rng.normal(60, 10, 30),
+            "time": rng.exponential(2.0, 30) + 0.1,
+            "event": rng.integers(0, 2, 30),
+            "grade": np.arange(30) % 4,
+        }
+        for site in ("oslo", "lima")
+    }
+    made = consortia.regression(f"{left} ~ age", tables, family=family)
+    params = made.density.draw(np.random.default_rng(seed), 400)
+    draws = {name: np.reshape(one, (2, 200, *one.shape[1:])) for name, one in params.items()}
+    groups = Quantities(made.model).beside({"posterior": dataset_of(draws, {}, ("chain", "draw"))})
+    tree = xarray.DataTree.from_dict({f"/{name}": one for name, one in groups.items()})
+    tree.attrs.update(RECORD)
+    return made, tree
+
+
+@pytest.mark.parametrize("family", ["weibull", "ordinal"])
+def test_figures_and_the_verdict_have_natural_quantities_only(family):
+    pytest.importorskip("matplotlib", reason="needs the extra `plots`")
+    made, tree = of_formula(family)
+    _, other = of_formula(family, seed=2)
+    report = report_of(tree, model=made.model, regression=made, reference=other)
+    natural = tree["posterior"].to_dataset()
+    own = {"weibull": "shape", "ordinal": "2|3"}[family]
+    assert own in report.names
+    drawn = [plot.of for plot in [*plots.traces(report), *plots.ranks(report)]]
+    assert own in drawn
+    assert set(drawn) <= set(report.names)
+    (figure, *_), place = plots.traces(report), report.names.index(own)
+    lines = figure.figure.axes[0].lines
+    shown = plots.selected(report.shown, [place], [own])["posterior"]["value"].to_numpy()
+    wanted = natural["shape"] if family == "weibull" else natural["thresholds"][..., 2]
+    np.testing.assert_array_equal(shown[..., 0], wanted)
+    assert lines
+    texts = [
+        text.get_text()
+        for plot in plots.forest([report])
+        for axes in plot.figure.axes
+        for text in axes.texts
+    ]
+    assert own in texts
+    worst, rows = report.worst, report.shown_table
+    assert worst.shift == (
+        np.abs(rows["shift"]).max(),
+        report.names[np.abs(rows["shift"]).argmax()],
+    )
+    said = " ".join([*report.verdict.lines(), text_of(report), *texts, *drawn])
+    assert not re.search(r"log_|atanh|in_sd", said)
+
+
+def test_parameters_of_unlike_sizes_have_figures_of_their_own():
+    low, high = np.array([-1.0, 0.010, -1.2, 119.0]), np.array([1.0, 0.012, -0.4, 121.0])
+    assert plots.together_on_an_axis(low, high) == [[0, 2], [1], [3]]
+    wide = np.array([10.0**-place for place in range(1, 20, 3)])
+    assert len(plots.together_on_an_axis(0 * wide, wide)) == plots.MOST_AXES
 
 
 def many_parameters() -> Any:

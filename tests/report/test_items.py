@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import xarray
+from report.test_figure import of_formula
 
 import consortia
 from consortia.diagnostics.verdict import Check, Severity, Verdict
-from consortia.report.document import page
+from consortia.report.document import page, write_report
 from consortia.report.effects import estimates, response_of
 from consortia.report.examined import examined, fit_table
-from consortia.report.items import checklist, items
+from consortia.report.items import Known, checklist, items
 from consortia.report.methods import paragraph
 from consortia.report.run_report import RunReport, report_of
 from consortia.report.tables import contribution_table, effect_table
@@ -158,6 +162,21 @@ def test_reference_levels_denominators_and_rules_are_in_tables_and_text(report: 
         assert part in text
 
 
+def test_a_rule_of_quadrature_is_named_with_what_it_moves(report: RunReport) -> None:
+    kept = {"nodes": 60, "against": 240, "shift": 0.004, "low": 1.0, "high": 1.0, "error": 0.01}
+    for rule, said in (
+        (kept, "by a rule of 60 nodes, which moves means by at most 0.004 posterior sd."),
+        ({"nodes": 60}, "by a rule of 60 nodes, whose error was not measured."),
+    ):
+        one = dataclasses.replace(report, record={**report.record, "quadrature": rule})
+        text = paragraph(one)
+        assert said in text
+        assert "without bias" not in text
+        found = {item.key: item for item in items(one, Known())}
+        assert "quadrature with 60 nodes" in found["ROBUST 5"].answer
+    assert "without bias" in paragraph(report)
+
+
 def test_the_page_holds_table_one_sensitivity_checks_and_checklist(report: RunReport) -> None:
     text = page([report])
     for title in (
@@ -168,6 +187,28 @@ def test_the_page_holds_table_one_sensitivity_checks_and_checklist(report: RunRe
         "Posterior predictive checks",
     ):
         assert title in text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["binomial", "weibull", "ordinal"])
+def test_the_page_of_a_study_fits_a_phone_and_a_desk_and_has_the_checklist(
+    kind: str, tmp_path: Path, browser: Any
+) -> None:
+    if kind == "binomial":
+        one = binomial()[1]
+    else:
+        made, tree = of_formula(kind)
+        tree.attrs["settings"] = json.dumps({"regression": dict(made.metadata.settings)})
+        one = report_of(tree, model=made.model, sites=made.sites, regression=made)
+    write_report(one, tmp_path / "page.html")
+    for width in (390, 1280):
+        browser.open(tmp_path / "page.html", width=width)
+        assert browser.asked() == []
+        assert browser.complaints() == []
+        assert browser.value("document.documentElement.scrollWidth") <= width
+        text = browser.value("document.body.innerText")
+        assert all(key in text for key in KEYS)
+        assert not re.search(r"\blog_|atanh|in_sd", text)
 
 
 def test_a_good_verdict_names_what_was_not_looked_at() -> None:

@@ -58,7 +58,8 @@ def verdict(tree: Any) -> Any:
 
 def log_density(one: Any, tree: Any, nodes: int, count: int) -> tuple[np.ndarray, dict[str, Any]]:
     """Return the log-likelihood with so many nodes at draws of a run, and these."""
-    draws = {name: np.asarray(tree["posterior"][name], float) for name in one.model.init}
+    sampled = tree["unconstrained_posterior"]
+    draws = {name: np.asarray(sampled[name], float) for name in one.model.init}
     chains, kept = next(iter(draws.values())).shape[:2]
     some = slice(None, None, max(chains * kept // count, 1))
     flat = {name: a.reshape(-1, *a.shape[2:])[some] for name, a in draws.items()}

@@ -8,6 +8,7 @@ import jax
 import numpy as np
 import pandas as pd
 import pytest
+from jax.scipy.special import ndtr
 
 import consortia
 
@@ -17,6 +18,7 @@ dist = numpyro.distributions
 pytestmark = pytest.mark.slow
 
 ROWS, CUTS = 156, (90, 130, 155)
+OWN = ("sigma", "nu", "phi", "shape", "zero_odds")
 CUT_POINTS, INTERVALS = np.array([-1.0, 0.4, 1.5]), [0.5, 1.5, 3.0]
 
 
@@ -52,6 +54,15 @@ def table() -> pd.DataFrame:
     time = (rng.exponential(size=ROWS) / mean) ** (1 / 1.4) * 2
     censored = rng.exponential(4, ROWS)
     frame["time"], frame["event"] = np.minimum(time, censored), time < censored
+    chance = {"probit": ndtr(eta / 2), "cloglog": -np.expm1(-np.exp(eta / 2 - 0.5))}
+    for link, own in chance.items():
+        frame[f"bernoulli({link})"] = rng.binomial(1, own)
+        frame[f"binomial({link})"] = rng.binomial(frame["n"], own)
+    absent = rng.random(ROWS) < 0.35
+    frame["zero_inflated_poisson"] = np.where(absent, 0, rng.poisson(3 * mean))
+    scattered = rng.poisson(rng.gamma(2.0, 3 * mean / 2.0))
+    frame["zero_inflated_negative_binomial"] = np.where(absent, 0, scattered)
+    frame["lognormal"] = np.exp(rng.normal(eta, 0.7))
     return frame
 
 
@@ -70,11 +81,18 @@ FAMILIES = {
     "categorical": {},
     "weibull": {},
     "piecewise_exponential": {"breaks": INTERVALS},
+    "bernoulli(probit)": {},
+    "bernoulli(cloglog)": {},
+    "binomial(probit)": {"trials": "n"},
+    "binomial(cloglog)": {"trials": "n"},
+    "zero_inflated_poisson": {},
+    "zero_inflated_negative_binomial": {},
+    "lognormal": {},
 }
 
 
 def regression_of(family: str) -> Any:
-    left = "Surv(time, event)" if family in ("weibull", "piecewise_exponential") else family
+    left = "Surv(time, event)" if family in ("weibull", "piecewise_exponential") else f"`{family}`"
     return consortia.regression(
         f"{left} ~ age * arm + stage", SITES, family=family, **FAMILIES[family]
     )
@@ -102,6 +120,9 @@ def by_hand(family: str) -> Any:
         "gamma": np.log(ALL["gamma"].mean()),
         "weibull": np.log(event.mean()),
         "piecewise_exponential": np.log(event.mean() / time.mean()),
+        "zero_inflated_poisson": np.log(ALL["zero_inflated_poisson"].mean()),
+        "zero_inflated_negative_binomial": np.log(ALL["zero_inflated_negative_binomial"].mean()),
+        "lognormal": np.log(ALL["lognormal"].mean()),
     }.get(family, 0.0)
     few = (2,) if family == "categorical" else ()
 
@@ -172,6 +193,23 @@ def by_hand(family: str) -> Any:
             phi = numpyro.sample("phi", dist.Gamma(2, 0.1))
             p, q = jax.nn.sigmoid(eta), jax.nn.sigmoid(-eta)  # 1 − p would be 0 far out
             numpyro.sample("y", dist.Beta(p * phi, q * phi), obs=y)
+        elif "(" in family:
+            of_link = {"probit": ndtr, "cloglog": lambda at: -jax.numpy.expm1(-exp(at))}
+            p = of_link[family.partition("(")[2][:-1]](eta)
+            n = ALL["n"].to_numpy() if family.startswith("binomial") else 1
+            numpyro.sample("y", dist.Binomial(n, probs=p), obs=y)
+        elif family.startswith("zero_inflated"):
+            if family == "zero_inflated_poisson":
+                counts = dist.Poisson(exp(eta))
+            else:
+                phi = numpyro.sample("phi", dist.InverseGamma(0.4, 0.3))
+                counts = dist.NegativeBinomial2(exp(eta), phi)
+            odds = numpyro.sample("zero_odds", dist.HalfCauchy(1.0))
+            law = dist.ZeroInflatedDistribution(counts, gate=odds / (1 + odds))
+            numpyro.sample("y", law, obs=y)
+        elif family == "lognormal":
+            sigma = numpyro.sample("sigma", dist.Exponential(1.0))
+            numpyro.sample("y", dist.LogNormal(eta, sigma), obs=y)
         elif family == "categorical":
             scores = jax.numpy.concatenate([jax.numpy.zeros((ROWS, 1)), eta], axis=1)
             numpyro.sample("y", dist.Categorical(logits=scores), obs=y)
@@ -201,7 +239,7 @@ def test_the_log_density_is_that_of_the_model_written_by_hand(family: str) -> No
     def apart(params: Any) -> jax.Array:
         own = density._own(params)
         values = {"coefficients": density.natural(params)["coefficients"]}
-        values |= {name: own[name] for name in ("sigma", "nu", "phi", "shape") if name in own}
+        values |= {name: own[name] for name in OWN if name in own}
         values |= {"a": params["intercept"]} if "intercept" in params else {}
         values |= {"cuts": own["thresholds"]} if "thresholds" in own else {}
         values |= {"h": own["log_hazard"]} if "log_hazard" in own else {}

@@ -86,7 +86,7 @@ def check(
         else:
             if built.regression is not None:
                 typer.echo(str(built.regression))
-            _show(given, plan, costs, prediction, built.labels, verdict)
+            _show(given, plan, costs, prediction, built, verdict)
     if verdict is not None and verdict.severity is Severity.BAD:
         raise typer.Exit(BAD)
 
@@ -185,7 +185,7 @@ def seconds(study: Study, built: Built, iterations: int) -> dict[str, Any]:
 
 
 def _show(
-    study: Study, plan: Plan, costs: dict[str, Any], prediction: Any, labels: Any, verdict: Any
+    study: Study, plan: Plan, costs: dict[str, Any], prediction: Any, built: Built, verdict: Any
 ) -> None:
     from rich.markup import escape
     from rich.table import Table
@@ -203,7 +203,9 @@ def _show(
         table.add_row(label, escape(value))
     console.print(f"[bold]Cost of the whole run[/]{stops}", table)
     if prediction is not None:
-        lines = prediction.lines([_labelled(name, labels) for name in prediction.names])
+        natural = built.model.natural is not None  # what is predicted has other names than those
+        own = () if natural else [_labelled(one, built.labels) for one in prediction.names]
+        lines = prediction.lines(own)
         console.print("", "[bold]Predicted bias[/]", *map(escape, lines), sep="\n")
     if verdict is not None:
         console.print("", verdict_text(verdict), sep="\n")

@@ -69,16 +69,18 @@ class BiasPrediction:
         return self.reason is not None and not self.diverges and not self.settled
 
     def lines(self, names: Sequence[str] | None = None) -> list[str]:
-        """Return the prediction in words, with other names of the coordinates where given."""
+        """Return the prediction in words.
+
+        Args:
+            names: of the coordinates, in the place of their own; an empty sequence for none.
+        """
         if self.reason is not None:
             return [f"No prediction: {self.reason}."]
         if self.shift is None:
             return [f"Predicted bias: none ({self.basis}).", *self.notes]
-        worst = int(np.abs(self.shift).argmax())
-        lines = [
-            f"Predicted means within {in_sd(abs(self.shift[worst]))} "
-            f"(farthest: {(names or self.names)[worst]})."
-        ]
+        worst, told = int(np.abs(self.shift).argmax()), self.names if names is None else names
+        farthest = f" (farthest: {told[worst]})" if told else ""
+        lines = [f"Predicted means within {in_sd(abs(self.shift[worst]))}{farthest}."]
         if self.sd_ratio is not None:
             low, high = self.sd_ratio.min(), self.sd_ratio.max()
             if max(abs(low - 1), abs(high - 1)) < 5e-4:

@@ -31,7 +31,7 @@ from consortia.diagnostics.convergence import (
 from consortia.diagnostics.imputations import missing_information, pooled_error
 from consortia.diagnostics.stein import Stein
 from consortia.diagnostics.units import in_column_units, scaling_in
-from consortia.diagnostics.verdict import Evidence, Verdict, judge, prediction_in
+from consortia.diagnostics.verdict import Evidence, Tabled, Verdict, judge, prediction_in
 from consortia.errors import InputError
 from consortia.store.metadata import Scaling, recorded
 
@@ -261,23 +261,47 @@ def summary(
     if units == "sampled":
         tree, reference = as_sampled(tree), as_sampled(reference)
     scaling = scaling_in(tree) if units == "columns" else None
-    sampled: Summary | None = None
-    if scaling is not None or has_natural(tree):
-        # The verdict is on the parameters as they were sampled.
-        alike = has_natural(tree) == has_natural(reference)  # else it has no coordinates
-        sampled = summary(
-            tree,
-            reference=reference if alike else None,
-            between=between,
-            units="sampled",
-            stein=stein,
-        )
-        if not has_natural(tree):
-            tree = in_column_units(tree, scaling)
-            reference = None if reference is None else in_column_units(reference, scaling)
+    natural = has_natural(tree)
+    shown, beside = tree, reference
+    if scaling is not None and not natural:
+        shown = in_column_units(tree, scaling)
+        beside = None if reference is None else in_column_units(reference, scaling)
+    how = (probabilities, between, max_coordinates)
+    made = tabulate(shown, beside, _note_origin(tree, scaling), *how)
+    if "algorithm" not in getattr(tree, "attrs", {}):
+        return made
+    if natural and reference is not None and not has_natural(reference):
+        beside = reference = None  # it has no coordinates
+    own = None if beside is None else tabulate(beside, None, (), *how).columns
+    if scaling is None and not natural:
+        return replace(made, verdict=verdict_of(tree, made, own, stein))
+    # Convergence is judged on the parameters as they were sampled.
+    told, tree = Tabled(made.columns, made.coordinates, own), as_sampled(tree)
+    sampled = tabulate(tree, probabilities=probabilities, between=between)
+    return replace(made, verdict=verdict_of(tree, sampled, stein=stein, shown=told))
+
+
+def tabulate(
+    tree: Any,
+    reference: Any = None,
+    origin: Sequence[str] = (),
+    probabilities: Sequence[float] = (0.05, 0.95),
+    between: Between = "chains",
+    max_coordinates: MaxCoordinates = "all",
+) -> Summary:
+    """Return the table of a result's group ``posterior``, without a verdict.
+
+    Args:
+        tree: the result.
+        reference: of the same variables, or None.
+        origin: notes on the units of the table, and on who handed the draws over.
+        probabilities: the quantiles.
+        between: as of `summary`.
+        max_coordinates: likewise.
+    """
     found = convergence(tree, between=between, max_coordinates=max_coordinates)
     columns, notes = _columns(tree, probabilities, found)
-    notes += _note_origin(tree, scaling)
+    notes += origin
     draws = _some_draws("tree", tree)
     if reference is not None:
         columns |= _beside(columns, draws, reference)
@@ -287,15 +311,7 @@ def summary(
         _labels(name, sources[name], array.shape[2:]) for name, array in draws.items()
     )
     missing = {"R-hat": found.missing("R-hat"), "ESS": found.missing("ESS")}
-    made = Summary(tuple(names), columns, tuple(notes), missing)
-    if "algorithm" not in getattr(tree, "attrs", {}):
-        return made
-    if sampled is not None:
-        return replace(made, verdict=sampled.verdict)
-    beside = None
-    if reference is not None:
-        beside = summary(reference, max_coordinates=max_coordinates, units="sampled").columns
-    return replace(made, verdict=verdict_of(tree, made, beside, stein))
+    return Summary(tuple(names), columns, tuple(notes), missing)
 
 
 def _check_options(probabilities: Sequence[float], units: str) -> None:
@@ -355,10 +371,24 @@ def _columns(
 
 
 def verdict_of(
-    tree: Any, table: Summary, beside: Mapping[str, np.ndarray] | None, stein: Stein | None = None
+    tree: Any,
+    table: Summary,
+    beside: Mapping[str, np.ndarray] | None = None,
+    stein: Stein | None = None,
+    shown: Tabled | None = None,
 ) -> Verdict:
-    """Return the verdict on a result, from its table as sampled and the reference's columns."""
-    evidence = Evidence.of(tree, table.columns, table.coordinates, table.missing, beside, stein)
+    """Return the verdict on a result.
+
+    Args:
+        tree: the result.
+        table: of what was sampled.
+        beside: columns of the reference, or None.
+        stein: what `consortia.verify` found, or None.
+        shown: natural quantities, where there are others than what was sampled.
+    """
+    evidence = Evidence.of(
+        tree, table.columns, table.coordinates, table.missing, beside, stein, shown
+    )
     return judge(prediction_in(tree), evidence)
 
 

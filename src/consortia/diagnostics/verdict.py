@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -202,6 +202,40 @@ class Verdict:
         }
 
 
+class Tabled(NamedTuple):
+    """Summary of the quantities that a reader is shown.
+
+    Attributes:
+        columns: of `consortia.summary`, (rows,) each.
+        names: of the rows.
+        reference: columns of the reference's summary, or None.
+    """
+
+    columns: Mapping[str, np.ndarray]
+    names: Sequence[str]
+    reference: Mapping[str, np.ndarray] | None = None
+
+    @property
+    def shift_errors(self) -> np.ndarray | None:
+        """Monte Carlo standard errors of the shifts, (rows,), in reference sds."""
+        if self.reference is None:
+            return None
+        own = self.reference
+        return np.hypot(self.columns["mcse_mean"], own["mcse_mean"]) / own["sd"]
+
+    @property
+    def varying(self) -> Tabled:
+        """The rows that vary in the reference: of a constant no shift is known."""
+        own = self.reference
+        rows = np.flatnonzero(own["sd"] != 0) if own is not None else np.empty(0, int)
+        if own is None or len(rows) in (0, len(self.names)):
+            return self
+        columns, beside = (
+            {name: values[rows] for name, values in one.items()} for one in (self.columns, own)
+        )
+        return Tabled(columns, [self.names[int(row)] for row in rows], beside)
+
+
 @dataclass(frozen=True)
 class Evidence:
     """Measurements of the draws of a run.
@@ -219,6 +253,8 @@ class Evidence:
         reference: columns of the reference's summary, or None.
         stein: the draws beside the gradients of the sites, or None where nobody has looked.
         moved: how far the last tenth of the draws moved, in parts of their whole way.
+        shown: natural quantities, of which what is measured and what misses is said by name; None
+            where there are none but what was sampled.
     """
 
     columns: Mapping[str, np.ndarray]
@@ -233,6 +269,7 @@ class Evidence:
     reference: Mapping[str, np.ndarray] | None = None
     stein: Stein | None = None
     moved: float = 0.0
+    shown: Tabled | None = None
 
     @classmethod
     def of(
@@ -243,6 +280,7 @@ class Evidence:
         missing: Mapping[str, tuple[str, ...]],
         reference: Mapping[str, np.ndarray] | None = None,
         stein: Stein | None = None,
+        shown: Tabled | None = None,
     ) -> Evidence:
         """Return the evidence of a result and its summary, which is of what was sampled."""
         arrays = {name: np.asarray(array) for name, array in sampled_draws(tree).items()}
@@ -269,15 +307,13 @@ class Evidence:
             reference,
             stein,
             _moved(arrays),
+            shown,
         )
 
     @property
-    def worst_shift_error(self) -> np.ndarray | None:
-        """Monte Carlo standard errors of the shifts, (rows,), in reference sds."""
-        own = self.reference
-        if own is None:
-            return None
-        return np.hypot(self.columns["mcse_mean"], own["mcse_mean"]) / own["sd"]
+    def tabled(self) -> Tabled:
+        """Natural quantities, or what was sampled where there are no others."""
+        return self.shown or Tabled(self.columns, self.names, self.reference)
 
 
 def prediction_in(tree: Any) -> BiasPrediction | None:
@@ -486,13 +522,13 @@ def _imputed(run: Evidence) -> Check | None:
 
     Of m imputations the mean is off by √(FMI/m) posterior standard deviations for their number.
     """
-    fractions = run.columns.get("fmi")
+    fractions = run.tabled.columns.get("fmi")
     if fractions is None:
         return None
     count, worst = int(run.record["imputations"]), int(np.nanargmax(fractions))
     fraction = float(fractions[worst])
     severity = _severity(math.sqrt(fraction / count), SHIFT)
-    reason = f"Of the information on {run.names[worst]} so much is missing with the values; "
+    reason = f"Of the information on {run.tabled.names[worst]} so much is missing with the values; "
     reason += f"{count} imputations are "
     least = math.ceil(fraction / SHIFT[0] ** 2)
     reason += "enough for it." if severity is Severity.GOOD else "few for it."
@@ -740,18 +776,20 @@ def _fits(run: Evidence) -> Check | None:
 
 
 def _measured(run: Evidence) -> Check:
-    title, own, error = "How far off is it?", run.reference, run.worst_shift_error
+    title, told = "How far off is it?", run.tabled.varying
+    own, error = told.reference, told.shift_errors
     if own is None or error is None:
         reason = "There is no reference to compare with."
         return Check(Severity.UNKNOWN, title, "not measured", reason, counts=False)
-    columns = run.columns
+    columns = told.columns
     clear = np.maximum(np.abs(columns["shift"]) - SIGMAS * error, 0)
     # The relative error of a standard deviation from n independent draws is 1/√(2n).
     few = np.minimum(np.minimum(columns["ess_bulk"], columns["ess_tail"]), own["ess_bulk"])
+    few = np.nan_to_num(few, nan=1.0)  # of a number of few values, as of a bool
     spread = np.maximum(np.abs(columns["sd_ratio"] - 1) - SIGMAS / np.sqrt(few), 0)
     severity = max(_severity(float(clear.max()), SHIFT), _severity(float(spread.max()), SPREAD))
     worst = int(np.abs(columns["shift"]).argmax())
-    reason = f"The mean farthest off is that of {run.names[worst]}; Monte Carlo error "
+    reason = f"The mean farthest off is that of {told.names[worst]}; Monte Carlo error "
     reason += f"{error.max():.2f}."
     action = ""
     if error.max() > SHIFT[1] and severity is Severity.GOOD:

@@ -32,7 +32,7 @@ from consortia.report.participants import (
     flow_table,
     missing_table,
 )
-from consortia.report.run_report import RunReport, load_run
+from consortia.report.run_report import RunReport, load_run, short_names
 from consortia.report.tables import (
     PAGE,
     comparison_table,
@@ -128,12 +128,12 @@ def page(reports: Sequence[RunReport]) -> str:
         text = (
             "The same numbers of every run; they have no parameter in common whose intervals could "
             "be compared."
-            if shown is None
+            if not shown
             else "The same numbers of every run, then the intervals of the parameters that all of "
             "them have. Runs of one posterior should agree."
         )
         table = comparison_table(reports, [chapter.verdict for chapter in chapters])
-        comparison = Part("comparison", "Side by side", text, [shown], [table])
+        comparison = Part("comparison", "Side by side", text, shown, [table])
     counter = itertools.count()
     text = template.render(
         css=(folder / "report.css").read_text(encoding="utf-8"),
@@ -176,7 +176,7 @@ def _chapter(report: RunReport, key: str) -> Chapter:
 def _lead(report: RunReport) -> str:
     record = report.record
     chains = f"{report.chains} chain{'s' if report.chains > 1 else ''}"
-    sites, count = len(record.get("sites", ())), len(report.table)
+    sites, count = len(record.get("sites", ())), len(report.shown_table)
     where = f" over {sites} site{'s' if sites != 1 else ''}" if sites else ""
     return (
         f"{record.get('algorithm', 'a sampler')}{where}, {chains} of {report.draws:,} kept draws, "
@@ -202,7 +202,9 @@ def _predicted_lines(report: RunReport) -> list[str]:
         return []
     if report.places is None:
         return list(report.prediction.lines())
-    names = dict(zip(report.places.tolist(), report.names, strict=True))
+    if report.natural:  # the prediction is of what was sampled, which has other names
+        return list(report.prediction.lines(()))
+    names = dict(zip(report.places.tolist(), short_names(report.table), strict=True))
     return list(report.prediction.lines([names[place] for place in range(len(names))]))
 
 
@@ -330,7 +332,7 @@ def _show_posterior(
             "posterior",
             "The posterior",
             f"Where the parameters are, and how sure the data make us. Shown: {which}.",
-            [plots.forest([report])],
+            plots.forest([report]),
             [parameter_table(report, PAGE, MOST_ROWS)],
             _notes(report),
         ),

@@ -32,6 +32,7 @@ NOUNS = {
     "rate ratio": "rate",
     "hazard ratio": "hazard",
     "ratio of means": "mean",
+    "ratio of medians": "median",
 }
 """Quantity that a ratio is of."""
 

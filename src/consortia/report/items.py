@@ -83,6 +83,12 @@ def items(report: RunReport, known: Known) -> tuple[Item, ...]:
     )
 
 
+def quadrature_in(report: RunReport) -> Mapping[str, Any] | None:
+    """Return what the record says of the rule of quadrature inside the model; None without one."""
+    kept = report.record.get("quadrature")
+    return kept if isinstance(kept, Mapping) and "nodes" in kept else None
+
+
 def checklist(found: tuple[Item, ...]) -> Table | None:
     """Return the items as a table; None without any."""
     if not found:
@@ -218,8 +224,9 @@ def _of_bayes(
     fit = "posterior predictive checks" if known.checked else ""
     fit += (", " if fit else "") + "hazards with time" if known.proportional else ""
     exact = [f"seed {record['seed']}"] if "seed" in record else []
-    if nodes := found.get("nodes", record.get("nodes")):
-        exact.append(f"quadrature with {nodes} nodes")
+    kept = quadrature_in(report)
+    if kept is not None:
+        exact.append(f"quadrature with {kept['nodes']} nodes")
     return [
         Item(
             "ROBUST 1",

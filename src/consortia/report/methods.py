@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+from consortia.diagnostics.prediction import in_sd
 from consortia.models.regression.question import RESPONSE
 from consortia.report.effects import LEVEL, SURE, Response, estimates, response_of
-from consortia.report.items import POLICIES
+from consortia.report.items import POLICIES, quadrature_in
 from consortia.report.run_report import RunReport
 from consortia.report.tables import fitted_settings
 
@@ -43,6 +44,7 @@ def paragraph(report: RunReport) -> str:
     version = record.get("versions", {}).get("consortia", "")
     text += f"; rows stayed at their sites (consortia {version} [1]). "
     bias = str(record.get("bias", "")).partition(",")[0].partition(";")[0]
+    bias = "" if quadrature_in(report) is not None else bias
     text += (
         f"The algorithm was {record.get('algorithm', 'not recorded')} [2], which samples "
         f"{record.get('samples', 'a law that is not recorded')}"
@@ -91,8 +93,14 @@ def _of_rows(report: RunReport, response: Response | None) -> str:
     if policy in POLICIES:
         said = POLICIES[policy]
         text += f"{said[0].upper()}{said[1:]}. "
-    if nodes := found.get("nodes"):
-        text += f"Levels of groups were integrated out by a rule of {nodes} nodes. "
+    kept = quadrature_in(report)
+    if kept is not None:
+        text += f"Levels of groups were integrated out by a rule of {kept['nodes']} nodes, "
+        text += (
+            f"which moves means by at most {in_sd(kept['shift'])}. "
+            if "shift" in kept
+            else "whose error was not measured. "
+        )
     if "seed" in report.record:
         text += f"The seed was {report.record['seed']}. "
     return text

@@ -31,6 +31,9 @@ RANKED = 100
 """Draws a chain in a rank plot: ranks are of draws that hardly depend on one another."""
 SIMULATIONS = 300
 BAND = 0.95
+QUANTILES = (0.05, 0.95)
+MOST_WIDTHS, MOST_AXES = 30, 4
+"""Widths of its narrowest interval that an axis is long, at most; axes of a forest."""
 LEGEND = 45
 """Letters that a line of a legend has room for."""
 DASHES = (0, (4, 3))
@@ -44,8 +47,8 @@ WIDTH, TRACE = 4.0, 1.8
 
 def chosen(report: RunReport, others: Sequence[RunReport] = ()) -> tuple[np.ndarray, str]:
     """Return the forest's rows of the table, all in the others' too, and which they are."""
-    table = report.table
-    shared = set(table.coordinates).intersection(*(o.table.coordinates for o in others))
+    table = report.shown_table
+    shared = set(table.coordinates).intersection(*(o.shown_table.coordinates for o in others))
     rows = np.array([i for i, name in enumerate(table.coordinates) if name in shared], int)
     if len(rows) <= MOST_FOREST:
         return rows, "all parameters" if len(rows) == len(table) else "the parameters in common"
@@ -62,7 +65,7 @@ def chosen(report: RunReport, others: Sequence[RunReport] = ()) -> tuple[np.ndar
 
 def traced(report: RunReport, count: int = MOST_TRACED) -> list[tuple[int, str]]:
     """Return a few rows worth a look, each with the reason."""
-    columns = report.table.columns
+    columns = report.shown_table.columns
     found: dict[int, str] = {}
     for values, reason in (
         (-columns["r_hat"], "largest R-hat"),
@@ -72,7 +75,7 @@ def traced(report: RunReport, count: int = MOST_TRACED) -> list[tuple[int, str]]
         if not np.isnan(values).all():
             row = int(np.nanargmin(values))
             found[row] = f"{found[row]}, {reason}" if row in found else reason
-    for row in np.linspace(0, len(report.table) - 1, count).astype(int):
+    for row in np.linspace(0, len(report.shown_table) - 1, count).astype(int):
         if len(found) < count:
             found.setdefault(int(row), "")
     return sorted(found.items())
@@ -121,34 +124,77 @@ def _short(names: Sequence[str]) -> list[str]:
 # --- the posterior -------------------------------------------------------------------------------
 
 
-def forest(reports: Sequence[RunReport]) -> Plot | None:
+def forest(reports: Sequence[RunReport]) -> list[Plot]:
     """Return intervals of the chosen parameters, beside the reference or of several runs.
 
-    None where several runs have no parameter in common.
+    Parameters whose intervals would be points on the axis of others have a figure of their own.
+    There is none where several runs have no parameter in common.
     """
-    import arviz_plots
-
     first = reports[0]
     rows, which = chosen(first, reports[1:])
     if not len(rows):
-        return None
-    wanted = [first.table.coordinates[row] for row in rows]
-    names = first.names
-    labels = _short([names[row] for row in rows])
-    sides = [(report.name, report.tree, report.table) for report in reports]
+        return []
+    wanted = [first.shown_table.coordinates[row] for row in rows]
+    labels = _short([first.names[row] for row in rows])
+    sides = [(report.name, report.shown, report.shown_table) for report in reports]
     if len(reports) == 1 and first.reference_table is not None:
-        sides.append(("reference", first.reference, first.reference_table))
+        sides.append(("reference", first.shown_reference, first.reference_table))
     series = {}
     for name, tree, table in sides:
         own = [table.coordinates.index(coordinate) for coordinate in wanted]
         series[name] = selected(tree, own, labels)
-    alone = len(series) == 1
     most = max(tree["posterior"]["value"][..., 0].size for tree in series.values())
     series = {name: pooled(tree, most) for name, tree in series.items()}
-    height = 0.75 + len(rows) * (0.2 if alone else 0.12 + 0.07 * len(series))
+    together = ", ".join(series)
+    caption = f"Mean, 50 % (thick) and 90 % (thin) intervals of {which}"
+    caption += "." if len(series) == 1 else f"; {together} side by side."
+    ends = [
+        np.quantile(tree["posterior"]["value"][0], QUANTILES, axis=0) for tree in series.values()
+    ]
+    found = together_on_an_axis(np.min(ends, axis=0)[0], np.max(ends, axis=0)[1])
+    if len(found) > 1:
+        caption += " Each figure has its own axis."
+    made = []
+    for place, members in enumerate(found):
+        drawn = [labels[member] for member in members]
+        alt = f"Intervals of {len(drawn)} parameters for {together}; the numbers are in the table."
+        last = place == len(found) - 1
+        made.append(Plot(_forest(series, drawn), alt, caption if last else ""))
+    return made
+
+
+def together_on_an_axis(low: np.ndarray, high: np.ndarray) -> list[list[int]]:
+    """Return which intervals are drawn on one axis, so that each has a length to be seen there.
+
+    Args:
+        low: ends, (rows,).
+        high: the other ends.
+    """
+    widths, found = high - low, list[list[int]]()
+    for row in np.argsort(-widths, kind="stable").tolist():
+        for members in found:
+            both = [*members, row]
+            if np.max(high[both]) - np.min(low[both]) <= MOST_WIDTHS * widths[row]:
+                members.append(row)
+                break
+        else:
+            if len(found) < MOST_AXES:
+                found.append([row])
+            else:
+                found[-1].append(row)
+    return sorted(map(sorted, found))
+
+
+def _forest(series: dict[str, Any], labels: Sequence[str]) -> Any:
+    """Return the figure of some parameters of each series."""
+    import arviz_plots
+
+    taken = {name: tree.sel(parameter=list(labels)) for name, tree in series.items()}
+    alone = len(taken) == 1
+    height = 0.75 + len(labels) * (0.2 if alone else 0.12 + 0.07 * len(taken))
     with drawing():
         collection = arviz_plots.plot_forest(
-            next(iter(series.values())) if alone else series,
+            next(iter(taken.values())) if alone else taken,
             combined=True,
             ci_kind="eti",
             ci_probs=(0.5, 0.9),
@@ -164,21 +210,14 @@ def forest(reports: Sequence[RunReport]) -> Plot | None:
         )
         figure = collection.viz["figure"].item()
         axes = figure.axes[-1]
-        axes.axvline(0, color=RULE, linewidth=0.8, zorder=0)
-        axes.margins(y=0.5 / len(rows))
+        left, right = axes.get_xlim()
+        if left <= 0 <= right:
+            axes.axvline(0, color=RULE, linewidth=0.8, zorder=0)
+        axes.margins(y=0.5 / len(labels))
         for beside in figure.axes[:-1]:  # the names need no axis
             beside.set_axis_off()
-        _legend(axes, list(series))
-    together = ", ".join(series)
-    caption = f"Mean, 50 % (thick) and 90 % (thin) intervals of {which}"
-    caption += "." if alone else f"; {together} side by side."
-    if any(report.column_table is not None for report in reports):
-        caption += " As they were sampled: without constraints, and of standardised numbers."
-    return Plot(
-        figure,
-        f"Intervals of {len(rows)} parameters for {together}; the numbers are in the table.",
-        caption,
-    )
+        _legend(axes, list(taken))
+    return figure
 
 
 def _legend(axes: Any, names: Sequence[str]) -> None:
@@ -204,8 +243,8 @@ def _panels(
     **options: Any,
 ) -> list[Plot]:
     """Return one figure of ArviZ a row that has a label, of some of its draws."""
-    tree = selected(report.tree, list(labels), list(labels.values())).isel(draw=thin)
-    columns, made = report.table.columns, []
+    tree = selected(report.shown, list(labels), list(labels.values())).isel(draw=thin)
+    columns, made = report.shown_table.columns, []
     for row, label in labels.items():
         with drawing():
             collection = plot(
@@ -232,7 +271,8 @@ def traces(report: RunReport, count: int = MOST_TRACED) -> list[Plot]:
     """Return one trace plot a parameter worth a look."""
     import arviz_plots
 
-    reasons, names, columns = dict(traced(report, count)), report.names, report.table.columns
+    reasons, names = dict(traced(report, count)), report.names
+    columns = report.shown_table.columns
 
     def finish(row: int, axes: Any) -> None:
         if "ref_mean" in columns:
@@ -265,7 +305,7 @@ def ranks(report: RunReport) -> list[Plot]:
 
     names = report.names
     labels = {row: names[row] for row, _ in traced(report)}
-    ess = report.table["ess_bulk"]
+    ess = report.shown_table["ess_bulk"]
     apart = np.nanmin(ess[list(labels)]) if not np.isnan(ess).all() else RANKED
     every = max(1, report.draws // int(np.clip(apart / report.chains, 20, RANKED)))
     # One band for all: it depends on the numbers of chains and draws only.
@@ -298,7 +338,7 @@ def ranks(report: RunReport) -> list[Plot]:
 
 def bias(report: RunReport) -> Plot | None:
     """Return predicted against measured difference of the means; None without both."""
-    shift, error = report.predicted("shift"), report.shift_errors
+    shift, error = report.predicted("shift"), report.sampled.shift_errors
     if shift is None or error is None:
         return None
     measured = report.table["shift"]
@@ -357,8 +397,8 @@ def overview(report: RunReport) -> list[list[Any]]:
     """Return the figures of a run's picture by column: verdict, intervals; traces; predictions."""
     shown, calibration = forest([report]), accuracy.predictions(report)
     left = [_text("\n".join(_words(report)), report.title)]
-    if shown is not None:
-        left += [shown.figure, _text(shown.caption)]
+    if shown:
+        left += [*(one.figure for one in shown), _text(shown[-1].caption)]
     beside = []
     if calibration is not None:
         rows = f"On {report.held_out_rows:,} held-out rows. "

@@ -25,8 +25,9 @@ from consortia.diagnostics import (
 )
 from consortia.diagnostics.prediction import BiasPrediction
 from consortia.diagnostics.stein import Stein
-from consortia.diagnostics.units import scaling_in
-from consortia.diagnostics.verdict import Evidence, Verdict, judge, prediction_in
+from consortia.diagnostics.summary import tabulate
+from consortia.diagnostics.units import in_column_units, scaling_in
+from consortia.diagnostics.verdict import Evidence, Tabled, Verdict, judge, prediction_in
 from consortia.errors import ConsortiaError, InputError, StoreError
 from consortia.store.durable import read_regular
 from consortia.store.metadata import Labels, decoded, with_labels
@@ -110,11 +111,13 @@ class RunReport:
         title: one line.
         tree: the result, with the coordinates that were sampled in its posterior.
         table: one row a parameter as it was sampled, beside the reference where there is one.
-        column_table: the same in the units of the columns as they were read; None where no column
-            was standardised.
+        shown: the result with natural quantities in its posterior, or coefficients in the units of
+            the columns; where there are neither, what was sampled.
+        shown_table: the table of it.
         record: the run's attributes, those in JSON read.
         reference: the result that it stands beside, or None.
-        reference_table: the reference's own table, rows in the same order, or None.
+        shown_reference: the reference likewise, its variables in the same order, or None.
+        reference_table: the table of that, or None.
         reference_record: the reference's attributes, or None.
         scores: on the held-out rows, or None.
         reference_scores: the reference's, or None.
@@ -132,16 +135,19 @@ class RunReport:
         study: the study file's text, or None.
         skipped: parts that are missing, each with the reason.
         stein: the draws beside the sites' gradients, where the run was verified.
-        natural: the model has natural quantities; they are what ``column_table`` is of.
+        natural: the model has natural quantities; they are what is shown.
+        scaled: columns were standardised, and what is shown is in their units.
     """
 
     name: str
     title: str
     tree: Any
     table: Summary
-    column_table: Summary | None
+    shown: Any
+    shown_table: Summary
     record: Mapping[str, Any]
     reference: Any
+    shown_reference: Any
     reference_table: Summary | None
     reference_record: Mapping[str, Any] | None
     scores: HeldOutScores | None
@@ -160,6 +166,7 @@ class RunReport:
     skipped: tuple[str, ...]
     stein: Stein | None = None
     natural: bool = False
+    scaled: bool = False
 
     @property
     def chains(self) -> int:
@@ -173,13 +180,25 @@ class RunReport:
 
     @property
     def names(self) -> list[str]:
-        """The rows' names without ``variable[...]``, where the labels inside are enough."""
-        return short_names(self.table)
+        """The shown rows' names without ``variable[...]``, where the labels inside are enough."""
+        return short_names(self.shown_table)
 
     @property
-    def shown_table(self) -> Summary:
-        """The table to be shown: of natural quantities, in the units of the columns."""
-        return self.table if self.column_table is None else self.column_table
+    def turned(self) -> bool:
+        """True if what is shown is not what was sampled."""
+        return self.natural or self.scaled
+
+    @property
+    def tabled(self) -> Tabled:
+        """The summary of what is shown, beside the reference."""
+        own, table = self.reference_table, self.shown_table
+        return Tabled(table.columns, table.coordinates, None if own is None else own.columns)
+
+    @property
+    def sampled(self) -> Tabled:
+        """The summary of what was sampled, beside the reference."""
+        own = None if self.reference is None else tabulate(self.reference).columns
+        return Tabled(self.table.columns, self.table.coordinates, own)
 
     @property
     def beside(self) -> str:
@@ -192,39 +211,36 @@ class RunReport:
     @property
     def shift_errors(self) -> np.ndarray | None:
         """Monte Carlo standard errors of the shifts, (d,), in reference sds; None without one."""
-        own = self.reference_table
-        if own is None:
-            return None
-        return np.hypot(self.table["mcse_mean"], own["mcse_mean"]) / own["sd"]
+        return self.tabled.shift_errors
 
     @property
     def verdict(self) -> Verdict:
         """Verdict on the run, with its reasons."""
-        own = self.reference_table
         evidence = Evidence.of(
             self.tree,
             self.table.columns,
             self.table.coordinates,
             self.table.missing,
-            None if own is None else own.columns,
-            self.stein,
+            stein=self.stein,
+            shown=self.tabled,
         )
         return judge(self.prediction, evidence)
 
     @property
     def worst(self) -> Worst:
-        """The worst numbers of the table."""
-        table, errors = self.table, self.shift_errors
+        """The worst numbers: of the chains as they were sampled, beside the reference as shown."""
+        table, told = self.table, self.tabled._replace(names=self.names).varying
         r_hat = float(table["r_hat"].max())
         ess = float(np.minimum(table["ess_bulk"], table["ess_tail"]).min())
+        errors = told.shift_errors
         if errors is None:
             return Worst(r_hat, ess, None, math.nan, None)
-        worst = int(np.abs(table["shift"]).argmax())
-        ratio = table["sd_ratio"]
+        shift, ratio = told.columns["shift"], told.columns["sd_ratio"]
+        worst = int(np.abs(shift).argmax())
         return Worst(
             r_hat,
             ess,
-            (abs(float(table["shift"][worst])), self.names[worst]),
+            (abs(float(shift[worst])), told.names[worst]),
             float(errors.max()),
             (float(ratio.min()), float(ratio.max())),
         )
@@ -255,8 +271,8 @@ class RunReport:
             "stein": None if self.stein is None else self.stein.plain(),
             "parameters": rows(self.shown_table if self.natural else self.table),
             "unconstrained_parameters": rows(self.table if self.natural else None),
-            "parameters_in_column_units": rows(self.column_table),
-            "notes": self.table.notes,
+            "parameters_in_column_units": rows(self.shown_table if self.turned else None),
+            "notes": self.shown_table.notes,
             "held_out_rows": self.held_out_rows,
             "scores": self.scores and self.scores.values,
             "reference_scores": self.reference_scores and self.reference_scores.values,
@@ -308,20 +324,16 @@ def report_of(
     for group in DRAWS:
         if group in tree.children:  # read once: every look would read the chunks of a store again
             tree[group].load()
-    natural, both = has_natural(tree), (tree, reference)
+    natural, scaled, both = has_natural(tree), scaling_in(tree) is not None, (tree, reference)
     whole, whole_beside = (labelled(one, labels or {}) for one in both)
     tree, reference = map(as_sampled, both)
     shown, beside = (labelled(one, labels or {}) for one in (tree, reference))
-    turned = natural or scaling_in(tree) is not None
-    table = summary(shown, reference=beside, units="sampled")
-    if beside is not None:
-        beside = _posterior_tree(beside, beside["posterior"].to_dataset()[_names(shown)])
-    notes = list(skipped)
-    if model is not None and held_out is None:
-        if not any(note.startswith("predictive scores:") for note in notes):
-            notes.append("predictive scores: the study holds no rows out")
-    elif model is not None and model.predict is None:
-        notes.append("predictive scores: the model has no predict function")
+    table = shown_table = summary(shown, reference=beside, units="sampled")
+    reference = beside = _in_order(beside, shown)
+    if natural or scaled:
+        shown, shown_table = in_column_units(whole), summary(whole, reference=whole_beside)
+        if whole_beside is not None:
+            beside = _in_order(in_column_units(whole_beside, scaling_in(tree)), shown)
     prediction = prediction_in(tree)
     at_hand = not (model is None or sites is None or algorithm is None)
     if at_hand and (prediction is None or prediction.open):
@@ -333,10 +345,12 @@ def report_of(
         title=title or record.get("title") or name,
         tree=tree,
         table=table,
-        column_table=summary(whole, reference=whole_beside) if turned else None,
+        shown=shown,
+        shown_table=shown_table,
         record=record,
-        reference=beside,
-        reference_table=None if beside is None else summary(beside, units="sampled"),
+        reference=reference,
+        shown_reference=beside,
+        reference_table=None if beside is None else tabulate(beside),
         reference_record=None if reference is None else _record(reference),
         scores=held_out_scores(tree, model, held_out),
         reference_scores=held_out_scores(reference, model, held_out),
@@ -351,9 +365,10 @@ def report_of(
         regression=regression,
         algorithm=algorithm,
         study=study,
-        skipped=tuple(notes),
+        skipped=(*skipped, *_without_scores(skipped, model, held_out)),
         stein=stein,
         natural=natural,
+        scaled=scaled,
     )
 
 
@@ -514,6 +529,24 @@ def _posterior_tree(tree: Any, posterior: Any) -> Any:
     made = xarray.DataTree.from_dict(groups)
     made.attrs.update(tree.attrs)
     return made
+
+
+def _without_scores(skipped: tuple[str, ...], model: Model | None, held_out: Any) -> list[str]:
+    """Return why there are no predictive scores, where that is not said already."""
+    if model is not None and held_out is None:
+        if any(note.startswith("predictive scores:") for note in skipped):
+            return []
+        return ["predictive scores: the study holds no rows out"]
+    if model is not None and model.predict is None:
+        return ["predictive scores: the model has no predict function"]
+    return []
+
+
+def _in_order(reference: Any, of: Any) -> Any:
+    """Return a reference with its variables in the order of a result."""
+    if reference is None:
+        return None
+    return _posterior_tree(reference, reference["posterior"].to_dataset()[_names(of)])
 
 
 def _names(tree: Any) -> list[str]:

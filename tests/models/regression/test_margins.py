@@ -331,6 +331,24 @@ def test_what_has_no_marginal_effect_is_refused() -> None:
         empty.marginal_effects(draws_of(empty))
 
 
+def test_a_column_that_cannot_be_moved_is_left_out_and_the_others_are_not(x64: None) -> None:
+    tables = {name: {**one, "z": one["crp"].copy()} for name, one in SITES.items()}
+    tables["lima"]["z"][3] = 0.0  # beside which a square root is none, or has no derivative
+    one = consortia.regression("y ~ sqrt(z) * age + crp", tables)
+    raw = draws_of(one)
+    found = one.marginal_effects(raw)
+    assert [str(line.key) for line in found.over_all.lines] == ["age, per unit", "crp, per unit"]
+    assert set(found.by_site) == {line.key for line in found.over_all.lines}
+    (said,) = (note for note in found.notes if note.startswith("no effect of z: "))
+    assert "site 'lima': sqrt(z) is not finite in 1 of 40 rows" in said
+    b = dict(zip(one.names, slopes(one, raw).T, strict=True))
+    z = np.concatenate([part["z"] for part in tables.values()])
+    wanted = b["age"] + b["sqrt(z):age"] * np.sqrt(z).mean()
+    np.testing.assert_allclose(effect(found, "age, per unit"), wanted, rtol=1e-6)
+    with pytest.raises(InputError, match="is not finite"):
+        one.marginal_effects(raw, columns=["z"])
+
+
 def test_a_jump_is_told_as_a_derivative_cannot_see_it() -> None:
     one = made("I(age > 65) + crp", "y", "gaussian")
     found = one.marginal_effects(draws_of(one))

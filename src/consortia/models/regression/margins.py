@@ -14,7 +14,7 @@ products and centred columns follow.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -254,27 +254,60 @@ def jumps(agreed: Specification, columns: Sequence[str]) -> tuple[str, ...]:
     return (f"{', '.join(found)}: a derivative does not see a jump; make a column of it",)
 
 
-def site_averages(
+class UnmovableError(InputError):
+    """A column that a term cannot follow a little up and down from its values."""
+
+
+def averages_of(
     density: Density,
     params: Mapping[str, np.ndarray],
-    given: Rows,
-    site: str,
+    rows: Mapping[str, Rows],
     columns: Sequence[str],
     times: Sequence[float] | None,
-) -> dict[Key, Average]:
-    """Return the effects over the rows of one site.
+) -> tuple[dict[str, dict[Key, Average]], dict[str, str]]:
+    """Return the effects over the rows of each site, and why columns have none.
 
     Args:
         density: of the formula.
         params: draws as they are sampled, (draws, ...) each.
-        given: the rows.
-        site: its name.
+        rows: of the sites, by name.
         columns: that are moved.
         times: of survival; None for the mean.
 
     Raises:
         InputError: the rows cannot be used.
     """
+    found: dict[str, dict[Key, Average]] = {site: {} for site in rows}
+    left: dict[str, str] = {}
+    for column in columns:
+        try:
+            for site, one in rows.items():
+                found[site] |= _site_averages(density, params, one, site, column, times)
+        except UnmovableError as error:
+            left[column] = str(error)
+    return found, left
+
+
+def left_out(left: Mapping[str, str], columns: Sequence[str]) -> tuple[str, ...]:
+    """Return a sentence on each column without an effect.
+
+    Raises:
+        InputError: none has one.
+    """
+    if set(columns) <= set(left):
+        raise InputError(next(iter(left.values())))
+    return tuple(f"no effect of {column}: {reason}" for column, reason in left.items())
+
+
+def _site_averages(
+    density: Density,
+    params: Mapping[str, np.ndarray],
+    given: Rows,
+    site: str,
+    column: str,
+    times: Sequence[float] | None,
+) -> dict[Key, Average]:
+    """Return the effects of a column over the rows of one site."""
     agreed = density.specification
     what, outcomes = MEAN, [""]
     if times is not None:
@@ -292,42 +325,50 @@ def site_averages(
         ends = np.zeros(len(padded))
         fixed = [time_rows(agreed, ends + one, ends) for one in times]
     found = {}
-    for column in columns:
-        known = ~given.table[column].missing
-        for contrast, derivative, first, second in _changes(agreed, given.table, column, site):
-            weights = first["trials"] * known if density.family.base == "binomial" else known * 1.0
-            count = float(weights.sum())
-            # the mean of a binomial row is of all its trials
-            share = np.zeros(len(padded))
-            share[:size] = known / count
-            pair = [
-                {name: one[padded].astype(dtype) for name, one in rows.items()}
-                for rows in (first, second)
-            ]
-            at = (given.group[padded], share.astype(dtype), *pair)
-            parts = [
-                np.asarray(_averages(density, what, derivative, draws, levels, beside, *at))
-                for beside in fixed
-            ]
-            effects = np.stack(parts, axis=1) if times is not None else parts[0]
-            if density.family.base == "bernoulli":
-                effects = effects[:, 1:]
-            for place, outcome in enumerate(outcomes):
-                values = effects.reshape(len(effects), -1)[:, place]
-                found[Key(column, contrast, outcome)] = Average(count, values)
+    known = ~given.table[column].missing
+    for contrast, derivative, first, second in _changes(agreed, given.table, column, site):
+        weights = first["trials"] * known if density.family.base == "binomial" else known * 1.0
+        count = float(weights.sum())
+        # the mean of a binomial row is of all its trials
+        share = np.zeros(len(padded))
+        share[:size] = known / count
+        pair = [
+            {name: one[padded].astype(dtype) for name, one in rows.items()}
+            for rows in (first, second)
+        ]
+        at = (given.group[padded], share.astype(dtype), *pair)
+        parts = [
+            np.asarray(_averages(density, what, derivative, draws, levels, beside, *at))
+            for beside in fixed
+        ]
+        effects = np.stack(parts, axis=1) if times is not None else parts[0]
+        if density.family.base == "bernoulli":
+            effects = effects[:, 1:]
+        for place, outcome in enumerate(outcomes):
+            values = effects.reshape(len(effects), -1)[:, place]
+            found[Key(column, contrast, outcome)] = Average(count, values)
     return found
 
 
 def in_order_of(
-    order: np.ndarray, parts: Sequence[Mapping[str, Mapping[Key, Average]]]
+    order: np.ndarray,
+    parts: Sequence[Mapping[str, Mapping[Key, Average]]],
+    left: Collection[str] = (),
 ) -> dict[str, dict[Key, Average]]:
-    """Return the effects at the sites of draws that were taken in parts, by the order of all."""
+    """Return the effects at the sites of draws that were taken in parts, by the order of all.
+
+    Args:
+        order: of the draws.
+        parts: by site, of the draws of each part.
+        left: columns that are left out.
+    """
     return {
         site: {
             key: one._replace(
                 draws=np.concatenate([part[site][key].draws for part in parts])[order]
             )
             for key, one in effects.items()
+            if key.column not in left
         }
         for site, effects in parts[0].items()
     }
@@ -411,13 +452,17 @@ def _changes(
         if whole and one.basis is not None and one.basis.word == "bs":
             low, high = one.basis.boundary  # a row beyond it stays there, and is refused
             up, down = np.minimum(up, np.maximum(x, high)), np.maximum(down, np.minimum(x, low))
-    above, below = rows(up), rows(down)
+    held_rows = rows()
+    try:
+        above, below = rows(up), rows(down)
+    except InputError as error:
+        raise UnmovableError(f"beside its values {error}") from None
     apart = np.where(held.missing, 1.0, up - down)  # what the difference of these two numbers is
     tangent = {
         name: (one - below[name]) / apart.reshape(-1, *[1] * (one.ndim - 1))
         for name, one in above.items()
     }
-    yield SLOPE, True, rows(), tangent
+    yield SLOPE, True, held_rows, tangent
 
 
 def number_of(level: str, kind: str) -> float:

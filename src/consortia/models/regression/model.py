@@ -48,11 +48,12 @@ from consortia.models.regression.heterogeneity import SiteEffects, site_effects,
 from consortia.models.regression.margins import (
     MarginalEffects,
     Rows,
+    averages_of,
     chosen,
     in_order_of,
     jumps,
+    left_out,
     scale_of,
-    site_averages,
     summarised,
 )
 from consortia.models.regression.participants import TableOne, table_one
@@ -524,7 +525,8 @@ class Regression:
         binomial averaged over the trials), and the count that a row's exposure makes for poisson
         and negative_binomial; ordinal and categorical have an effect on the probability of each
         level. Rows count equally, whatever their weights in the likelihood; one in which a column
-        misses has no part in its effect.
+        misses has no part in its effect. A column that cannot be moved a little from its values,
+        as that of ``sqrt(z)`` at 0, has none, and a note says so.
 
         Args:
             tree: result of a run of this model.
@@ -542,8 +544,8 @@ class Regression:
             The table, with the effect of each draw (`MarginalEffects.draws`).
 
         Raises:
-            InputError: a column is in no term, the family has no mean, a site is unknown, or no
-                rows are in this process.
+            InputError: a column is in no term, none of them can be moved, the family has no mean,
+                a site is unknown, or no rows are in this process.
         """
         spec, family = self.specification, self.family
         arguments.positive("level", level, below=1.0)
@@ -575,21 +577,19 @@ class Regression:
         parts = [(self, kept)]
         if data is None and not isinstance(self.sites, Sites):
             parts = self._split_draws(tree, kept, size)
-        found = []
+        found, left = [], dict[str, str]()
         for made, which in parts:
             own = {name: values[which] for name, values in params.items()}
             rows = {
                 site: made._with_levels(own, table, site, seed, new=data is not None)
                 for site, table in (made.tables if data is None else given).items()
             }
-            found.append(
-                {
-                    site: site_averages(self.density, own, one, site, names, times)
-                    for site, one in rows.items()
-                }
-            )
+            averages, unmoved = averages_of(self.density, own, rows, names, times)
+            found.append(averages)
+            left |= unmoved
+        notes += left_out(left, names)
         order = np.argsort(np.concatenate([which for _, which in parts]))
-        return summarised(in_order_of(order, found), scale_of(spec, at), level, notes)
+        return summarised(in_order_of(order, found, left), scale_of(spec, at), level, notes)
 
     def _split_draws(
         self, tree: Any, kept: np.ndarray, size: int
