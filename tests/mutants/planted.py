@@ -237,8 +237,8 @@ MUTANTS = (
     ),
     Mutant(
         "report/run_report.py",
-        'worst = int(np.abs(table["shift"]).argmax())',
-        'worst = int(np.abs(table["shift"]).argmin())',
+        "worst = int(np.abs(shift).argmax())",
+        "worst = int(np.abs(shift).argmin())",
         "report/test_figure.py::test_the_verdict_names_the_parameter_that_is_off",
     ),
     Mutant(
