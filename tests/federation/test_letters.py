@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,9 +18,17 @@ from consortia.cli.commands import app
 from consortia.engines.flower.envelope import decode
 from consortia.engines.flower.identities import MARK, SIGNATURE_BYTES, body_of
 from consortia.engines.letters.sealing import Letter, LetterError, digest, seal, unfold
-from consortia.errors import InputError, LedgerError, PolicyError, SiteRefusedError, StoreError
+from consortia.errors import (
+    InputError,
+    LedgerError,
+    PolicyError,
+    SiteImplausibleError,
+    SiteRefusedError,
+    StoreError,
+)
 from consortia.federation.governance import verify
 from consortia.federation.governance.ledger import Ledger
+from consortia.federation.letters import coordinating
 from consortia.federation.letters.answering import Declined, Shown
 from consortia.federation.letters.coordinating import open_study
 from consortia.study.build import load_study
@@ -282,6 +291,49 @@ def test_the_coordinator_puts_an_answer_about_another_file_aside(stages, tmp_pat
     assert found.awaited == dict.fromkeys(NAMES, 2)
     with pytest.raises(StoreError, match="has no open letter with an answer"):
         now.proceed(again=["west"])
+
+
+def test_answers_are_put_aside_together_or_not_at_all(stages, tmp_path: Path) -> None:
+    now = stages[0].copied(tmp_path / "now")
+    now.reply("west", 1).write_bytes(stages[1].reply("west", 1).read_bytes())
+    assert now.proceed().accepted == [("west", 1)]
+    for other, error in (("east", InputError), ("north", StoreError)):  # none, or has not answered
+        with pytest.raises(error):
+            now.proceed(again=["west", other])
+        assert not (now.coordinator / "aside").exists()
+    assert now.proceed(again=["west", "west"]).aside.keys() == {"west"}
+
+
+def test_an_answer_is_put_aside_to_the_end_after_a_kill(
+    stages, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = stages[0].copied(tmp_path / "now")
+    now.reply("west", 1).write_bytes(stages[1].reply("west", 1).read_bytes())
+    now.proceed()
+
+    def killed(self: Path, target: Path) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", killed)
+        with pytest.raises(KeyboardInterrupt):
+            now.proceed(again=["west"])
+    found = now.proceed()
+    assert "it was put aside: " in found.refused[now.reply("west", 1)]
+    assert found.awaited == dict.fromkeys(NAMES, 1)
+
+
+def test_of_a_sum_that_several_may_have_spoiled_nothing_is_put_aside(
+    stages, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def spoiled(*arguments: Any) -> None:
+        raise SiteImplausibleError(NAMES, reason="a sum is not finite", waited=0.0)
+
+    now = stages[1].copied(tmp_path / "now")
+    monkeypatch.setattr(coordinating, "serve", spoiled)
+    with pytest.raises(SiteImplausibleError, match="not finite"):
+        now.proceed()
+    assert not (now.coordinator / "aside").exists()
 
 
 def test_an_answer_with_which_letters_were_written_stays(stages, tmp_path: Path) -> None:

@@ -95,9 +95,10 @@ class Post:
     ) -> None:
         self.names, self.shared, self.ring = tuple(names), shared, ring
         self._folder, self._run, self._secret, self._opening = folder, run, secret, opening
-        self._exchanges: list[list[Exchange]] = [self._kept(site) for site in range(len(names))]
         reasons = (folder / ASIDE).glob("*.txt")
         self._reasons = {path.stem: path.read_text(encoding="utf-8") for path in reasons}
+        self._finish_putting_aside()
+        self._exchanges: list[list[Exchange]] = [self._kept(site) for site in range(len(names))]
 
     def key(self, site: int) -> bytes:
         """Return the key that seals the letters to and from a site."""
@@ -192,8 +193,10 @@ class Post:
         stem = _aside(site, letter.number, data)
         if stem in self._reasons:
             kept = self._folder / ASIDE / f"{stem}.txt"
-            text = f"it was put aside: {self._reasons[stem]}; remove {kept} to have it taken again"
-            raise LetterError(text)
+            raise LetterError(
+                f"it was put aside: {self._reasons[stem]}. If the site cannot answer otherwise, "
+                f"open the study anew; if it was put aside by mistake, remove {kept}"
+            )
         replies = self._replies(letter, exchange)
         refused = len(replies) < len(exchange.question.messages) or _is_refusal(letter.messages[-1])
         if exchange.data is not None and not exchange.refused:
@@ -209,11 +212,8 @@ class Post:
         last = self._exchanges[self.names.index(name)][-1:]
         return [decode(body_of(one)) for exchange in last for one in exchange.question.messages]
 
-    def put_aside(self, name: str, reason: str) -> int:
-        """Put the last answer of a site aside, so that the site may answer the letter again.
-
-        The letter stays as it is: the site's ledger and gate decide what another answer may be.
-        Return its number.
+    def answered(self, name: str) -> Exchange:
+        """Return the last letter to a site, whose answer may be put aside.
 
         Raises:
             StoreError: the site has not answered its last letter, it has refused (which any later
@@ -223,9 +223,22 @@ class Post:
         last = self._exchanges[site][-1] if self._exchanges[site] else None
         if last is None or last.data is None or last.refused:
             raise StoreError(f"{name!r} has no open letter with an answer that could be put aside.")
-        number = last.question.number
-        if max(map(len, self._exchanges)) > number:
+        if max(map(len, self._exchanges)) > last.question.number:
             raise StoreError(USED.format(name=name))
+        return last
+
+    def put_aside(self, name: str, reason: str) -> int:
+        """Put the last answer of a site aside, so that the site may answer the letter again.
+
+        The letter stays as it is: the site's ledger and gate decide what another answer may be.
+        Return its number.
+
+        Raises:
+            StoreError: as `answered`.
+        """
+        site, last = self.names.index(name), self.answered(name)
+        assert last.data is not None
+        number = last.question.number
         stem = _aside(site, number, last.data)
         folder = self._folder / ASIDE
         folder.mkdir(exist_ok=True, mode=0o700)
@@ -234,6 +247,15 @@ class Post:
         self._path(RECEIVED, site, number).replace(folder / f"{stem}{SUFFIX}")
         last.data, last.replies = None, {}
         return number
+
+    def _finish_putting_aside(self) -> None:
+        """Move answers whose reason was written before the process ended."""
+        remove_parts(self._folder / ASIDE)
+        for stem in self._reasons:
+            site, number, _ = stem.split("-")
+            path = self._path(RECEIVED, int(site), int(number))
+            if path.exists() and _aside(int(site), int(number), path.read_bytes()) == stem:
+                path.replace(self._folder / ASIDE / f"{stem}{SUFFIX}")
 
     def _about(self, letter: Letter, given: str) -> tuple[int, Exchange]:
         """Return the site and the exchange that a letter belongs to.

@@ -201,7 +201,7 @@ class Coordinator:
         """
         try:
             with FileLock(self.folder / LOCK, timeout=0):
-                return self._proceed(list(more), list(again))
+                return self._proceed(list(more), list(dict.fromkeys(again)))
         except Timeout:
             raise StoreError(f"{self.folder} is in use by another process: wait for it.") from None
 
@@ -217,8 +217,9 @@ class Coordinator:
         known = self._known()
         registered = self.study.registered is not None
         riding = int(not registered or state["study"] in known)
-        for name in again:
+        for name in again:  # all or none
             self._check_unused(post, name)
+        for name in again:
             found.aside[name] = post.put_aside(name, REQUESTED), REQUESTED
         while True:
             before = len(found.accepted)
@@ -230,8 +231,11 @@ class Coordinator:
             except AwaitedError as error:
                 found.awaited = error.awaited
             except (SiteImplausibleError, SiteRefusedError) as error:
-                (name, *_), reason = error.sites, error.reason
+                if len(error.sites) != 1:  # of a sum nobody knows whose part is wrong
+                    raise
+                (name,), reason = error.sites, error.reason
                 try:
+                    self._check_unused(post, name)
                     found.aside[name] = post.put_aside(name, reason), reason
                 except StoreError:  # it has refused, or what it sent was of use before
                     raise error from None
@@ -248,9 +252,11 @@ class Coordinator:
         """
         if name not in post.names:
             raise InputError(f"the study has the sites {', '.join(post.names)}, not {name!r}.")
+        post.answered(name)
         kept, study = Answers(self.run), self._state["study"]
-        queries = [one.label[1] + 1 for one in post.asked(name) if one.label and one.study == study]
-        if any(kept.path(number).exists() for number in queries):
+        queries = [one for one in post.asked(name) if one.label]
+        # Of a study beside this one it is not known here which answers were of use.
+        if any(one.study != study or kept.path(one.label[1] + 1).exists() for one in queries):
             raise StoreError(USED.format(name=name))
 
     def _known(self) -> dict[str, dict[str, Key]]:
