@@ -224,10 +224,10 @@ def test_figures_and_the_verdict_have_natural_quantities_only(family):
         for text in axes.texts
     ]
     assert own in texts
-    worst, rows = report.worst, report.shown_table
-    assert worst.shift == (
-        np.abs(rows["shift"]).max(),
-        report.names[np.abs(rows["shift"]).argmax()],
+    rows = report.shown_table["shift"]
+    assert report.worst.shift == (  # how far by what was sampled, named by what is shown
+        np.abs(report.table["shift"]).max(),
+        report.names[np.abs(rows).argmax()],
     )
     said = " ".join([*report.verdict.lines(), text_of(report), *texts, *drawn])
     assert not re.search(r"log_|atanh|in_sd", said)

@@ -271,14 +271,26 @@ def summary(
     if "algorithm" not in getattr(tree, "attrs", {}):
         return made
     if natural and reference is not None and not has_natural(reference):
-        beside = reference = None  # it has no coordinates
-    own = None if beside is None else tabulate(beside, None, (), *how).columns
+        reference = None  # it has no coordinates
+    own, theirs = as_sampled(tree), as_sampled(reference)
     if scaling is None and not natural:
-        return replace(made, verdict=verdict_of(tree, made, own, stein))
-    # Convergence is judged on the parameters as they were sampled.
-    told, tree = Tabled(made.columns, made.coordinates, own), as_sampled(tree)
-    sampled = tabulate(tree, probabilities=probabilities, between=between)
-    return replace(made, verdict=verdict_of(tree, sampled, stein=stein, shown=told))
+        others = None if theirs is None else _alike(tabulate(theirs, None, (), *how), theirs, own)
+        return replace(made, verdict=verdict_of(own, made, others, stein))
+    # Judged are the parameters as they were sampled.
+    sampled = tabulate(own, theirs, (), probabilities, between)
+    others = None if theirs is None else _alike(tabulate(theirs), theirs, own)
+    told = Tabled(made.columns, made.coordinates)
+    return replace(made, verdict=verdict_of(own, sampled, others, stein, told))
+
+
+def _alike(table: Summary, reference: Any, tree: Any) -> dict[str, np.ndarray]:
+    """Return the columns of a reference's table, with the rows of a result in their order."""
+    rows, begin = {}, 0
+    for name, array in _some_draws("reference", reference).items():
+        rows[name] = np.arange(begin, begin + math.prod(array.shape[2:]))
+        begin += len(rows[name])
+    chosen = np.concatenate([rows[name] for name in _some_draws("tree", tree)])
+    return {name: values[chosen] for name, values in table.columns.items()}
 
 
 def tabulate(

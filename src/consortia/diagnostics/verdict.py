@@ -202,13 +202,17 @@ class Verdict:
         }
 
 
+CONSTANT = 1e-9
+"""Ratio of standard deviation to mean up to which draws are of a constant, by rounding."""
+
+
 class Tabled(NamedTuple):
-    """Summary of the quantities that a reader is shown.
+    """Summary of some quantities.
 
     Attributes:
         columns: of `consortia.summary`, (rows,) each.
         names: of the rows.
-        reference: columns of the reference's summary, or None.
+        reference: columns of the reference's summary, its rows the same, or None.
     """
 
     columns: Mapping[str, np.ndarray]
@@ -224,16 +228,14 @@ class Tabled(NamedTuple):
         return np.hypot(self.columns["mcse_mean"], own["mcse_mean"]) / own["sd"]
 
     @property
-    def varying(self) -> Tabled:
-        """The rows that vary in the reference: of a constant no shift is known."""
-        own = self.reference
-        rows = np.flatnonzero(own["sd"] != 0) if own is not None else np.empty(0, int)
-        if own is None or len(rows) in (0, len(self.names)):
-            return self
-        columns, beside = (
-            {name: values[rows] for name, values in one.items()} for one in (self.columns, own)
-        )
-        return Tabled(columns, [self.names[int(row)] for row in rows], beside)
+    def farthest(self) -> str | None:
+        """Name of the row whose mean is farthest from the reference's; None without one."""
+        if "shift" not in self.columns:
+            return None
+        shift, sd = np.abs(self.columns["shift"]), self.columns["ref_sd"]
+        varies = sd > CONSTANT * np.abs(self.columns["ref_mean"])
+        known = np.flatnonzero(np.isfinite(shift) & varies)
+        return self.names[int(known[shift[known].argmax()])] if known.size else None
 
 
 @dataclass(frozen=True)
@@ -253,8 +255,8 @@ class Evidence:
         reference: columns of the reference's summary, or None.
         stein: the draws beside the gradients of the sites, or None where nobody has looked.
         moved: how far the last tenth of the draws moved, in parts of their whole way.
-        shown: natural quantities, of which what is measured and what misses is said by name; None
-            where there are none but what was sampled.
+        shown: natural quantities, by whose names a reader knows what is off or missing; None where
+            there are none but what was sampled.
     """
 
     columns: Mapping[str, np.ndarray]
@@ -311,9 +313,14 @@ class Evidence:
         )
 
     @property
-    def tabled(self) -> Tabled:
-        """Natural quantities, or what was sampled where there are no others."""
-        return self.shown or Tabled(self.columns, self.names, self.reference)
+    def sampled(self) -> Tabled:
+        """What was sampled."""
+        return Tabled(self.columns, self.names, self.reference)
+
+    @property
+    def named(self) -> Tabled:
+        """What is shown to a reader: natural quantities, or else what was sampled."""
+        return self.shown or self.sampled
 
 
 def prediction_in(tree: Any) -> BiasPrediction | None:
@@ -522,13 +529,13 @@ def _imputed(run: Evidence) -> Check | None:
 
     Of m imputations the mean is off by √(FMI/m) posterior standard deviations for their number.
     """
-    fractions = run.tabled.columns.get("fmi")
+    fractions = run.named.columns.get("fmi")
     if fractions is None:
         return None
     count, worst = int(run.record["imputations"]), int(np.nanargmax(fractions))
     fraction = float(fractions[worst])
     severity = _severity(math.sqrt(fraction / count), SHIFT)
-    reason = f"Of the information on {run.tabled.names[worst]} so much is missing with the values; "
+    reason = f"Of the information on {run.named.names[worst]} so much is missing with the values; "
     reason += f"{count} imputations are "
     least = math.ceil(fraction / SHIFT[0] ** 2)
     reason += "enough for it." if severity is Severity.GOOD else "few for it."
@@ -776,20 +783,19 @@ def _fits(run: Evidence) -> Check | None:
 
 
 def _measured(run: Evidence) -> Check:
-    title, told = "How far off is it?", run.tabled.varying
-    own, error = told.reference, told.shift_errors
+    title, own, error = "How far off is it?", run.reference, run.sampled.shift_errors
     if own is None or error is None:
         reason = "There is no reference to compare with."
         return Check(Severity.UNKNOWN, title, "not measured", reason, counts=False)
-    columns = told.columns
+    columns = run.columns  # natural quantities may have long tails, and hide what is off
     clear = np.maximum(np.abs(columns["shift"]) - SIGMAS * error, 0)
     # The relative error of a standard deviation from n independent draws is 1/√(2n).
     few = np.minimum(np.minimum(columns["ess_bulk"], columns["ess_tail"]), own["ess_bulk"])
-    few = np.nan_to_num(few, nan=1.0)  # of a number of few values, as of a bool
     spread = np.maximum(np.abs(columns["sd_ratio"] - 1) - SIGMAS / np.sqrt(few), 0)
     severity = max(_severity(float(clear.max()), SHIFT), _severity(float(spread.max()), SPREAD))
     worst = int(np.abs(columns["shift"]).argmax())
-    reason = f"The mean farthest off is that of {told.names[worst]}; Monte Carlo error "
+    name = run.named.farthest or run.names[worst]
+    reason = f"The mean farthest off is that of {name}; Monte Carlo error "
     reason += f"{error.max():.2f}."
     action = ""
     if error.max() > SHIFT[1] and severity is Severity.GOOD:

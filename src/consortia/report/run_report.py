@@ -189,16 +189,15 @@ class RunReport:
         return self.natural or self.scaled
 
     @property
-    def tabled(self) -> Tabled:
-        """The summary of what is shown, beside the reference."""
-        own, table = self.reference_table, self.shown_table
-        return Tabled(table.columns, table.coordinates, None if own is None else own.columns)
-
-    @property
     def sampled(self) -> Tabled:
         """The summary of what was sampled, beside the reference."""
         own = None if self.reference is None else tabulate(self.reference).columns
         return Tabled(self.table.columns, self.table.coordinates, own)
+
+    @property
+    def named(self) -> Tabled:
+        """The summary of what is shown, by short names."""
+        return Tabled(self.shown_table.columns, self.names)
 
     @property
     def beside(self) -> str:
@@ -211,7 +210,7 @@ class RunReport:
     @property
     def shift_errors(self) -> np.ndarray | None:
         """Monte Carlo standard errors of the shifts, (d,), in reference sds; None without one."""
-        return self.tabled.shift_errors
+        return self.sampled.shift_errors
 
     @property
     def verdict(self) -> Verdict:
@@ -221,26 +220,27 @@ class RunReport:
             self.table.columns,
             self.table.coordinates,
             self.table.missing,
-            stein=self.stein,
-            shown=self.tabled,
+            self.sampled.reference,
+            self.stein,
+            Tabled(self.shown_table.columns, self.shown_table.coordinates),
         )
         return judge(self.prediction, evidence)
 
     @property
     def worst(self) -> Worst:
-        """The worst numbers: of the chains as they were sampled, beside the reference as shown."""
-        table, told = self.table, self.tabled._replace(names=self.names).varying
+        """The worst numbers of the chains as they were sampled, by the names of what is shown."""
+        table, errors = self.table, self.shift_errors
         r_hat = float(table["r_hat"].max())
         ess = float(np.minimum(table["ess_bulk"], table["ess_tail"]).min())
-        errors = told.shift_errors
         if errors is None:
             return Worst(r_hat, ess, None, math.nan, None)
-        shift, ratio = told.columns["shift"], told.columns["sd_ratio"]
+        shift, ratio = table["shift"], table["sd_ratio"]
         worst = int(np.abs(shift).argmax())
+        name = self.named.farthest or table.coordinates[worst]
         return Worst(
             r_hat,
             ess,
-            (abs(float(shift[worst])), told.names[worst]),
+            (abs(float(shift[worst])), name),
             float(errors.max()),
             (float(ratio.min()), float(ratio.max())),
         )
