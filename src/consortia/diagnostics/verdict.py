@@ -314,12 +314,12 @@ class Evidence:
 
     @property
     def sampled(self) -> Tabled:
-        """What was sampled."""
+        """Summary of the sampled quantities."""
         return Tabled(self.columns, self.names, self.reference)
 
     @property
     def named(self) -> Tabled:
-        """What is shown to a reader: natural quantities, or else what was sampled."""
+        """Summary of what a reader is shown: natural quantities, where there are any."""
         return self.shown or self.sampled
 
 
