@@ -189,6 +189,9 @@ def test_a_prepared_key_of_another_study_is_refused_by_name(
     keep_sum_keys(now.root / "keys", {"north": now.sum_key("north")[:-1]})
     with pytest.raises(InputError, match="'north': a key of a site is not a public key"):
         open_study(another, tmp_path / "two", tmp_path / "post", keys=now.root / "keys")
+    keep_sum_keys(now.root / "keys", {"nord": now.sum_key("north")})
+    with pytest.raises(InputError, match="expected lines SITE = KEY of north, .* got 'nord'"):
+        open_study(now.root / "study.toml", tmp_path / "two", tmp_path, keys=now.root / "keys")
     keep_sum_keys(now.root / "keys", {"north": now.sum_key("north")})
     with pytest.warns(UserWarning, match="no key of south, west"):
         open_study(now.root / "study.toml", tmp_path / "three", tmp_path, keys=now.root / "keys")

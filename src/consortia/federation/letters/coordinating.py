@@ -129,11 +129,18 @@ def _prepared(path: Path, study: str, names: Sequence[str], ring: KeyRing) -> di
     """Return the keys of secure sums that all sites have prepared; none where one has not.
 
     Raises:
-        InputError: a key is damaged, or not one that the site has made for this study.
+        InputError: a key is damaged, of a site that the study does not have, or not one that the
+            site has made for this study.
     """
     _, given = read_toml(path, "file of identities")
     lines, found = given.get(SUMS, {}), {}
-    for name in names if isinstance(lines, dict) else ():
+    strange = sorted(set(lines) - set(names)) if isinstance(lines, dict) else [lines]
+    if strange:
+        raise InputError(
+            f"{path}: [{SUMS}]: expected lines SITE = KEY of {', '.join(names)}, "
+            f"got {strange[0]!r}."
+        )
+    for name in names:
         if name not in lines:
             continue
         text, cut = str(lines[name]), 2 * PUBLIC_BYTES
@@ -150,7 +157,7 @@ def _prepared(path: Path, study: str, names: Sequence[str], ring: KeyRing) -> di
             )
         found[name] = plain_key(key)
     missing = [name for name in names if name not in found]
-    if found and missing:
+    if lines and missing:
         warn(
             f"{path}: [{SUMS}] has no key of {', '.join(missing)}: the study takes a letter more, "
             "in which all sites give theirs."
