@@ -1,8 +1,8 @@
 """Peak memory of a regression of many rows, and of a large network beside a bare loop.
 
 Each is measured in a process of its own, which says the most that it ever held. With 10^7 rows that
-is while `Sites` copies the caller's array, which could be changed later and is not where JAX takes an
-array as it is.
+is while `Sites` copies the caller's array, which could be changed later, and is not where JAX takes
+an array as it is.
 """
 
 from __future__ import annotations
