@@ -78,8 +78,8 @@ class BiasPrediction:
             return [f"No prediction: {self.reason}."]
         if self.shift is None:
             return [f"Predicted bias: none ({self.basis}).", *self.notes]
-        worst, told = int(np.abs(self.shift).argmax()), self.names if names is None else names
-        farthest = f" (farthest: {told[worst]})" if told else ""
+        worst, names = int(np.abs(self.shift).argmax()), self.names if names is None else names
+        farthest = f" (farthest: {names[worst]})" if names else ""
         lines = [f"Predicted means within {in_sd(abs(self.shift[worst]))}{farthest}."]
         if self.sd_ratio is not None:
             low, high = self.sd_ratio.min(), self.sd_ratio.max()

@@ -279,8 +279,8 @@ def summary(
     # Judged are the parameters as they were sampled.
     sampled = tabulate(own, theirs, (), probabilities, between)
     others = None if theirs is None else _alike(tabulate(theirs), theirs, own)
-    told = Tabled(made.columns, made.coordinates)
-    return replace(made, verdict=verdict_of(own, sampled, others, stein, told))
+    named = Tabled(made.columns, made.coordinates)
+    return replace(made, verdict=verdict_of(own, sampled, others, stein, named))
 
 
 def _alike(table: Summary, reference: Any, tree: Any) -> dict[str, np.ndarray]:

@@ -237,6 +237,12 @@ class Tabled(NamedTuple):
         known = np.flatnonzero(np.isfinite(shift) & varies)
         return self.names[int(known[shift[known].argmax()])] if known.size else None
 
+    def farthest_beside(self, coordinate: str) -> str:
+        """Return words for the coordinate that is farthest off: its name, where that is shown."""
+        if coordinate in self.names or self.farthest is None:
+            return coordinate
+        return f"{self.farthest} among what is shown"
+
 
 @dataclass(frozen=True)
 class Evidence:
@@ -794,7 +800,7 @@ def _measured(run: Evidence) -> Check:
     spread = np.maximum(np.abs(columns["sd_ratio"] - 1) - SIGMAS / np.sqrt(few), 0)
     severity = max(_severity(float(clear.max()), SHIFT), _severity(float(spread.max()), SPREAD))
     worst = int(np.abs(columns["shift"]).argmax())
-    name = run.named.farthest or run.names[worst]
+    name = run.named.farthest_beside(run.names[worst])
     reason = f"The mean farthest off is that of {name}; Monte Carlo error "
     reason += f"{error.max():.2f}."
     action = ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import os
@@ -188,11 +189,15 @@ class RunReport:
         """True if what is shown is not what was sampled."""
         return self.natural or self.scaled
 
-    @property
+    @functools.cached_property
     def sampled(self) -> Tabled:
         """The summary of what was sampled, beside the reference."""
-        own = None if self.reference is None else tabulate(self.reference).columns
-        return Tabled(self.table.columns, self.table.coordinates, own)
+        own = self.reference_table
+        if self.turned and self.reference is not None:
+            own = tabulate(self.reference)
+        return Tabled(
+            self.table.columns, short_names(self.table), None if own is None else own.columns
+        )
 
     @property
     def named(self) -> Tabled:
@@ -236,7 +241,7 @@ class RunReport:
             return Worst(r_hat, ess, None, math.nan, None)
         shift, ratio = table["shift"], table["sd_ratio"]
         worst = int(np.abs(shift).argmax())
-        name = self.named.farthest or table.coordinates[worst]
+        name = self.named.farthest_beside(self.sampled.names[worst])
         return Worst(
             r_hat,
             ess,

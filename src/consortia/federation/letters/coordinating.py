@@ -201,8 +201,8 @@ class Coordinator:
 
         Raises:
             InputError: a site is to answer again that the study does not have.
-            StoreError: the folder was changed, another process is at it, or there is no answer of
-                a site to put aside.
+            StoreError: the folder was changed, another process is at it, or a site has not sent an
+                answer that could be put aside.
             SiteRefusedError: a site has refused; `proceed` again when it has answered.
             ConsortiaError: as `consortia.sample`.
         """
