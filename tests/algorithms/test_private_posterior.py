@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from consortia.core.privacy import (
 from consortia.core.target import Target
 from consortia.engines.local import site_arrays
 from consortia.engines.programs import SitePrograms
-from consortia.errors import InputError
+from consortia.errors import InputError, MissingExtraError
 
 DELTA = 1e-6
 D = 10
@@ -150,16 +151,28 @@ def exact_delta(m: float, epsilon: float) -> float:
     return float(stats.norm.cdf(first) - np.exp(epsilon) * stats.norm.cdf(second))
 
 
-def test_epsilon_is_that_of_another_accountant() -> None:
-    accounting = pytest.importorskip("dp_accounting")
-    rdp = pytest.importorskip("dp_accounting.rdp")
-    for loss in (0.01, 0.05, 0.4, 3.0):
-        relation = accounting.NeighboringRelation.REPLACE_SPECIAL
-        accountant = rdp.RdpAccountant(neighboring_relation=relation)
-        accountant.compose(accounting.GaussianDpEvent(loss**-0.5))
-        theirs = accountant.get_epsilon(DELTA)
-        assert epsilon_of(loss, DELTA) == pytest.approx(theirs, rel=5e-3)
-        assert epsilon_of(loss, DELTA) <= theirs * (1 + 1e-9)
+@pytest.mark.parametrize("delta", [1e-3, 1e-6, 1e-12])
+def test_epsilon_is_the_least_of_all_orders(delta: float) -> None:
+    orders = 1 + np.geomspace(1e-3, 1e5, 40_001)
+    for loss in (1e-4, 0.01, 0.4, 3.0, 1e4):
+        bounds = orders * loss / 2 + np.log1p(-1 / orders)
+        bounds -= np.log(delta * orders) / (orders - 1)  # Canonne, Kamath, Steinke: proposition 12
+        assert epsilon_of(loss, delta) == pytest.approx(bounds.min(), rel=1e-3)
+
+
+@pytest.mark.parametrize("delta", [1e-30, 1e-6, 0.1])
+def test_the_whole_range_of_epsilon_has_a_loss(delta: float) -> None:
+    losses = [loss_of(epsilon, delta) for epsilon in (1e-3, 1.0, 1e5)]
+    assert losses == sorted(losses)
+    for epsilon, loss in zip((1e-3, 1.0, 1e5), losses, strict=True):
+        assert epsilon * (1 - 1e-6) < epsilon_of(loss, delta) <= epsilon * (1 + 1e-9)
+
+
+def test_without_the_accountant_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    loss_of.cache_clear()
+    monkeypatch.setitem(sys.modules, "dp_accounting", None)
+    with pytest.raises(MissingExtraError, match=r"consortia\[privacy\]"):
+        sampled(500, 0, epsilon=1.0)
 
 
 def test_the_stages_share_the_whole_budget() -> None:

@@ -45,7 +45,7 @@ class PrivatePosterior(Conversation):
     ledger counts what is spent of the same rows, over runs and studies.
 
     Args:
-        epsilon: ε.
+        epsilon: ε, .001 to 10⁵.
         delta: δ, below one over the number of rows.
         unit: what is protected; a row.
         clip: Euclidean norm to which the gradient of each row is clipped; 1.25 √d when None,
@@ -54,6 +54,8 @@ class PrivatePosterior(Conversation):
         honest: share of the sites that are trusted to add noise, where an engine lets nobody see
             but sums. Left out, each site's messages are protected by its own noise alone, and the
             noise of the sum is √S times as large with S sites.
+
+    The accountant is that of dp-accounting, for Rényi divergences: the extra ``privacy``.
 
     Raises:
         InputError: an argument is out of its range.
@@ -89,8 +91,8 @@ class PrivatePosterior(Conversation):
             raise InputError(f"unit is {self.unit!r}, expected 'row'.")
         arguments.keep(
             self,
-            epsilon=arguments.positive("epsilon", self.epsilon, 1e5),
-            delta=arguments.positive("delta", self.delta, 0.1),
+            epsilon=arguments.number("epsilon", self.epsilon, 1e-3, 1e5),
+            delta=arguments.number("delta", self.delta, 1e-30, 0.1),
             clip=None if self.clip is None else arguments.positive("clip", self.clip, 1e9),
             honest=arguments.optional_number("honest", self.honest, 0.01, 1.0),
         )
@@ -114,7 +116,13 @@ class PrivatePosterior(Conversation):
         }
 
     def check(self, sizes: np.ndarray, names: tuple[str, ...], dimension: int) -> None:
-        """Refuse sites whose integers could overflow, and a δ that protects nobody."""
+        """Refuse sites whose integers could overflow, and a δ that protects nobody.
+
+        Raises:
+            InputError: the same.
+            MissingExtraError: the accountant is not installed.
+        """
+        loss_of(self.epsilon, self.delta)
         if int(sizes.sum()) > MOST_ROWS:
             raise InputError(
                 f"private_posterior: there are {int(sizes.sum()):,} rows, the most is "
