@@ -1,13 +1,14 @@
 """Peak memory of a regression of many rows, and of a large network beside a bare loop.
 
-Each is measured in a process of its own, which says the most that it ever held. With 10^7 rows that
-is while `Sites` copies the caller's array, which could be changed later, and is not where JAX takes
-an array as it is.
+Each is measured in a process of its own, which says the most that it ever held. Rows lie in a file
+that is mapped into memory, as 10^7 rows usually do, or in an array: of an array that can be changed
+`Sites` makes a copy, and both are there while it does.
 """
 
 from __future__ import annotations
 
 import json
+import tempfile
 
 from benchmarks.environment import run_python
 from benchmarks.measure import Gate, Row
@@ -27,11 +28,8 @@ def report(**figures):
 """
 MANY_ROWS = """
 import numpy as np, consortia
-n, d = {rows}, {columns}
-rng = np.random.default_rng(0)
-x = rng.standard_normal((n, d), np.float32)
-y = x.sum(axis=1) + rng.standard_normal(n, np.float32)
-size = x.nbytes + y.nbytes
+x, y = (np.load(f"{folder}/{{name}}.npy", mmap_mode={mode}) for name in "xy")
+size, d = x.nbytes + y.nbytes, {columns}
 sites = consortia.Sites.from_list([{{"x": x, "y": y}}])
 del x, y
 model = consortia.models.linear_regression(d)
@@ -39,6 +37,17 @@ method = consortia.federated_hmc(step_size=1e-4, leapfrog_steps=2, mass_matrix="
 consortia.sample(model, sites, method, draws=5, chains=1, on_divergence="ignore", progress=False)
 report(rows=size)
 """
+FILES = """
+import numpy as np
+rng = np.random.default_rng(0)
+x = rng.standard_normal(({rows}, {columns}), np.float32)
+np.save("{folder}/x.npy", x)
+np.save("{folder}/y.npy", x.sum(axis=1) + rng.standard_normal({rows}, np.float32))
+report()
+"""
+HELD = {"in a mapped file": "r", "in an array": None}
+"""How NumPy reads the rows, by where they lie then."""
+
 NETWORK = """
 import jax, jax.numpy as jnp, numpy as np, consortia
 width, rounds = {width}, 20
@@ -89,11 +98,15 @@ def rows(scale: str) -> list[Row]:
     """Peak memory by rows, and of networks time and memory beside a loop without a library."""
     found = []
     for count in ROWS[scale]:
-        made = figures_of(MANY_ROWS.format(rows=count, columns=COLUMNS))
-        ratio = made["peak"] / (ALLOWED * made["rows"] + FIXED)
-        what = f"peak memory / (1.3 × rows + 400 MB), {count:,} rows × {COLUMNS}"
-        detail = f"{made['peak'] / 1e6:,.0f} MB, rows {made['rows'] / 1e6:,.0f} MB"
-        found.append(Row(NAME, what, ratio, ratio, ratio, 1, Gate("<=", 1.0), detail))
+        with tempfile.TemporaryDirectory() as folder:
+            options = {"rows": count, "columns": COLUMNS, "folder": folder}
+            figures_of(FILES.format(**options))
+            for where, mode in HELD.items():
+                made = figures_of(MANY_ROWS.format(**options, mode=repr(mode)))
+                ratio = made["peak"] / (ALLOWED * made["rows"] + FIXED)
+                what = f"peak memory / (1.3 × rows + 400 MB), {count:,} rows × {COLUMNS} {where}"
+                detail = f"{made['peak'] / 1e6:,.0f} MB, rows {made['rows'] / 1e6:,.0f} MB"
+                found.append(Row(NAME, what, ratio, ratio, ratio, 1, Gate("<=", 1.0), detail))
     for weights in WEIGHTS[scale]:
         problem = NETWORK.format(width=weights // 101)
         ours, bare = (figures_of(problem + part + TIMED) for part in (LIBRARY, LOOP))

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
+from consortia.core.blocks import sum_over_rows
 from consortia.core.contract import Site
 from consortia.core.model import Model
 from consortia.core.parameters import is_function
@@ -117,9 +118,12 @@ class Target:
 
     def potential(self, position: Array, rows: PyTree, mask: Array, site: Site) -> Array:
         """Return U_c(θ) from all rows of a site; ``mask`` (rows,) leaves the padding out."""
-        values = self.summands(position, rows, mask)
         share = jnp.asarray(site.prior_share, self.dtype)
-        return -jnp.sum(values) - share * self.log_prior(position)
+        if self.model.site_log_likelihood is not None:  # a number that no block of rows has
+            total = jnp.sum(self.summands(position, rows, mask))
+        else:
+            total = sum_over_rows(self.summands, position, rows, mask)
+        return -total - share * self.log_prior(position)
 
     def batch_potential(self, position: Array, rows: PyTree, site: Site) -> Array:
         """Return −(n_c/B) Σ_batch log p(z_i|θ) − λ_c log p(θ), unbiased for U_c(θ)."""

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
+from consortia.core import blocks
 from consortia.core.contract import Site
 from consortia.core.target import Target
 from consortia.runtime import compiler
@@ -120,6 +121,8 @@ def potential_and_gradient(
 
     if target.model.by_site:
         return _of_site(target, position, rows, mask, share)
+    if blocks.are_many(mask):
+        return _of_blocks(target, position, rows, mask, share)
 
     def pieces(theta: Float[Array, " d"]) -> tuple[Array, Array]:
         return target.log_likelihood(theta, rows), target.log_prior(theta)
@@ -135,6 +138,8 @@ def potential(target: Target, position: Float[Array, " d"], site: Site) -> Poten
     share = jnp.asarray(site.prior_share, target.dtype)
     if target.model.by_site:
         values, real = target.summands(position, rows, mask), jnp.ones(1, bool)
+    elif blocks.are_many(mask):
+        return _of_blocks(target, position, rows, mask, share)[0]
     else:
         values, real = target.log_likelihood(position, rows), mask
     return _potential(values, real, share * target.log_prior(position))
@@ -155,6 +160,28 @@ def _of_site(
     (values, prior), pull_back = jax.vjp(pieces, position)
     (gradient,) = pull_back((-jnp.ones_like(values), -share))
     return _potential(values, jnp.ones(values.shape, bool), share * prior), gradient
+
+
+def _of_blocks(
+    target: Target,
+    position: Float[Array, " d"],
+    rows: PyTree,
+    mask: Bool[Array, " n"],
+    share: Float[Array, ""],
+) -> tuple[Potential, Float[Array, " d"]]:
+    """Return U_c(θ) and ∇U_c(θ) from many rows; XLA drops the gradient where it is not used."""
+
+    def of_block(rows: PyTree, mask: Bool[Array, " b"]) -> tuple[Array, Array, Array]:
+        values, pull_back = jax.vjp(lambda theta: target.log_likelihood(theta, rows), position)
+        (gradient,) = pull_back(-mask.astype(target.dtype))
+        return *compensated_sum(jnp.where(mask, -values, 0)), gradient
+
+    totals, errors, gradients = blocks.map_blocks(of_block, rows, mask)
+    prior, prior_gradient = jax.value_and_grad(target.log_prior)(position)
+    total, error = compensated_sum(totals)
+    total, lost = two_sum(total, -share * prior)
+    gradient = jnp.sum(gradients, axis=0) - share * prior_gradient
+    return Potential.of(total, error + jnp.sum(errors) + lost), gradient
 
 
 def at_all(
