@@ -177,7 +177,9 @@ def judged_stability(method: Method, model: Model, sites: Sites, parameters: PyT
     """Return the reason against the step size, "" for none; None without the rows to judge by."""
     if model.by_site:
         return ""  # curvatures at the start are sums over rows
-    if sites.elsewhere and stability.has_prediction(method):
+    if not stability.has_prediction(method):
+        return ""
+    if sites.elsewhere:
         return None
     return stability.predict_divergence(method, model, sites, parameters) or ""
 

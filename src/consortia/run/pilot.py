@@ -34,7 +34,7 @@ from consortia.diagnostics.prediction import BiasPrediction
 from consortia.errors import InputError, NonFiniteError
 from consortia.theory.bias import Problem
 from consortia.theory.estimates import largest_curvature
-from consortia.theory.stability import predict_divergence
+from consortia.theory.stability import has_prediction, predict_divergence
 from consortia.theory.tuning import BiasTarget, Choice, first_step
 
 HALVINGS = 14
@@ -89,7 +89,8 @@ def piloted(problem: Problem, method: Any, target: BiasTarget, rounds: int, run:
         step /= 2
         try:
             whole, half = (dataclasses.replace(method, step_size=one) for one in (step, step / 2))
-            told = predict_divergence(whole, model, sites, problem.start) or ""
+            known = has_prediction(whole)
+            told = (known and predict_divergence(whole, model, sites, problem.start)) or ""
             if told:
                 continue
             first = level(whole, length, level(whole, length, place).end)

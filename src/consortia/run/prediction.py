@@ -23,7 +23,7 @@ from consortia.errors import DivergenceError, InputError, NonFiniteError, warn
 from consortia.run.pilot import piloted
 from consortia.run.specification import Request
 from consortia.theory import bias
-from consortia.theory.bias import Problem, keeps_posterior, law_of, predict_bias, prediction_by
+from consortia.theory.bias import Problem, keeps_posterior, known_law, predict_bias, prediction_by
 from consortia.theory.tuning import BiasTarget, Choice, choose_step
 
 PyTree = Any
@@ -147,7 +147,7 @@ def chosen(
             shorter,
             choice.step_size / 2,
             4 * choice.rounds_per_draw,
-            prediction_by(shorter, problem, law_of(shorter, problem)),
+            prediction_by(shorter, problem, known_law(shorter, problem)),
         )
     raise InputError(
         f"no step size is confirmed by a pilot of {rounds} rounds from the mode ({fault}): the "

@@ -43,6 +43,7 @@ from consortia.theory.estimates import minibatch_noise
 from consortia.theory.expansion import Expansion, expand, k_hat_of, too_large
 from consortia.theory.federated_averaging import fa_hmc_law
 from consortia.theory.gossip import gossip_law
+from consortia.theory.inheritance import has_algorithm_of, knows
 from consortia.theory.law import Law, Moments
 from consortia.theory.potentials import Alone, Gatherer, SitePotentials, StoredPotentials
 from consortia.theory.stability import server_of
@@ -203,12 +204,24 @@ class Problem:
 def law_of(method: Method, problem: Problem) -> Law:
     """Return the exact law of a method on a posterior's Gaussian law, with the mode as origin.
 
-    A method of one's own joins in by ``law_of.register``.
+    A method of one's own joins in by ``law_of.register``; the law of its base class is its own
+    only while it builds the same algorithm, see `known_law`.
 
     Raises:
         InputError: the method has no oracle, its settings have none, or the problem is too large.
     """
     raise InputError(f"{method.name} has no oracle")
+
+
+def known_law(method: Method, problem: Problem) -> Law:
+    """Return `law_of`, where that is of the algorithm that the method itself builds.
+
+    Raises:
+        InputError: it is not, or there is none.
+    """
+    if not knows(law_of, type(method)):
+        raise InputError(f"{method.name} has no oracle")
+    return law_of(method, problem)
 
 
 def _constant(method: Method) -> float:
@@ -262,7 +275,7 @@ def _averaging(method: FAHMC, problem: Problem) -> Law:
 @law_of.register
 def _preconditioned(method: Preconditioned, problem: Problem) -> Law:
     """Return the law of the method itself in φ, in the units of θ."""
-    law = law_of(method.inner(), problem.seen_by(method))
+    law = known_law(method.inner(), problem.seen_by(method))
     return law.in_units(np.array(method.scales))
 
 
@@ -461,8 +474,12 @@ def _unfitted(method: Method, problem: Problem) -> bool:
 
 
 def keeps_posterior(method: Method) -> bool:
-    """Return True if a Metropolis test on the summed log-density makes the method exact."""
-    return isinstance(method, DecentralizedExactHMC | FederatedHMC | FewRounds | SurrogateHMC)
+    """Return True if a Metropolis test on the summed log-density makes the method exact.
+
+    Nothing is known of a subclass that builds another algorithm.
+    """
+    exact = (DecentralizedExactHMC, FederatedHMC, FewRounds, SurrogateHMC)
+    return any(has_algorithm_of(type(method), base) for base in exact)
 
 
 def predict_bias(
@@ -511,7 +528,7 @@ def predicted(method: Method, problem: Problem) -> BiasPrediction:
 
     def make() -> BiasPrediction:
         try:
-            law = law_of(method, problem)
+            law = known_law(method, problem)
             if law.stable and _unfitted(method, problem):
                 return BiasPrediction(reason=UNFITTED)
             return prediction_by(method, problem, law)

@@ -31,6 +31,7 @@ from consortia.graphs.weights import Mixing
 from consortia.theory.agents import GaussianAgents
 from consortia.theory.estimates import largest_curvature
 from consortia.theory.gossip import gossip_law, resolved
+from consortia.theory.inheritance import knows
 from consortia.theory.law import Law
 from consortia.theory.staleness import (
     LinearServer,
@@ -95,7 +96,7 @@ def predict_divergence(
 
 def has_prediction(method: Method) -> bool:
     """Return True if `predict_divergence` knows a stability limit for this kind of method."""
-    return predict_divergence.dispatch(type(method)) is not predict_divergence.dispatch(object)
+    return knows(predict_divergence, type(method))
 
 
 def _dimension(parameters: PyTree) -> int:

@@ -20,7 +20,7 @@ from consortia.core import arguments
 from consortia.core.contract import Method
 from consortia.diagnostics.prediction import BiasPrediction
 from consortia.errors import InputError
-from consortia.theory.bias import Problem, law_of, prediction_by
+from consortia.theory.bias import Problem, known_law, prediction_by
 from consortia.theory.law import Law
 
 HALVINGS = 40
@@ -241,7 +241,7 @@ def _fitting(
 ) -> tuple[Method, Law] | None:
     """Return the method with this step and its law where that meets the target."""
     stepped: Any = dataclasses.replace(method, step_size=step)  # type: ignore[type-var]
-    law = law_of(stepped, problem)
+    law = known_law(stepped, problem)
     if not law.variance_known:
         raise InputError(
             "the spread of its draws is not predicted with minibatches, so that no step size can "
