@@ -41,6 +41,7 @@ from jax._src.interpreters import mlir
 from consortia.core.contract import Algorithm, Claims, Method
 from consortia.core.fingerprints import of_processor
 from consortia.core.target import Target
+from consortia.engines import local, programs
 from consortia.run import prediction
 from consortia.run.compiled import remove_oldest
 from consortia.study.model import MODELS
@@ -114,9 +115,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, Any]:
     """Quick tests compile much and compute little: the compiler leaves its slow passes out there.
 
-    So it does in what several tests share, and in the processes that they start.
+    So it does in what several tests share, and in the processes that they start. Programs of one
+    kind are forgotten before those of the other: two halves of a comparison bit for bit would else
+    be compiled differently.
     """
     quickly = item.path.is_relative_to(TESTS) and item.get_closest_marker("slow") is None
+    if item.config.stash.get(QUICKLY, quickly) != quickly:
+        jax.clear_caches()
+        for kept in (local._programs, local._starts, programs._programs):
+            kept.clear()
+    item.config.stash[QUICKLY] = quickly
     with pytest.MonkeyPatch.context() as patch:
         if quickly:
             jax.config.update("jax_disable_most_optimizations", True)
@@ -126,6 +134,9 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, Any]:
         finally:
             jax.config.update("jax_disable_most_optimizations", False)
 
+
+QUICKLY = pytest.StashKey[bool]()
+"""True if the last test compiled without the slow passes."""
 
 LARGEST_PREDICTED = prediction.MOST_OPERATIONS
 
