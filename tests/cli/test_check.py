@@ -236,7 +236,7 @@ def test_the_table_of_methods_names_every_algorithm():
         r"`(\w+)(?:\([^`]*\))?`",
         "\n".join(line.split("|")[1] for line in section.splitlines() if line.startswith("| `")),
     )
-    assert set(named) == set(ALGORITHMS)
+    assert set(named) == set(ALGORITHMS), "docs/methods/index.md has a row for each method"
 
 
 # --- papers --------------------------------------------------------------------------------------

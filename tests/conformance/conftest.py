@@ -27,7 +27,7 @@ EVERYTHING: dict[str, Any] = PRIVATE | {
 
 
 SLOW = {"few_rounds", "private_posterior", *SHARING}
-"""Algorithms whose phases and exchanges are another one's: what must be compiled runs slow.
+"""Algorithms whose phases and exchanges are another one's; their tests that compile are slow.
 
 few_rounds and private_posterior are conversations; their own tests have what is their own.
 """

@@ -85,7 +85,7 @@ def test_a_name_in_the_registry_says_what_it_samples_and_where_it_comes_from() -
     for name, entry in ALGORITHMS.items():
         method = entry.factory(**entry.example)
         assert method.name == name
-        assert name in consortia.__all__
+        assert name in consortia.__all__, f"src/consortia/__init__.pyi does not export {name}"
         assert all(dataclasses.astuple(method.claims)), name
         assert "local" in entry.engines, name
         assert "**Samples**" in (entry.factory.__doc__ or ""), name

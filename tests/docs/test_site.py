@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import subprocess
@@ -19,12 +20,23 @@ DOCS = ROOT / "docs"
 
 def test_every_method_has_a_page_that_says_when_to_take_it() -> None:
     pages = {page.stem: page.read_text(encoding="utf-8") for page in DOCS.glob("methods/*.rst")}
-    assert set(pages) == set(ALGORITHMS)
+    assert set(pages) == set(ALGORITHMS), "docs/methods/ has a page NAME.rst for each method"
     index = (DOCS / "methods" / "index.md").read_text(encoding="utf-8")
     for name, text in pages.items():
         assert "**Take it" in text
         assert f".. algorithm:: {name}\n" in text
-        assert f"\n{name}\n" in index
+        assert f"\n{name}\n" in index, f"{name} is not among the contents of docs/methods/index.md"
+
+
+def test_every_method_has_a_figure_of_its_law() -> None:
+    source = (DOCS / "extensions" / "law_figures.py").read_text(encoding="utf-8")
+    named = {
+        key.value
+        for node in ast.parse(source).body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "CASES"
+        for key in node.value.keys  # type: ignore[attr-defined]
+    }
+    assert named == set(ALGORITHMS), "CASES in docs/extensions/law_figures.py has a case for each"
 
 
 def test_every_public_module_has_a_page_in_the_reference() -> None:

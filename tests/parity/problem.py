@@ -117,7 +117,7 @@ SHARING = {
     "decentralized_ula": "decentralized_hmc",
     "decentralized_exact_hmc": "federated_hmc",
 }
-"""Algorithms whose phases and exchanges are another one's: what must be compiled runs slow."""
+"""Algorithms whose phases and exchanges are another one's; their tests that compile are slow."""
 
 
 def repeats(label: str) -> bool:

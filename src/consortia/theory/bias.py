@@ -249,6 +249,7 @@ def _own_modes(
 
 @law_of.register
 def _averaging(method: FAHMC, problem: Problem) -> Law:
+    """Return the law of clients whose potentials have their minima at their own modes."""
     step, near = _constant(method), problem.near
     weights = method.site_weights(near.sizes)
     curvatures, gradients = near.pieces(weights, method.prior_shares(near.sizes))
