@@ -199,6 +199,7 @@ class Run(ABC):
         positions: Float[Array, "chains d"],
         rounds: int = 1,
         warmup: int = 0,
+        state: Mapping[str, np.ndarray] | None = None,
     ) -> Carry:
         """Run ``fit`` and ``setup``; return the state before the first round.
 
@@ -207,6 +208,11 @@ class Run(ABC):
             positions: starting points, (chains, d).
             rounds: most rounds after the warm-up.
             warmup: rounds before them.
+            state: what `state` returned in an earlier run, which is returned as a carry: nothing is
+                fitted.
+
+        Raises:
+            StoreError: the state is of another run.
         """
 
     # --- between two rounds, see `contract.named` ------------------------------------------------
@@ -214,21 +220,6 @@ class Run(ABC):
     @abstractmethod
     def state(self, carry: Carry) -> dict[str, np.ndarray]:
         """Return the carry and what ``fit`` left, of all nodes, as named arrays on the host."""
-
-    @abstractmethod
-    def restore(
-        self,
-        state: Mapping[str, np.ndarray],
-        seed: int,
-        positions: Float[Array, "chains d"],
-        rounds: int,
-        warmup: int,
-    ) -> Carry:
-        """Return the carry of a state, in place of `start` with the same arguments; fit nothing.
-
-        Raises:
-            StoreError: the state is of another run.
-        """
 
     def block_in_progress(self, buffers: Buffers, slot: int) -> dict[str, np.ndarray]:
         """Return what is recorded so far of a block of thinned rounds, in this slot."""

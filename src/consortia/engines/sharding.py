@@ -596,20 +596,12 @@ class ShardedRun(LocalRun):
         positions: Float[Array, "chains d"],
         rounds: int = 1,
         warmup: int = 0,
+        state: Mapping[str, np.ndarray] | None = None,
     ) -> Carry:
-        """Start as `LocalRun`."""
-        return super().start(seed, _on_host(positions), rounds, warmup)
-
-    def restore(
-        self,
-        state: Mapping[str, np.ndarray],
-        seed: int,
-        positions: Float[Array, "chains d"],
-        rounds: int,
-        warmup: int,
-    ) -> Carry:
-        """Restore as `LocalRun`, on these devices."""
-        carry = super().restore(state, seed, _on_host(positions), rounds, warmup)
+        """Start as `LocalRun`, on these devices."""
+        carry = super().start(seed, _on_host(positions), rounds, warmup, state)
+        if state is None:
+            return carry
         self._arrays = self._arrays._replace(
             fitted=self.division.place(self._arrays.fitted, ARRAYS.fitted)
         )
