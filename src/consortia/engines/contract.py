@@ -22,7 +22,7 @@ from consortia.core.contract import Method, Site
 from consortia.core.faults import Faults
 from consortia.core.queries import Conversation
 from consortia.core.target import Target
-from consortia.data.facts import SiteFacts, merge_facts
+from consortia.data.facts import Gatherer, SiteFacts, merge_facts
 from consortia.data.sites import Sites
 from consortia.engines.buffers import Buffers, Window, emptied, held_bytes, infos_at, with_infos
 from consortia.engines.mailbox import Arrivals
@@ -31,7 +31,7 @@ from consortia.engines.phases import Carry, Program, SiteArrays
 from consortia.errors import InputError, StoreError
 
 
-class Engine(metaclass=Hinted):
+class Engine(Gatherer, metaclass=Hinted):
     """An engine, which runs the sites of a study; all processes of a job make the same one.
 
     Attributes:
@@ -55,21 +55,6 @@ class Engine(metaclass=Hinted):
         """
         return np.arange(nodes)
 
-    def allgather(
-        self, make: Callable[[], Any], same: Callable[[], Mapping[str, Any]] = dict
-    ) -> list[Any]:
-        """Return what ``make`` returns in every process that has sites.
-
-        Args:
-            make: returns plain values as in JSON, NumPy arrays among them; called in every process.
-            same: makes, after that, what all processes must have been given, by name; any values.
-
-        Raises:
-            InputError: ``make`` raised it in one process; it is raised in all.
-            RankError: in every process, with the processes and the arguments that differ.
-        """
-        return [make()]
-
     def beside(self) -> Engine:
         """Return the engine by which the other one of two compared models is built.
 
@@ -85,14 +70,7 @@ class Engine(metaclass=Hinted):
         contribute_root: Callable[[], Any] = lambda: None,
         same: Callable[[], Mapping[str, Any]] = dict,
     ) -> tuple[list[SiteFacts], Any]:
-        """Return the facts of all sites in order, and a plain value from the root.
-
-        Args:
-            names: of all sites.
-            method: decides which process reads which sites.
-            contribute: reads the site of this index; called for the sites of this process.
-            contribute_root: called at the root.
-            same: what else than the names all processes must have been given, see `allgather`.
+        """Return the facts of all sites, each from the process that reads it, and the root's value.
 
         Raises:
             InputError: a site cannot be used, or two processes have read other rows for it; in all

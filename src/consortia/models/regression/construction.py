@@ -185,7 +185,7 @@ def _read_sites(
 
     if engine is not None and algorithm is None:
         raise InputError("algorithm is missing: with an engine it decides who reads which site.")
-    facts = gathered(question, names, contribute, read, engine or Here(), algorithm)
+    facts = gathered(question, names, contribute, read, engine or Gatherer(), algorithm)
     return question, facts, names, read
 
 
@@ -380,32 +380,6 @@ def contribution(
     if question.described is not None:
         participants = described(question, question.described, table, kept, site, cells)
     return SiteFacts(rows_of(kept), arrays, known, table=of_table, described=participants)
-
-
-class Here:
-    """Gathers the facts of sites that are all read in this process."""
-
-    def gather_facts(
-        self,
-        names: Sequence[str],
-        method: Method | None,
-        contribute: Callable[[int], SiteFacts],
-        contribute_root: Callable[[], Any] = lambda: None,
-        same: Callable[[], Mapping[str, Any]] = dict,
-    ) -> tuple[list[SiteFacts], Any]:
-        """Return the facts of all sites; refuse with what is wrong with all of them."""
-        faults, facts = Faults(), []
-        for index in range(len(names)):
-            with faults.noted():
-                facts.append(contribute(index))
-        faults.check()
-        return facts, contribute_root()
-
-    def allgather(
-        self, make: Callable[[], Any], same: Callable[[], Mapping[str, Any]] = dict
-    ) -> list[Any]:
-        """Return what ``make`` returns."""
-        return [make()]
 
 
 def gathered(
