@@ -5,11 +5,9 @@ it. A run starts, advances and is gathered. A method that an engine does not def
 one process that holds everything.
 """
 
-# ruff: noqa: B027 (to do nothing is what suits one process)
-
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -26,7 +24,7 @@ from consortia.data.facts import Gatherer, SiteFacts, merge_facts
 from consortia.data.sites import Sites
 from consortia.engines.buffers import Buffers, Window, emptied, held_bytes, infos_at, with_infos
 from consortia.engines.mailbox import Arrivals
-from consortia.engines.panel import Panel
+from consortia.engines.panel import Panel, Prepared
 from consortia.engines.phases import Carry, Program, SiteArrays
 from consortia.errors import InputError, StoreError
 
@@ -126,7 +124,7 @@ class Engine(Gatherer, metaclass=Hinted):
         raise InputError(f"engine {self.name!r} carries no queries: take consortia.LocalEngine().")
 
 
-class Run(ABC):
+class Run(Prepared):
     """One algorithm on one set of sites, ready to start.
 
     Args:
@@ -137,38 +135,21 @@ class Run(ABC):
     Attributes:
         program: as given.
         layout: how nodes, chains and rounds are batched.
-        names: names of all sites.
-        sizes: rows of all sites, (sites,).
         draws_per_iteration: draws that one iteration yields.
-        root: this process keeps the draws and writes to the terminal.
-        serves: this process only answers others while the run lasts, see `serve`.
-        parts: into how many parts nodes and chains are divided, each on its own device.
         arrivals: whose message arrives when, where messages arrive one at a time in simulation.
         participation: which sites take part in which round, bool (rounds, nodes); None: all.
-        notes: sentences for the plan.
     """
 
-    root: bool = True
-    serves: bool = False
-    parts: tuple[int, int] = (1, 1)
     arrivals: Arrivals | None = None
     participation: np.ndarray | None = None
-    notes: tuple[str, ...] = ()
 
     def __init__(self, program: Program, sites: Sites, arrays: SiteArrays) -> None:
+        super().__init__(sites)
         self.program, self.layout = program, program.layout
-        self.names, self.sizes = sites.names, np.asarray(sites.sizes, np.int64)
         self.draws_per_iteration = program.algorithm.draws.per_iteration
         self._arrays = arrays
 
     # --- before the first round -------------------------------------------------------------------
-
-    @abstractmethod
-    def start_values(self, positions: Float[Array, "chains d"]) -> tuple[Any, Any, Any]:
-        """Return log-prior (chains,), U_c and whether its gradient is finite, (nodes, chains).
-
-        ``positions`` is (chains, d).
-        """
 
     @abstractmethod
     def start(
@@ -228,9 +209,6 @@ class Run(ABC):
     def serve(self, carry: Carry) -> None:
         """Answer the other processes until they end the run; only where ``serves`` is true."""
 
-    def finish(self) -> None:
-        """End the processes that serve."""
-
     # --- the draws of a chunk ---------------------------------------------------------------------
 
     @abstractmethod
@@ -284,30 +262,9 @@ class Run(ABC):
         buffers = jax.eval_shape(lambda: self.buffers(carry))
         return held_bytes(self._arrays, buffers, carry, copies=2)
 
-    def expected(self, messages: int) -> str | None:
-        """Return how long so many messages will take, where messages decide that."""
-        return None
-
-    def answering(self) -> dict[str, tuple[float | None, float | None]]:
-        """Return of each site the seconds of its last answer, and those waited for one so far.
-
-        It may be called from another thread while a round runs. Empty where no site is remote.
-        """
-        return {}
-
     def outcome(self, done: int) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return attributes and groups of the result that only the run itself knows."""
         return {}, {}
-
-    @property
-    def devices(self) -> list[Any]:
-        """Devices that this process uses."""
-        return jax.local_devices()[:1]
-
-    @property
-    def where(self) -> list[str]:
-        """Sites of each process, one line each, if there are several processes."""
-        return []
 
     def _here(self, tree: PyTree) -> PyTree:
         """Return arrays of the run, whole in this process."""

@@ -25,7 +25,7 @@ from consortia.core.version import __version__
 from consortia.data.sites import Sites
 from consortia.engines import sharding
 from consortia.engines.contract import Engine
-from consortia.engines.conversing import compiled_start
+from consortia.engines.conversing import PanelParts, compiled_start
 from consortia.engines.local import LocalEngine, effort, site_arrays
 from consortia.engines.mailbox import mailbox_of
 from consortia.engines.mpi.asynchronous import AsynchronousRun, check_ranks, place_of
@@ -220,17 +220,10 @@ class MPIEngine(Engine):
             InputError: more ranks than sites.
         """
         places = Places(len(sites), self.ranks, self.rank)
-        return MPIPanel(
-            target,
-            sites,
-            method,
-            site_arrays(target.model, sites, method, places.own),
-            compiled_start(partial(start_values, target)),
-            self._communicator,
-            places,
-            mapped=self._local.node_mode == "map",
-            lasting=lasting,
-        )
+        arrays = site_arrays(target.model, sites, method, places.own)
+        start, mapped = partial(start_values, target), self._local.node_mode == "map"
+        parts = PanelParts(target, sites, method, arrays, compiled_start(start), mapped, lasting)
+        return MPIPanel(parts, self._communicator, places)
 
     def _of_worker(self, model: Model, box: Mailbox, sites: Sites, method: Method) -> SiteArrays:
         """Return the data of this rank's site; of a server one row of zeros, for the shapes."""
