@@ -12,7 +12,7 @@ same at every server), which is how a worker is made slow for good.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -66,11 +66,16 @@ class Latency(Protocol):
 
 
 @dataclass(frozen=True)
-class _Model:
+class _Model(metaclass=arguments.Hinted):
     """Means by worker, and the server's cost."""
 
-    mean: float | tuple[float, ...]
-    server_cost: float
+    mean: Any = 1.0
+    _: KW_ONLY
+    server_cost: float = 0.0
+
+    def __post_init__(self) -> None:
+        cost = arguments.number("server_cost", self.server_cost, 0.0, math.inf)
+        arguments.keep(self, mean=_means(self.mean), server_cost=cost)
 
     def check(self, workers: int) -> None:
         """Refuse means for another number of workers."""
@@ -86,15 +91,20 @@ class _Model:
 
 @dataclass(frozen=True)
 class Constant(_Model):
-    """Each task takes the mean; see `constant`.
+    """Equal durations of all tasks of a worker, also called `constant`; workers then take turns.
 
-    Attributes:
-        mean: duration of a task, or one for each worker of a server.
+    Args:
+        mean: duration, one number or one for each worker of a server.
         server_cost: time of a server for one update.
+
+    Raises:
+        InputError: a duration is not positive, or the cost is negative.
 
     Example:
         >>> constant(2.0)
         Constant(mean=2.0, server_cost=0.0)
+        >>> constant((1.0, 5.0)).durations(0, 0, 1, 0, 2).tolist()
+        [5.0, 5.0]
     """
 
     def durations(self, seed: int, server: int, worker: int, first: int, count: int) -> Array:
@@ -104,19 +114,27 @@ class Constant(_Model):
 
 @dataclass(frozen=True)
 class LogNormal(_Model):
-    """See `lognormal`.
+    """Log-normal durations, also called `lognormal`.
 
-    Attributes:
-        mean: duration of a task, or one for each worker of a server.
+    Args:
+        mean: mean duration, one number or one for each worker of a server.
+        spread: σ, the standard deviation of the logarithm of a duration.
         server_cost: time of a server for one update.
-        spread: σ of the logarithm of a duration.
+
+    Raises:
+        InputError: a mean is not positive, or another argument is negative.
 
     Example:
-        >>> lognormal(2.0).spread
-        0.5
+        >>> lognormal(spread=0.0).durations(0, 0, 0, 0, 2).tolist()
+        [1.0, 1.0]
     """
 
-    spread: float
+    _: KW_ONLY
+    spread: float = 0.5
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        arguments.keep(self, spread=arguments.number("spread", self.spread, 0, math.inf))
 
     def durations(self, seed: int, server: int, worker: int, first: int, count: int) -> Array:
         """Return mean · exp(σz − σ²/2), z standard normal by the method of Box and Muller."""
@@ -128,15 +146,18 @@ class LogNormal(_Model):
 
 @dataclass(frozen=True)
 class Exponential(_Model):
-    """See `exponential`.
+    """Exponential durations, also called `exponential`; the staleness they cause has no bound.
 
-    Attributes:
-        mean: duration of a task, or one for each worker of a server.
+    Args:
+        mean: mean duration, one number or one for each worker of a server.
         server_cost: time of a server for one update.
 
+    Raises:
+        InputError: a mean is not positive, or the cost is negative.
+
     Example:
-        >>> exponential(2.0)
-        Exponential(mean=2.0, server_cost=0.0)
+        >>> exponential(2.0).durations(0, 0, 0, 0, 3).shape
+        (3,)
     """
 
     def durations(self, seed: int, server: int, worker: int, first: int, count: int) -> Array:
@@ -146,27 +167,44 @@ class Exponential(_Model):
 
 @dataclass(frozen=True)
 class Straggler(_Model):
-    """See `straggler`.
+    """Equal durations, but of random tasks that take many times as long; called `straggler`.
 
-    Attributes:
-        mean: duration of a task, or one for each worker of a server.
-        server_cost: time of a server for one update.
-        slowdown: how many times as long a slow task takes.
+    Args:
+        mean: mean duration with the slow tasks included, one number or one for each worker.
+        slowdown: how many times as long a slow task takes, at least 1.
         probability: that a task is slow.
+        server_cost: time of a server for one update.
+
+    Raises:
+        InputError: an argument is out of its range.
 
     Example:
         >>> straggler(slowdown=5.0).probability
         0.1
+        >>> straggler(probability=0.0).durations(0, 0, 0, 0, 2).tolist()
+        [1.0, 1.0]
     """
 
-    slowdown: float
-    probability: float
+    _: KW_ONLY
+    slowdown: float = 10.0
+    probability: float = 0.1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        arguments.keep(
+            self,
+            slowdown=arguments.number("slowdown", self.slowdown, 1, math.inf),
+            probability=arguments.number("probability", self.probability, 0, 1),
+        )
 
     def durations(self, seed: int, server: int, worker: int, first: int, count: int) -> Array:
         """Return a base duration, ``slowdown`` times as long in a fraction of the tasks."""
         slow = uniforms(seed, server, worker, first, count)[0] < self.probability
         base = self._mean(worker) / (1 + self.probability * (self.slowdown - 1))
         return np.where(slow, base * self.slowdown, base)
+
+
+constant, lognormal, exponential, straggler = Constant, LogNormal, Exponential, Straggler
 
 
 @dataclass(frozen=True)
@@ -210,102 +248,6 @@ class Recorded:
     def summary(self) -> dict[str, Any]:
         """Return a short description for the record of a run."""
         return {"kind": "Recorded", "events": len(self.workers)}
-
-
-@arguments.hinted
-def constant(mean: Any = 1.0, *, server_cost: float = 0.0) -> Constant:
-    """Return equal durations of all tasks of a worker; workers then take turns.
-
-    Args:
-        mean: duration, one number or one for each worker of a server.
-        server_cost: time of a server for one update.
-
-    Returns:
-        The law of durations, for ``latency`` of an asynchronous method.
-
-    Raises:
-        InputError: a duration is not positive, or the cost is negative.
-
-    Example:
-        >>> constant((1.0, 5.0)).durations(0, 0, 1, 0, 2).tolist()
-        [5.0, 5.0]
-    """
-    return Constant(_means(mean), _cost(server_cost))
-
-
-@arguments.hinted
-def lognormal(mean: Any = 1.0, *, spread: float = 0.5, server_cost: float = 0.0) -> LogNormal:
-    """Return log-normal durations.
-
-    Args:
-        mean: mean duration, one number or one for each worker of a server.
-        spread: σ, the standard deviation of the logarithm of a duration.
-        server_cost: time of a server for one update.
-
-    Returns:
-        The law of durations, for ``latency`` of an asynchronous method.
-
-    Raises:
-        InputError: a mean is not positive, or another argument is negative.
-
-    Example:
-        >>> lognormal(spread=0.0).durations(0, 0, 0, 0, 2).tolist()
-        [1.0, 1.0]
-    """
-    return LogNormal(
-        _means(mean), _cost(server_cost), arguments.number("spread", spread, 0, math.inf)
-    )
-
-
-@arguments.hinted
-def exponential(mean: Any = 1.0, *, server_cost: float = 0.0) -> Exponential:
-    """Return exponential durations; the staleness that they cause has no bound.
-
-    Args:
-        mean: mean duration, one number or one for each worker of a server.
-        server_cost: time of a server for one update.
-
-    Returns:
-        The law of durations, for ``latency`` of an asynchronous method.
-
-    Raises:
-        InputError: a mean is not positive, or the cost is negative.
-
-    Example:
-        >>> exponential(2.0).durations(0, 0, 0, 0, 3).shape
-        (3,)
-    """
-    return Exponential(_means(mean), _cost(server_cost))
-
-
-@arguments.hinted
-def straggler(
-    mean: Any = 1.0, *, slowdown: float = 10.0, probability: float = 0.1, server_cost: float = 0.0
-) -> Straggler:
-    """Return equal durations, but for random tasks that take many times as long.
-
-    Args:
-        mean: mean duration with the slow tasks included, one number or one for each worker.
-        slowdown: how many times as long a slow task takes, at least 1.
-        probability: that a task is slow.
-        server_cost: time of a server for one update.
-
-    Returns:
-        The law of durations, for ``latency`` of an asynchronous method.
-
-    Raises:
-        InputError: an argument is out of its range.
-
-    Example:
-        >>> straggler(probability=0.0).durations(0, 0, 0, 0, 2).tolist()
-        [1.0, 1.0]
-    """
-    return Straggler(
-        _means(mean),
-        _cost(server_cost),
-        arguments.number("slowdown", slowdown, 1, math.inf),
-        arguments.number("probability", probability, 0, 1),
-    )
 
 
 @arguments.hinted
@@ -372,10 +314,6 @@ def _means(mean: Any) -> float | tuple[float, ...]:
     if not np.all(np.isfinite(values) & (values > 0)):
         raise InputError(f"mean is {mean!r}: durations must be positive and finite.")
     return float(values) if values.ndim == 0 else tuple(values.tolist())
-
-
-def _cost(server_cost: Any) -> float:
-    return arguments.number("server_cost", server_cost, 0.0, math.inf)
 
 
 def _times(times: Any, servers: Array) -> Array:

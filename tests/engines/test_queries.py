@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from types import SimpleNamespace
 
+import insides
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -72,7 +72,7 @@ def test_an_answer_that_is_not_summed_has_the_sites_first():
 
 @pytest.mark.parametrize("width", [1, 2, 3, 5])
 def test_sites_side_by_side_answer_as_one_after_the_other(x64, monkeypatch, width):
-    monkeypatch.setattr(programs.SitePrograms, "_width", lambda self, points: width)
+    insides.compute_side_by_side(monkeypatch, width)
     assert_same_answers(answers_of(panel_of()), answers_of(panel_of(mapped())), 1e-12)
 
 
@@ -93,7 +93,7 @@ def test_single_precision_loses_nothing_over_many_sites(monkeypatch, width):
     class Odd(toy.Toy):
         functions = answering
 
-    monkeypatch.setattr(programs.SitePrograms, "_width", lambda self, points: width)
+    insides.compute_side_by_side(monkeypatch, width)
     panel = panel_of(sites=toy.sites(3000), method=Odd())
     each = panel.ask(Query("each", {}, "each"))["a"]
     total = panel.ask(Query("sum", {}, "sum"))["a"]
@@ -114,7 +114,7 @@ def test_what_is_not_finite_at_one_site_is_not_finite_in_the_sum():
 
     for width in (1, 2, 4):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(programs.SitePrograms, "_width", lambda self, points, width=width: width)
+            insides.compute_side_by_side(patch, width)
             found = panel_of(method=Losing()).ask(Query("lost", {}, "lost"))
         assert found["a"] == np.inf
         assert found["b"] == -np.inf
@@ -141,8 +141,7 @@ def compilations(monkeypatch):
 
 
 def test_a_second_run_of_equal_shapes_compiles_nothing(compilations, monkeypatch):
-    monkeypatch.setattr(programs, "_work", OrderedDict())  # nothing that other tests have run
-    monkeypatch.setattr(programs, "_programs", OrderedDict())
+    insides.forget_programs(monkeypatch)  # nothing that other tests have run
     toy.sampled(seed=1)
     first = len(compilations)
     toy.sampled(seed=2)
@@ -156,16 +155,16 @@ def test_programs_are_optimised_where_a_query_or_earlier_runs_repay_it(monkeypat
     arrays = in_width(toy.queries()[1].arrays)
 
     def chosen(points, **more):
-        found = panel_of(model=model, **more)._programs
-        first = found._options("slopes", arrays, points)
+        panel = panel_of(model=model, **more)
+        first = insides.compiler_options(panel, "slopes", arrays, points)
         for _ in range(20):  # of one run: its rounding stays as it is
-            assert found._options("slopes", arrays, points) == first
+            assert insides.compiler_options(panel, "slopes", arrays, points) == first
         return first
 
     rows = 5 * 11  # padded
     most = programs.FEW_EVALUATIONS // rows
     assert chosen(most + 1) == {"lightly": 1}
-    programs._work.clear()
+    insides.forget_programs(monkeypatch)
     assert chosen(most) == {"once": 1}
     assert chosen(most, lasting=True) == {
         "once": 1
@@ -190,7 +189,7 @@ def test_a_plan_traces_nothing(monkeypatch):
 def test_the_row_dependent_numbers_of_an_answer_are_counted():
     panel = panel_of()
     arrays = in_width(toy.queries()[1].arrays)
-    site = panel._arrays.site(0)
+    site = insides.data_of(panel).site(0)
     found = toy.FUNCTIONS["slopes"].numbers(panel.target, arrays, site)
     assert found == 3 * (1 + 3 + 9)
 
@@ -206,10 +205,7 @@ def test_many_sites_are_summed_without_all_their_answers():
     )
     function = toy.FUNCTIONS["differences"]
     arrays = panel.completed(query)
-    program = panel._programs._program(function, arrays, 4000)
-    numbers = np.array([0, 10_000], np.int32)
-    width = panel._programs._width(4000)
-    needed = program.lower(width, panel._arrays, arrays, numbers).compile().memory_analysis()
+    needed = insides.memory_of_program(panel, function, arrays, 4000)
     all_answers = 10_000 * 4000 * 4
     assert needed.temp_size_in_bytes < all_answers / 10
     assert needed.argument_size_in_bytes < 10_000 * 11 * 4 * 8
@@ -231,6 +227,6 @@ def test_sums_of_integers_are_exact_in_single_precision():
         return {"rows": jnp.int32(number), "share": jnp.float32(1.0)}
 
     target, sites = SimpleNamespace(dtype=np.float32), SimpleNamespace(site=lambda *place: None)
-    found = programs._replies(count, target, sites, {}, *np.zeros((2, 3), np.int32))
+    found = insides.replies_of_sites(count, target, sites, {}, *np.zeros((2, 3), np.int32))
     assert found["rows"].tolist() == 3 * [number]
     assert found["share"].dtype == np.float32

@@ -6,6 +6,7 @@ import dataclasses
 import warnings
 from typing import Any
 
+import insides
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -172,10 +173,7 @@ def test_with_conducive_gradients_every_agent_of_sghmc_comes_to_rest_at_the_mode
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="the model has no prior")
         assert np.abs(rest(plain) - MODE).max() > 0.1
-        original = gossip._estimate
-        monkeypatch.setattr(
-            gossip, "_estimate", lambda *given: surrogates.conducive(original(*given))
-        )
+        insides.wrap_gradients(monkeypatch, "gossip", surrogates.conducive)
         # An agent's curvature is 0.3125: the slowest mode falls by exp(−0.05 · 0.3125 / 2) a step.
         found = rest(CorrectedGossip(**vars(plain)))
         assert found.shape == (2,)
@@ -210,12 +208,7 @@ def test_with_conducive_gradients_fa_hmc_has_no_bias_from_unlike_sites(monkeypat
     # 300 independent chains of standard deviation 1.3, averages of 60 correlated draws: a standard
     # error of 0.08 at the very most.
     assert abs(mean_of_draws(plain) - (MODE + law.stationary.bias[0])) < 0.32
-    original = fa_hmc._oracle
-    monkeypatch.setattr(
-        fa_hmc,
-        "_oracle",
-        lambda *arguments: surrogates.conducive(original(*arguments)),
-    )
+    insides.wrap_gradients(monkeypatch, "fa_hmc", surrogates.conducive)
     corrected = CorrectedAveraging(**vars(plain))
     assert abs(law.stationary.bias[0]) > 1
     assert abs(mean_of_draws(corrected) - MODE) < 0.32

@@ -7,6 +7,7 @@ import json
 import re
 from typing import Any
 
+import insides
 import numpy as np
 import pytest
 from rich.console import Console
@@ -75,8 +76,7 @@ def test_in_a_notebook_progress_is_one_output_that_moves(monkeypatch):
         return Output()
 
     monkeypatch.setattr(display, "display", first)
-    monkeypatch.setattr(progress, "_in_notebook", lambda: True)
-    monkeypatch.setattr(progress, "SECONDS_BETWEEN_MOVES", -1.0)
+    insides.show_in_notebook(monkeypatch)
     with progress.progress_of("few_rounds", 40, None, "messages", show=True) as told:
         told.update(10, 0)
         told.update(30, 5, (30, 10**6, 10**6))
@@ -91,14 +91,14 @@ def test_a_run_that_ends_by_itself_is_shown_to_where_it_ends_as_a_rule_and_then_
     with shown:
         for done in (2, 4):
             shown.update(done, 0, (done, 0, 0))
-        assert shown._moment(4, 0).end == 14
-        assert shown._moment(14, 0).end == 220
+        assert insides.end_shown(shown, 4) == 14
+        assert insides.end_shown(shown, 14) == 220
     last = json.loads(capsys.readouterr().err)
     assert (last["rounds"], last["of"]) == (4, 220)
 
 
 def test_outside_of_a_notebook_progress_is_not_shown_in_one():
-    assert not progress._in_notebook()
+    assert not insides.is_in_notebook()
 
 
 def test_completion_offers_the_public_names_only():

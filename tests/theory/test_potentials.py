@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import insides
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -41,7 +42,7 @@ class Engine:
         if self.request is None:
             return [make()]
         what, position = self.request
-        return [make(), self._other._own(what, position) if self._there else {}]
+        return [make(), insides.own_answer(self._other, what, position) if self._there else {}]
 
 
 def problem() -> tuple[consortia.Model, list[dict[str, np.ndarray]]]:

@@ -73,15 +73,15 @@ def check(
         found = None if policy is None else load_policy(policy)
         if found is not None and found.apps == ["any"] and (found.studies or found.models):
             warn(UNBOUND)
-        terms, of_app, told, limits = _terms(study, app, data)
+        terms, of_app, explained, limits = _terms(study, app, data)
         if terms is None:
             if found is None:
                 raise InputError("give a policy, or --study, or --app.")
-            typer.echo(f"{policy} is a policy. Give --study or --app to ask it about a study.")
+            typer.echo(f"{policy} is a policy. Give --study or --app to compare it with a study.")
             return
         if found is None:
             if not as_json:
-                _show(terms, of_app, told, err=True)
+                _show(terms, of_app, explained, err=True)
             if identities is not None:
                 limits["keys"] = lines_in(identities)
             typer.echo(proposed(terms, of_app, two_sites=two_sites, **limits), nl=False)
@@ -94,12 +94,12 @@ def check(
                 answer = {"app": of_app, "permitted": False, "rules": error.rules}
                 typer.echo(json.dumps(_plain(terms) | answer))
             else:
-                _show(terms, of_app, told)
+                _show(terms, of_app, explained)
             raise
         if as_json:
             typer.echo(json.dumps(_plain(terms) | {"app": of_app, "permitted": True, "rules": []}))
             return
-        _show(terms, of_app, told)
+        _show(terms, of_app, explained)
         typer.echo(f"{policy} permits it, at a site with {found.minimum_rows} rows or more.")
 
 
@@ -259,9 +259,9 @@ def _study_in(path: Path) -> Iterator[Path]:
 
 def show_study(path: Path, data: Path | None) -> None:
     """Print what a study asks of a site, in sentences."""
-    terms, of_app, told, _ = _terms(path, None, data)
+    terms, of_app, explained, _ = _terms(path, None, data)
     assert terms is not None
-    _show(terms, of_app, told)
+    _show(terms, of_app, explained)
 
 
 # --- terms ---------------------------------------------------------------------------------------
@@ -301,8 +301,8 @@ def _told(
         numbers = declared_of(study, data, 0)
         each = [one.proposed for one in numbers]
         limits = {"numbers": max(each), "per_value": sum(each) / facts.values}
-    told = sentences(study, terms, rows=rows, columns=columns, numbers=numbers)
-    return terms, hashed, told, limits
+    explained = sentences(study, terms, rows=rows, columns=columns, numbers=numbers)
+    return terms, hashed, explained, limits
 
 
 def _plain(terms: StudyTerms) -> dict[str, Any]:
@@ -312,7 +312,7 @@ def _plain(terms: StudyTerms) -> dict[str, Any]:
 
 
 def _show(
-    terms: StudyTerms, app: str | None, told: list[tuple[str, str]], *, err: bool = False
+    terms: StudyTerms, app: str | None, explained: list[tuple[str, str]], *, err: bool = False
 ) -> None:
     """Print the sentences, and behind them what they stand for, for whoever compares."""
     from rich.markup import escape
@@ -324,7 +324,7 @@ def _show(
     table = Table.grid(padding=(0, 2))
     table.add_column(style="bold", no_wrap=True)
     table.add_column()
-    for heading, text in told:
+    for heading, text in explained:
         table.add_row(heading, escape(printable(text)))
     exact = Table.grid(padding=(0, 2))
     exact.add_row("study", terms.study)

@@ -11,13 +11,14 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
 
 from consortia.core.arguments import hinted
 from consortia.core.contract import Method
+from consortia.core.faults import Faults
 from consortia.data import digest
 from consortia.data.columns import TableFacts, is_name
 from consortia.data.description import SiteDescription
@@ -226,8 +227,23 @@ def _is_whole(value: Any, least: int, most: int) -> bool:
     return type(value) is int and least <= value <= most
 
 
-class Gatherer(Protocol):
-    """The part of an engine that reading sites needs; see `consortia.engines.contract.Engine`."""
+class Gatherer:
+    """The part of an engine that reading sites needs, of one process that reads them all."""
+
+    def allgather(
+        self, make: Callable[[], Any], same: Callable[[], Mapping[str, Any]] = dict
+    ) -> list[Any]:
+        """Return what ``make`` returns in every process that has sites.
+
+        Args:
+            make: returns plain values as in JSON, NumPy arrays among them; called in every process.
+            same: makes, after that, what all processes must have been given, by name; any values.
+
+        Raises:
+            InputError: ``make`` raised it in one process; it is raised in all.
+            RankError: in every process, with the processes and the arguments that differ.
+        """
+        return [make()]
 
     def gather_facts(
         self,
@@ -237,14 +253,24 @@ class Gatherer(Protocol):
         contribute_root: Callable[[], Any] = lambda: None,
         same: Callable[[], Mapping[str, Any]] = dict,
     ) -> tuple[list[SiteFacts], Any]:
-        """Return the facts of all sites, each from the process that reads it."""
-        ...
+        """Return the facts of all sites in order, and a plain value from the root.
 
-    def allgather(
-        self, make: Callable[[], Any], same: Callable[[], Mapping[str, Any]] = dict
-    ) -> list[Any]:
-        """Return what ``make`` returns in every process that has sites; see there."""
-        ...
+        Args:
+            names: of all sites.
+            method: decides which process reads which sites.
+            contribute: reads the site of this index; called for the sites of this process.
+            contribute_root: called at the root.
+            same: what else than the names all processes must have been given, see `allgather`.
+
+        Raises:
+            InputError: sites cannot be used; with what is wrong with each.
+        """
+        faults, facts = Faults(), []
+        for index in range(len(names)):
+            with faults.noted():
+                facts.append(contribute(index))
+        faults.check()
+        return facts, contribute_root()
 
 
 @hinted

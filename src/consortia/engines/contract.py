@@ -5,11 +5,9 @@ it. A run starts, advances and is gathered. A method that an engine does not def
 one process that holds everything.
 """
 
-# ruff: noqa: B027 (to do nothing is what suits one process)
-
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -22,16 +20,16 @@ from consortia.core.contract import Method, Site
 from consortia.core.faults import Faults
 from consortia.core.queries import Conversation
 from consortia.core.target import Target
-from consortia.data.facts import SiteFacts, merge_facts
+from consortia.data.facts import Gatherer, SiteFacts, merge_facts
 from consortia.data.sites import Sites
 from consortia.engines.buffers import Buffers, Window, emptied, held_bytes, infos_at, with_infos
 from consortia.engines.mailbox import Arrivals
-from consortia.engines.panel import Panel
+from consortia.engines.panel import Panel, Prepared
 from consortia.engines.phases import Carry, Program, SiteArrays
 from consortia.errors import InputError, StoreError
 
 
-class Engine(metaclass=Hinted):
+class Engine(Gatherer, metaclass=Hinted):
     """An engine, which runs the sites of a study; all processes of a job make the same one.
 
     Attributes:
@@ -55,21 +53,6 @@ class Engine(metaclass=Hinted):
         """
         return np.arange(nodes)
 
-    def allgather(
-        self, make: Callable[[], Any], same: Callable[[], Mapping[str, Any]] = dict
-    ) -> list[Any]:
-        """Return what ``make`` returns in every process that has sites.
-
-        Args:
-            make: returns plain values as in JSON, NumPy arrays among them; called in every process.
-            same: makes, after that, what all processes must have been given, by name; any values.
-
-        Raises:
-            InputError: ``make`` raised it in one process; it is raised in all.
-            RankError: in every process, with the processes and the arguments that differ.
-        """
-        return [make()]
-
     def beside(self) -> Engine:
         """Return the engine by which the other one of two compared models is built.
 
@@ -85,14 +68,7 @@ class Engine(metaclass=Hinted):
         contribute_root: Callable[[], Any] = lambda: None,
         same: Callable[[], Mapping[str, Any]] = dict,
     ) -> tuple[list[SiteFacts], Any]:
-        """Return the facts of all sites in order, and a plain value from the root.
-
-        Args:
-            names: of all sites.
-            method: decides which process reads which sites.
-            contribute: reads the site of this index; called for the sites of this process.
-            contribute_root: called at the root.
-            same: what else than the names all processes must have been given, see `allgather`.
+        """Return the facts of all sites, each from the process that reads it, and the root's value.
 
         Raises:
             InputError: a site cannot be used, or two processes have read other rows for it; in all
@@ -148,7 +124,7 @@ class Engine(metaclass=Hinted):
         raise InputError(f"engine {self.name!r} carries no queries: take consortia.LocalEngine().")
 
 
-class Run(ABC):
+class Run(Prepared):
     """One algorithm on one set of sites, ready to start.
 
     Args:
@@ -159,38 +135,21 @@ class Run(ABC):
     Attributes:
         program: as given.
         layout: how nodes, chains and rounds are batched.
-        names: names of all sites.
-        sizes: rows of all sites, (sites,).
         draws_per_iteration: draws that one iteration yields.
-        root: this process keeps the draws and writes to the terminal.
-        serves: this process only answers others while the run lasts, see `serve`.
-        parts: into how many parts nodes and chains are divided, each on its own device.
         arrivals: whose message arrives when, where messages arrive one at a time in simulation.
         participation: which sites take part in which round, bool (rounds, nodes); None: all.
-        notes: sentences for the plan.
     """
 
-    root: bool = True
-    serves: bool = False
-    parts: tuple[int, int] = (1, 1)
     arrivals: Arrivals | None = None
     participation: np.ndarray | None = None
-    notes: tuple[str, ...] = ()
 
     def __init__(self, program: Program, sites: Sites, arrays: SiteArrays) -> None:
+        super().__init__(sites)
         self.program, self.layout = program, program.layout
-        self.names, self.sizes = sites.names, np.asarray(sites.sizes, np.int64)
         self.draws_per_iteration = program.algorithm.draws.per_iteration
         self._arrays = arrays
 
     # --- before the first round -------------------------------------------------------------------
-
-    @abstractmethod
-    def start_values(self, positions: Float[Array, "chains d"]) -> tuple[Any, Any, Any]:
-        """Return log-prior (chains,), U_c and whether its gradient is finite, (nodes, chains).
-
-        ``positions`` is (chains, d).
-        """
 
     @abstractmethod
     def start(
@@ -199,6 +158,7 @@ class Run(ABC):
         positions: Float[Array, "chains d"],
         rounds: int = 1,
         warmup: int = 0,
+        state: Mapping[str, np.ndarray] | None = None,
     ) -> Carry:
         """Run ``fit`` and ``setup``; return the state before the first round.
 
@@ -207,6 +167,11 @@ class Run(ABC):
             positions: starting points, (chains, d).
             rounds: most rounds after the warm-up.
             warmup: rounds before them.
+            state: what `state` returned in an earlier run, which is returned as a carry: nothing is
+                fitted.
+
+        Raises:
+            StoreError: the state is of another run.
         """
 
     # --- between two rounds, see `contract.named` ------------------------------------------------
@@ -214,21 +179,6 @@ class Run(ABC):
     @abstractmethod
     def state(self, carry: Carry) -> dict[str, np.ndarray]:
         """Return the carry and what ``fit`` left, of all nodes, as named arrays on the host."""
-
-    @abstractmethod
-    def restore(
-        self,
-        state: Mapping[str, np.ndarray],
-        seed: int,
-        positions: Float[Array, "chains d"],
-        rounds: int,
-        warmup: int,
-    ) -> Carry:
-        """Return the carry of a state, in place of `start` with the same arguments; fit nothing.
-
-        Raises:
-            StoreError: the state is of another run.
-        """
 
     def block_in_progress(self, buffers: Buffers, slot: int) -> dict[str, np.ndarray]:
         """Return what is recorded so far of a block of thinned rounds, in this slot."""
@@ -258,9 +208,6 @@ class Run(ABC):
 
     def serve(self, carry: Carry) -> None:
         """Answer the other processes until they end the run; only where ``serves`` is true."""
-
-    def finish(self) -> None:
-        """End the processes that serve."""
 
     # --- the draws of a chunk ---------------------------------------------------------------------
 
@@ -315,30 +262,9 @@ class Run(ABC):
         buffers = jax.eval_shape(lambda: self.buffers(carry))
         return held_bytes(self._arrays, buffers, carry, copies=2)
 
-    def expected(self, messages: int) -> str | None:
-        """Return how long so many messages will take, where messages decide that."""
-        return None
-
-    def answering(self) -> dict[str, tuple[float | None, float | None]]:
-        """Return of each site the seconds of its last answer, and those waited for one so far.
-
-        It may be called from another thread while a round runs. Empty where no site is remote.
-        """
-        return {}
-
     def outcome(self, done: int) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return attributes and groups of the result that only the run itself knows."""
         return {}, {}
-
-    @property
-    def devices(self) -> list[Any]:
-        """Devices that this process uses."""
-        return jax.local_devices()[:1]
-
-    @property
-    def where(self) -> list[str]:
-        """Sites of each process, one line each, if there are several processes."""
-        return []
 
     def _here(self, tree: PyTree) -> PyTree:
         """Return arrays of the run, whole in this process."""

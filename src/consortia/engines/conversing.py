@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -24,30 +24,33 @@ from consortia.store.answers import packed, unpacked
 StartValues = Callable[[SiteArrays, Float[Array, "chains d"]], tuple[Any, Any, Any]]
 
 
-class LocalPanel(Panel):
-    """All sites in this process.
+class PanelParts(NamedTuple):
+    """Parts that a panel is made of whose engine holds rows itself.
 
-    Args:
+    Attributes:
         target: the posterior.
         sites: names and sizes of all sites.
         method: whose site functions answer.
-        arrays: data of the sites.
+        arrays: data of the sites of this process.
         start_values: the compiled function of `consortia.core.start.start_values`.
         mapped: always compute sites one after the other.
         lasting: see `SitePrograms`.
     """
 
-    def __init__(
-        self,
-        target: Target,
-        sites: Sites,
-        method: Conversation,
-        arrays: SiteArrays,
-        start_values: StartValues,
-        *,
-        mapped: bool,
-        lasting: bool,
-    ) -> None:
+    target: Target
+    sites: Sites
+    method: Conversation
+    arrays: SiteArrays
+    start_values: StartValues
+    mapped: bool
+    lasting: bool
+
+
+class LocalPanel(Panel):
+    """All sites in this process."""
+
+    def __init__(self, parts: PanelParts) -> None:
+        target, sites, method, arrays, start_values, mapped, lasting = parts
         super().__init__(target, sites, method)
         self.mapped = mapped
         self._arrays, self._start_values = arrays, start_values
@@ -74,28 +77,12 @@ class ShardedPanel(Panel):
     The last device gets copies of a site where they do not divide evenly, which count nothing.
 
     Args:
-        target: the posterior.
-        sites: names and sizes of all sites.
-        method: whose site functions answer.
-        arrays: data of the sites, the same in every process.
-        start_values: the compiled function of `consortia.core.start.start_values`.
+        parts: of the panel; the data are the same in every process.
         division: the devices.
-        mapped: always compute sites one after the other.
-        lasting: see `SitePrograms`.
     """
 
-    def __init__(
-        self,
-        target: Target,
-        sites: Sites,
-        method: Conversation,
-        arrays: SiteArrays,
-        start_values: StartValues,
-        division: Sharding,
-        *,
-        mapped: bool,
-        lasting: bool,
-    ) -> None:
+    def __init__(self, parts: PanelParts, division: Sharding) -> None:
+        target, sites, method, arrays, start_values, mapped, lasting = parts
         super().__init__(target, sites, method)
         self.mapped, self.division = mapped, division
         self.root = jax.process_index() == 0

@@ -24,7 +24,7 @@ from consortia.core.target import Target, in_jax_width
 from consortia.data.sites import Sites
 from consortia.engines import rng, sharding
 from consortia.engines.contract import Engine
-from consortia.engines.conversing import LocalPanel, ShardedPanel, compiled_start
+from consortia.engines.conversing import LocalPanel, PanelParts, ShardedPanel, compiled_start
 from consortia.engines.phases import Program, SiteArrays
 from consortia.engines.rng import Layout
 from consortia.engines.run import LocalRun
@@ -209,15 +209,12 @@ class LocalEngine(Engine):
         arrays = site_arrays(target.model, sites, method, np.arange(len(sites)))
         key = "conversation", target.model, _structure_key(target)
         start = _kept(_starts, key, lambda: compiled_start(partial(start_values, target)))
-        options = {"mapped": self.node_mode == "map", "lasting": lasting}
+        mapped = self.node_mode == "map"
+        parts = PanelParts(target, sites, method, arrays, start, mapped, lasting)
         devices = self._devices_of_sites()
         division = sharding.of_sites(devices, len(sites))
         self._check_all_processes(division)
-        panel: LocalPanel | ShardedPanel
-        if division is None:
-            panel = LocalPanel(target, sites, method, arrays, start, **options)
-        else:
-            panel = ShardedPanel(target, sites, method, arrays, start, division, **options)
+        panel = LocalPanel(parts) if division is None else ShardedPanel(parts, division)
         if len(devices) > panel.parts[0]:
             panel.notes = (
                 f"{panel.parts[0]} of {len(devices)} devices is used: each takes whole sites, and "

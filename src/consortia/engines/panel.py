@@ -25,7 +25,62 @@ Answer = dict[str, np.ndarray]
 """Arrays of an answer in double precision: sums over the sites, or site axis first."""
 
 
-class Panel(ABC):
+class Prepared(ABC):
+    """A method on the sites of a study, placed by an engine: what a run and a panel have in common.
+
+    Args:
+        sites: names and sizes of all sites.
+
+    Attributes:
+        names: names of all sites.
+        sizes: rows of all sites, (sites,).
+        root: this process keeps the draws and writes to the terminal.
+        serves: this process only answers others while the run lasts, see ``serve``.
+        parts: into how many parts sites and chains are divided, each on its own device.
+        notes: sentences for the plan.
+    """
+
+    root: bool = True
+    serves: bool = False
+    parts: tuple[int, int] = (1, 1)
+    notes: tuple[str, ...] = ()
+
+    def __init__(self, sites: Sites) -> None:
+        self.names, self.sizes = sites.names, np.asarray(sites.sizes, np.int64)
+
+    @abstractmethod
+    def start_values(self, positions: Float[Array, "chains d"]) -> tuple[Any, Any, Any]:
+        """Return log-prior (chains,), U_c and whether its gradient is finite, (nodes, chains).
+
+        ``positions`` is (chains, d). All processes call it, before the start.
+        """
+
+    def finish(self) -> None:
+        """End the processes that serve."""
+
+    def expected(self, messages: int) -> str | None:
+        """Return how long so many messages will take, where messages decide that."""
+        return None
+
+    def answering(self) -> dict[str, tuple[float | None, float | None]]:
+        """Return of each site the seconds of its last answer, and those waited for one so far.
+
+        It may be called from another thread while a run lasts. Empty where no site is remote.
+        """
+        return {}
+
+    @property
+    def devices(self) -> list[Any]:
+        """Devices that this process uses."""
+        return jax.local_devices()[:1]
+
+    @property
+    def where(self) -> list[str]:
+        """Sites of each process, one line each, if there are several processes."""
+        return []
+
+
+class Panel(Prepared):
     """All sites of a study, ready to answer the queries of one conversation.
 
     Args:
@@ -34,36 +89,19 @@ class Panel(ABC):
         method: whose site functions answer.
 
     Attributes:
-        names: names of all sites.
-        sizes: rows of all sites, (sites,).
-        root: this process runs the conversation, keeps the draws and writes to the terminal.
-        serves: this process only answers while the run lasts, see `serve`.
-        parts: into how many parts the sites are divided, each on its own device, and 1.
         mapped: sites are always computed one after the other.
-        notes: sentences for the plan.
         farthest: prior standard deviations beyond which sites do not answer.
     """
 
-    root: bool = True
-    serves: bool = False
-    parts: tuple[int, int] = (1, 1)
     mapped: bool = False
-    notes: tuple[str, ...] = ()
     farthest: float = float("inf")
 
     def __init__(self, target: Target, sites: Sites, method: Conversation) -> None:
-        self.names, self.sizes = sites.names, np.asarray(sites.sizes, np.int64)
+        super().__init__(sites)
         self.target, self.method = target, method
         self._completed: tuple[Arrays, Answer] = {}, {}
 
     # --- queries ----------------------------------------------------------------------------------
-
-    @abstractmethod
-    def start_values(self, positions: Float[Array, "chains d"]) -> tuple[Any, Any, Any]:
-        """Return log-prior (chains,), U_c and whether its gradient is finite, (nodes, chains).
-
-        All processes call it, before the first query.
-        """
 
     @abstractmethod
     def ask(self, query: Query, number: int = 0) -> Answer:
@@ -80,9 +118,6 @@ class Panel(ABC):
 
     def serve(self) -> None:
         """Answer the root's queries until it ends; only where ``serves`` is true."""
-
-    def finish(self) -> None:
-        """End the processes that serve."""
 
     # --- identity over interruptions --------------------------------------------------------------
 
@@ -103,30 +138,9 @@ class Panel(ABC):
         """Return the bytes that this process holds, by what they are for."""
         return {}
 
-    def expected(self, messages: int) -> str | None:
-        """Return how long so many messages will take, where messages decide that."""
-        return None
-
-    def answering(self) -> dict[str, tuple[float | None, float | None]]:
-        """Return of each site the seconds of its last answer, and those waited for one so far.
-
-        It may be called from another thread. Empty where no site is remote.
-        """
-        return {}
-
     def outcome(self) -> dict[str, Any]:
         """Return attributes of the record that only the panel knows."""
         return {}
-
-    @property
-    def devices(self) -> list[Any]:
-        """Devices that this process uses."""
-        return jax.local_devices()[:1]
-
-    @property
-    def where(self) -> list[str]:
-        """Sites of each process, one line each, if there are several processes."""
-        return []
 
     # --- what all engines share ------------------------------------------------------------------
 

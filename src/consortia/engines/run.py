@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 from consortia.core import random
 from consortia.core.contract import Site
@@ -48,24 +48,44 @@ class LocalRun(Run):
         positions: Float[Array, "chains d"],
         rounds: int = 1,
         warmup: int = 0,
+        state: Mapping[str, np.ndarray] | None = None,
     ) -> Carry:
-        """Run ``fit`` and ``setup``; return the state before the first round.
+        """Run ``fit`` and ``setup``, or take up a state; return the carry before the next round.
 
         Args:
             seed: seed of the run.
             positions: starting points, (chains, d).
             rounds: rounds after the warm-up, at most.
             warmup: rounds before them.
+            state: of an earlier run, with the same arguments.
 
         Raises:
             InputError: the events of a simulated parameter server would change the target.
+            StoreError: the state is of another run.
         """
         base, ring = self._begin(seed, positions, rounds, warmup)
-        if self.program.algorithm.fit:
-            keys = self.program.keys(rng.FIT, base)
-            fitted = self.program.fit(self._arrays, keys, positions[0])
+        program = self.program
+        if program.algorithm.fit:
+            given = self._arrays, program.keys(rng.FIT, base), positions[0]
+            if state is None:
+                fitted = program.fit(*given)
+            else:
+                fitted = self._fitted_of(state, program.fit.eval_shape(*given))
             self._arrays = self._arrays._replace(fitted=fitted)
-        return self.program.begin(*self._beginning(base, positions, ring))
+        # A single chain has no chain axis.
+        own = positions[0] if self.layout.chains == 1 else positions
+        begun = own, ring, self._arrays, program.keys(rng.SETUP, base)
+        if state is None:
+            return program.begin(*begun)
+        return self._carry_of(state, program.begin.eval_shape(*begun))
+
+    def _fitted_of(self, state: Mapping[str, np.ndarray], shapes: PyTree) -> PyTree:
+        """Return what ``fit`` left, of the shapes of this process, from a state."""
+        return from_names(state, shapes, "fitted")
+
+    def _carry_of(self, state: Mapping[str, np.ndarray], shapes: Carry) -> Carry:
+        """Return the carry, of the shapes of this process, from a state."""
+        return from_names(state, shapes, "carry")
 
     def _begin(
         self,
@@ -92,39 +112,11 @@ class LocalRun(Run):
         self._keys = self.program.keys(rng.ROUND, base)
         return base, ring
 
-    def _beginning(
-        self, base: Any, positions: Float[Array, "chains d"], ring: int
-    ) -> tuple[Any, int, SiteArrays, tuple[PhaseKeys, ...]]:
-        """Return the arguments of ``program.begin``; `fit` is done."""
-        of_chains = positions[0] if self.layout.chains == 1 else positions
-        return of_chains, ring, self._arrays, self.program.keys(rng.SETUP, base)
-
     # --- between two rounds, see `contract.named` ------------------------------------------------
 
     def state(self, carry: Carry) -> dict[str, np.ndarray]:
         """Return the carry and what ``fit`` left, as named arrays on the host."""
         return named(self._here(carry), "carry") | named(self.fitted, "fitted")
-
-    def restore(
-        self,
-        state: Mapping[str, np.ndarray],
-        seed: int,
-        positions: Float[Array, "chains d"],
-        rounds: int,
-        warmup: int,
-    ) -> Carry:
-        """Return the carry of a state, in place of `start` with the same arguments; fit nothing.
-
-        Raises:
-            StoreError: the state is of another run.
-        """
-        base, ring = self._begin(seed, positions, rounds, warmup)
-        if self.program.algorithm.fit:
-            keys = self.program.keys(rng.FIT, base)
-            shapes = self.program.fit.eval_shape(self._arrays, keys, positions[0])
-            self._arrays = self._arrays._replace(fitted=from_names(state, shapes, "fitted"))
-        shapes = self.program.begin.eval_shape(*self._beginning(base, positions, ring))
-        return from_names(state, shapes, "carry")
 
     def buffers(self, carry: Carry) -> Buffers:
         """Return empty buffers for the draws of one chunk."""

@@ -150,8 +150,8 @@ def devices_asked(devices: int | Sequence[Any] | None) -> Sequence[Any] | int | 
 
 def offer_cpu_devices(count: int) -> None:
     """Let JAX make so many devices of the processor, if it has not started yet."""
-    told = "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", "")
-    if not told and "JAX_NUM_CPU_DEVICES" not in os.environ:
+    forced = "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", "")
+    if not forced and "JAX_NUM_CPU_DEVICES" not in os.environ:
         with contextlib.suppress(RuntimeError):  # JAX has started, with the devices that it has
             jax.config.update("jax_num_cpu_devices", count)
 
@@ -176,7 +176,7 @@ def found(devices: Sequence[Any] | int | None) -> Sequence[Any]:
     there = jax.devices()
     if len(there) < devices:
         raise InputError(
-            f"devices is {devices}, but JAX has {len(there)} ({there[0].platform}): ask for fewer, "
+            f"devices is {devices}, but JAX has {len(there)} ({there[0].platform}): request fewer, "
             f"or set JAX_NUM_CPU_DEVICES={devices} before the start to divide the processor."
         )
     return tuple(there[:devices])
@@ -200,7 +200,7 @@ def of_sites(devices: Sequence[Any], nodes: int) -> Sharding | None:
 
 
 def of_mesh(mesh: Any, algorithm: Algorithm, nodes: int, chains: int) -> Sharding | None:
-    """Return the division that a mesh asks for.
+    """Return the division that a mesh requests.
 
     Raises:
         InputError: it is not a mesh, its axes have other names or do not divide, or the algorithm
@@ -263,7 +263,7 @@ def of_devices(
     reason = _cannot(algorithm, len(devices), len(devices))
     raise InputError(
         f"devices: {len(devices)} do not divide {chains} chain{'s' * (chains > 1)} and {nodes} "
-        f"site{'s' * (nodes > 1)} evenly{'; ' + reason if reason else ''}: ask for a number that "
+        f"site{'s' * (nodes > 1)} evenly{'; ' + reason if reason else ''}: request a number that "
         "divides one of them, or change run.chains."
     )
 
@@ -596,20 +596,12 @@ class ShardedRun(LocalRun):
         positions: Float[Array, "chains d"],
         rounds: int = 1,
         warmup: int = 0,
+        state: Mapping[str, np.ndarray] | None = None,
     ) -> Carry:
-        """Start as `LocalRun`."""
-        return super().start(seed, _on_host(positions), rounds, warmup)
-
-    def restore(
-        self,
-        state: Mapping[str, np.ndarray],
-        seed: int,
-        positions: Float[Array, "chains d"],
-        rounds: int,
-        warmup: int,
-    ) -> Carry:
-        """Restore as `LocalRun`, on these devices."""
-        carry = super().restore(state, seed, _on_host(positions), rounds, warmup)
+        """Start as `LocalRun`, on these devices."""
+        carry = super().start(seed, _on_host(positions), rounds, warmup, state)
+        if state is None:
+            return carry
         self._arrays = self._arrays._replace(
             fitted=self.division.place(self._arrays.fitted, ARRAYS.fitted)
         )

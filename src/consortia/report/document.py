@@ -209,22 +209,22 @@ def _predicted_lines(report: RunReport) -> list[str]:
 
 
 def _participants(looked: Examined) -> list[Part]:
-    """Return the parts on who was analysed; none of a run that tells nothing of it."""
-    told, drawn = looked.participants, looked.curves
-    if told is None:
+    """Return the parts on who was analysed; none of a run that has no description of it."""
+    described, drawn = looked.participants, looked.curves
+    if described is None:
         return []
     parts = [
         Part(
             "participants",
             "Who was analysed",
             "Rows that were read, left out and analysed; values that miss; and what the analysed "
-            "rows are like. It is what the sites tell of their own rows, and sums of it.",
+            "rows are like. These are the sites' own counts of their rows, and sums of them.",
             tables=[
-                flow_table(told),
-                missing_table(told),
-                characteristics_table(told),
+                flow_table(described),
+                missing_table(described),
+                characteristics_table(described),
             ],
-            notes=told.notes,
+            notes=described.notes,
         )
     ]
     if drawn is not None:

@@ -227,7 +227,7 @@ def _begun(
     resumption = task.resumption
     if resumption is not None and resumption.checkpoint is not None:
         check_extensible(resumption.specification, request, run)
-        return run.restore(resumption.checkpoint.arrays, *parts), prediction
+        return run.start(*parts, resumption.checkpoint.arrays), prediction
     with doing("checking the start", show=task.progress and run.root):
         start.check_start_values(run.start_values(positions), sites.names)
     wanted = resumption is None and task.on_divergence != "ignore"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import numpy as np
@@ -14,13 +14,43 @@ from consortia.errors import InputError
 
 
 @dataclass(frozen=True)
-class StopWhen:
-    """A stopping rule; made by `stop_when`."""
+class StopWhen(metaclass=arguments.Hinted):
+    """A stopping rule for `sample(..., stop=...)`; ``rounds`` stays the most that are run.
 
-    rhat: float | None
-    ess: float | None
-    budget: float | None
-    every: int
+    R-hat and ESS say whether chains agree and how many independent draws they are worth. They
+    cannot see bias: a sampler of the wrong law passes. Compare with the exact law or a reference.
+
+    Args:
+        rhat: stop when the largest R-hat over the parameters is at most this (between chains, or
+            between the halves of a single one).
+        ess: and the smallest ESS, bulk or tail, is at least this.
+        budget: stop when this many seconds have passed, whatever the other two say.
+        every: kept draws between two checks, at which a chunk ends.
+
+    Raises:
+        InputError: no rule is given, or one is out of its range.
+
+    Example:
+        >>> stop_when(rhat=1.01, ess=400)
+        StopWhen(rhat=1.01, ess=400.0, budget=None, every=100)
+    """
+
+    rhat: float | None = None
+    ess: float | None = None
+    budget: float | None = None
+    _: KW_ONLY
+    every: int = 100
+
+    def __post_init__(self) -> None:
+        if self.rhat is None and self.ess is None and self.budget is None:
+            raise InputError("stop_when needs at least one of rhat, ess and budget.")
+        arguments.keep(
+            self,
+            rhat=arguments.optional_number("rhat", self.rhat, 1.0),
+            ess=arguments.optional_number("ess", self.ess, 1.0),
+            budget=arguments.optional_number("budget", self.budget, 0.0),
+            every=arguments.whole("every", self.every, 4),
+        )
 
     def reason(self, so_far: Callable[[], np.ndarray], started: float) -> str | None:
         """Return why to stop now, or None.
@@ -53,44 +83,7 @@ class StopWhen:
         return (self.rhat is None or rhat <= self.rhat) and (self.ess is None or ess >= self.ess)
 
 
-@arguments.hinted
-def stop_when(
-    rhat: float | None = None,
-    ess: float | None = None,
-    budget: float | None = None,
-    *,
-    every: int = 100,
-) -> StopWhen:
-    """Return a stopping rule for `sample(..., stop=...)`; ``rounds`` stays the most that are run.
-
-    R-hat and ESS say whether chains agree and how many independent draws they are worth. They
-    cannot see bias: a sampler of the wrong law passes. Compare with the exact law or a reference.
-
-    Args:
-        rhat: stop when the largest R-hat over the parameters is at most this (between chains, or
-            between the halves of a single one).
-        ess: and the smallest ESS, bulk or tail, is at least this.
-        budget: stop when this many seconds have passed, whatever the other two say.
-        every: kept draws between two checks, at which a chunk ends.
-
-    Returns:
-        A rule, for ``stop`` of `consortia.sample`.
-
-    Raises:
-        InputError: no rule is given, or one is out of its range.
-
-    Example:
-        >>> stop_when(rhat=1.01, ess=400)
-        StopWhen(rhat=1.01, ess=400.0, budget=None, every=100)
-    """
-    if rhat is None and ess is None and budget is None:
-        raise InputError("stop_when needs at least one of rhat, ess and budget.")
-    return StopWhen(
-        arguments.optional_number("rhat", rhat, 1.0),
-        arguments.optional_number("ess", ess, 1.0),
-        arguments.optional_number("budget", budget, 0.0),
-        arguments.whole("every", every, 4),
-    )
+stop_when = StopWhen
 
 
 def check_rule(stop: Any) -> StopWhen | None:

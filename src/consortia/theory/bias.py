@@ -31,6 +31,7 @@ from consortia.core.contract import Method
 from consortia.core.model import Model
 from consortia.core.start import starting_parameters
 from consortia.core.target import Target
+from consortia.data.facts import Gatherer
 from consortia.data.sites import Sites
 from consortia.diagnostics.prediction import OPTIMISER, BiasPrediction
 from consortia.errors import InputError
@@ -45,7 +46,7 @@ from consortia.theory.federated_averaging import fa_hmc_law
 from consortia.theory.gossip import gossip_law
 from consortia.theory.inheritance import has_algorithm_of, knows
 from consortia.theory.law import Law, Moments
-from consortia.theory.potentials import Alone, Gatherer, SitePotentials, StoredPotentials
+from consortia.theory.potentials import SitePotentials, StoredPotentials
 from consortia.theory.stability import server_of
 from consortia.theory.staleness import site_noise, stale_server_law
 from consortia.theory.travelling import travelling_law
@@ -151,7 +152,7 @@ class Problem:
 
     def once(self, name: Hashable, make: Callable[[], T]) -> T:
         """Return what ``make`` does, and keep it where all processes have it."""
-        gatherer = Alone() if self._engine is None else self._engine
+        gatherer = self._engine or Gatherer()
         if not all(gatherer.allgather(lambda: name in self._known)):
             self._known[name] = make()
         return self._known[name]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from functools import lru_cache, partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +18,7 @@ from jaxtyping import Array, Float, Int
 
 from consortia.core.model import Model
 from consortia.core.target import Target, in_jax_width
+from consortia.data.facts import Gatherer
 from consortia.data.sites import Sites
 from consortia.errors import InputError
 from consortia.runtime import compiler
@@ -42,22 +43,6 @@ ROWS = "rows"
 GRADIENTS = "gradients"
 
 
-class Gatherer(Protocol):
-    """The part of an engine that is needed; see `consortia.engines.contract.Engine`."""
-
-    def allgather(self, make: Callable[[], Any]) -> list[Any]:
-        """Return what ``make`` returns in every process that has sites."""
-        ...
-
-
-class Alone:
-    """One process that holds all rows."""
-
-    def allgather(self, make: Callable[[], Any]) -> list[Any]:
-        """Return what ``make`` returns here."""
-        return [make()]
-
-
 class SitePotentials:
     """The sites' potentials at points, gathered from the processes that hold them.
 
@@ -78,7 +63,7 @@ class SitePotentials:
         shapes = tuple((leaf.shape, str(leaf.dtype)) for leaf in leaves)
         small = sites.rows * max(target.dimension**2, POINTS) <= MOST_OPERATIONS
         self._functions = _compiled(model, structure, shapes, small)
-        self._engine = Alone() if engine is None else engine
+        self._engine = engine or Gatherer()
         self._sites = sites
         self._rows, self._stacks = dict[int, PyTree](), dict[int, PyTree]()
         self._latest: tuple[Flat, dict[str, np.ndarray]] | None = None
@@ -210,7 +195,7 @@ class StoredPotentials(SitePotentials):
     """
 
     def __init__(self, model: Model, sites: Sites, parameters: PyTree, left: Any) -> None:
-        super().__init__(model, sites, parameters, Alone())
+        super().__init__(model, sites, parameters, Gatherer())
         self._mode, self._away, self._sent = left
 
     def mode(self) -> Flat:

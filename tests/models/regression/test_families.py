@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+from functools import partial
 from typing import Any
 
+import insides
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -213,12 +215,12 @@ def test_likelihood_and_gradient_are_those_of_scipy(name: str, x64: None) -> Non
 
     def in_all(params: Any) -> Any:
         values = one.model.log_likelihood(params, batch)
-        return jnp.sum(values), (values, one.density._own(params))
+        return jnp.sum(values), (values, insides.family_parameters(one.density, params))
 
     @jax.jit
     def evaluated(params: Any) -> Any:
         gradient, (values, _) = jax.grad(in_all, has_aux=True)(params)
-        return values, gradient, jax.jacfwd(one.density._own)(params)
+        return values, gradient, jax.jacfwd(partial(insides.family_parameters, one.density))(params)
 
     values, gradient, jacobian = evaluated(params)
     np.testing.assert_allclose(values, by_hand(flat), rtol=1e-10, atol=1e-10)
@@ -254,7 +256,7 @@ def test_the_prior_is_that_of_the_natural_parameters_with_its_jacobian(
         tree = jax.tree.unflatten(
             structure, [p.reshape(leaf.shape) for p, leaf in zip(parts, leaves, strict=True)]
         )
-        found = one.density.natural(tree) | one.density._own(tree)
+        found = one.density.natural(tree) | insides.family_parameters(one.density, tree)
         if "intercept" in tree:
             found["intercept"] = tree["intercept"]
         return jnp.concatenate([jnp.ravel(found[key]) for key in sorted(found)])
@@ -263,7 +265,7 @@ def test_the_prior_is_that_of_the_natural_parameters_with_its_jacobian(
 
     @jax.jit
     def evaluated(flat: jax.Array, params: Any) -> Any:
-        values = one.density.natural(params) | one.density._own(params)
+        values = one.density.natural(params) | insides.family_parameters(one.density, params)
         return jax.jacfwd(natural)(flat), values, one.model.log_prior(params)
 
     jacobian, values, log_prior = evaluated(flat, params)
@@ -273,10 +275,10 @@ def test_the_prior_is_that_of_the_natural_parameters_with_its_jacobian(
     for key, prior in one.priors.items():
         value = np.asarray(values["coefficients" if key == "x" else key])
         if key == "nu":
-            total -= np.log(prior._law.sf(1.0))
+            total -= np.log(insides.law_of_prior(prior).sf(1.0))
         if key == "thresholds":
             total += np.log(6.0)  # orders of three that were drawn
-        total += prior._law.logpdf(value).sum()
+        total += insides.law_of_prior(prior).logpdf(value).sum()
     np.testing.assert_allclose(log_prior, total, rtol=1e-10)
 
 
@@ -288,7 +290,7 @@ def test_responses_simulated_from_a_point_have_the_likelihood_s_moments(name: st
     rng = np.random.default_rng(3)
     raw = {key: value[0] for key, value in density.draw(rng, 1).items()}
     raw["coefficients"] = np.linalg.solve(
-        density._slopes_of_basis, np.full_like(raw["coefficients"], 0.4).T
+        insides.slopes_of_basis(density), np.full_like(raw["coefficients"], 0.4).T
     ).T
     if "intercept" in raw:
         raw["intercept"] = np.zeros_like(raw["intercept"])

@@ -104,8 +104,15 @@ class FlowerRun(Run):
         positions: Float[Array, "chains d"],
         rounds: int = 1,
         warmup: int = 0,
+        state: Mapping[str, np.ndarray] | None = None,
     ) -> Carry:
-        """Run ``fit`` and ``setup``; return the state before the first round."""
+        """Run ``fit`` and ``setup``; return the state before the next round.
+
+        Raises:
+            StoreError: ``state`` is of another run, or of another engine.
+        """
+        if state is not None:
+            return self._taken_up(state, seed, positions)
         self._keyed(seed, positions)
         algorithm = self.program.algorithm
         before = np.full((len(self.names), 4), -1, np.int32)
@@ -167,19 +174,10 @@ class FlowerRun(Run):
         found = (self._channel.answered.get(site, "00" * 32) for site in self._all)
         return np.array([list(bytes.fromhex(one)) for one in found], np.uint8)
 
-    def restore(
-        self,
-        state: Mapping[str, np.ndarray],
-        seed: int,
-        positions: Float[Array, "chains d"],
-        rounds: int,
-        warmup: int,
+    def _taken_up(
+        self, state: Mapping[str, np.ndarray], seed: int, positions: Float[Array, "chains d"]
     ) -> Carry:
-        """Return the carry of a state, in place of `start` with the same arguments; fit nothing.
-
-        Raises:
-            StoreError: the state is of another run, or of another engine.
-        """
+        """Return the carry of a state; the sites have theirs."""
         if RUN not in state:
             raise StoreError(
                 "the checkpoint was not made over Flower: the states of its sites are nowhere but "

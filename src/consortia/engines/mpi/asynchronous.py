@@ -75,8 +75,13 @@ class AsynchronousRun(Run):
         positions: Float[Array, "chains d"],
         rounds: int = 1,
         warmup: int = 0,
+        state: Mapping[str, np.ndarray] | None = None,
     ) -> Carry:
-        """Return the state of one server's chains before the first round."""
+        """Return the state of one server's chains before the next round.
+
+        Raises:
+            StoreError: ``state`` is of another run.
+        """
         server, worker = self._place
         chains = self._own.layout.chains
         here = positions[server * chains : (server + 1) * chains]
@@ -92,6 +97,8 @@ class AsynchronousRun(Run):
             ranks = [rank_of(self._box, server, w) for w in range(self._box.workers)]
             names = [self._site_of(w) for w in range(self._box.workers)]
             self._server = Server(self._kernels, self._communicator, self._box, ranks, names)
+            if state is not None:
+                return self._taken_up(state, carry)
         return carry
 
     def _site_of(self, worker: int) -> str:
@@ -118,22 +125,8 @@ class AsynchronousRun(Run):
         log, lengths = self._log()
         return chains | replies | {"log": log, "lengths": lengths}
 
-    def restore(
-        self,
-        state: Mapping[str, np.ndarray],
-        seed: int,
-        positions: Float[Array, "chains d"],
-        rounds: int,
-        warmup: int,
-    ) -> Carry:
-        """Return the state of one server's chains, in place of `start`.
-
-        Raises:
-            StoreError: the state is of another run.
-        """
-        carry = self.start(seed, positions, rounds, warmup)
-        if self._server is None:
-            return carry
+    def _taken_up(self, state: Mapping[str, np.ndarray], carry: Carry) -> Carry:
+        """Return the state of one server's chains; its shapes are those of a carry at the start."""
         place, box = self._place[0], self._box
         mine = {name: values[place] for name, values in state.items()}
         shapes = jax.eval_shape(lambda: (carry.hub, carry.inbox))
@@ -141,7 +134,7 @@ class AsynchronousRun(Run):
         kinds = self._kernels.reply_wire.kinds
         held = [tuple(mine[f"held[{k}]"][w : w + 1] for k in kinds) for w in range(box.workers)]
         rows = mine["log"][: int(mine["lengths"])]
-        self._server.go_on(held, [(int(w), int(v), float(t)) for w, v, t in rows], warmup)
+        self.server.go_on(held, [(int(w), int(v), float(t)) for w, v, t in rows], self._warmup)
         return Carry(carry.node, hub, inbox)
 
     def block_in_progress(self, buffers: Buffers, slot: int) -> dict[str, np.ndarray]:

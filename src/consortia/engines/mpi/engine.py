@@ -25,7 +25,7 @@ from consortia.core.version import __version__
 from consortia.data.sites import Sites
 from consortia.engines import sharding
 from consortia.engines.contract import Engine
-from consortia.engines.conversing import compiled_start
+from consortia.engines.conversing import PanelParts, compiled_start
 from consortia.engines.local import LocalEngine, effort, site_arrays
 from consortia.engines.mailbox import mailbox_of
 from consortia.engines.mpi.asynchronous import AsynchronousRun, check_ranks, place_of
@@ -139,7 +139,7 @@ class MPIEngine(Engine):
     ) -> list[Any]:
         """Return what ``make`` returns at every rank, in their order: plain values and arrays.
 
-        One step of all ranks, in which each also tells of what kind it is.
+        One step of all ranks, in which each also sends its own settings.
 
         Raises:
             InputError: ``make`` raised it at some ranks; it is raised at all, with every message.
@@ -160,22 +160,22 @@ class MPIEngine(Engine):
             own |= {"error": str(error) or type(error).__name__}
             own |= {"input": isinstance(error, InputError)}
         texts = self._communicator.texts(json.dumps(own, default=_as_text))
-        told = [json.loads(text, object_hook=_with_arrays) for text in texts]
+        answers = [json.loads(text, object_hook=_with_arrays) for text in texts]
         fingerprints.check_same(
-            {rank: one["same"] for rank, one in enumerate(told) if "same" in one}, "rank"
+            {rank: one["same"] for rank, one in enumerate(answers) if "same" in one}, "rank"
         )
-        failed = [rank for rank, one in enumerate(told) if "error" in one]
+        failed = [rank for rank, one in enumerate(answers) if "error" in one]
         if not failed:
-            return [one["made"] for one in told]
+            return [one["made"] for one in answers]
         if error is not None and not own["input"]:
             raise error
-        broken = next((rank for rank in failed if not told[rank]["input"]), None)
+        broken = next((rank for rank in failed if not answers[rank]["input"]), None)
         if broken is not None:
-            raise RankError(f"rank {broken} failed: {told[broken]['error']}") from error
+            raise RankError(f"rank {broken} failed: {answers[broken]['error']}") from error
         everywhere = len(failed) == self.ranks
         faults: dict[str, str] = {}
         for rank in failed:
-            faults.setdefault(told[rank]["error"], "" if everywhere else f"rank {rank}: ")
+            faults.setdefault(answers[rank]["error"], "" if everywhere else f"rank {rank}: ")
         raise InputError("\n".join(f"{where}{text}" for text, where in faults.items())) from error
 
     def prepare(
@@ -220,17 +220,10 @@ class MPIEngine(Engine):
             InputError: more ranks than sites.
         """
         places = Places(len(sites), self.ranks, self.rank)
-        return MPIPanel(
-            target,
-            sites,
-            method,
-            site_arrays(target.model, sites, method, places.own),
-            compiled_start(partial(start_values, target)),
-            self._communicator,
-            places,
-            mapped=self._local.node_mode == "map",
-            lasting=lasting,
-        )
+        arrays = site_arrays(target.model, sites, method, places.own)
+        start, mapped = partial(start_values, target), self._local.node_mode == "map"
+        parts = PanelParts(target, sites, method, arrays, compiled_start(start), mapped, lasting)
+        return MPIPanel(parts, self._communicator, places)
 
     def _of_worker(self, model: Model, box: Mailbox, sites: Sites, method: Method) -> SiteArrays:
         """Return the data of this rank's site; of a server one row of zeros, for the shapes."""

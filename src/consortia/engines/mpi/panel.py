@@ -7,14 +7,11 @@ from typing import Any
 import numpy as np
 from jaxtyping import Array, Float
 
-from consortia.core.queries import Conversation, Query
-from consortia.core.target import Target
-from consortia.data.sites import Sites
-from consortia.engines.conversing import StartValues
+from consortia.core.queries import Query
+from consortia.engines.conversing import PanelParts
 from consortia.engines.mpi.communicator import Communicator
 from consortia.engines.mpi.placement import Places
 from consortia.engines.panel import Answer, Panel, simulated_noise
-from consortia.engines.phases import SiteArrays
 from consortia.engines.programs import SitePrograms
 from consortia.store.answers import packed, unpacked
 
@@ -25,30 +22,13 @@ class MPIPanel(Panel):
     A query is a broadcast of its length and one of its bytes; an answer one sum at rank 0.
 
     Args:
-        target: the posterior.
-        sites: names and sizes of all sites.
-        method: whose site functions answer.
-        arrays: data of this rank's sites.
-        start_values: the compiled function of `consortia.core.start.start_values`.
+        parts: of the panel; the data are those of this rank's sites.
         communicator: the ranks.
         places: which of them holds what.
-        mapped: always compute sites one after the other.
-        lasting: see `SitePrograms`.
     """
 
-    def __init__(
-        self,
-        target: Target,
-        sites: Sites,
-        method: Conversation,
-        arrays: SiteArrays,
-        start_values: StartValues,
-        communicator: Communicator,
-        places: Places,
-        *,
-        mapped: bool,
-        lasting: bool,
-    ) -> None:
+    def __init__(self, parts: PanelParts, communicator: Communicator, places: Places) -> None:
+        target, sites, method, arrays, start_values, mapped, lasting = parts
         super().__init__(target, sites, method)
         self.root = communicator.rank == 0
         self.serves, self.mapped = not self.root, mapped

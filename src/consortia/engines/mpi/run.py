@@ -12,7 +12,6 @@ from jaxtyping import Array, Float, PyTree
 
 from consortia.core.contract import Site
 from consortia.data.sites import Sites
-from consortia.engines import rng
 from consortia.engines.buffers import Buffers, Window, infos_at, with_infos
 from consortia.engines.contract import from_names, named
 from consortia.engines.mpi.callback import raised
@@ -66,10 +65,11 @@ class MPIRun(LocalRun):
         positions: Float[Array, "chains d"],
         rounds: int = 1,
         warmup: int = 0,
+        state: Mapping[str, np.ndarray] | None = None,
     ) -> Carry:
-        """Run ``fit`` and ``setup``; return the state before the first round."""
+        """Start as `LocalRun`; of a state, take up this rank's part."""
         with raised(*self.program.callbacks.values()):
-            return jax.block_until_ready(super().start(seed, positions, rounds, warmup))
+            return jax.block_until_ready(super().start(seed, positions, rounds, warmup, state))
 
     # --- between two rounds, see `contract.named` ------------------------------------------------
 
@@ -80,30 +80,15 @@ class MPIRun(LocalRun):
             whole = whole._replace(inbox=jax.tree.map(self._of_all, carry.inbox))
         return named(whole, "carry") | named(self.fitted, "fitted")
 
-    def restore(
-        self,
-        state: Mapping[str, np.ndarray],
-        seed: int,
-        positions: Float[Array, "chains d"],
-        rounds: int,
-        warmup: int,
-    ) -> Carry:
-        """Return this rank's part of a state, in place of `start`; fit nothing.
+    def _fitted_of(self, state: Mapping[str, np.ndarray], shapes: PyTree) -> PyTree:
+        whole = super()._fitted_of(state, jax.tree.map(self._everywhere, shapes))
+        return jax.tree.map(self._mine, whole)
 
-        Raises:
-            StoreError: the state is of another run.
-        """
-        base, ring = self._begin(seed, positions, rounds, warmup)
-        if self.program.algorithm.fit:
-            keys = self.program.keys(rng.FIT, base)
-            own = self.program.fit.eval_shape(self._arrays, keys, positions[0])
-            fitted = from_names(state, jax.tree.map(self._everywhere, own), "fitted")
-            self._arrays = self._arrays._replace(fitted=jax.tree.map(self._mine, fitted))
-        own = self.program.begin.eval_shape(*self._beginning(base, positions, ring))
+    def _carry_of(self, state: Mapping[str, np.ndarray], own: Carry) -> Carry:
         shapes = own._replace(node=jax.tree.map(self._everywhere, own.node))
         if self.program.inbox_per_node:
             shapes = shapes._replace(inbox=jax.tree.map(self._everywhere, own.inbox))
-        whole = from_names(state, shapes, "carry")
+        whole = super()._carry_of(state, shapes)
         carry = whole._replace(node=jax.tree.map(self._mine, whole.node))
         if self.program.inbox_per_node:
             carry = carry._replace(inbox=jax.tree.map(self._mine, whole.inbox))

@@ -15,7 +15,7 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 from filelock import FileLock
@@ -44,6 +44,10 @@ from consortia.federation.governance.ledger import (
 from consortia.federation.governance.policy import forbidden, load_policy
 from consortia.federation.governance.terms import BEFORE_PHASES, StudyTerms
 from consortia.store.durable import private
+
+if TYPE_CHECKING:
+    from consortia.engines.flower.questions import Place, Question, Spending
+    from consortia.engines.flower.settled import Statement
 
 LEDGER, HELD_LOCK = "ledger.jsonl", "held.lock"
 ERRORS = "errors.log"
@@ -82,58 +86,6 @@ PHRASES: tuple[tuple[type[BaseException], str], ...] = (
     (BaseException, "the site met an error"),
 )
 """All that may be said elsewhere of an error, by its class; the first that fits."""
-
-
-class SiteRequest(Protocol):
-    """A question: the place in the run that has one answer, its round, and what it is."""
-
-    @property
-    def place(self) -> str: ...  # noqa: D102
-
-    @property
-    def round(self) -> int | None: ...  # noqa: D102
-
-    @property
-    def digest(self) -> str: ...  # noqa: D102
-
-
-class Spending(Protocol):
-    """Cost of an answer in a privacy budget, see `consortia.core.privacy`."""
-
-    @property
-    def question(self) -> str: ...  # noqa: D102
-
-    @property
-    def loss(self) -> float: ...  # noqa: D102
-
-    @property
-    def share(self) -> float: ...  # noqa: D102
-
-
-class Reach(Protocol):
-    """Position at which rows would be evaluated, in standard deviations of the prior."""
-
-    @property
-    def points(self) -> int: ...  # noqa: D102
-
-    @property
-    def farthest(self) -> float: ...  # noqa: D102
-
-    @property
-    def moved(self) -> float: ...  # noqa: D102
-
-    @property
-    def numbers(self) -> int: ...  # noqa: D102
-
-    @property
-    def declared(self) -> int | None: ...  # noqa: D102
-
-
-class Measured(Protocol):
-    """Number of rows that answers determine; its text says that in words."""
-
-    @property
-    def settled(self) -> int: ...  # noqa: D102
 
 
 class Gate:
@@ -175,7 +127,7 @@ class Gate:
         if ledger.runs.get(terms.run) != details:
             ledger.append("opened", run=terms.run, site=self.site, details=details, check=check)
 
-    def admit(self, kind: str, question: SiteRequest) -> bool:
+    def admit(self, kind: str, question: Question) -> bool:
         """Check a request before anything is read or computed; a policy that changed is read.
 
         Args:
@@ -236,7 +188,7 @@ class Gate:
                 details = {"data": found.data, "values": str(values)}
                 self._ledger.append("held", run=run, site=self.site, details=details)
 
-    def place(self, place: Reach, *, again: bool) -> None:
+    def place(self, place: Place, *, again: bool) -> None:
         """Check where rows would be looked at, before they are.
 
         Args:
@@ -310,7 +262,7 @@ class Gate:
             details |= {"loss": repr(spent.loss), "share": repr(spent.share)}
             ledger.append("spent", run=run, site=self.site, details=details, check=check)
 
-    def settled(self, statement: Measured | None) -> None:
+    def settled(self, statement: Statement | None) -> None:
         """Check how many rows an answer and those before would settle, before it leaves.
 
         Args:
@@ -344,11 +296,11 @@ class Gate:
     def release(
         self,
         kind: str,
-        question: SiteRequest,
+        question: Question,
         payload: bytes,
         arrays: Mapping[str, np.ndarray],
         beside: int = 0,
-        statement: Measured | None = None,
+        statement: Statement | None = None,
     ) -> bytes:
         """Return the message once it may leave and its line is in the ledger.
 
@@ -406,14 +358,14 @@ class Gate:
         self,
         error: BaseException,
         wrap: Callable[[str], bytes] = str.encode,
-        question: SiteRequest | None = None,
+        question: Question | None = None,
     ) -> bytes:
         """Return what may leave of an error; see `refusal`."""
         folder, run = self._folder, self.terms.run
         where = "" if question is None else question.place
         return refusal(error, folder=folder, site=self.site, run=run, wrap=wrap, place=where)
 
-    def _answers(self, question: SiteRequest) -> Mapping[str, str]:
+    def _answers(self, question: Question) -> Mapping[str, str]:
         return self._ledger.answered.get((self.terms.run, question.place), {})
 
     def _too_many_numbers(self, more: int) -> list[tuple[str, str]]:
@@ -432,7 +384,7 @@ class Gate:
                 found.append(("maximum_numbers_per_value", text))
         return found
 
-    def _check(self, kind: str, question: SiteRequest) -> None:
+    def _check(self, kind: str, question: Question) -> None:
         """Check all that does not depend on rows."""
         policy, found = self.policy, []
         if kind not in policy.messages or kind not in self.terms.messages:

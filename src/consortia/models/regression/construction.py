@@ -1,4 +1,9 @@
-"""`consortia.regression`: from a formula and tables at the sites to a model and its rows."""
+"""`consortia.regression`: from a formula and tables at the sites to a model and its rows.
+
+Every site sends what its rows are like: the levels of factors, means and squares of numbers, how
+many values miss (`consortia.data.columns.TableFacts`). From this all agree on the columns, and each
+makes its own: they are those that one table of all rows would have given.
+"""
 
 from __future__ import annotations
 
@@ -91,32 +96,11 @@ def regression(
 ) -> Regression:
     r"""Return the model of a formula and the rows it needs, from tables that stay at their sites.
 
-    Every site tells what its rows are like: the levels of factors, means and squares of numbers,
-    how many values miss (`consortia.data.columns.TableFacts`). From this all agree on the columns,
-    and each makes its own: they are those that one table of all rows would have given.
-
-    A formula is ``response ~ terms`` with ``+ : * ^ -`` between terms; a factor is a column or
-    arithmetic of columns in ``I(...)``, with log, log2, log10, log1p, exp, expm1, sqrt, abs,
-    minimum, maximum; ``C(column, reference)`` makes levels of numbers; ``center`` and ``scale`` use
-    mean and sd of all rows; ``s(x, k=10)`` is a smooth function; ``site`` is the site's name;
-    ``(1 | site)`` is a level of each site around a common one, its spread estimated,
-    ``(1 + x | site)`` a correlated slope beside it, ``(1 + x || site)`` an independent one;
-    ``(1 | ward)`` are levels of groups inside the sites, ``(1 | site:ward)`` where one label at two
-    sites is of two groups, ``(1 | site/ward)`` with a level of each site beside them, and
-    ``(1 | shared(surgeon))`` levels of groups that are at several sites; ``offset(...)`` has the
-    coefficient 1;
-    ``Surv(time, event)`` is a time with event 1 if it was seen, 0 if only its being later is known;
-    ``Surv(start, stop, event)`` is at risk after start only, so that a covariate may change between
-    rows of one person, or an event may recur; ``strata(arm)`` gives each arm a baseline of cox.
-
     Parameters are sampled in a basis in which numbers are centred and scaled; `Regression.natural`
     and `Regression.estimates` give them back in the units of the columns.
 
-    **Priors** are wide by default, scaled as rstanarm and brms scale theirs: see
-    `consortia.models.regression.priors`.
-
     Args:
-        formula: as above.
+        formula: ``response ~ terms``, in the words of `consortia.models.regression.formula`.
         sites: one table a site: a dict of names to tables, or a list of them. A table is a path
             (.csv, .tsv, .txt, .parquet, .feather, .arrow, .npz), a DataFrame or a dict of columns.
         family: one of gaussian, student, bernoulli, binomial (both perhaps with another link than
@@ -131,7 +115,8 @@ def regression(
             `consortia.sample` pools the draws of all posteriors. Rows without a response are
             always left out.
         prior: by the name of a coefficient, of a term, or "coefficients", "intercept", "sigma",
-            "sd" and so on, words such as "normal(0, 1)".
+            "sd" and so on, words such as "normal(0, 1)"; else wide ones, scaled as rstanarm and
+            brms scale theirs (`consortia.models.regression.priors`).
         levels: of columns, the reference first; sites are not queried for those that are given.
         weights: column or expression: what each row's log-likelihood is multiplied by.
         weights_are: "frequency", or "sampling": draws then have the spread of a sandwich.
@@ -151,7 +136,7 @@ def regression(
         engine: where every process reads its own sites only; in this process when None.
         harmonise: by site, what is changed in its table as it is read: ``rename``, ``recode``,
             ``missing_values``, ``scale``, ``encoding``, ``decimal``, as in a study file.
-        describe: what sites tell of their participants beside, for `Regression.table_one` and
+        describe: what sites send of their participants beside, for `Regression.table_one` and
             `Regression.survival_curves`: ``cells`` (5), the fewest rows of a number that is sent;
             ``times`` of follow-up, ``by`` a categorical column, ``event`` a column of codes and
             ``causes`` their names. When None nothing, unless all rows are in this process.
@@ -165,12 +150,9 @@ def regression(
     Example:
         >>> import numpy as np
         >>> x = np.arange(8.0)
-        >>> made = regression(
-        ...     "y ~ x + arm",
-        ...     {"oslo": {"x": x, "arm": list("abababab"), "y": 2 * x}, "lima": {
-        ...         "x": x, "arm": list("bbbbaaaa"), "y": x}},
-        ... )
-        >>> made.names
+        >>> oslo = {"x": x, "arm": list("abababab"), "y": 2 * x}
+        >>> lima = {"x": x, "arm": list("bbbbaaaa"), "y": x}
+        >>> regression("y ~ x + arm", {"oslo": oslo, "lima": lima}).names
         ('x', 'arm[b]')
     """
     options: dict[str, Any] = {"missing": missing, "levels": levels, "describe": describe}
@@ -178,8 +160,7 @@ def regression(
     options |= {"integrate": integrate, "nodes": nodes, "weights_are": weights_are}
     options |= {"imputations": imputations, "imputation_seed": imputation_seed}
     question = question_of(formula, family, **options)
-    question, facts, names, read = _read_sites(question, sites, harmonise, engine, algorithm)
-    return assembled(question, facts, names, read, prior, breaks)
+    return assembled(*_read_sites(question, sites, harmonise, engine, algorithm), prior, breaks)
 
 
 def _read_sites(
@@ -204,7 +185,7 @@ def _read_sites(
 
     if engine is not None and algorithm is None:
         raise InputError("algorithm is missing: with an engine it decides who reads which site.")
-    facts = gathered(question, names, contribute, read, engine or Here(), algorithm)
+    facts = gathered(question, names, contribute, read, engine or Gatherer(), algorithm)
     return question, facts, names, read
 
 
@@ -399,32 +380,6 @@ def contribution(
     if question.described is not None:
         participants = described(question, question.described, table, kept, site, cells)
     return SiteFacts(rows_of(kept), arrays, known, table=of_table, described=participants)
-
-
-class Here:
-    """Gathers the facts of sites that are all read in this process."""
-
-    def gather_facts(
-        self,
-        names: Sequence[str],
-        method: Method | None,
-        contribute: Callable[[int], SiteFacts],
-        contribute_root: Callable[[], Any] = lambda: None,
-        same: Callable[[], Mapping[str, Any]] = dict,
-    ) -> tuple[list[SiteFacts], Any]:
-        """Return the facts of all sites; refuse with what is wrong with all of them."""
-        faults, facts = Faults(), []
-        for index in range(len(names)):
-            with faults.noted():
-                facts.append(contribute(index))
-        faults.check()
-        return facts, contribute_root()
-
-    def allgather(
-        self, make: Callable[[], Any], same: Callable[[], Mapping[str, Any]] = dict
-    ) -> list[Any]:
-        """Return what ``make`` returns."""
-        return [make()]
 
 
 def gathered(

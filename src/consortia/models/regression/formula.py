@@ -2,6 +2,19 @@
 
 The grammar of terms is that of formulaic. A factor is a column, or arithmetic and a few functions
 of columns; nothing else is evaluated, so that a formula in a study file is not executed as code.
+
+A formula is ``response ~ terms`` with ``+ : * ^ -`` between terms; a factor is a column or
+arithmetic of columns in ``I(...)``, with log, log2, log10, log1p, exp, expm1, sqrt, abs, minimum,
+maximum; ``C(column, reference)`` makes levels of numbers; ``center`` and ``scale`` use mean and sd
+of all rows; ``s(x, k=10)`` is a smooth function; ``site`` is the site's name; ``(1 | site)`` is a
+level of each site around a common one, its spread estimated, ``(1 + x | site)`` a correlated slope
+beside it, ``(1 + x || site)`` an independent one; ``(1 | ward)`` are levels of groups inside the
+sites, ``(1 | site:ward)`` where one label at two sites is of two groups, ``(1 | site/ward)`` with a
+level of each site beside them, and ``(1 | shared(surgeon))`` levels of groups that are at several
+sites; ``offset(...)`` has the coefficient 1; ``Surv(time, event)`` is a time with event 1 if it was
+seen, 0 if only its being later is known; ``Surv(start, stop, event)`` is at risk after start only,
+so that a covariate may change between rows of one person, or an event may recur; ``strata(arm)``
+gives each arm a baseline of cox.
 """
 
 from __future__ import annotations

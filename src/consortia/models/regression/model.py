@@ -103,7 +103,7 @@ class Regression:
         groups: of each site whose rows are here, the names of the groups inside it whose levels
             stay there.
         tables: of each site whose rows are here, the columns that are used.
-        descriptions: what each site tells of its participants.
+        descriptions: description of each site's participants.
 
     Example:
         >>> import consortia, numpy as np
@@ -136,8 +136,8 @@ class Regression:
         if isinstance(self.sites, Sites):
             raise InputError("imputation: no value is imputed; give missing='impute'.")
         place = arguments.whole("number", number, 0, len(self.sites) - 1)
-        asked = self.specification.question
-        tables = {name: asked.imputed(one, name, place) for name, one in self.tables.items()}
+        question = self.specification.question
+        tables = {name: question.imputed(one, name, place) for name, one in self.tables.items()}
         return replace(self, sites=self.sites[place], tables=tables)
 
     @property
@@ -187,13 +187,13 @@ class Regression:
             "priors": {name: str(prior) for name, prior in self.priors.items()},
             "notes": list(self.notes),
         }
-        asked = spec.question
-        settings["missing"] = asked.missing
+        question = spec.question
+        settings["missing"] = question.missing
         settings["agreed"] = Registration.of(spec).plain()
         settings["levels"] = {name: list(found) for name, found in spec.levels.items()}
-        settings["beside"] = {name: factor.text for name, factor in asked.extra.items()}
-        if asked.samples:
-            settings["weights_are"] = asked.weights_are
+        settings["beside"] = {name: factor.text for name, factor in question.extra.items()}
+        if question.samples:
+            settings["weights_are"] = question.weights_are
         if spec.event is not None:
             settings["event"] = spec.event
         if self.descriptions:
@@ -205,7 +205,7 @@ class Regression:
         return Metadata(spec.question.parsed.text, axes, self.density.scaling, settings)
 
     def _participants(self) -> dict[str, Any]:
-        """Return what the sites tell of their participants, as plain values."""
+        """Return the sites' descriptions of their participants, as plain values."""
         wanted = self.specification.question.described
         followed = {} if wanted is None else {"times": wanted.times, "kinds": wanted.kinds}
         sites = {name: asdict(one) for name, one in self.descriptions.items()}
@@ -214,7 +214,7 @@ class Regression:
     def table_one(self) -> TableOne:
         """Return who was analysed, by site and overall: rows, missing values, characteristics.
 
-        It holds what the sites tell, none of it of fewer rows than ``describe`` says; without it,
+        It holds what the sites send, none of it of fewer rows than ``describe`` says; without it,
         where all rows are in this process, of fewer than five.
 
         Raises:
@@ -222,7 +222,7 @@ class Regression:
         """
         if not self.descriptions:
             raise InputError(
-                "table_one: the rows are in other processes, which tell nothing of participants "
+                "table_one: the rows are in other processes, which send nothing of participants "
                 "unless the study requests it: give regression(..., describe={'cells': 5})."
             )
         return table_one(self.descriptions, self.specification.rows)
@@ -239,23 +239,23 @@ class Regression:
                 "survival_curves: give regression(..., describe={'times': [...]}), times on which "
                 "all sites agree beforehand."
             )
-        told = {name: one.followup for name, one in self.descriptions.items() if one.followup}
-        found = curves(told, wanted.times, wanted.kinds)
+        followups = {name: one.followup for name, one in self.descriptions.items() if one.followup}
+        found = curves(followups, wanted.times, wanted.kinds)
         if found is None:
             raise InputError(
                 "survival_curves: there is no time before and after which all sites have enough "
-                "events and ends of follow-up to tell their number: give other times, fewer of "
+                "events and ends of follow-up to report their number: take other times, fewer of "
                 "them, or no 'by'."
             )
         return found
 
     def __str__(self) -> str:
         """Return formula, family, priors and notes as text."""
-        asked = self.specification.question
+        question = self.specification.question
         counted, sites = self.specification.rows, len(self.specification.sites)
         rows = f"{sum(counted)} rows at {sites} sites" if counted else f"{sites} sites"
         lines = [
-            f"{asked.parsed.text}, family {self.family.name} ({self.family.link}), {rows}",
+            f"{question.parsed.text}, family {self.family.name} ({self.family.link}), {rows}",
             "priors, of intercept and levels of groups where all numbers have their mean:",
         ]
         width = max(map(len, self.priors), default=0)
@@ -287,10 +287,10 @@ class Regression:
         make no other formula.
         """
         settings, scaling = recorded(tree, "settings") or {}, scaling_in(tree)
-        said = settings.get("regression", settings)
-        if not {"formula", "family"} <= set(said):
+        kept = settings.get("regression", settings)
+        if not {"formula", "family"} <= set(kept):
             return
-        then = said["formula"], said["family"], scaling.columns if scaling else self.names
+        then = kept["formula"], kept["family"], scaling.columns if scaling else self.names
         now = self.specification.question.parsed.text, self.family.name, self.names
         for what, theirs, own in zip(("formula", "family", "columns"), then, now, strict=True):
             if "".join(str(theirs).split()) != "".join(str(own).split()):
@@ -330,7 +330,7 @@ class Regression:
         if self.density.lead or inside != [(factor,)]:
             raise InputError(
                 f"contrasts: {factor} is in a product, or the response has several levels without "
-                "an order: ask marginal_effects(tree, columns=[...])."
+                "an order: call marginal_effects(tree, columns=[...])."
             )
         every = np.asarray(self.natural(tree)["coefficients"], float)
         none = np.zeros(every.shape[:2])
@@ -599,7 +599,7 @@ class Regression:
         if numbers is None:
             raise InputError(
                 "marginal_effects: values are imputed, and the draws do not say from which "
-                "imputation they are: ask imputation(0), with the draws given its rows."
+                "imputation they are: call imputation(0), with the draws given its rows."
             )
         of_draws = np.tile(numbers, size // len(numbers))[kept]
         return [(self.imputation(one), kept[of_draws == one]) for one in np.unique(of_draws)]

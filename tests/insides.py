@@ -1,0 +1,91 @@
+"""What tests need of the package's insides: the one place that names its private members.
+
+A test that needs one more gets a function here, so that a change of the source changes this file
+and no test.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Any
+
+import numpy as np
+import pytest
+
+from consortia.algorithms import fa_hmc, gossip
+from consortia.engines import programs
+from consortia.models.regression.density import Density
+from consortia.run import progress
+
+replies_of_sites = programs._replies
+"""Replies of some sites, site axis first."""
+
+is_in_notebook = progress._in_notebook
+"""Whether progress is shown in a notebook."""
+
+
+def compute_side_by_side(patch: pytest.MonkeyPatch, width: int) -> None:
+    """Let every program compute so many sites at once."""
+    patch.setattr(programs.SitePrograms, "_width", lambda self, points: width)
+
+
+def forget_programs(patch: pytest.MonkeyPatch) -> None:
+    """Hide the programs of earlier runs, and what they have computed."""
+    patch.setattr(programs, "_work", OrderedDict())
+    patch.setattr(programs, "_programs", OrderedDict())
+
+
+def compiler_options(panel: Any, key: Any, arrays: Any, points: int) -> dict[str, Any]:
+    """Return the options with which a panel compiles a function of so many points."""
+    return panel._programs._options(key, arrays, points)
+
+
+def data_of(panel: Any) -> Any:
+    """Return the data of the sites of a panel."""
+    return panel._arrays
+
+
+def memory_of_program(panel: Any, function: Any, arrays: Any, points: int) -> Any:
+    """Return what the program of a site function needs, as XLA analyses it."""
+    made, sites = panel._programs, panel._arrays
+    numbers = np.array([0, len(panel.names)], np.int32)
+    program = made._program(function, arrays, points)
+    return program.lower(made._width(points), sites, arrays, numbers).compile().memory_analysis()
+
+
+def family_parameters(density: Density, params: Any) -> dict[str, Any]:
+    """Return the family's own parameters on their natural scale."""
+    return density._own(params)
+
+
+def slopes_of_basis(density: Density) -> np.ndarray:
+    """Return the matrix from the sampled slopes to those of the columns."""
+    return density._slopes_of_basis
+
+
+def law_of_prior(prior: Any) -> Any:
+    """Return SciPy's law of a prior in words."""
+    return prior._law
+
+
+def show_in_notebook(patch: pytest.MonkeyPatch) -> None:
+    """Let progress be shown as in a notebook, at every step."""
+    patch.setattr(progress, "_in_notebook", lambda: True)
+    patch.setattr(progress, "SECONDS_BETWEEN_MOVES", -1.0)
+
+
+def end_shown(bar: Any, rounds: int) -> int:
+    """Return the round up to which progress is shown after so many."""
+    return bar._moment(rounds, 0).end
+
+
+def wrap_gradients(patch: pytest.MonkeyPatch, method: str, wrapper: Any) -> None:
+    """Wrap the gradient estimate with which "fa_hmc" or "gossip" builds its functions."""
+    module, name = {"fa_hmc": (fa_hmc, "_oracle"), "gossip": (gossip, "_estimate")}[method]
+    made = getattr(module, name)
+    patch.setattr(module, name, lambda *given: wrapper(made(*given)))
+
+
+def own_answer(potentials: Any, what: str, position: np.ndarray) -> Any:
+    """Return what one process contributes to a request of all."""
+    return potentials._own(what, position)
