@@ -300,6 +300,32 @@ def test_ranks_resume_with_what_the_search_before_the_run_has_found(tmp_path):
     assert job.stdout.split()[-1] == "True"
 
 
+WORKERS = """
+import sys, consortia, numpy as np
+sys.path.insert(0, {here!r})
+import problem
+engine = consortia.MPIEngine()
+method = consortia.stale_sgld(step_size=0.01, batch_size=4, workers=3)
+arguments = problem.MODEL, problem.sites(1), method
+options = {{"engine": engine, "progress": False}}
+first = consortia.sample(*arguments, rounds=40, chains=1, store={store!r}, **options)
+again = consortia.resume({store!r}, *arguments, rounds=100, **options)
+if engine.root:
+    for name, values in first.posterior.items():
+        found = again.posterior[name].values
+        assert found.shape[:2] == (1, 100) and np.isfinite(found).all()
+        assert (found[:, :40] == values.values).all()
+        assert (found[0, 40] != found[0, 39]).any()
+    print("resumed")
+"""
+
+
+def test_asynchronous_workers_are_resumed(tmp_path):
+    job = launch.ranks(4, "-c", WORKERS.format(here=str(HERE), store=str(tmp_path / "run")))
+    assert job.returncode == 0, job.stderr[-4000:]
+    assert job.stdout.split()[-1] == "resumed"
+
+
 CUT = """
 import sys, warnings
 sys.path.insert(0, {here!r})
