@@ -93,8 +93,12 @@ MOST_POOR, HOPELESS, LEAST_HOPE = 7, 3, 0.02
 Where the mode has not been sought yet, it is sought first.
 """
 
-MOST_SEARCHED, MOST_WALKED = 16, 60
-"""Messages of a search for the mode, and of chains before their first draws."""
+UNFIT = 0.5
+"""Held-out error of a surrogate which, if none of so many batches was below, will not fit."""
+
+MOST_SEARCHED, MOST_WALKED, MOST_ROUGH = 16, 60, 40
+"""Messages of a search for the mode, of chains before their first draws, and of a run in which
+chains still stand still or diverge."""
 
 FITS, FITTED_WORK = 3, 20_000_000
 """Local fits with different starts; one alone where rows times d² are more than this."""
@@ -302,8 +306,10 @@ def converse(settings: Settings, known: Known) -> Conversing:
 
     centres, covariances = yield from _local_fits(server, scale)
     server.reference = centres[0]
-    searched, hopeless, poor = d > FEW_PARAMETERS, False, 0
-    batches, earlier, shares, missed = [], 0, [], []
+    searched, next_step = d > FEW_PARAMETERS, "draw"
+    batches, earlier, missed = [], 0, []
+    shares: list[float] = []
+    errors: list[float] = []
     if searched:  # few points of a wide exploration would lie in the bulk
         mode = yield from _search(server, np.stack(centres), scale)
         if mode.converged:
@@ -329,10 +335,10 @@ def converse(settings: Settings, known: Known) -> Conversing:
                 continue
         elif judged is not None:
             del batches[earlier:]  # what this batch has found, others of its proposal did not see
-            poor, missed = poor + 1, judged.not_covered
+            missed = judged.not_covered
             shares.append(judged.share)
-            hopeless = poor >= HOPELESS and max(shares[-2:]) < LEAST_HOPE
-            if poor >= MOST_POOR or (hopeless and searched):
+            next_step = _next_step(shares, errors, searched=searched)
+            if next_step == "walk":
                 return (yield from _walk(server, settings))
         base = server.base(covariance)
         learnt = learn(
@@ -343,12 +349,13 @@ def converse(settings: Settings, known: Known) -> Conversing:
             server.rng,
             base,
             guess=guess,
-            bent=poor > 0,
-            doubted=poor > 1 and not isinstance(base, Groups),
+            bent=len(shares) > 0,
+            doubted=len(shares) > 1 and not isinstance(base, Groups),
         )
         server.records[-1]["error"] = float(f"{learnt.error:.3g}")
+        errors.append(learnt.error)
         lost = learnt.error > TRUSTED and server.memory.weighted().effective < LOST
-        if (lost or hopeless) and not searched:
+        if (lost or next_step == "search") and not searched:
             searched = True
             if not len(server.memory.points):  # the guess was none
                 server.reference = known.start
@@ -356,7 +363,7 @@ def converse(settings: Settings, known: Known) -> Conversing:
             mode = yield from _search(server, start[None], scale)
             if mode.converged:
                 server.memory.forget_drawn()
-                hopeless, poor = False, 0
+                shares, errors, next_step = [], [], "draw"
                 covariance = mode.root @ mode.root.T
                 sent = _exploration(server, [mode.position], [covariance])
                 continue
@@ -365,6 +372,26 @@ def converse(settings: Settings, known: Known) -> Conversing:
         covariance, earlier = learnt.covariance, len(batches)
         lines = lines_through(covariance, server.rays, profiles)
         sent = _drawn(server, learnt.proposal, lines)
+
+
+def _next_step(shares: list[float], errors: list[float], *, searched: bool) -> str:
+    """Return what follows batches that do not count: "draw", "search" for the mode, or "walk".
+
+    Where no surrogate predicted, after the exploration or any batch, as in a funnel, further points
+    do not help, and the mode is no better place to begin from.
+
+    Args:
+        shares: effective shares of the batches, since the mode was sought.
+        errors: held-out errors of the surrogates that they and the exploration led to.
+        searched: whether the mode was sought.
+    """
+    if len(shares) < HOPELESS:
+        return "draw"
+    if len(shares) >= MOST_POOR or min(errors) > UNFIT:
+        return "walk"
+    if max(shares[-2:]) < LEAST_HOPE:
+        return "walk" if searched else "search"
+    return "draw"
 
 
 # --- the messages --------------------------------------------------------------------------------
@@ -571,7 +598,8 @@ def _walk(server: Server, settings: Settings) -> Conversing:
     away = weighted.points - mean
     root = mixture.cholesky_root((away.T * own) @ away)
     places = resampled(weighted.points, own, _walkers(server), server.rng)
-    return (yield from _chains(server, settings, places, mean, root, MOST_WALKED))
+    most = MOST_WALKED, MOST_ROUGH - server.messages
+    return (yield from _chains(server, settings, places, mean, root, most))
 
 
 def _by_gradients(server: Server, settings: Settings, scale: PriorScale) -> Conversing:
@@ -587,7 +615,7 @@ def _by_gradients(server: Server, settings: Settings, scale: PriorScale) -> Conv
     count, d = _walkers(server), server.dimension
     groups = np.minimum(np.arange(count) * GROUPS // count, GROUPS - 1)
     places = mode.position + mode.root * server.rng.standard_normal((GROUPS, d))[groups]
-    most = MOST_WALKED_BY_GRADIENTS
+    most = MOST_WALKED_BY_GRADIENTS, MOST_WALKED_BY_GRADIENTS
     return (yield from _chains(server, settings, places, mode.position, mode.root, most))
 
 
@@ -603,11 +631,11 @@ def _chains(
     places: Float[np.ndarray, "W d"],
     centre: Float[np.ndarray, " d"],
     root: Float[np.ndarray, "*d"],
-    most_messages: int,
+    most: tuple[int, int],
 ) -> Conversing:
     """Run chains until they have settled, and then for draws."""
     ensemble = yield from server.counted(
-        walking.settle(places, centre, root, server.reference, server.rng, most_messages)
+        walking.settle(places, centre, root, server.reference, server.rng, *most)
     )
     if not ensemble.settled:
         return _failed(server, " and ".join(ensemble.obstacles()))
