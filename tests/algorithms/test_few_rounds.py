@@ -21,11 +21,11 @@ from statistical import bends, regressions
 
 import consortia
 from consortia.algorithms.few_rounds import algorithm
-from consortia.algorithms.few_rounds.independence import Chains, metropolis_chains
 from consortia.algorithms.few_rounds.site_functions import FUNCTIONS
 from consortia.core.prior import PriorScale
 from consortia.core.queries import Known
 from consortia.core.target import Target
+from consortia.dynamics.independence import Chains, metropolis_chains
 from consortia.dynamics.rank_statistics import rhat_and_ess_of
 from consortia.engines import programs
 from consortia.engines.conversing import LocalPanel

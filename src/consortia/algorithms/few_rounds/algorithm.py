@@ -24,11 +24,6 @@ import numpy as np
 from jaxtyping import Float
 from scipy import special
 
-from consortia.algorithms.few_rounds.independence import (
-    Chains,
-    metropolis_chains,
-    smallest_effective_size,
-)
 from consortia.algorithms.few_rounds.limits import (
     FEWEST_WALKERS,
     GROUPS,
@@ -41,6 +36,12 @@ from consortia.core.prior import PriorScale, prior_scale
 from consortia.core.queries import Arrays, Batch, Conversing, Known, Outcome, Query, in_width
 from consortia.dynamics.ensemble import chains as walking
 from consortia.dynamics.ensemble.mixing import resampled
+from consortia.dynamics.independence import (
+    Chains,
+    metropolis_chains,
+    smallest_effective_size,
+)
+from consortia.surrogates import local_fits
 from consortia.surrogates import mode_search as search
 from consortia.surrogates.proposals import FEW_PARAMETERS, mixture
 from consortia.surrogates.proposals.groups import Groups, Spread, groups_of
@@ -114,12 +115,6 @@ MOST_SEARCHED_BY_GRADIENTS, MOST_WALKED_BY_GRADIENTS = 56, 400
 
 WORST_CORRELATION = 0.3
 """Largest correlation of a chain's draws in successive trajectories."""
-
-APART = 4.0
-"""Standard deviations, of both, by which two guesses are of different modes."""
-
-WIDER = 1.5
-"""Average ratio of the standard deviations of two guesses from which both are explored."""
 
 ELSEWHERE = 1.0
 """Standard deviations of the starts of further local fits where the prior is wider."""
@@ -406,7 +401,8 @@ def _local_fits(
     where guesses differ there are several modes. One more leaves out sites with few rows.
     """
     start, d = server.known.start, server.dimension
-    away = np.minimum(scale.sd, ELSEWHERE) * server.rng.standard_normal(d)
+    wide = np.minimum(scale.sd, ELSEWHERE)
+    away = wide * server.rng.standard_normal(d)
     starts = [start, start + away, start - away][: FITS if server.small else 1]
     answer = yield server.query(
         "local_fits",
@@ -417,42 +413,7 @@ def _local_fits(
         },
         "local fits",
     )
-    fits = list(zip(answer["precisions"], answer["pulls"], strict=True))
-    centres: list[np.ndarray] = []
-    covariances: list[np.ndarray] = []
-    wide = np.minimum(scale.sd, ELSEWHERE)
-    if fits[-1][0].any():  # some sites have rows enough: theirs is the guess to begin with
-        fits = [fits[-1], *fits[:-1]]
-    for triangle, pull in fits:
-        precision = search.symmetric(triangle, d)
-        if not (np.isfinite(precision).all() and np.isfinite(pull).all()):
-            continue
-        centre, covariance = start, np.diag(wide**2)
-        if precision.any():
-            root = search.inverse_root(precision)
-            centre, covariance = start + root @ (root.T @ pull), root @ root.T
-        finest = 4 * np.finfo(server.dtype).eps * (np.abs(centre) + wide)
-        covariance = covariance + np.diag(finest**2)
-        before = zip(centres, covariances, strict=True)
-        if all(_differ(centre, covariance, *one) for one in before):
-            centres.append(centre)
-            covariances.append(covariance)
-    if not centres:
-        return [start], [np.diag(wide**2)]
-    return centres, covariances
-
-
-def _differ(
-    centre: Float[np.ndarray, " d"],
-    covariance: Float[np.ndarray, "d d"],
-    other: Float[np.ndarray, " d"],
-    of_other: Float[np.ndarray, "d d"],
-) -> bool:
-    """Return whether two guesses are of different modes, or of different precision."""
-    larger = (np.linalg.slogdet(covariance)[1] - np.linalg.slogdet(of_other)[1]) / 2
-    away = centre - other
-    distance = math.sqrt(abs(away @ np.linalg.solve(of_other, away)))
-    return distance > APART or abs(larger) > len(centre) * math.log(WIDER)
+    return local_fits.guesses(answer, start, wide, np.finfo(server.dtype).eps)
 
 
 def _exploration(server: Server, centres: list[np.ndarray], covariances: list[np.ndarray]) -> Sent:
