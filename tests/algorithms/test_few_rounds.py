@@ -573,10 +573,11 @@ def test_a_batch_that_something_speaks_against_does_not_count(against: dict[str,
 @pytest.mark.parametrize(
     ("shares", "errors", "searched", "step"),
     [
-        # Eight schools and a funnel, whose surrogates never predict, even where shares grow.
+        # Eight schools and a funnel, whose surrogates never predict.
         ([5e-4, 4e-3, 0.022], [2.1, 1.9, 1.1], False, "walk"),
         ([0.02, 0.03, 0.01], [1.4, 1.5, 1.3], False, "walk"),
-        ([0.19, 0.41, 0.47], [1.4, 0.99, 1.0], False, "walk"),
+        # A linear regression with few rows, of which the next batch counts.
+        ([7e-4, 0.014, 0.32], [0.56, 1.9, 0.63], False, "draw"),
         ([0.01, 0.01], [2.8, 0.8], False, "draw"),
         # A product of parameters, which predicts at the third.
         ([0.09, 0.29], [0.79, 0.69, 0.12], False, "draw"),

@@ -372,8 +372,8 @@ def converse(settings: Settings, known: Known) -> Conversing:
 def _next_step(shares: list[float], errors: list[float], *, searched: bool) -> str:
     """Return what follows batches that do not count: "draw", "search" for the mode, or "walk".
 
-    Where no surrogate predicted, after the exploration or any batch, as in a funnel, further points
-    do not help, and the mode is no better place to begin from.
+    Where no surrogate predicted, after the exploration or any batch, and shares stay small, as in a
+    funnel, further points do not help, and the mode is no better place to begin from.
 
     Args:
         shares: effective shares of the batches, since the mode was sought.
@@ -382,9 +382,10 @@ def _next_step(shares: list[float], errors: list[float], *, searched: bool) -> s
     """
     if len(shares) < HOPELESS:
         return "draw"
-    if len(shares) >= MOST_POOR or min(errors) > UNFIT:
+    best = max(shares[-2:])
+    if len(shares) >= MOST_POOR or (best < LEAST_SHARE and min(errors) > UNFIT):
         return "walk"
-    if max(shares[-2:]) < LEAST_HOPE:
+    if best < LEAST_HOPE:
         return "walk" if searched else "search"
     return "draw"
 
