@@ -373,7 +373,7 @@ def _next_step(shares: list[float], errors: list[float], *, searched: bool) -> s
     """Return what follows batches that do not count: "draw", "search" for the mode, or "walk".
 
     Where no surrogate predicted, after the exploration or any batch, and shares stay small, as in a
-    funnel, further points do not help, and the mode is no better place to begin from.
+    funnel, further points do not help, and the mode need not be sought.
 
     Args:
         shares: effective shares of the batches, since the mode was sought.
