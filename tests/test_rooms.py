@@ -21,6 +21,9 @@ PATHS = {
 ROOT_MOST = 24
 """Modules and packages beside one another at the root, the package itself included."""
 
+MOST_LINES = {"algorithms/few_rounds": 1400}
+"""Lines of a folder."""
+
 FORBIDDEN = {
     "algorithms": {"engines", "theory", "oracles", "run"},
     "theory": {"engines"},
@@ -134,6 +137,12 @@ def test_the_root_has_few_modules_and_packages():
     entries = {path.name for path in PACKAGE.iterdir() if path.suffix == ".py" or path.is_dir()}
     entries -= {"__pycache__", "__main__.py"}  # of `python -m`
     assert len(entries) <= ROOT_MOST, sorted(entries)
+
+
+@pytest.mark.parametrize("folder", MOST_LINES)
+def test_a_folder_is_not_longer_than_is_read_at_once(folder: str) -> None:
+    texts = [path.read_text(encoding="utf-8") for path in (PACKAGE / folder).glob("*.py")]
+    assert 0 < sum(len(text.splitlines()) for text in texts) <= MOST_LINES[folder]
 
 
 def left_open(name: str) -> list[bool]:

@@ -17,15 +17,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy import integrate, optimize, special, stats
-from statistical import regressions
+from statistical import bends, regressions
 
 import consortia
 from consortia.algorithms.few_rounds import algorithm
-from consortia.algorithms.few_rounds.independence import Chains, metropolis_chains
 from consortia.algorithms.few_rounds.site_functions import FUNCTIONS
 from consortia.core.prior import PriorScale
 from consortia.core.queries import Known
 from consortia.core.target import Target
+from consortia.dynamics.independence import Chains, metropolis_chains
 from consortia.dynamics.rank_statistics import rhat_and_ess_of
 from consortia.engines import programs
 from consortia.engines.conversing import LocalPanel
@@ -568,6 +568,42 @@ def test_a_batch_that_something_speaks_against_does_not_count(against: dict[str,
     sound = algorithm.Judged(chains, 0.9, 0.0, 0.0, [], 1.5, 1e-3, 5.0)
     assert sound.counts
     assert not sound._replace(**against).counts
+
+
+@pytest.mark.parametrize(
+    ("shares", "errors", "searched", "step"),
+    [
+        # Eight schools and a funnel, whose surrogates never predict.
+        ([5e-4, 4e-3, 0.022], [2.1, 1.9, 1.1], False, "walk"),
+        ([0.02, 0.03, 0.01], [1.4, 1.5, 1.3], False, "walk"),
+        # A linear regression with few rows, of which the next batch counts.
+        ([7e-4, 0.014, 0.32], [0.56, 1.9, 0.63], False, "draw"),
+        ([0.01, 0.01], [2.8, 0.8], False, "draw"),
+        # A product of parameters, which predicts at the third.
+        ([0.09, 0.29], [0.79, 0.69, 0.12], False, "draw"),
+        ([0.09, 0.29, 0.4], [0.79, 0.69, 0.12], False, "draw"),
+        # Surrogates that predict, and proposals that do not come near.
+        ([0.01, 0.01, 0.01], [0.1, 2.0, 2.0], False, "search"),
+        ([0.01, 0.01, 0.01], [0.0, 0.0, 0.0], True, "walk"),
+        ([0.05] * 6, [0.1] * 6, True, "draw"),
+        ([0.05] * 7, [0.1] * 7, False, "walk"),
+    ],
+)
+def test_chains_take_over_where_no_surrogate_predicts(
+    shares: list[float], errors: list[float], searched: bool, step: str
+) -> None:
+    assert algorithm._next_step(shares, errors, searched=searched) == step
+
+
+def test_a_funnel_is_refused_within_forty_messages() -> None:
+    case = bends.CASES["funnel"]()
+    with pytest.raises(WarmupError) as refused:
+        sampled(case.model, case.sites, consortia.few_rounds())
+    attributes = refused.value.tree.attrs
+    assert attributes["communication_rounds"] <= case.most
+    purposes = [one["for"] for one in json.loads(attributes["messages"])]
+    assert purposes.count("draws") <= algorithm.HOPELESS
+    assert "mode" not in purposes
 
 
 def test_batches_of_a_proposal_that_a_later_batch_speaks_against_are_not_kept(

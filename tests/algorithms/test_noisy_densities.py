@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from consortia.algorithms.few_rounds.independence import metropolis_chains
+from consortia.dynamics.independence import metropolis_chains
 
 CHAINS, DRAWS = 400, 500
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
@@ -209,6 +210,14 @@ def test_superchains_that_agree_but_move_together_are_not_called_settled(most: i
     assert not any("R-hat" in text for text in found.obstacles())
 
 
+def test_what_time_can_mend_is_not_called_rough() -> None:
+    sound = mixing.Measured(0.8, 1.0, 0.0, 0.0, 0.1, 0.0, 0.0, 1.0)
+    assert not sound._replace(nested_r_hat=2.0, excess=1.0, drift=1.0).rough
+    for name in ("idle", "divergent", "bfmi"):
+        assert sound._replace(**{name: 0.01}).rough
+        assert sound._replace(**{name: math.nan}).rough
+
+
 def test_a_funnel_whose_neck_is_not_reached_is_not_called_settled() -> None:
     def funnel(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         scale, rest = points[:, :1], points[:, 1:]
@@ -224,6 +233,12 @@ def test_a_funnel_whose_neck_is_not_reached_is_not_called_settled() -> None:
     found = Sites(funnel).answer(chains.settle(starts, np.zeros(D), root, np.zeros(D), rng, 60))
     assert not found.settled
     assert any("BFMI" in text or "move" in text for text in found.obstacles())
+    early = Sites(funnel).answer(
+        chains.settle(starts, np.zeros(D), root, np.zeros(D), rng, 60, most_rough=30)
+    )
+    assert early.rough
+    assert early.trajectories >= chains.MIN_TRAJECTORIES
+    assert early.messages <= 30 < found.messages
 
 
 def test_what_is_not_finite_is_rejected() -> None:

@@ -37,7 +37,7 @@ MUTANTS = (
         "test_a_t_on_a_gaussian_has_its_closed_acceptance_share_and_autocorrelation",
     ),
     Mutant(
-        "algorithms/few_rounds/independence.py",
+        "dynamics/independence.py",
         "taken = levels[:, step] < logs[:, step] - weight",
         "taken = levels[:, step] < np.inf",
         "algorithms/test_few_rounds.py::"

@@ -10,12 +10,12 @@ import pytest
 from scipy import optimize
 
 import consortia
-from consortia.algorithms.few_rounds.sandwich import adjustment
 from consortia.algorithms.few_rounds.site_functions import FUNCTIONS
 from consortia.core.contract import Site
 from consortia.core.target import Target
 from consortia.errors import InputError
 from consortia.surrogates.mode_search import symmetric
+from consortia.surrogates.sandwich import adjustment
 
 WIDE = {"coefficients": "normal(0, 1000)", "intercept": "normal(0, 1000)"}
 

@@ -24,11 +24,6 @@ import numpy as np
 from jaxtyping import Float
 from scipy import special
 
-from consortia.algorithms.few_rounds.independence import (
-    Chains,
-    metropolis_chains,
-    smallest_effective_size,
-)
 from consortia.algorithms.few_rounds.limits import (
     FEWEST_WALKERS,
     GROUPS,
@@ -41,6 +36,12 @@ from consortia.core.prior import PriorScale, prior_scale
 from consortia.core.queries import Arrays, Batch, Conversing, Known, Outcome, Query, in_width
 from consortia.dynamics.ensemble import chains as walking
 from consortia.dynamics.ensemble.mixing import resampled
+from consortia.dynamics.independence import (
+    Chains,
+    metropolis_chains,
+    smallest_effective_size,
+)
+from consortia.surrogates import local_fits
 from consortia.surrogates import mode_search as search
 from consortia.surrogates.proposals import FEW_PARAMETERS, mixture
 from consortia.surrogates.proposals.groups import Groups, Spread, groups_of
@@ -93,8 +94,12 @@ MOST_POOR, HOPELESS, LEAST_HOPE = 7, 3, 0.02
 Where the mode has not been sought yet, it is sought first.
 """
 
-MOST_SEARCHED, MOST_WALKED = 16, 60
-"""Messages of a search for the mode, and of chains before their first draws."""
+UNFIT = 0.5
+"""Held-out error of a surrogate which, if none of so many batches was below, will not fit."""
+
+MOST_SEARCHED, MOST_WALKED, MOST_ROUGH = 16, 60, 40
+"""Messages of a search for the mode, of chains before their first draws, and of a run in which
+chains still stand still or diverge."""
 
 FITS, FITTED_WORK = 3, 20_000_000
 """Local fits with different starts; one alone where rows times d² are more than this."""
@@ -110,12 +115,6 @@ MOST_SEARCHED_BY_GRADIENTS, MOST_WALKED_BY_GRADIENTS = 56, 400
 
 WORST_CORRELATION = 0.3
 """Largest correlation of a chain's draws in successive trajectories."""
-
-APART = 4.0
-"""Standard deviations, of both, by which two guesses are of different modes."""
-
-WIDER = 1.5
-"""Average ratio of the standard deviations of two guesses from which both are explored."""
 
 ELSEWHERE = 1.0
 """Standard deviations of the starts of further local fits where the prior is wider."""
@@ -302,8 +301,10 @@ def converse(settings: Settings, known: Known) -> Conversing:
 
     centres, covariances = yield from _local_fits(server, scale)
     server.reference = centres[0]
-    searched, hopeless, poor = d > FEW_PARAMETERS, False, 0
-    batches, earlier, shares, missed = [], 0, [], []
+    searched, next_step = d > FEW_PARAMETERS, "draw"
+    batches, earlier, missed = [], 0, []
+    shares: list[float] = []
+    errors: list[float] = []
     if searched:  # few points of a wide exploration would lie in the bulk
         mode = yield from _search(server, np.stack(centres), scale)
         if mode.converged:
@@ -329,10 +330,10 @@ def converse(settings: Settings, known: Known) -> Conversing:
                 continue
         elif judged is not None:
             del batches[earlier:]  # what this batch has found, others of its proposal did not see
-            poor, missed = poor + 1, judged.not_covered
+            missed = judged.not_covered
             shares.append(judged.share)
-            hopeless = poor >= HOPELESS and max(shares[-2:]) < LEAST_HOPE
-            if poor >= MOST_POOR or (hopeless and searched):
+            next_step = _next_step(shares, errors, searched=searched)
+            if next_step == "walk":
                 return (yield from _walk(server, settings))
         base = server.base(covariance)
         learnt = learn(
@@ -343,12 +344,13 @@ def converse(settings: Settings, known: Known) -> Conversing:
             server.rng,
             base,
             guess=guess,
-            bent=poor > 0,
-            doubted=poor > 1 and not isinstance(base, Groups),
+            bent=len(shares) > 0,
+            doubted=len(shares) > 1 and not isinstance(base, Groups),
         )
         server.records[-1]["error"] = float(f"{learnt.error:.3g}")
+        errors.append(learnt.error)
         lost = learnt.error > TRUSTED and server.memory.weighted().effective < LOST
-        if (lost or hopeless) and not searched:
+        if (lost or next_step == "search") and not searched:
             searched = True
             if not len(server.memory.points):  # the guess was none
                 server.reference = known.start
@@ -356,7 +358,7 @@ def converse(settings: Settings, known: Known) -> Conversing:
             mode = yield from _search(server, start[None], scale)
             if mode.converged:
                 server.memory.forget_drawn()
-                hopeless, poor = False, 0
+                shares, errors, next_step = [], [], "draw"
                 covariance = mode.root @ mode.root.T
                 sent = _exploration(server, [mode.position], [covariance])
                 continue
@@ -365,6 +367,27 @@ def converse(settings: Settings, known: Known) -> Conversing:
         covariance, earlier = learnt.covariance, len(batches)
         lines = lines_through(covariance, server.rays, profiles)
         sent = _drawn(server, learnt.proposal, lines)
+
+
+def _next_step(shares: list[float], errors: list[float], *, searched: bool) -> str:
+    """Return what follows batches that do not count: "draw", "search" for the mode, or "walk".
+
+    Where no surrogate predicted, after the exploration or any batch, and shares stay small, as in a
+    funnel, further points do not help, and the mode need not be sought.
+
+    Args:
+        shares: effective shares of the batches, since the mode was sought.
+        errors: held-out errors of the surrogates that they and the exploration led to.
+        searched: whether the mode was sought.
+    """
+    if len(shares) < HOPELESS:
+        return "draw"
+    best = max(shares[-2:])
+    if len(shares) >= MOST_POOR or (best < LEAST_SHARE and min(errors) > UNFIT):
+        return "walk"
+    if best < LEAST_HOPE:
+        return "walk" if searched else "search"
+    return "draw"
 
 
 # --- the messages --------------------------------------------------------------------------------
@@ -379,7 +402,8 @@ def _local_fits(
     where guesses differ there are several modes. One more leaves out sites with few rows.
     """
     start, d = server.known.start, server.dimension
-    away = np.minimum(scale.sd, ELSEWHERE) * server.rng.standard_normal(d)
+    wide = np.minimum(scale.sd, ELSEWHERE)
+    away = wide * server.rng.standard_normal(d)
     starts = [start, start + away, start - away][: FITS if server.small else 1]
     answer = yield server.query(
         "local_fits",
@@ -390,42 +414,7 @@ def _local_fits(
         },
         "local fits",
     )
-    fits = list(zip(answer["precisions"], answer["pulls"], strict=True))
-    centres: list[np.ndarray] = []
-    covariances: list[np.ndarray] = []
-    wide = np.minimum(scale.sd, ELSEWHERE)
-    if fits[-1][0].any():  # some sites have rows enough: theirs is the guess to begin with
-        fits = [fits[-1], *fits[:-1]]
-    for triangle, pull in fits:
-        precision = search.symmetric(triangle, d)
-        if not (np.isfinite(precision).all() and np.isfinite(pull).all()):
-            continue
-        centre, covariance = start, np.diag(wide**2)
-        if precision.any():
-            root = search.inverse_root(precision)
-            centre, covariance = start + root @ (root.T @ pull), root @ root.T
-        finest = 4 * np.finfo(server.dtype).eps * (np.abs(centre) + wide)
-        covariance = covariance + np.diag(finest**2)
-        before = zip(centres, covariances, strict=True)
-        if all(_differ(centre, covariance, *one) for one in before):
-            centres.append(centre)
-            covariances.append(covariance)
-    if not centres:
-        return [start], [np.diag(wide**2)]
-    return centres, covariances
-
-
-def _differ(
-    centre: Float[np.ndarray, " d"],
-    covariance: Float[np.ndarray, "d d"],
-    other: Float[np.ndarray, " d"],
-    of_other: Float[np.ndarray, "d d"],
-) -> bool:
-    """Return whether two guesses are of different modes, or of different precision."""
-    larger = (np.linalg.slogdet(covariance)[1] - np.linalg.slogdet(of_other)[1]) / 2
-    away = centre - other
-    distance = math.sqrt(abs(away @ np.linalg.solve(of_other, away)))
-    return distance > APART or abs(larger) > len(centre) * math.log(WIDER)
+    return local_fits.guesses(answer, start, wide, np.finfo(server.dtype).eps)
 
 
 def _exploration(server: Server, centres: list[np.ndarray], covariances: list[np.ndarray]) -> Sent:
@@ -571,7 +560,8 @@ def _walk(server: Server, settings: Settings) -> Conversing:
     away = weighted.points - mean
     root = mixture.cholesky_root((away.T * own) @ away)
     places = resampled(weighted.points, own, _walkers(server), server.rng)
-    return (yield from _chains(server, settings, places, mean, root, MOST_WALKED))
+    most = MOST_WALKED, MOST_ROUGH - server.messages
+    return (yield from _chains(server, settings, places, mean, root, most))
 
 
 def _by_gradients(server: Server, settings: Settings, scale: PriorScale) -> Conversing:
@@ -587,7 +577,7 @@ def _by_gradients(server: Server, settings: Settings, scale: PriorScale) -> Conv
     count, d = _walkers(server), server.dimension
     groups = np.minimum(np.arange(count) * GROUPS // count, GROUPS - 1)
     places = mode.position + mode.root * server.rng.standard_normal((GROUPS, d))[groups]
-    most = MOST_WALKED_BY_GRADIENTS
+    most = MOST_WALKED_BY_GRADIENTS, MOST_WALKED_BY_GRADIENTS
     return (yield from _chains(server, settings, places, mode.position, mode.root, most))
 
 
@@ -603,11 +593,11 @@ def _chains(
     places: Float[np.ndarray, "W d"],
     centre: Float[np.ndarray, " d"],
     root: Float[np.ndarray, "*d"],
-    most_messages: int,
+    most: tuple[int, int],
 ) -> Conversing:
     """Run chains until they have settled, and then for draws."""
     ensemble = yield from server.counted(
-        walking.settle(places, centre, root, server.reference, server.rng, most_messages)
+        walking.settle(places, centre, root, server.reference, server.rng, *most)
     )
     if not ensemble.settled:
         return _failed(server, " and ".join(ensemble.obstacles()))

@@ -17,7 +17,7 @@ from jaxtyping import Float
 from consortia.core.model import Integration
 from consortia.core.prior import prior_scale
 from consortia.core.queries import Arrays, Batch, Conversing, Known, Outcome, Query
-from consortia.surrogates import mode_search as search
+from consortia.surrogates.local_fits import Law, guess_of
 from consortia.surrogates.quadrature import points_around, report_of
 
 ELSEWHERE, WIDER = 1.0, 1.5
@@ -26,8 +26,6 @@ again."""
 
 WITHIN = 0.9
 """Share of the distance to which sites answer that points may be from the prior's centre."""
-
-Law = tuple[Float[np.ndarray, " d"], Float[np.ndarray, "d d"]]
 
 
 def with_rule(
@@ -53,7 +51,7 @@ def with_rule(
                 sent = {**sent, "rule": np.zeros(nodes, np.int8)}
             answer = yield item._replace(arrays=sent)
             if item.function == "local_fits" and around is None:
-                around = guess_of(known, item.arrays, answer)
+                around = guess_of(answer, item.arrays["reference"])
                 if around is not None:
                     report = yield from _measured(known, rules, around)
                     nodes = report["nodes"]
@@ -91,16 +89,6 @@ def _measured(
     points = _within(known, points_around(*around)).astype(known.target.dtype)
     answer = yield Query("quadrature", {"points": points}, "quadrature")
     return report_of(answer["errors"], rules, [one for one in rules.choices if one >= least])
-
-
-def guess_of(known: Known, sent: Arrays, answer: Arrays) -> Law | None:
-    """Return mean and covariance of the first guess that the local fits give, or None."""
-    precision = search.symmetric(answer["precisions"][0], known.target.dimension)
-    pull = answer["pulls"][0]
-    if not (np.isfinite(precision).all() and np.isfinite(pull).all()):
-        return None
-    root = search.inverse_root(precision)
-    return np.asarray(sent["reference"], float) + root @ (root.T @ pull), root @ root.T
 
 
 def _within(known: Known, points: Float[np.ndarray, "m d"]) -> Float[np.ndarray, "m d"]:

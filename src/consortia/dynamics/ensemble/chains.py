@@ -108,6 +108,11 @@ class Ensemble:
         """True if the chains have forgotten their starts and explore the posterior."""
         return not self.obstacles()
 
+    @property
+    def rough(self) -> bool:
+        """True if enough trajectories were seen, and the last did not explore the posterior."""
+        return self.trajectories >= MIN_TRAJECTORIES and self.measured.rough
+
     def obstacles(self) -> list[str]:
         """Return reasons why the chains have not settled."""
         if self.trajectories < MIN_TRAJECTORIES:
@@ -122,8 +127,12 @@ def settle(
     reference: Float[np.ndarray, " d"],
     rng: np.random.Generator,
     most_messages: int,
+    most_rough: int | None = None,
 ) -> Exchange:
     """Run the warm-up until the chains have settled, or another trajectory is too many messages.
+
+    More time lets chains forget their starts; it does not help where one step size does not suit
+    all of a posterior.
 
     Args:
         starts: θ of the chains, superchains as consecutive blocks, see `mixing.resampled`.
@@ -132,6 +141,8 @@ def settle(
         reference: position relative to which sites answer.
         rng: random numbers of the server.
         most_messages: of the warm-up, at least one.
+        most_rough: the same where chains stand still, diverge, or hardly change their energy; None:
+            no fewer.
     """
     count, d = starts.shape
     if count < 2 * MIN_GROUP_SIZE:
@@ -145,7 +156,8 @@ def settle(
     found = Ensemble(centre, root, reference, points, np.zeros(count), metric, step_size)
     found = replace(found, points=(yield from _evaluate(found, white)), messages=1)
     found = replace(found, metric=_metric(found))
-    while found.messages + found.steps <= most_messages:
+    rough = most_messages if most_rough is None else most_rough
+    while found.messages + found.steps <= (rough if found.rough else most_messages):
         sizes = _ladder(found, LARGEST_STEP, LADDER if found.trajectories else FIRST_LADDER)
         found, rates = yield from _move(found, sizes, rng)
         if found.settled:

@@ -57,6 +57,12 @@ class Measured(NamedTuple):
     divergent: float = math.nan
     bfmi: float = math.nan
 
+    @property
+    def rough(self) -> bool:
+        """True if chains stand still, diverge, or hardly change their energy; of nan as well."""
+        smooth = self.idle <= MAX_IDLE and self.divergent <= MAX_DIVERGENT
+        return not (smooth and self.bfmi >= MIN_BFMI)
+
     def obstacles(self) -> list[str]:
         """Return reasons why the chains have not settled; a bound is missed by nan as well."""
         conditions = {

@@ -1,0 +1,89 @@
+r"""Gaussians from sums of local fits: A_c and A_c (m_c - reference) of every site.
+
+.. math:: A = \sum_c A_c, \qquad m = r + A^{-1} \sum_c A_c (m_c - r)
+
+is the mean of the product of the sites' own Gaussians, with r the reference; sums are enough.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from jaxtyping import Float
+
+from consortia.core.queries import Arrays
+from consortia.surrogates.mode_search import inverse_root, symmetric
+
+APART = 4.0
+"""Standard deviations, of both, by which two guesses are of different modes."""
+
+WIDER = 1.5
+"""Average ratio of the standard deviations of two guesses from which both are explored."""
+
+Law = tuple[Float[np.ndarray, " d"], Float[np.ndarray, "d d"]]
+
+
+def guess_of(answer: Arrays, reference: Float[np.ndarray, " d"]) -> Law | None:
+    """Return mean and covariance by the first fit, or None where it is not finite.
+
+    Args:
+        answer: upper triangles ``precisions`` and ``pulls`` of the fits, summed over the sites.
+        reference: r.
+    """
+    precision, pull = symmetric(answer["precisions"][0], len(reference)), answer["pulls"][0]
+    if not (np.isfinite(precision).all() and np.isfinite(pull).all()):
+        return None
+    root = inverse_root(precision)
+    return np.asarray(reference, float) + root @ (root.T @ pull), root @ root.T
+
+
+def guesses(
+    answer: Arrays,
+    start: Float[np.ndarray, " d"],
+    wide: Float[np.ndarray, " d"],
+    rounding: float,
+) -> tuple[list[Float[np.ndarray, " d"]], list[Float[np.ndarray, "d d"]]]:
+    """Return means and covariances of the fits that differ, the last fit first where it is one.
+
+    Args:
+        answer: as in `guess_of`; the last fit is of the sites with enough rows, zero without any.
+        start: the reference, and the mean where nothing is known.
+        wide: standard deviations there.
+        rounding: of the numbers in which positions travel.
+    """
+    fits = list(zip(answer["precisions"], answer["pulls"], strict=True))
+    centres: list[np.ndarray] = []
+    covariances: list[np.ndarray] = []
+    if fits[-1][0].any():  # some sites have rows enough: theirs is the guess to begin with
+        fits = [fits[-1], *fits[:-1]]
+    for triangle, pull in fits:
+        precision = symmetric(triangle, len(start))
+        if not (np.isfinite(precision).all() and np.isfinite(pull).all()):
+            continue
+        centre, covariance = start, np.diag(wide**2)
+        if precision.any():
+            root = inverse_root(precision)
+            centre, covariance = start + root @ (root.T @ pull), root @ root.T
+        finest = 4 * rounding * (np.abs(centre) + wide)
+        covariance = covariance + np.diag(finest**2)
+        before = zip(centres, covariances, strict=True)
+        if all(_differ(centre, covariance, *one) for one in before):
+            centres.append(centre)
+            covariances.append(covariance)
+    if not centres:
+        return [start], [np.diag(wide**2)]
+    return centres, covariances
+
+
+def _differ(
+    centre: Float[np.ndarray, " d"],
+    covariance: Float[np.ndarray, "d d"],
+    other: Float[np.ndarray, " d"],
+    of_other: Float[np.ndarray, "d d"],
+) -> bool:
+    """Return whether two guesses are of different modes, or of different precision."""
+    larger = (np.linalg.slogdet(covariance)[1] - np.linalg.slogdet(of_other)[1]) / 2
+    away = centre - other
+    distance = math.sqrt(abs(away @ np.linalg.solve(of_other, away)))
+    return distance > APART or abs(larger) > len(centre) * math.log(WIDER)
