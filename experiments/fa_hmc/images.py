@@ -14,7 +14,7 @@ import consortia
 from experiments import records
 from experiments.claims import Finding
 from experiments.fa_hmc import classification
-from experiments.fa_hmc.classification import Setting, Task
+from experiments.fa_hmc.classification import Lengths, Setting, Task
 
 CLASSES = {"kmnist": 10, "cifar2": 2}
 Grid = dict[str, dict[int, tuple[float, ...]]]
@@ -26,8 +26,7 @@ class Scale:
 
     Attributes:
         train_rows: a random subset of the training rows; None for all.
-        rounds: of every run.
-        runs: independent runs of each chosen setting.
+        lengths: of the runs, and their numbers.
         batch_size: rows of a gradient draw.
         local_steps: T of the sweep over K.
         leapfrog: step sizes to choose from, by data set and K.
@@ -35,8 +34,7 @@ class Scale:
     """
 
     train_rows: int | None
-    rounds: int
-    runs: int
+    lengths: Lengths
     batch_size: int
     local_steps: int
     leapfrog: Grid
@@ -46,8 +44,7 @@ class Scale:
 SCALES = {
     "quick": Scale(
         train_rows=2000,
-        rounds=3,
-        runs=1,
+        lengths=Lengths(3),
         batch_size=20,
         local_steps=20,
         leapfrog={"kmnist": {2: (4e-3,)}, "cifar2": {2: (2e-3,)}},
@@ -55,8 +52,7 @@ SCALES = {
     ),
     "small": Scale(
         train_rows=None,
-        rounds=10,
-        runs=5,
+        lengths=Lengths(10, runs=5, most=classification.MOST_STEPS),
         batch_size=100,
         local_steps=50,
         leapfrog={
@@ -70,27 +66,24 @@ SCALES = {
     ),
     "full": Scale(
         train_rows=None,
-        rounds=200,
-        runs=5,
+        lengths=Lengths(200, tune_rounds=50, most=classification.MOST_STEPS),
         batch_size=1000,
         local_steps=50,
         leapfrog={
             "kmnist": {
-                1: (2e-3, 4e-3, 8e-3),
-                10: (1e-3, 2e-3, 4e-3),
-                50: (4e-4, 8e-4, 1.6e-3),
-                100: (2e-4, 4e-4, 8e-4),
+                1: (2e-3, 4e-3, 8e-3, 1.6e-2),
+                10: (5e-4, 1e-3, 2e-3, 4e-3),
+                50: (2e-4, 4e-4, 8e-4, 1.6e-3),
             },
             "cifar2": {
-                1: (7e-4, 1.4e-3, 2.8e-3),
-                10: (4e-4, 8e-4, 1.6e-3),
-                50: (2e-4, 4e-4, 8e-4),
-                100: (1e-4, 2e-4, 4e-4),
+                1: (5e-4, 1e-3, 1.5e-3, 2.2e-3),
+                10: (4e-4, 6e-4, 9e-4, 1.4e-3),
+                50: (1e-4, 2e-4, 4e-4, 8e-4),
             },
         },
         local={
-            "kmnist": dict.fromkeys((1, 10, 50), (2e-3, 4e-3)),
-            "cifar2": dict.fromkeys((1, 10, 50), (4e-4, 8e-4, 1.6e-3)),
+            "kmnist": dict.fromkeys((1, 10), (1e-3, 2e-3, 4e-3, 8e-3)),
+            "cifar2": dict.fromkeys((1, 10), (5e-4, 8e-4, 1.3e-3, 2e-3)),
         },
     ),
 }
@@ -104,7 +97,7 @@ def model_of(task: Task) -> consortia.Model:
     return consortia.models.softmax_regression(task.features, classes)
 
 
-def study_of(task: Task, scale: Scale, seed: int, most: int) -> dict[str, Any]:
+def study_of(task: Task, scale: Scale, seed: int) -> dict[str, Any]:
     """The sweeps over K and over T on one data set."""
     batch, steps = scale.batch_size, scale.local_steps
     candidates = {
@@ -116,13 +109,11 @@ def study_of(task: Task, scale: Scale, seed: int, most: int) -> dict[str, Any]:
         for t, sizes in scale.local[task.name].items()
     }
     model = model_of(task)
-    options: dict[str, Any] = {"rounds": scale.rounds, "seed": seed, "runs": scale.runs}
-    options["most"] = most
     return {
         "note": task.note,
         "held_out": len(task.test["y"]),
-        "leapfrog": classification.sweep(model, task, candidates, **options),
-        "local": classification.sweep(model, task, by_local, **options),
+        "leapfrog": classification.sweep(model, task, candidates, scale.lengths, seed=seed),
+        "local": classification.sweep(model, task, by_local, scale.lengths, seed=seed),
     }
 
 
@@ -133,7 +124,7 @@ def study(scale: str, seed: int) -> dict[str, Any]:
     for name in CLASSES:
         task = classification.image_task(name, seed, train_rows=chosen.train_rows)
         records.say(f"{name}: {task.note}")
-        results[name] = study_of(task, chosen, seed, classification.MOST_STEPS[scale])
+        results[name] = study_of(task, chosen, seed)
     return results
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import json
 import math
 import re
 import subprocess
+import types
 from pathlib import Path
 
 import numpy as np
@@ -315,7 +317,9 @@ def test_a_stopped_sweep_goes_on_within_the_part_and_has_the_same_scores(tmp_pat
     sizes = [classification.Setting(2, 2, step, None) for step in (0.01, 0.02)]
 
     def swept() -> list[dict[str, object]]:
-        return classification.sweep(model, task, {"K = 2": sizes}, rounds=6, seed=1)
+        return classification.sweep(
+            model, task, {"K = 2": sizes}, classification.Lengths(6), seed=1
+        )
 
     whole = swept()
     scores, calls = classification.scores, []
@@ -333,6 +337,55 @@ def test_a_stopped_sweep_goes_on_within_the_part_and_has_the_same_scores(tmp_pat
     monkeypatch.setattr(consortia, "sample", None)  # nothing is to be sampled anew
     with records.parts_in(tmp_path):
         assert swept() == whole
+
+
+def test_a_sweep_is_tuned_on_few_rounds_and_its_best_run_goes_on_from_there(tmp_path):
+    rng = np.random.default_rng(0)
+    rows = {"x": rng.normal(size=(40, 3)).astype(np.float32), "y": rng.integers(0, 2, 40)}
+    task = classification.Task("rows", consortia.partition.iid(rows, 10, seed=0), rows, "")
+    model = consortia.models.softmax_regression(3, 2)
+    by_leapfrog = {
+        f"K = {k}": [classification.Setting(k, 2, step, None) for step in (0.01, 0.02)]
+        for k in (1, 2)
+    }
+    lengths = classification.Lengths(5, tune_rounds=2, best_runs=2)
+    with records.parts_in(tmp_path):
+        swept = classification.sweep(model, task, by_leapfrog, lengths, seed=1)
+    for one in swept:
+        assert [entry["round"] for entry in one["tried"]] == [2, 2]
+        assert one["runs"][0][-1]["round"] == 5
+        chosen = classification.Setting(**one["setting"])
+        alone = classification.curve(model, task, chosen, rounds=5, seed=1)
+        assert one["runs"][0] == records.plain(alone)  # tuned and gone on, or in one piece
+    best = min(swept, key=lambda one: one["runs"][0][-1]["nll"])
+    assert [len(one["runs"]) for one in swept] == [2 if one is best else 1 for one in swept]
+
+    (unfinished,) = [one for one in swept if one is not best]
+    step = unfinished["setting"]["step_size"]
+    (part,) = tmp_path.glob(f"rows-{unfinished['label'].replace(' = ', '')}-T2-step{step:g}-*-5-*")
+    part.unlink()
+    with records.parts_in(tmp_path), records.finished_only():
+        assert classification.sweep(model, task, by_leapfrog, lengths, seed=1) == [best]
+
+
+def test_a_resumed_run_counts_the_processor_time_of_the_parts_that_it_takes(tmp_path, monkeypatch):
+    paper = claims.read("fa-hmc")
+    (study,) = paper.chosen("dimension")
+    program = types.SimpleNamespace(
+        study=lambda scale, seed: {"one": records.part("one", lambda: sum(range(3_000_000)))},
+        findings=lambda results: {},
+    )
+    monkeypatch.setattr(records, "program", lambda paper, study: program)
+    with records.parts_in(tmp_path):
+        first = records.run(paper, study, "full", 0)
+        kept = json.loads((tmp_path / "one.json").read_text())
+        (tmp_path / "one.json").write_text(json.dumps(kept | {"cpu_seconds": 100.0}))
+        second = records.run(paper, study, "full", 0)
+    assert first["cpu_seconds"] < 50
+    assert 100 <= second["cpu_seconds"] < 150
+    assert second["results"] == first["results"]
+    with records.finished_only(), pytest.raises(records.UnfinishedError, match="two is not"):
+        records.part("two", dict)
 
 
 # --- figure 1 of FA-HMC by the law ---------------------------------------------------------------
