@@ -161,7 +161,10 @@ def findings(record: Record) -> dict[str, Finding]:
 def found_again(paper: Paper, study: Study, record: Record) -> Record:
     """Return a record with what its program finds now in the results that it has."""
     made = program(paper, study).findings(record["results"])
-    return plain({**record, "findings": {n: dataclasses.asdict(one) for n, one in made.items()}})
+    entries = {name: dataclasses.asdict(one) for name, one in made.items()}
+    for entry in entries.values():
+        del entry["share"]  # of other records only, see `best`
+    return plain({**record, "findings": entries})
 
 
 def path(paper: Paper, study: Study, scale: str) -> Path:
@@ -181,8 +184,21 @@ def stored(paper: Paper, study: Study) -> dict[str, Record]:
 
 
 def best(paper: Paper, study: Study) -> Record | None:
-    """Return the stored record of the largest scale, or None."""
-    return next(reversed(stored(paper, study).values()), None)
+    """Return the stored record of the largest scale, or None.
+
+    What it has not found, because some settings were too long to run, smaller ones have: such a
+    finding says its own share of the paper's size.
+    """
+    found = list(stored(paper, study).values())
+    if not found:
+        return None
+    *smaller, largest = found
+    findings = dict(largest["findings"])
+    for record in reversed(smaller):
+        share = study.shares.get(record["scale"], "")
+        for name, entry in record["findings"].items():
+            findings.setdefault(name, {**entry, "share": share})
+    return {**largest, "findings": findings}
 
 
 def write(record: Any, target: Path) -> None:
