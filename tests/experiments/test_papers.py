@@ -388,6 +388,27 @@ def test_a_resumed_run_counts_the_processor_time_of_the_parts_that_it_takes(tmp_
         records.part("two", dict)
 
 
+def test_what_the_largest_run_lacks_is_found_in_a_smaller_one_with_its_own_share(monkeypatch):
+    paper = claims.read("fa-hmc")
+    study = dataclasses.replace(
+        paper.chosen("fashion_mnist")[0], shares={"small": "a tenth", "full": "all but K = 50"}
+    )
+    found = {
+        "small": {"fig3-nll": {"value": 3.0, "error": None}, "fig4-worst": {"value": 2.0}},
+        "full": {"fig3-nll": {"value": 1.0, "error": None}},
+    }
+    found = {scale: {"scale": scale, "findings": one} for scale, one in found.items()}
+    monkeypatch.setattr(records, "stored", lambda paper, study: found)
+    record = records.best(paper, study)
+    findings, full = records.findings(record), study.shares[record["scale"]]
+    above = claim(above=0.0)
+    assert findings["fig3-nll"].value == 1.0
+    assert above.verdict(findings["fig3-nll"], full) == "smaller: all but K = 50; holds"
+    assert above.verdict(findings["fig4-worst"], full) == "smaller: a tenth; holds"
+    assert above.verdict(findings["fig4-worst"], "") == "smaller: a tenth; holds"
+    assert "fig4-worst" not in found["full"]["findings"]
+
+
 # --- figure 1 of FA-HMC by the law ---------------------------------------------------------------
 
 
