@@ -7,17 +7,24 @@ the published start, zero, no gradient reaches its hidden layer.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import consortia
+from consortia.errors import NonFiniteError
+from experiments import records
 from experiments.claims import Finding, untuned
 from experiments.decentralized import images
 from experiments.decentralized.images import Run, Scale
 
 PRIOR_PRECISION = 10.0
 STEP, ULA_STEP = 7e-5, 1e-7
-"""The paper names no step of ULA here; α₀ is such that its first step is that of MA-HMC."""
+"""The paper names no step of ULA here; with this α₀ its first step is that of MA-HMC."""
+ULA_FACTORS = {"quick": (1.0,), "small": (0.5, 1.0, 2.0, 4.0), "full": (0.5, 1.0, 2.0, 4.0)}
+"""Of that step, to choose from by the NLL of a run with the first seed, beyond the ends too."""
+MOST_FACTORS = 9
 
 HIDDEN = {"quick": 8, "small": 20, "full": 100}
 SCALES = {
@@ -48,7 +55,22 @@ def study(scale: str, seed: int) -> dict[str, Any]:
         run = Run(label, shards, method, compare=False)
         return images.outcome(split, run, model, test, chosen, seed, None)
 
-    samplers = images.decentralized(step, ula_step, "complete", chosen.untested)
+    def samplers(factor: float) -> dict[str, Any]:
+        return images.decentralized(step, factor * ula_step, "complete", chosen.untested)
+
+    def loss(label: str, factor: float) -> float | None:
+        run = Run(label, halves, samplers(factor)[label], compare=False)
+        try:
+            return float(images.once(run, model, test, chosen, seed, None)["nll"])
+        except NonFiniteError:
+            return None
+
+    tried = {
+        label: tries(partial(loss, label), f"digits apart-{label}", ULA_FACTORS[scale])
+        for label in samplers(1.0)
+        if "ULA" in label
+    }
+    methods = samplers(1.0) | {label: samplers(best(of))[label] for label, of in tried.items()}
     rows = images.random_rows(train, 2, seed)
     parts = {
         "centralized": [
@@ -56,11 +78,11 @@ def study(scale: str, seed: int) -> dict[str, Any]:
             found("centralized", "HMC, one step", [train], images.centralized(step)),
         ],
         "digits apart": [
-            found("digits apart", label, halves, method) for label, method in samplers.items()
+            found("digits apart", label, halves, method) for label, method in methods.items()
         ],
         "random rows": [
             found("random rows", label, rows, method)
-            for label, method in samplers.items()
+            for label, method in methods.items()
             if "MA-HMC" in label
         ],
     }
@@ -71,15 +93,44 @@ def study(scale: str, seed: int) -> dict[str, Any]:
         "prior_precision": precision,
         "step_factor": chosen.step_factor,
         "iterations": chosen.iterations,
+        "ula_tried": tried,
         "parts": parts,
     }
 
 
+def tries(
+    loss: Callable[[float], float | None], named: str, factors: Sequence[float]
+) -> list[tuple[float, float | None]]:
+    """Return factors with the losses that they end at, None of a chain that ran away.
+
+    The ends are passed by factors of two until the best is inside. A single factor is not tried.
+    """
+    if len(factors) == 1:
+        return [(factors[0], None)]
+    found: dict[float, float | None] = {}
+    waiting = list(factors)
+    while waiting:
+        factor = waiting.pop(0)
+        found[factor] = records.part(f"{named}-step{factor:g}", partial(loss, factor))
+        records.say(f"{named}: {factor:g} times the step, NLL {found[factor]}")
+        least = best(list(found.items()))
+        if not waiting and len(found) < MOST_FACTORS and least in (min(found), max(found)):
+            waiting = [least * 2 if least == max(found) else least / 2]
+    return sorted(found.items())
+
+
+def best(tried: Sequence[tuple[float, float | None]]) -> float:
+    """Return the factor with the least loss."""
+    return min(tried, key=lambda one: math.inf if one[1] is None else one[1])[0]
+
+
 def findings(results: dict[str, Any]) -> dict[str, Finding]:
-    """Return the findings of appendix 2; ULA's step is ours, and a single one."""
+    """Return the findings of appendix 2; ULA's step is ours."""
     found, name = images.findings(results, "neural_network"), "neural_network-digits-apart-ula"
+    tried = results.get("ula_tried", {}).get("ULA, published", [(1.0, None)])
     if name in found:
-        found[name] = replace(found[name], untuned=untuned("ULA", [ULA_STEP], ULA_STEP))
+        coarse = untuned("ULA", [factor for factor, _ in tried], best(tried))
+        found[name] = replace(found[name], untuned=coarse)
     return found
 
 
