@@ -144,9 +144,8 @@ def results(papers: list[Paper]) -> str:
 
 def left(papers: list[Paper]) -> Iterator[str]:
     """Yield a table of what was run smaller than in its paper or not at all, and what it takes."""
-    yield "What was run at a part of its paper's size, and what the whole takes by what a round or an"
-    yield "update took on one core. Beside other work, where these were measured, it takes up to twice"
-    yield "as long as at rest."
+    yield "What was run at a part of its paper's size, and what the whole takes on one core, by the"
+    yield "time of a round or an update. Other work beside a measurement as much as doubled it."
     yield ""
     yield "| paper | what | run so far | at the paper's size |"
     yield "|---|---|---|---|"
