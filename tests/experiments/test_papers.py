@@ -16,7 +16,7 @@ import pytest
 
 import consortia
 from consortia.oracles import fa_hmc_law
-from experiments import claims, drawing, pages, records
+from experiments import claims, drawing, finished, pages, records
 from experiments.claims import Claim, Finding
 from experiments.fa_hmc import classification, logistic, marginal_error
 
@@ -386,6 +386,28 @@ def test_a_resumed_run_counts_the_processor_time_of_the_parts_that_it_takes(tmp_
     assert second["results"] == first["results"]
     with records.finished_only(), pytest.raises(records.UnfinishedError, match="two is not"):
         records.part("two", dict)
+    with pytest.raises(FileNotFoundError, match="run the study with --resume first"):
+        finished.collect(paper, study, "full", 0, tmp_path)
+    folder = records.parts_of(paper, study, "full", 0, tmp_path)
+    folder.mkdir(parents=True)
+    (folder / "one.json").write_text((tmp_path / "one.json").read_text())
+    record = json.loads(finished.collect(paper, study, "full", 0, tmp_path).read_text())
+    assert record["results"] == first["results"]
+    assert record["cpu_seconds"] >= 100
+
+
+def test_a_panel_that_the_largest_run_leaves_empty_is_drawn_from_a_smaller_one(
+    tmp_path, monkeypatch
+):
+    (study,) = claims.read("fa-hmc").chosen("images")
+    small = records.stored(PAPERS[0], study)["small"]
+    results = {**small["results"], "kmnist": {"leapfrog": [], "local": []}}
+    full = {**small, "scale": "full", "results": results}
+    monkeypatch.setattr(records, "stored", lambda *_: {"small": small, "full": full})
+    drawing.save(PAPERS[0], study, full, tmp_path / "figure.svg")
+    text = (tmp_path / "figure.svg").read_text()
+    titles = re.findall(r"(\S+)[^<>,]*, accuracy by \w(, smaller run)?", text)
+    assert [bool(late) for _, late in titles] == [False, True, False, True], titles
 
 
 def test_what_the_largest_run_lacks_is_found_in_a_smaller_one_with_its_own_share(monkeypatch):
