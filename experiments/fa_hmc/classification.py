@@ -354,6 +354,11 @@ def coarse(parts: Sequence[Mapping[str, Any]], labels: Sequence[str] | None = No
     return "; ".join(filter(None, reasons))
 
 
+def comparison(parts: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return a sweep over K, or nothing where only its baseline K = 1 is finished."""
+    return [] if [part["label"] for part in parts] == ["K = 1"] else list(parts)
+
+
 def draw_curves(parts: Sequence[Mapping[str, Any]], axes: Any) -> None:
     """Draw the scores against the rounds, one panel a score: the mean over the runs, and ± sd."""
     for axis, score in zip(axes, SCORES, strict=False):

@@ -222,7 +222,7 @@ def spread(parts: Sequence[Mapping[str, Any]]) -> Finding:
 def draw(results: dict[str, Any], axes: Any) -> None:
     """Draw figure 3, the sweep over K, and figure 4, the sweep over T."""
     alone = [results[name] for name in ("langevin", "headline") if name in results]
-    sweep = results["leapfrog"] or alone[:1]
+    sweep = classification.comparison(results["leapfrog"]) or alone[:1]
     classification.draw_curves([*sweep, *alone[1:]], axes[:4])
     local = classification.with_fifty(results["local"], results["leapfrog"])
     classification.draw_curves(local or alone[1:], axes[4:])

@@ -164,9 +164,7 @@ def draw(results: dict[str, Any], axes: Any) -> None:
     """Draw figure 6, the sweep over K, and figure 7, over T: CIFAR-2 before KMNIST."""
     for place, name in enumerate(("cifar2", "kmnist")):
         part = results[name]
-        leapfrog = part["leapfrog"]
-        if [one["label"] for one in leapfrog] == ["K = 1"]:
-            leapfrog = []  # a baseline alone compares nothing
+        leapfrog = classification.comparison(part["leapfrog"])
         classification.draw_curves(leapfrog, axes[3 * place : 3 * place + 3])
         local = classification.with_fifty(part["local"], leapfrog)
         classification.draw_curves(local, axes[6 + 3 * place : 9 + 3 * place])
