@@ -102,7 +102,7 @@ def part(name: str, make: Callable[[], Any]) -> Any:
 def sampled(name: str, model: Any, sites: Any, method: Any, **options: Any) -> Any:
     """Return the result of `consortia.sample`, of a stored run that goes on where it was stopped.
 
-    A finished one goes on to more rounds where more are asked for.
+    A finished one continues to more rounds where more are wanted.
 
     Args:
         name: of the run in its study; a folder is called so.

@@ -25,13 +25,13 @@ PRIOR_PRECISION = 10.0
 STEP, ULA_STEP = 7e-5, 1e-7
 """The paper names no step of ULA here; with this α₀ its first step is that of MA-HMC."""
 PUBLISHED = "MA-HMC, published", "ULA, published"
-"""What is tuned for a comparison, both in the same way."""
-FACTORS = {
+"""Labels of the samplers that are tuned for a comparison, both in the same way."""
+FACTORS: dict[str, dict[str, tuple[float, ...]]] = {
     "quick": dict.fromkeys(PUBLISHED, (1.0,)),
     "small": {PUBLISHED[0]: (1.0, 2.0, 4.0, 8.0), PUBLISHED[1]: (2.0, 4.0, 8.0, 16.0)},
     "full": {PUBLISHED[0]: (1.0, 2.0, 4.0, 8.0), PUBLISHED[1]: (2.0, 4.0, 8.0, 16.0)},
 }
-"""Of their steps, to choose from by the NLL of a run with the first seed, beyond the ends too."""
+"""Multiples of their steps, to choose from by the NLL of a run with the first seed, beyond the ends too."""
 MOST_FACTORS = 9
 TUNED = ", tuned"
 

@@ -161,7 +161,7 @@ def named(task: Task, setting: Setting) -> str:
 
 
 class Lengths(NamedTuple):
-    """How long and how often the settings of a sweep are run.
+    """Lengths and numbers of the runs of a sweep.
 
     Attributes:
         rounds: of the chosen step size.
@@ -201,7 +201,7 @@ def sweep(
         For each label the setting, what was tried, and one curve a run. A label that is not
         finished is absent where only finished parts are asked for.
     """
-    results = []
+    results: list[dict[str, Any]] = []
     for label, settings in candidates.items():
         try:
             best, points, tried = tuned(model, task, label, settings, lengths, seed)
