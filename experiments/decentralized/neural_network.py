@@ -31,7 +31,7 @@ FACTORS: dict[str, dict[str, tuple[float, ...]]] = {
     "small": {PUBLISHED[0]: (1.0, 2.0, 4.0, 8.0), PUBLISHED[1]: (2.0, 4.0, 8.0, 16.0)},
     "full": {PUBLISHED[0]: (1.0, 2.0, 4.0, 8.0), PUBLISHED[1]: (2.0, 4.0, 8.0, 16.0)},
 }
-"""Multiples of their steps, to choose from by the NLL of a run with the first seed, beyond the ends too."""
+"""Multiples of their steps, tried with the first seed for the least NLL, beyond the ends too."""
 MOST_FACTORS = 9
 TUNED = ", tuned"
 
