@@ -66,6 +66,7 @@ class Finding:
         shown: ours in words, in the place of the value.
         pairs: runs of both methods with the same seeds, where methods are compared.
         untuned: why a step size was not tuned, see `untuned`; empty where all were, or none is.
+        share: of the paper's size, of a smaller run that the study's largest lacks it in.
     """
 
     value: float | None
@@ -74,6 +75,7 @@ class Finding:
     shown: str | None = None
     pairs: int | None = None
     untuned: str = ""
+    share: str | None = None
 
     @property
     def text(self) -> str:
@@ -214,13 +216,17 @@ class Claim:
         return finding.value + slack < self.below
 
     def verdict(self, finding: Finding | None, share: str = "") -> str:
-        """Return the verdict on what a run found, which is ``share`` of the paper's size."""
+        """Return the verdict on what a run found, which is ``share`` of the paper's size.
+
+        The finding's own share goes before.
+        """
         if finding is None:
             return NOT_RUN
         holds = self.holds(finding)
         if holds is None:
             return OURS if self.source == "ours" else NO_NUMBER
         outcome = self._outcome(finding, holds)
+        share = share if finding.share is None else finding.share
         if not share or self.whole:
             return outcome
         smaller = {

@@ -13,12 +13,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from experiments import records
 from experiments.claims import (
     NO_NUMBER,
     NOT_REPRODUCED,
     NOT_RUN,
     OURS,
+    SCALES,
     UNDECIDED,
     UNTUNED,
     Claim,
@@ -90,7 +93,7 @@ def _draw(
         axis.set_axis_off()
     axes = _figure(1, 1).subplots(1, len(study.panels), squeeze=False)[0]  # for the others
     axes[list(shown)] = free[: len(shown)]
-    records.program(paper, study).draw(record["results"], axes)
+    smaller = _fill(axes, paper, study, record)
     found, share = records.findings(record), study.shares.get(record["scale"], "")
     for place, (axis, title) in enumerate(zip(axes, study.panels, strict=True)):
         claims = [claim for claim in study.claims if claim.panel == place]
@@ -98,7 +101,7 @@ def _draw(
             _mark(axis, claim)
         verdicts = [claim.verdict(found.get(claim.id), share) for claim in claims]
         text = " · ".join(filter(None, (summary(verdicts), remark)))
-        axis.set_title(f"{title}\n", loc="left")
+        axis.set_title(f"{title}{', smaller run' if smaller[place] else ''}\n", loc="left")
         bad = any(NOT_REPRODUCED in v or "does not hold" in v for v in verdicts)
         unsure = any(word in v for v in verdicts for word in (UNDECIDED, UNTUNED, NOT_RUN))
         colour = "#b00020" if bad else "#606060" if unsure else "#206020"
@@ -112,6 +115,23 @@ def _draw(
     inches = figure.bbox.width / figure.dpi
     told = textwrap.fill(told, int(LETTERS * inches))
     figure.suptitle(told, x=0.01, ha="left", fontsize=8)
+
+
+def _fill(axes: Any, paper: Paper, study: Study, record: Record) -> Any:
+    """Draw the panels of a record, and from smaller ones those that it leaves empty.
+
+    Returns:
+        Which panels were empty, a bool each.
+    """
+    draw = records.program(paper, study).draw
+    draw(record["results"], axes)
+    first = [not axis.has_data() for axis in axes]
+    for scale, smaller in reversed(records.stored(paper, study).items()):
+        empty = [not axis.has_data() for axis in axes]
+        if SCALES.index(scale) < SCALES.index(record["scale"]) and any(empty):
+            unused = _figure(1, 1).subplots(1, len(axes), squeeze=False)[0]
+            draw(smaller["results"], np.where(empty, axes, unused))
+    return np.array(first) & [axis.has_data() for axis in axes]
 
 
 def _mark(axis: Any, claim: Claim) -> None:

@@ -144,7 +144,8 @@ def results(papers: list[Paper]) -> str:
 
 def left(papers: list[Paper]) -> Iterator[str]:
     """Yield a table of what was run smaller than in its paper or not at all, and what it takes."""
-    yield "What was run at a part of its paper's size, and what the whole takes on two cores."
+    yield "What was run at a part of its paper's size, and what the whole takes on one core, by the"
+    yield "time of a round or an update. Other work beside a measurement as much as doubled it."
     yield ""
     yield "| paper | what | run so far | at the paper's size |"
     yield "|---|---|---|---|"

@@ -5,8 +5,9 @@ A program of a study has three functions: ``study(scale, seed)`` returns plain r
 panels. A record has the results and the findings, and what a reader must know to believe them.
 
 A long study is made of parts (`part`), and a part of sampler runs (`sampled`). Where the run has a
-folder for them (`parts_in`), a finished part is kept there, and a sampler run has a store: a run
-that was stopped goes on where it was.
+folder for them (`parts_in`), a finished part is kept there with the processor time that it took,
+and a sampler run has a store: a run that was stopped goes on where it was. `finished_only` takes
+what is finished and begins nothing.
 """
 
 from __future__ import annotations
@@ -34,6 +35,13 @@ RESULTS = ROOT / "results"
 Record = dict[str, Any]
 
 _PARTS: ContextVar[Path | None] = ContextVar("parts", default=None)
+_FINISHED_ONLY: ContextVar[bool] = ContextVar("finished_only", default=False)
+_KEPT_SECONDS: ContextVar[float] = ContextVar("kept_seconds", default=0.0)
+"""Processor time of earlier runs, of the parts that this run took from them."""
+
+
+class UnfinishedError(LookupError):
+    """A part that no earlier run has finished, where only finished ones are asked for."""
 
 
 @contextmanager
@@ -47,6 +55,16 @@ def parts_in(folder: Path) -> Iterator[None]:
         _PARTS.reset(before)
 
 
+@contextmanager
+def finished_only() -> Iterator[None]:
+    """Let `part` take what earlier runs have finished, and raise `UnfinishedError` for the rest."""
+    before = _FINISHED_ONLY.set(True)
+    try:
+        yield
+    finally:
+        _FINISHED_ONLY.reset(before)
+
+
 def parts_of(paper: Paper, study: Study, scale: str, seed: int, out: Path) -> Path:
     """Return the folder of a run's parts: another commit may find other ones."""
     return out / paper.name / f"{study.name}.{scale}.{seed}.{_commit()}.parts"
@@ -58,23 +76,33 @@ def part(name: str, make: Callable[[], Any]) -> Any:
     Args:
         name: of the part in its study; a file is called so.
         make: computes it.
+
+    Raises:
+        UnfinishedError: it is not kept, and `finished_only` asks for no other.
     """
     folder = _PARTS.get()
-    if folder is None:
-        return plain(make())
-    target = folder / f"{name}.json"
-    if target.is_file():
+    target = None if folder is None else folder / f"{name}.json"
+    if target is not None and target.is_file():
         say(f"{name}: kept from an earlier run")
-        return json.loads(target.read_text())
+        kept = json.loads(target.read_text())
+        _KEPT_SECONDS.set(_KEPT_SECONDS.get() + kept["cpu_seconds"])
+        return kept["made"]
+    if _FINISHED_ONLY.get():
+        raise UnfinishedError(f"{name} is not finished")
+    before = _processor_seconds()
     made = plain(make())
+    if target is None:
+        return made
     whole = target.with_suffix(".partial")
-    write(made, whole)
+    write({"cpu_seconds": round(_processor_seconds() - before, 1), "made": made}, whole)
     whole.replace(target)  # a run that is stopped here leaves no half of a file
     return made
 
 
 def sampled(name: str, model: Any, sites: Any, method: Any, **options: Any) -> Any:
     """Return the result of `consortia.sample`, of a stored run that goes on where it was stopped.
+
+    A finished one continues to more rounds where more are wanted.
 
     Args:
         name: of the run in its study; a folder is called so.
@@ -90,7 +118,8 @@ def sampled(name: str, model: Any, sites: Any, method: Any, **options: Any) -> A
         return consortia.sample(model, sites, method, progress=False, **options)
     if (folder / name).is_dir():
         say(f"{name}: goes on")
-        return consortia.resume(folder / name, model, sites, method, progress=False)
+        rounds = options["rounds"]
+        return consortia.resume(folder / name, model, sites, method, rounds=rounds, progress=False)
     return consortia.sample(model, sites, method, progress=False, store=folder / name, **options)
 
 
@@ -107,6 +136,7 @@ def run(paper: Paper, study: Study, scale: str, seed: int) -> Record:
     """
     module = program(paper, study)
     wall, cpu = time.monotonic(), _processor_seconds()
+    _KEPT_SECONDS.set(0.0)
     results = plain(module.study(scale, seed))
     record = {
         "paper": paper.name,
@@ -117,7 +147,7 @@ def run(paper: Paper, study: Study, scale: str, seed: int) -> Record:
         "date": datetime.date.today().isoformat(),
         "machine": _machine(),
         "wall_seconds": round(time.monotonic() - wall, 1),
-        "cpu_seconds": round(_processor_seconds() - cpu, 1),
+        "cpu_seconds": round(_processor_seconds() - cpu + _KEPT_SECONDS.get(), 1),
         "data": {name: _checksums(name) for name in study.data},
     }
     return found_again(paper, study, {**record, "results": results})
@@ -131,7 +161,10 @@ def findings(record: Record) -> dict[str, Finding]:
 def found_again(paper: Paper, study: Study, record: Record) -> Record:
     """Return a record with what its program finds now in the results that it has."""
     made = program(paper, study).findings(record["results"])
-    return plain({**record, "findings": {n: dataclasses.asdict(one) for n, one in made.items()}})
+    entries = {name: dataclasses.asdict(one) for name, one in made.items()}
+    for entry in entries.values():
+        del entry["share"]  # of other records only, see `best`
+    return plain({**record, "findings": entries})
 
 
 def path(paper: Paper, study: Study, scale: str) -> Path:
@@ -151,8 +184,21 @@ def stored(paper: Paper, study: Study) -> dict[str, Record]:
 
 
 def best(paper: Paper, study: Study) -> Record | None:
-    """Return the stored record of the largest scale, or None."""
-    return next(reversed(stored(paper, study).values()), None)
+    """Return the stored record of the largest scale, or None.
+
+    What it has not found, because some settings were too long to run, smaller ones have: such a
+    finding says its own share of the paper's size.
+    """
+    found = list(stored(paper, study).values())
+    if not found:
+        return None
+    *smaller, largest = found
+    findings = dict(largest["findings"])
+    for record in reversed(smaller):
+        share = study.shares.get(record["scale"], "")
+        for name, entry in record["findings"].items():
+            findings.setdefault(name, {**entry, "share": share})
+    return {**largest, "findings": findings}
 
 
 def write(record: Any, target: Path) -> None:

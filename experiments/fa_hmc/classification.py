@@ -24,8 +24,8 @@ from experiments.claims import FEWEST_STEPS, Finding, over_pairs, untuned
 CLIENTS = 10
 CHECKPOINTS = (1, 2, 3, 5, 10, 20, 30, 40, 50, 75, 100, 125, 150, 175, 200)
 SCORES = ("accuracy", "brier", "ece", "nll")
-MOST_STEPS = {"quick": 0, "small": 9, "full": 9}
-"""Step sizes up to which the grids of a scale are made longer."""
+MOST_STEPS = 9
+"""Step sizes up to which a grid is made longer."""
 TEST_SHARE = 0.2
 """Of a set whose published training rows are not at hand, and is therefore split here."""
 
@@ -151,7 +151,7 @@ def attempt(
         except NonFiniteError as error:
             return {"diverged_in_round": error.round}
 
-    return records.part(f"{named(task, setting)}-{seed}-scores", made)
+    return records.part(f"{named(task, setting)}-{seed}-{rounds}-scores", made)
 
 
 def named(task: Task, setting: Setting) -> str:
@@ -160,15 +160,31 @@ def named(task: Task, setting: Setting) -> str:
     return f"{task.name}-K{k}-T{t}-step{step:g}-B{batch or 'all'}"
 
 
+class Lengths(NamedTuple):
+    """Lengths and numbers of the runs of a sweep.
+
+    Attributes:
+        rounds: of the chosen step size.
+        tune_rounds: of each step size that is tried; None for ``rounds``.
+        runs: independent runs of each label's chosen step size.
+        best_runs: those of the label with the least NLL, where more.
+        most: steps up to which a grid is made longer.
+    """
+
+    rounds: int
+    tune_rounds: int | None = None
+    runs: int = 1
+    best_runs: int = 1
+    most: int = 0
+
+
 def sweep(
     model: consortia.Model,
     task: Task,
     candidates: Mapping[str, Sequence[Setting]],
+    lengths: Lengths,
     *,
-    rounds: int,
     seed: int,
-    runs: int = 1,
-    most: int = 0,
 ) -> list[dict[str, Any]]:
     """Each label's best step size, by the last NLL on the held-out rows.
 
@@ -178,43 +194,80 @@ def sweep(
         model: the model.
         task: the data.
         candidates: settings to choose from, by label; the shortest step first.
-        rounds: of every run.
+        lengths: of the runs, and their numbers.
         seed: of the first run; the others follow.
-        runs: independent runs of the chosen setting.
-        most: steps up to which a grid is made longer.
 
     Returns:
-        For each label the setting, what was tried, and one curve a run.
+        For each label the setting, what was tried, and one curve a run. A label that is not
+        finished is absent where only finished parts are asked for.
     """
-    results = []
+    results: list[dict[str, Any]] = []
     for label, settings in candidates.items():
-        curves: dict[Setting, list[dict[str, float]]] = {}
-        tried: list[dict[str, Any]] = []
-        waiting = list(settings)
-        while waiting:
-            setting = waiting.pop(0)
-            entry: dict[str, Any] = {"step_size": setting.step_size}
-            found = attempt(model, task, setting, rounds=rounds, seed=seed)
-            if "curve" in found:
-                curves[setting] = found["curve"]
-                entry |= curves[setting][-1]
-            else:
-                entry |= found
-            tried.append(entry)
-            records.say(f"{task.name} {label}, step size {setting.step_size:g}: {told(entry)}")
-            if not waiting and len(tried) < most:
-                waiting = beyond(setting, tried)
-        if not curves:
-            raise RuntimeError(f"{label}: every step size diverged; add smaller ones")
-        best = min(curves, key=lambda setting: curves[setting][-1]["nll"])
-        chosen = [curves[best]]
-        for run in range(1, runs):
-            found = attempt(model, task, best, rounds=rounds, seed=seed + run)
-            if "curve" not in found:
-                raise RuntimeError(f"{label}: run {run} of the chosen step size diverged")
-            chosen.append(found["curve"])
-        results.append({"label": label, "setting": best._asdict(), "tried": tried, "runs": chosen})
+        try:
+            best, points, tried = tuned(model, task, label, settings, lengths, seed)
+            if lengths.tune_rounds not in (None, lengths.rounds):
+                points = again(model, task, label, best, lengths.rounds, seed)
+        except records.UnfinishedError as absent:
+            records.say(f"{task.name} {label}: {absent}")
+            continue
+        results.append(
+            {"label": label, "setting": best._asdict(), "tried": tried, "runs": [points]}
+        )
+    best_label = min(results, key=lambda one: one["runs"][0][-1]["nll"], default=None)
+    for one in results:
+        setting = Setting(**one["setting"])
+        wanted = max(lengths.runs, lengths.best_runs if one is best_label else 0)
+        for run in range(1, wanted):
+            try:
+                points = again(model, task, one["label"], setting, lengths.rounds, seed + run)
+            except records.UnfinishedError as absent:
+                records.say(f"{task.name} {one['label']}: {absent}")
+                break
+            one["runs"].append(points)
     return results
+
+
+def tuned(
+    model: consortia.Model,
+    task: Task,
+    label: str,
+    settings: Sequence[Setting],
+    lengths: Lengths,
+    seed: int,
+) -> tuple[Setting, list[dict[str, float]], list[dict[str, Any]]]:
+    """Return the setting with the least last NLL, its curve, and what was tried."""
+    curves: dict[Setting, list[dict[str, float]]] = {}
+    tried: list[dict[str, Any]] = []
+    waiting = list(settings)
+    while waiting:
+        setting = waiting.pop(0)
+        rounds = lengths.tune_rounds or lengths.rounds
+        entry: dict[str, Any] = {"step_size": setting.step_size}
+        found = attempt(model, task, setting, rounds=rounds, seed=seed)
+        if "curve" in found:
+            curves[setting] = found["curve"]
+            entry |= curves[setting][-1]
+        else:
+            entry |= found
+        tried.append(entry)
+        records.say(f"{task.name} {label}, step size {setting.step_size:g}: {told(entry)}")
+        if not waiting and len(tried) < lengths.most:
+            waiting = beyond(setting, tried)
+    if not curves:
+        raise RuntimeError(f"{label}: every step size diverged; add smaller ones")
+    best = min(curves, key=lambda setting: curves[setting][-1]["nll"])
+    return best, curves[best], tried
+
+
+def again(
+    model: consortia.Model, task: Task, label: str, setting: Setting, rounds: int, seed: int
+) -> list[dict[str, float]]:
+    """Return a whole run of a chosen step size, which is not to diverge."""
+    found = attempt(model, task, setting, rounds=rounds, seed=seed)
+    if "curve" not in found:
+        raise RuntimeError(f"{label}: the chosen step size diverged with seed {seed}")
+    curve: list[dict[str, float]] = found["curve"]
+    return curve
 
 
 def beyond(setting: Setting, tried: Sequence[Mapping[str, Any]]) -> list[Setting]:
@@ -255,16 +308,16 @@ def with_fifty(
     """Return the sweep over T with T = 50, which is K = 10 of the sweep over K."""
     if not local:
         return list(leapfrog)
-    ten = next(part for part in leapfrog if part["label"] == "K = 10")
-    return [*local, {**ten, "label": "T = 50"}]
+    ten = [{**part, "label": "T = 50"} for part in leapfrog if part["label"] == "K = 10"]
+    return [*local, *ten]
 
 
 def better(parts: Sequence[Mapping[str, Any]], score: str, one: str, other: str) -> Finding:
     """Return by how much per cent one label's loss is below the other's, paired by seed."""
     by = {part["label"]: [run[-1][score] for run in part["runs"]] for part in parts}
-    gains = 100 * (1 - np.divide(by[one], by[other]))
+    gains = [100 * (1 - ours / theirs) for ours, theirs in zip(by[one], by[other], strict=False)]
     told = ", ".join(f"{label} {np.mean(values):.4g}" for label, values in by.items())
-    found = over_pairs(gains.tolist())
+    found = over_pairs(gains)
     return replace(
         found, shown=f"{found.text}; {score}: {told}", untuned=coarse(parts, (one, other))
     )
@@ -276,7 +329,7 @@ def lead(parts: Sequence[Mapping[str, Any]], score: str, one: str) -> Finding:
     by = {part["label"]: [sign * run[-1][score] for run in part["runs"]] for part in parts}
     ours = by.pop(one)
     best = max(by, key=lambda label: np.mean(by[label]))
-    found = over_pairs(np.subtract(ours, by[best]).tolist())
+    found = over_pairs([our - its for our, its in zip(ours, by[best], strict=False)])
     return replace(found, shown=f"{found.text}; the best other is {best}", untuned=coarse(parts))
 
 
@@ -299,6 +352,11 @@ def coarse(parts: Sequence[Mapping[str, Any]], labels: Sequence[str] | None = No
         if labels is None or part["label"] in labels
     ]
     return "; ".join(filter(None, reasons))
+
+
+def comparison(parts: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return a sweep over K, or nothing where only its baseline K = 1 is finished."""
+    return [] if [part["label"] for part in parts] == ["K = 1"] else list(parts)
 
 
 def draw_curves(parts: Sequence[Mapping[str, Any]], axes: Any) -> None:

@@ -15,7 +15,7 @@ import consortia
 from experiments import records
 from experiments.claims import Finding, untuned
 from experiments.fa_hmc import classification
-from experiments.fa_hmc.classification import Setting, Task
+from experiments.fa_hmc.classification import Lengths, Setting, Task
 
 DATA = "fashion_mnist"
 CLASSES = 10
@@ -30,24 +30,22 @@ class Scale:
     Attributes:
         train_rows: None for all 60,000.
         test_rows: None for all 10,000.
-        headline_rounds: rounds of the setting `HEADLINE`.
+        headline: a setting that is run by itself; None to take K = 10 and K = 1 of the sweep.
+        headline_rounds: rounds of that setting.
         langevin_rounds: rounds of the same with K = 1 at the same step size.
-        headline: the setting of that run.
         batch_size: of the sweeps.
-        sweep_rounds: rounds of the sweeps.
-        runs: independent runs of each setting of the sweeps.
+        lengths: of the runs of the sweeps, and their numbers.
         leapfrog: step sizes to choose from by K, at T = 50.
         local: step sizes to choose from by T, at K = 10; T = 50 is in the sweep over K.
     """
 
     train_rows: int | None
     test_rows: int | None
+    headline: Setting | None
     headline_rounds: int
     langevin_rounds: int
-    headline: Setting
     batch_size: int
-    sweep_rounds: int
-    runs: int
+    lengths: Lengths
     leapfrog: dict[int, tuple[float, ...]]
     local: dict[int, tuple[float, ...]]
 
@@ -56,43 +54,44 @@ SCALES = {
     "quick": Scale(
         train_rows=6000,
         test_rows=2000,
+        headline=Setting(5, 10, 2e-3, 50),
         headline_rounds=3,
         langevin_rounds=3,
-        headline=Setting(5, 10, 2e-3, 50),
         batch_size=50,
-        sweep_rounds=2,
-        runs=1,
+        lengths=Lengths(2),
         leapfrog={},
         local={},
     ),
     "small": Scale(
         train_rows=None,
         test_rows=None,
+        headline=HEADLINE,
         headline_rounds=40,
         langevin_rounds=20,
-        headline=HEADLINE,
         batch_size=100,
-        sweep_rounds=10,
-        runs=5,
+        lengths=Lengths(10, runs=5, most=classification.MOST_STEPS),
         leapfrog={1: (1.5e-3, 2.5e-3, 4e-3), 10: (7e-4, 1.2e-3), 50: (4e-4,), 100: (2e-4,)},
         local={1: (1.5e-3, 2.5e-3), 10: (7e-4, 1.5e-3), 20: (7e-4, 1.5e-3)},
     ),
     "full": Scale(
         train_rows=None,
         test_rows=None,
-        headline_rounds=200,
-        langevin_rounds=200,
-        headline=HEADLINE,
+        headline=None,
+        headline_rounds=0,
+        langevin_rounds=0,
         batch_size=1000,
-        sweep_rounds=200,
-        runs=5,
+        lengths=Lengths(200, tune_rounds=50, runs=1, best_runs=2, most=classification.MOST_STEPS),
         leapfrog={
-            1: (1e-3, 2e-3, 4e-3),
-            10: (4e-4, 7e-4, 1e-3),
-            50: (2e-4, 4e-4, 7e-4),
-            100: (1e-4, 2e-4, 4e-4),
+            1: (1.5e-3, 2.5e-3, 4e-3, 6e-3),
+            10: (7e-4, 1.1e-3, 1.6e-3, 2.4e-3),
+            50: (2e-4, 4e-4, 7e-4, 1.2e-3),
         },
-        local=dict.fromkeys((1, 10, 20, 100), (4e-4, 7e-4, 1e-3)),
+        local={
+            1: (1e-3, 1.5e-3, 2.2e-3, 3.2e-3),
+            10: (7e-4, 1.1e-3, 1.6e-3, 2.4e-3),
+            20: (7e-4, 1.1e-3, 1.6e-3, 2.4e-3),
+            100: (5e-4, 7e-4, 1.1e-3, 1.6e-3),
+        },
     ),
 }
 
@@ -118,12 +117,31 @@ def study(scale: str, seed: int) -> dict[str, Any]:
     task = classification.image_task(
         DATA, seed, train_rows=chosen.train_rows, test_rows=chosen.test_rows
     )
-    langevin = chosen.headline._replace(leapfrog_steps=1)
-    results: dict[str, Any] = {
+    model = model_of(task)
+    batch = chosen.batch_size
+    by_leapfrog = {
+        f"K = {k}": [Setting(k, 50, size, batch) for size in sizes]
+        for k, sizes in chosen.leapfrog.items()
+    }
+    by_local = {
+        f"T = {t}": [Setting(10, t, size, batch) for size in sizes]
+        for t, sizes in chosen.local.items()
+    }
+    alone = {} if chosen.headline is None else by_themselves(task, chosen, chosen.headline, seed)
+    return alone | {
+        "leapfrog": classification.sweep(model, task, by_leapfrog, chosen.lengths, seed=seed),
+        "local": classification.sweep(model, task, by_local, chosen.lengths, seed=seed),
+    }
+
+
+def by_themselves(task: Task, chosen: Scale, one: Setting, seed: int) -> dict[str, Any]:
+    """Return one setting outside the sweeps, and K = 1 at its step size."""
+    langevin = one._replace(leapfrog_steps=1)
+    return {
         "headline": {
-            "setting": chosen.headline._asdict(),
-            "runs": [headline(task, chosen.headline, chosen.headline_rounds, seed)],
-            "label": f"K = {chosen.headline.leapfrog_steps}, B = {chosen.headline.batch_size}",
+            "setting": one._asdict(),
+            "runs": [headline(task, one, chosen.headline_rounds, seed)],
+            "label": f"K = {one.leapfrog_steps}, B = {one.batch_size}",
         },
         "langevin": {
             "setting": langevin._asdict(),
@@ -131,56 +149,65 @@ def study(scale: str, seed: int) -> dict[str, Any]:
             "label": "K = 1, same step size",
         },
     }
-    model = model_of(task)
-    batch = chosen.batch_size
-    options: dict[str, Any] = {"rounds": chosen.sweep_rounds, "seed": seed, "runs": chosen.runs}
-    options["most"] = classification.MOST_STEPS[scale]
-    by_leapfrog = {
-        f"K = {k}": [Setting(k, 50, size, batch) for size in sizes]
-        for k, sizes in chosen.leapfrog.items()
-    }
-    results["leapfrog"] = classification.sweep(model, task, by_leapfrog, **options)
-    by_local = {
-        f"T = {t}": [Setting(10, t, size, batch) for size in sizes]
-        for t, sizes in chosen.local.items()
-    }
-    results["local"] = classification.sweep(model, task, by_local, **options)
-    return results
 
 
 def findings(results: dict[str, Any]) -> dict[str, Finding]:
-    """Return the findings of figures 3 and 4."""
-    end, setting = results["headline"]["runs"][0][-1], results["headline"]["setting"]
-    single = untuned("K = 10", [setting["step_size"]], setting["step_size"])
-    found = {
-        f"fig3-{score}": Finding(end[score], untuned=single) for score in classification.SCORES
-    }
-    if results["leapfrog"]:
+    """Return the findings of figures 3 and 4, of the settings that there are."""
+    leapfrog = {part["label"]: part for part in results["leapfrog"]}
+    local = classification.with_fifty(results["local"], results["leapfrog"])
+    found = {}
+    one = results.get("headline") or leapfrog.get("K = 10")
+    if one is not None:
+        step = one["setting"]["step_size"]
+        coarse = classification.coarse([one]) if "tried" in one else untuned("K = 10", [step], step)
+        found = {
+            f"fig3-{score}": Finding(one["runs"][0][-1][score], untuned=coarse)
+            for score in classification.SCORES
+        }
+    found |= of_leapfrogs(results["leapfrog"]) | of_local_steps(local)
+    repeated = [part for part in results["leapfrog"] + results["local"] if len(part["runs"]) > 2]
+    if repeated and results["local"]:
+        found["suppl-runs"] = spread(repeated)
+    return found
+
+
+def of_leapfrogs(parts: Sequence[Mapping[str, Any]]) -> dict[str, Finding]:
+    """Return the findings of figure 3's comparisons; of the best K only where all were run."""
+    labels = {part["label"] for part in parts}
+    found = {}
+    if {"K = 50", "K = 1"} <= labels:
         for score in ("ece", "nll"):
-            found[f"fig3-{score}-gain"] = classification.better(
-                results["leapfrog"], score, "K = 50", "K = 1"
-            )
-        for other in ("K = 10", "K = 100"):
-            found[f"fig3-best-{other[4:]}"] = classification.better(
-                results["leapfrog"], "nll", "K = 50", other
-            )
+            found[f"fig3-{score}-gain"] = classification.better(parts, score, "K = 50", "K = 1")
+    for other in ("K = 10", "K = 100"):
+        if {"K = 50", other} <= labels:
+            found[f"fig3-best-{other[4:]}"] = classification.better(parts, "nll", "K = 50", other)
+    if {"K = 1", "K = 10", "K = 50"} <= labels:
         for score in ("accuracy", "brier"):
-            found[f"fig3-{score}-best"] = classification.lead(results["leapfrog"], score, "K = 50")
+            found[f"fig3-{score}-best"] = classification.lead(parts, score, "K = 50")
+    if {"K = 1", "K = 10", "K = 50", "K = 100"} <= labels:
         found["fig3-langevin"] = Finding(
-            float(classification.place(results["leapfrog"], "accuracy", "K = 1")),
-            untuned=classification.coarse(results["leapfrog"]),
+            float(classification.place(parts, "accuracy", "K = 1")),
+            untuned=classification.coarse(parts),
         )
-    if results["local"]:
-        local = classification.with_fifty(results["local"], results["leapfrog"])
-        found["fig4-worst"] = classification.better(local, "nll", "T = 10", "T = 1")
-        found["fig4-brier"] = classification.better(local, "brier", "T = 50", "T = 20")
-        found["fig4-nll"] = classification.better(local, "nll", "T = 20", "T = 50")
-        worst = [classification.place(local, score, "T = 1") for score in classification.SCORES]
+    return found
+
+
+def of_local_steps(parts: Sequence[Mapping[str, Any]]) -> dict[str, Finding]:
+    """Return the findings of figure 4's comparisons."""
+    labels = {part["label"] for part in parts}
+    found = {}
+    for claim, score, one, other in (
+        ("fig4-worst", "nll", "T = 10", "T = 1"),
+        ("fig4-brier", "brier", "T = 50", "T = 20"),
+        ("fig4-nll", "nll", "T = 20", "T = 50"),
+    ):
+        if {one, other} <= labels:
+            found[claim] = classification.better(parts, score, one, other)
+    if {"T = 1", "T = 10", "T = 20", "T = 50"} <= labels:
+        worst = [classification.place(parts, score, "T = 1") for score in classification.SCORES]
         found["fig4-worst-all"] = Finding(
-            float(worst.count(1)), untuned=classification.coarse(local)
+            float(worst.count(1)), untuned=classification.coarse(parts)
         )
-    if results["local"] and len(results["local"][0]["runs"]) > 1:
-        found["suppl-runs"] = spread(results["leapfrog"] + results["local"])
     return found
 
 
@@ -194,7 +221,8 @@ def spread(parts: Sequence[Mapping[str, Any]]) -> Finding:
 
 def draw(results: dict[str, Any], axes: Any) -> None:
     """Draw figure 3, the sweep over K, and figure 4, the sweep over T."""
-    sweep = results["leapfrog"] or [results["langevin"]]
-    classification.draw_curves([*sweep, results["headline"]], axes[:4])
+    alone = [results[name] for name in ("langevin", "headline") if name in results]
+    sweep = classification.comparison(results["leapfrog"]) or alone[:1]
+    classification.draw_curves([*sweep, *alone[1:]], axes[:4])
     local = classification.with_fifty(results["local"], results["leapfrog"])
-    classification.draw_curves(local or [results["headline"]], axes[4:])
+    classification.draw_curves(local or alone[1:], axes[4:])

@@ -15,7 +15,7 @@ from typing import Any
 import consortia
 from experiments.claims import Finding
 from experiments.fa_hmc import classification
-from experiments.fa_hmc.classification import Setting
+from experiments.fa_hmc.classification import Lengths, Setting
 
 DATA = "fashion_mnist"
 CLASSES = 10
@@ -28,8 +28,7 @@ class Scale:
     Attributes:
         train_rows: a random subset of the training rows; None for all.
         hidden: widths of the hidden layers.
-        rounds: of every run.
-        runs: independent runs of each chosen setting.
+        lengths: of the runs, and their numbers.
         batch_size: rows of a gradient draw.
         local_steps: T of the sweep over K.
         leapfrog: step sizes to choose from by K.
@@ -39,8 +38,7 @@ class Scale:
 
     train_rows: int | None
     hidden: tuple[int, int]
-    rounds: int
-    runs: int
+    lengths: Lengths
     batch_size: int
     local_steps: int
     leapfrog: dict[int, tuple[float, ...]]
@@ -49,12 +47,11 @@ class Scale:
 
 
 SCALES = {
-    "quick": Scale(6000, (16, 16), 3, 1, 50, 20, {2: (2e-3,)}, {}),
+    "quick": Scale(6000, (16, 16), Lengths(3), 50, 20, {2: (2e-3,)}, {}),
     "small": Scale(
         train_rows=None,
         hidden=(64, 64),
-        rounds=10,
-        runs=5,
+        lengths=Lengths(10, runs=5, most=classification.MOST_STEPS),
         batch_size=100,
         local_steps=50,
         leapfrog={1: (1e-3, 2e-3, 4e-3, 8e-3), 10: (6e-4, 1e-3, 1.7e-3, 3e-3)},
@@ -64,8 +61,7 @@ SCALES = {
     "full": Scale(
         train_rows=None,
         hidden=(512, 512),
-        rounds=200,
-        runs=1,
+        lengths=Lengths(200, tune_rounds=50, most=classification.MOST_STEPS),
         batch_size=1000,
         local_steps=50,
         leapfrog={
@@ -94,18 +90,17 @@ def study(scale: str, seed: int) -> dict[str, Any]:
         f"T = {t}": [Setting(10, t, size, batch) for size in sizes]
         for t, sizes in chosen.local.items()
     }
-    options: dict[str, Any] = {"rounds": chosen.rounds, "seed": seed, "runs": chosen.runs}
-    options["most"] = classification.MOST_STEPS[scale]
     printed = {
         f"K = {k}": [Setting(k, steps, size, batch) for size in sizes]
         for k, sizes in chosen.printed.items()
     }
     one = consortia.models.mlp(task.features, chosen.hidden[:1], CLASSES)
+    named = task._replace(name="one-layer")
     return {
         "hidden": chosen.hidden,
-        "printed": classification.sweep(one, task._replace(name="one-layer"), printed, **options),
-        "leapfrog": classification.sweep(model, task, candidates, **options),
-        "local": classification.sweep(model, task, by_local, **options),
+        "printed": classification.sweep(one, named, printed, chosen.lengths, seed=seed),
+        "leapfrog": classification.sweep(model, task, candidates, chosen.lengths, seed=seed),
+        "local": classification.sweep(model, task, by_local, chosen.lengths, seed=seed),
     }
 
 

@@ -38,6 +38,8 @@ SERVERS = (1, 3, 5, 7)
 WORKERS_PER_SERVER = 2
 LINE: dict[str, Any] = {"lw": 0.9, "marker": "o", "ms": 1.5}
 """Of a curve: a short run has a single point."""
+MARKS = 10
+"""About so many on a curve, where it has more points."""
 
 
 @dataclass(frozen=True)
@@ -371,21 +373,22 @@ def any_value(values: list[Any]) -> bool:
 def draw(results: dict[str, Any], axes: Any) -> None:
     """Draw loss by iterations a worker and by time, by servers, and at the solver's own rate."""
     part = results["rates"][-1]
+    places = part["workers"][0]["iterations"]
+    style = LINE | {"markevery": max(len(places) // MARKS, 1)}
     for entry in part["workers"]:
         loss = np.array(entry["loss"], float)
         label = f"W = {entry['workers']}"
         for axis, name in zip(axes[:2], ("iterations", "time"), strict=True):
-            (line,) = axis.plot(entry[name], loss.mean(axis=0), **LINE, label=label)
+            (line,) = axis.plot(entry[name], loss.mean(axis=0), **style, label=label)
             axis.fill_between(
                 entry[name], loss.min(axis=0), loss.max(axis=0), color=line.get_color(), alpha=0.2
             )
     axes[0].set(xlabel=f"iterations a worker, rate {part['rate']:g}", ylabel="test loss")
     axes[1].set(xlabel="simulated time (bands: all runs)")
     axes[0].legend()
-    places = part["workers"][0]["iterations"]
     for entry in results["servers"]:
         (line,) = axes[2].plot(
-            places, entry["loss_of_the_average"], **LINE, label=f"S = {entry['servers']}"
+            places, entry["loss_of_the_average"], **style, label=f"S = {entry['servers']}"
         )
         axes[2].plot(places, entry["loss"], ":", lw=0.9, color=line.get_color())
     axes[2].set(xlabel="iterations a worker; dots: loss of one")
@@ -394,7 +397,7 @@ def draw(results: dict[str, Any], axes: Any) -> None:
     for entry in own["workers"]:
         loss = np.array(entry["loss"], float)
         shown = np.minimum(loss.mean(axis=0), 10.0)
-        axes[3].plot(entry["iterations"], shown, **LINE, label=f"W = {entry['workers']}")
+        axes[3].plot(entry["iterations"], shown, **style, label=f"W = {entry['workers']}")
     axes[3].set(xlabel=f"iterations a worker, rate {own['rate']:g}", ylabel="test loss, cut at 10")
     for axis in axes:
         logarithmic(axis)

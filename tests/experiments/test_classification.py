@@ -59,11 +59,13 @@ def test_a_sweep_keeps_the_step_size_with_the_least_loss_and_says_which_diverged
 
     monkeypatch.setattr(classification, "curve", curve)
     candidates = {"K = 2": [SETTING._replace(step_size=size) for size in (0.02, 0.1, 0.5, 9.0)]}
-    (found,) = classification.sweep(model_of(task), task, candidates, rounds=3, seed=5, runs=3)
+    (found,) = classification.sweep(
+        model_of(task), task, candidates, classification.Lengths(3, runs=3), seed=5
+    )
     assert found["tried"][3] == {"step_size": 9.0, "diverged_in_round": 3}
     assert found["setting"]["step_size"] == 0.1
     assert [run[-1]["nll"] for run in found["runs"]] == [5, 6, 7]
 
     hopeless = {"K = 2": [SETTING._replace(step_size=9.0)]}
     with pytest.raises(RuntimeError, match="every step size diverged"):
-        classification.sweep(model_of(task), task, hopeless, rounds=3, seed=5)
+        classification.sweep(model_of(task), task, hopeless, classification.Lengths(3), seed=5)

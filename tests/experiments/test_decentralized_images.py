@@ -70,3 +70,14 @@ def test_the_short_study_of_the_network_runs_every_sampler(
     assert [len(found) for found in parts.values()] == [2, 4, 2]
     for found in parts.values():
         assert all(np.isfinite(entry["nll"]) for entry in found)
+
+
+def test_a_grid_of_steps_is_made_longer_until_the_best_is_inside() -> None:
+    def loss(factor: float) -> float | None:
+        return None if factor > 20 else abs(factor - 10.0)
+
+    found = dict(neural_network.tries(loss, "a sampler", (1.0, 2.0, 4.0, 8.0)))
+    assert found == {1.0: 9.0, 2.0: 8.0, 4.0: 6.0, 8.0: 2.0, 16.0: 6.0}
+    assert neural_network.best(list(found.items())) == 8.0
+    assert max(dict(neural_network.tries(loss, "a sampler", (12.0, 18.0, 22.0)))) == 22.0
+    assert neural_network.tries(loss, "a sampler", (1.0,)) == [(1.0, None)]

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import json
 import math
 import re
 import subprocess
+import types
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +16,7 @@ import pytest
 
 import consortia
 from consortia.oracles import fa_hmc_law
-from experiments import claims, drawing, pages, records
+from experiments import claims, drawing, finished, pages, records
 from experiments.claims import Claim, Finding
 from experiments.fa_hmc import classification, logistic, marginal_error
 
@@ -315,7 +317,9 @@ def test_a_stopped_sweep_goes_on_within_the_part_and_has_the_same_scores(tmp_pat
     sizes = [classification.Setting(2, 2, step, None) for step in (0.01, 0.02)]
 
     def swept() -> list[dict[str, object]]:
-        return classification.sweep(model, task, {"K = 2": sizes}, rounds=6, seed=1)
+        return classification.sweep(
+            model, task, {"K = 2": sizes}, classification.Lengths(6), seed=1
+        )
 
     whole = swept()
     scores, calls = classification.scores, []
@@ -333,6 +337,98 @@ def test_a_stopped_sweep_goes_on_within_the_part_and_has_the_same_scores(tmp_pat
     monkeypatch.setattr(consortia, "sample", None)  # nothing is to be sampled anew
     with records.parts_in(tmp_path):
         assert swept() == whole
+
+
+def test_a_sweep_is_tuned_on_few_rounds_and_its_best_run_goes_on_from_there(tmp_path):
+    rng = np.random.default_rng(0)
+    rows = {"x": rng.normal(size=(40, 3)).astype(np.float32), "y": rng.integers(0, 2, 40)}
+    task = classification.Task("rows", consortia.partition.iid(rows, 10, seed=0), rows, "")
+    model = consortia.models.softmax_regression(3, 2)
+    by_leapfrog = {
+        f"K = {k}": [classification.Setting(k, 2, step, None) for step in (0.01, 0.02)]
+        for k in (1, 2)
+    }
+    lengths = classification.Lengths(5, tune_rounds=2, best_runs=2)
+    with records.parts_in(tmp_path):
+        swept = classification.sweep(model, task, by_leapfrog, lengths, seed=1)
+    for one in swept:
+        assert [entry["round"] for entry in one["tried"]] == [2, 2]
+        assert one["runs"][0][-1]["round"] == 5
+        chosen = classification.Setting(**one["setting"])
+        alone = classification.curve(model, task, chosen, rounds=5, seed=1)
+        assert one["runs"][0] == records.plain(alone)  # tuned and gone on, or in one piece
+    best = min(swept, key=lambda one: one["runs"][0][-1]["nll"])
+    assert [len(one["runs"]) for one in swept] == [2 if one is best else 1 for one in swept]
+
+    (unfinished,) = [one for one in swept if one is not best]
+    step = unfinished["setting"]["step_size"]
+    (part,) = tmp_path.glob(f"rows-{unfinished['label'].replace(' = ', '')}-T2-step{step:g}-*-5-*")
+    part.unlink()
+    with records.parts_in(tmp_path), records.finished_only():
+        assert classification.sweep(model, task, by_leapfrog, lengths, seed=1) == [best]
+
+
+def test_a_resumed_run_counts_the_processor_time_of_the_parts_that_it_takes(tmp_path, monkeypatch):
+    paper = claims.read("fa-hmc")
+    (study,) = paper.chosen("dimension")
+    program = types.SimpleNamespace(
+        study=lambda scale, seed: {"one": records.part("one", lambda: sum(range(3_000_000)))},
+        findings=lambda results: {},
+    )
+    monkeypatch.setattr(records, "program", lambda paper, study: program)
+    with records.parts_in(tmp_path):
+        first = records.run(paper, study, "full", 0)
+        kept = json.loads((tmp_path / "one.json").read_text())
+        (tmp_path / "one.json").write_text(json.dumps(kept | {"cpu_seconds": 100.0}))
+        second = records.run(paper, study, "full", 0)
+    assert first["cpu_seconds"] < 50
+    assert 100 <= second["cpu_seconds"] < 150
+    assert second["results"] == first["results"]
+    with records.finished_only(), pytest.raises(records.UnfinishedError, match="two is not"):
+        records.part("two", dict)
+    with pytest.raises(FileNotFoundError, match="run the study with --resume first"):
+        finished.collect(paper, study, "full", 0, tmp_path)
+    folder = records.parts_of(paper, study, "full", 0, tmp_path)
+    folder.mkdir(parents=True)
+    (folder / "one.json").write_text((tmp_path / "one.json").read_text())
+    record = json.loads(finished.collect(paper, study, "full", 0, tmp_path).read_text())
+    assert record["results"] == first["results"]
+    assert record["cpu_seconds"] >= 100
+
+
+def test_a_panel_that_the_largest_run_leaves_empty_is_drawn_from_a_smaller_one(
+    tmp_path, monkeypatch
+):
+    (study,) = claims.read("fa-hmc").chosen("images")
+    small = records.stored(PAPERS[0], study)["small"]
+    results = {**small["results"], "kmnist": {"leapfrog": [], "local": []}}
+    full = {**small, "scale": "full", "results": results}
+    monkeypatch.setattr(records, "stored", lambda *_: {"small": small, "full": full})
+    drawing.save(PAPERS[0], study, full, tmp_path / "figure.svg")
+    text = (tmp_path / "figure.svg").read_text()
+    titles = re.findall(r"(\S+)[^<>,]*, accuracy by \w(, smaller run)?", text)
+    assert [bool(late) for _, late in titles] == [False, True, False, True], titles
+
+
+def test_what_the_largest_run_lacks_is_found_in_a_smaller_one_with_its_own_share(monkeypatch):
+    paper = claims.read("fa-hmc")
+    study = dataclasses.replace(
+        paper.chosen("fashion_mnist")[0], shares={"small": "a tenth", "full": "all but K = 50"}
+    )
+    found = {
+        "small": {"fig3-nll": {"value": 3.0, "error": None}, "fig4-worst": {"value": 2.0}},
+        "full": {"fig3-nll": {"value": 1.0, "error": None}},
+    }
+    found = {scale: {"scale": scale, "findings": one} for scale, one in found.items()}
+    monkeypatch.setattr(records, "stored", lambda paper, study: found)
+    record = records.best(paper, study)
+    findings, full = records.findings(record), study.shares[record["scale"]]
+    above = claim(above=0.0)
+    assert findings["fig3-nll"].value == 1.0
+    assert above.verdict(findings["fig3-nll"], full) == "smaller: all but K = 50; holds"
+    assert above.verdict(findings["fig4-worst"], full) == "smaller: a tenth; holds"
+    assert above.verdict(findings["fig4-worst"], "") == "smaller: a tenth; holds"
+    assert "fig4-worst" not in found["full"]["findings"]
 
 
 # --- figure 1 of FA-HMC by the law ---------------------------------------------------------------

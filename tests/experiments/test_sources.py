@@ -144,7 +144,8 @@ def test_a_sweep_makes_its_grid_longer_until_the_best_step_is_inside(monkeypatch
     task = classification.Task("rows", consortia.Sites.from_list([{"y": np.zeros(2)}]), {}, "")
     start = [classification.Setting(1, 1, step, None) for step in (0.001, 0.002)]
     for most, reason in ((9, ""), (0, "K = 1: 2 step sizes tried")):
-        found = classification.sweep(None, task, {"K = 1": start}, rounds=1, seed=0, most=most)
+        lengths = classification.Lengths(1, most=most)
+        found = classification.sweep(None, task, {"K = 1": start}, lengths, seed=0)
         assert classification.coarse(found) == reason
     assert len(found[0]["tried"]) == 2
 
