@@ -77,6 +77,10 @@ def _figure(width: float, height: float) -> Any:
     return Figure(figsize=(width, height), layout="constrained")
 
 
+VERDICT_LETTERS = 56
+"""Letters of a line above a panel, in its smaller type."""
+
+
 def _draw(
     figure: Any,
     paper: Paper,
@@ -101,7 +105,9 @@ def _draw(
             _mark(axis, claim)
         verdicts = [claim.verdict(found.get(claim.id), share) for claim in claims]
         text = " · ".join(filter(None, (summary(verdicts), remark)))
-        axis.set_title(f"{title}{', smaller run' if smaller[place] else ''}\n", loc="left")
+        text = textwrap.fill(text, VERDICT_LETTERS)
+        lines = "\n" * (1 + text.count("\n"))
+        axis.set_title(f"{title}{', smaller run' if smaller[place] else ''}{lines}", loc="left")
         bad = any(NOT_REPRODUCED in v or "does not hold" in v for v in verdicts)
         unsure = any(word in v for v in verdicts for word in (UNDECIDED, UNTUNED, NOT_RUN))
         colour = "#b00020" if bad else "#606060" if unsure else "#206020"
