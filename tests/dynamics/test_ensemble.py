@@ -212,10 +212,10 @@ def test_superchains_that_agree_but_move_together_are_not_called_settled(most: i
 
 def test_what_time_can_mend_is_not_called_rough() -> None:
     sound = mixing.Measured(0.8, 1.0, 0.0, 0.0, 0.1, 0.0, 0.0, 1.0)
-    assert not sound._replace(nested_r_hat=2.0, excess=1.0, drift=1.0).rough
+    assert not sound._replace(nested_r_hat=2.0, excess=1.0, drift=1.0).roughness()
     for name in ("idle", "divergent", "bfmi"):
-        assert sound._replace(**{name: 0.01}).rough
-        assert sound._replace(**{name: math.nan}).rough
+        assert sound._replace(**{name: 0.01}).roughness()
+        assert sound._replace(**{name: math.nan}).roughness()
 
 
 def test_a_funnel_whose_neck_is_not_reached_is_not_called_settled() -> None:

@@ -602,11 +602,15 @@ def _chains(
     if not ensemble.settled:
         return _failed(server, " and ".join(ensemble.obstacles()))
     # Before the first draws: a longer run must ask the same questions.
-    unvisited = yield from _unvisited(server, ensemble.positions)
+    faults = yield from _unvisited(server, ensemble.positions)
     draws: list[np.ndarray] = []
-    faults = unvisited
+    seen: dict[str, Fault] = {}
     while True:
         ensemble = yield from server.counted(walking.trajectory(ensemble, server.rng))
+        if rough := ensemble.measured.roughness():
+            if not draws:
+                return _failed(server, " and ".join(rough))
+            seen["rough"] = Fault(f"few_rounds: while draws were made, {' and '.join(rough)}")
         positions = ensemble.positions.reshape(server.known.chains, -1, server.dimension)
         shape = positions.shape[:2]
         stats = {
@@ -616,20 +620,16 @@ def _chains(
         }
         draws.append(positions)
         if len(draws) > 1 and abs(ensemble.correlation) > WORST_CORRELATION:
-            faults = (
-                *unvisited,
-                Fault(
-                    "few_rounds: the draws of a chain in successive trajectories have a "
-                    f"correlation of {ensemble.correlation:.2f}, which the effective sample size "
-                    "does not see"
-                ),
+            seen["correlated"] = Fault(
+                "few_rounds: the draws of a chain in successive trajectories have a correlation of "
+                f"{ensemble.correlation:.2f}, which the effective sample size does not see"
             )
         yield Batch(positions, stats)
         reached = smallest_effective_size(np.concatenate(draws, axis=1))
         enough = settings.effective_size is not None and reached >= settings.effective_size
         if enough or len(draws) >= server.known.batches:
             reason = f"{reached:.0f} effective draws" if enough else "all batches of draws"
-            faults += () if enough else _short(settings, reached)
+            faults = (*faults, *seen.values(), *(() if enough else _short(settings, reached)))
             return _outcome(server, [], reason, faults, walked=True)
 
 

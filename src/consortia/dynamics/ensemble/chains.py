@@ -111,7 +111,7 @@ class Ensemble:
     @property
     def rough(self) -> bool:
         """True if enough trajectories were seen, and the last did not explore the posterior."""
-        return self.trajectories >= MIN_TRAJECTORIES and self.measured.rough
+        return self.trajectories >= MIN_TRAJECTORIES and bool(self.measured.roughness())
 
     def obstacles(self) -> list[str]:
         """Return reasons why the chains have not settled."""

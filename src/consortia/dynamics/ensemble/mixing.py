@@ -22,8 +22,10 @@ MAX_EXCESS, MAX_DRIFT = 0.01, 0.05
 mean or spread in one trajectory, in standard deviations, each beyond its noise. Superchains that
 all began in the same wrong place agree with one another, but drift."""
 
-MAX_IDLE, MAX_DIVERGENT, MIN_BFMI = 0.002, 0.002, 0.3
-"""Bounds beyond which trajectories of one step size do not explore the posterior."""
+MAX_IDLE, MAX_DIVERGENT, MIN_BFMI = 0.002, 0.002, 0.5
+"""Bounds beyond which trajectories of one step size do not explore the posterior. The centred model
+of eight schools, whose neck chains do not enter, has an E-BFMI of .37 to .42 and often no more
+divergence than this; the same in coordinates that suit it .9."""
 
 
 class Points(NamedTuple):
@@ -57,17 +59,17 @@ class Measured(NamedTuple):
     divergent: float = math.nan
     bfmi: float = math.nan
 
-    @property
-    def rough(self) -> bool:
-        """True if chains stand still, diverge, or hardly change their energy; of nan as well."""
-        smooth = self.idle <= MAX_IDLE and self.divergent <= MAX_DIVERGENT
-        return not (smooth and self.bfmi >= MIN_BFMI)
-
     def obstacles(self) -> list[str]:
         """Return reasons why the chains have not settled; a bound is missed by nan as well."""
         conditions = {
             f"nested R-hat is {self.nested_r_hat:.3g}": self.excess <= MAX_EXCESS,
             f"means or spreads still drift by {self.drift:.2g} sd": self.drift <= MAX_DRIFT,
+        }
+        return [text for text, met in conditions.items() if not met] + self.roughness()
+
+    def roughness(self) -> list[str]:
+        """Return the reasons that no longer run mends: one step size does not suit all places."""
+        conditions = {
             f"{self.idle:.2%} of the chains do not move": self.idle <= MAX_IDLE,
             f"{self.divergent:.2%} of the trajectories diverge": self.divergent <= MAX_DIVERGENT,
             f"the E-BFMI is {self.bfmi:.2g}": self.bfmi >= MIN_BFMI,
