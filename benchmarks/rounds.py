@@ -19,9 +19,9 @@ import numpy as np
 
 import consortia
 from benchmarks.measure import Gate, Row, row_of
-from consortia.algorithms.few_rounds.independence import smallest_effective_size
 from consortia.core.target import Target
 from consortia.diagnostics import reference
+from consortia.dynamics.independence import smallest_effective_size
 
 NAME = "rounds"
 SITES = 4

@@ -99,12 +99,15 @@ def _draw(
     axes[list(shown)] = free[: len(shown)]
     smaller = _fill(axes, paper, study, record)
     found, share = records.findings(record), study.shares.get(record["scale"], "")
+    elsewhere = {name for _, names in record.get("borrowed", {}).values() for name in names}
     for place, (axis, title) in enumerate(zip(axes, study.panels, strict=True)):
         claims = [claim for claim in study.claims if claim.panel == place]
         for claim in claims:
             _mark(axis, claim)
         verdicts = [claim.verdict(found.get(claim.id), share) for claim in claims]
-        text = " · ".join(filter(None, (summary(verdicts), remark)))
+        part = not smaller[place] and any(claim.id in elsewhere for claim in claims)
+        undrawn = "in part of a smaller run, not drawn" if part else ""
+        text = " · ".join(filter(None, (summary(verdicts), undrawn, remark)))
         text = textwrap.fill(text, VERDICT_LETTERS)
         lines = "\n" * (1 + text.count("\n"))
         axis.set_title(f"{title}{', smaller run' if smaller[place] else ''}{lines}", loc="left")

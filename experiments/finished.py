@@ -3,8 +3,9 @@
     python -m experiments.finished PAPER STUDY --scale full --out runs/papers
 
 takes the parts that ``consortia papers run PAPER --figure STUDY --resume`` of the same commit has
-kept in its folder ``--out``, and writes the record there. Nothing is computed but what is found in
-them; settings that are not finished are absent, and so are findings that need them.
+kept in its folder ``--out``, and writes the record there. No sampler runs. Of the studies on images
+of `experiments.fa_hmc` settings that are not finished are absent, and so are findings that need
+them; of another study all parts must be there.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ def collect(paper: claims.Paper, study: claims.Study, scale: str, seed: int, out
 
     Raises:
         FileNotFoundError: this commit has kept no parts there.
+        experiments.records.UnfinishedError: a part is missing that the study cannot do without.
     """
     folder = records.parts_of(paper, study, scale, seed, out)
     if not folder.is_dir():
@@ -42,7 +44,10 @@ def main() -> None:
     given = parser.parse_args()
     paper = claims.read(given.paper)
     (study,) = [one for one in paper.studies if one.name == given.study]
-    print(f"wrote {collect(paper, study, given.scale, given.seed, given.out)}")
+    try:
+        print(f"wrote {collect(paper, study, given.scale, given.seed, given.out)}")
+    except (FileNotFoundError, records.UnfinishedError) as absent:
+        parser.exit(1, f"{absent}\n")
 
 
 if __name__ == "__main__":

@@ -114,6 +114,8 @@ def sampled(name: str, model: Any, sites: Any, method: Any, **options: Any) -> A
     import consortia
 
     folder = _PARTS.get()
+    if _FINISHED_ONLY.get():
+        raise UnfinishedError(f"{name}: a sampler's run, of which no finished part is kept")
     if folder is None:
         return consortia.sample(model, sites, method, progress=False, **options)
     if (folder / name).is_dir():
@@ -193,12 +195,14 @@ def best(paper: Paper, study: Study) -> Record | None:
     if not found:
         return None
     *smaller, largest = found
-    findings = dict(largest["findings"])
+    findings, borrowed = dict(largest["findings"]), {}
     for record in reversed(smaller):
         share = study.shares.get(record["scale"], "")
-        for name, entry in record["findings"].items():
-            findings.setdefault(name, {**entry, "share": share})
-    return {**largest, "findings": findings}
+        missing = {n: entry for n, entry in record["findings"].items() if n not in findings}
+        findings |= {name: {**entry, "share": share} for name, entry in missing.items()}
+        if missing:
+            borrowed[record["scale"]] = record["commit"], sorted(missing)
+    return {**largest, "findings": findings, "borrowed": borrowed}
 
 
 def write(record: Any, target: Path) -> None:

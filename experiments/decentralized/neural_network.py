@@ -12,8 +12,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import numpy as np
-
 import consortia
 from consortia.errors import NonFiniteError
 from experiments import records
@@ -143,10 +141,11 @@ def findings(results: dict[str, Any]) -> dict[str, Finding]:
     """Return the findings of appendix 2; both are compared at the step that is best for each."""
     found, name = images.findings(results, "neural_network"), "neural_network-digits-apart-ula"
     entries = {entry["label"]: entry for entry in results["parts"]["digits apart"]}
-    losses = [entries.get(label + TUNED, entries[label])["nll_by_seed"] for label in PUBLISHED
-              if "nll_by_seed" in entries[label]]  # fmt: skip
-    if len(losses) == len(PUBLISHED):
-        found[name] = over_pairs(list(np.subtract(*losses)))
+    if name not in found:
+        return found
+    compared = [entries.get(label + TUNED, entries[label]) for label in PUBLISHED]
+    losses = [entry.get("nll_by_seed", [entry["nll"]]) for entry in compared]
+    found[name] = over_pairs([one - other for one, other in zip(*losses, strict=True)])
     reasons = []
     for label in PUBLISHED:
         tried = results.get("tried", {}).get(label, [(1.0, None)])

@@ -181,10 +181,9 @@ def of_leapfrogs(parts: Sequence[Mapping[str, Any]]) -> dict[str, Finding]:
     for other in ("K = 10", "K = 100"):
         if {"K = 50", other} <= labels:
             found[f"fig3-best-{other[4:]}"] = classification.better(parts, "nll", "K = 50", other)
-    if {"K = 1", "K = 10", "K = 50"} <= labels:
+    if {"K = 1", "K = 10", "K = 50", "K = 100"} <= labels:
         for score in ("accuracy", "brier"):
             found[f"fig3-{score}-best"] = classification.lead(parts, score, "K = 50")
-    if {"K = 1", "K = 10", "K = 50", "K = 100"} <= labels:
         found["fig3-langevin"] = Finding(
             float(classification.place(parts, "accuracy", "K = 1")),
             untuned=classification.coarse(parts),

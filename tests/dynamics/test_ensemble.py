@@ -218,6 +218,30 @@ def test_what_time_can_mend_is_not_called_rough() -> None:
         assert sound._replace(**{name: math.nan}).roughness()
 
 
+def test_shares_of_few_chains_may_be_above_their_bounds_by_chance() -> None:
+    sound = mixing.Measured(0.8, 1.0, 0.0, 0.0, 0.1, 0.0, 0.0, 1.0)
+    for name in ("idle", "divergent"):
+        by_chance = sound._replace(**{name: 0.004})
+        assert by_chance.roughness()
+        assert not by_chance.roughness(1024)  # four, where two are allowed
+        assert sound._replace(**{name: 0.008}).roughness(1024)
+    assert sound._replace(bfmi=0.4).roughness(1024)
+
+
+def test_a_metric_that_is_not_adapted_yet_is_not_taken_for_a_funnel() -> None:
+    scales = np.geomspace(0.1, 3, D)
+
+    def gaussian(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return (points**2 / scales**2).sum(axis=1) / 2, points / scales**2
+
+    rng = np.random.default_rng(3)
+    starts = np.repeat(rng.normal(size=(16, D)), COUNT // 16, axis=0)
+    settle = chains.settle(starts, np.zeros(D), np.eye(D), np.zeros(D), rng, 60, most_rough=20)
+    found = Sites(gaussian).answer(settle)
+    assert found.settled
+    assert found.messages > 20
+
+
 def test_a_funnel_whose_neck_is_not_reached_is_not_called_settled() -> None:
     def funnel(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         scale, rest = points[:, :1], points[:, 1:]

@@ -419,7 +419,10 @@ def test_what_the_largest_run_lacks_is_found_in_a_smaller_one_with_its_own_share
         "small": {"fig3-nll": {"value": 3.0, "error": None}, "fig4-worst": {"value": 2.0}},
         "full": {"fig3-nll": {"value": 1.0, "error": None}},
     }
-    found = {scale: {"scale": scale, "findings": one} for scale, one in found.items()}
+    found = {
+        scale: {"scale": scale, "commit": f"of {scale}", "findings": one}
+        for scale, one in found.items()
+    }
     monkeypatch.setattr(records, "stored", lambda paper, study: found)
     record = records.best(paper, study)
     findings, full = records.findings(record), study.shares[record["scale"]]
@@ -429,6 +432,24 @@ def test_what_the_largest_run_lacks_is_found_in_a_smaller_one_with_its_own_share
     assert above.verdict(findings["fig4-worst"], full) == "smaller: a tenth; holds"
     assert above.verdict(findings["fig4-worst"], "") == "smaller: a tenth; holds"
     assert "fig4-worst" not in found["full"]["findings"]
+    assert record["borrowed"] == {"small": ("of small", ["fig4-worst"])}
+    assert list(pages._borrowed(record)) == [
+        "Of scale small, commit of small, are 1 findings that it lacks."
+    ]
+
+
+@pytest.mark.parametrize("found", ["within the axis under this reading", "consistent with"])
+def test_a_smaller_run_is_not_counted_among_those_at_the_papers_size(found):
+    whole = found.removesuffix(" under this reading")
+    assert pages.kind(f"smaller: a tenth; {found}") == f"smaller: {whole}"
+    assert pages.kind(found) == whole
+    assert pages.kind("smaller: a tenth; ours") == "ours"
+
+
+def test_no_sampler_runs_where_only_finished_parts_are_taken(tmp_path):
+    expected = pytest.raises(records.UnfinishedError, match="one run")
+    with records.parts_in(tmp_path), records.finished_only(), expected:
+        records.sampled("one run", None, None, None, rounds=1)
 
 
 # --- figure 1 of FA-HMC by the law ---------------------------------------------------------------

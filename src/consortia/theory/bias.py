@@ -21,7 +21,7 @@ from consortia.algorithms.decentralized.hmc import DecentralizedExactHMC, Decent
 from consortia.algorithms.fa_hmc import FAHMC
 from consortia.algorithms.federated_hmc import FederatedHMC
 from consortia.algorithms.few_rounds import FewRounds
-from consortia.algorithms.gossip import Gossip
+from consortia.algorithms.gossip import DESGHMC, DESGLD
 from consortia.algorithms.preconditioning import Preconditioned
 from consortia.algorithms.stale import StaleGradients, StaleSGHMC, StaleSGLD
 from consortia.algorithms.surrogate_hmc import SurrogateHMC
@@ -282,7 +282,7 @@ def _preconditioned(method: Preconditioned, problem: Problem) -> Law:
 
 
 @law_of.register
-def _gossip(method: Gossip, problem: Problem) -> Law:
+def _gossip(method: DESGLD | DESGHMC, problem: Problem) -> Law:
     step, batches = _constant(method), method.batch_size is not None
     _check_network(1 + method.corrected + method.moves, problem, method.mixing)
     agents = problem.agents(rows=batches)

@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-MAKERS = ("build", "converse")
-"""Methods that return the algorithm: phases, or a conversation."""
+MAKERS = ("build", "converse", "agent_step", "dynamics", "functions")
+"""Members that make the algorithm: phases, a conversation, or the part of them that varies."""
+
+WRAPS = "wraps_algorithm"
+"""True in the class of a wrapper, which is judged by the method that it wraps."""
 
 
 def has_algorithm_of(kind: type, base: type) -> bool:
     """Return True if a class is the base, or a subclass that overrides none of its `MAKERS`."""
-    if not issubclass(kind, base):
+    if base not in kind.__mro__:
         return False
-    own = kind.__mro__[: kind.__mro__.index(base)]
+    own = [one for one in kind.__mro__[: kind.__mro__.index(base)] if not vars(one).get(WRAPS)]
     return not any(name in vars(one) for one in own for name in MAKERS)
 
 
@@ -22,4 +25,5 @@ def knows(function: Callable[..., Any], kind: type) -> bool:
     dispatched: Any = function
     found = dispatched.dispatch(kind)
     bases = [one for one in kind.__mro__ if dispatched.registry.get(one) is found]
-    return bases[0] is not object and has_algorithm_of(kind, bases[0])
+    # Of a class that joins an abstract one by `ABC.register` nobody knows what it builds.
+    return bool(bases) and bases[0] is not object and has_algorithm_of(kind, bases[0])

@@ -18,9 +18,15 @@ from jaxtyping import Float
 
 from consortia import graphs, schedules
 from consortia.algorithms.decentralized.hmc import DecentralizedHMC
-from consortia.algorithms.gossip import Gossip
+from consortia.algorithms.gossip import DESGHMC, DESGLD, Gossip
 from consortia.algorithms.preconditioning import Preconditioned
-from consortia.algorithms.stale import StaleGradients, StaleMomentum, StaleSGHMC, StaleSGLD
+from consortia.algorithms.stale import (
+    StaleGradients,
+    StaleMomentum,
+    StaleSGHMC,
+    StaleSGLD,
+    StaleSGNHT,
+)
 from consortia.core import arguments
 from consortia.core.contract import Method
 from consortia.core.model import Model
@@ -115,7 +121,9 @@ def _of_preconditioned(
 
 
 @predict_divergence.register
-def _of_gossip(method: Gossip, model: Model, sites: Sites, parameters: PyTree) -> str | None:
+def _of_gossip(
+    method: DESGLD | DESGHMC, model: Model, sites: Sites, parameters: PyTree
+) -> str | None:
     """Judge by all modes of an iteration; by the mean alone where the network is too large."""
     if isinstance(method.mixing, graphs.MixingSchedule):
         return None
@@ -226,7 +234,7 @@ def _of_tracked_gradients(
 
 @predict_divergence.register
 def _of_stale_gradients(
-    method: StaleGradients, model: Model, sites: Sites, parameters: PyTree
+    method: StaleSGLD | StaleSGHMC | StaleSGNHT, model: Model, sites: Sites, parameters: PyTree
 ) -> str | None:
     """Judge by the largest curvature and the average staleness, that of workers in turn."""
     steps = [s.value for s in method.step_schedules if isinstance(s, schedules.Constant)]

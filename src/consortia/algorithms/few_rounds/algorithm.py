@@ -607,10 +607,11 @@ def _chains(
     seen: dict[str, Fault] = {}
     while True:
         ensemble = yield from server.counted(walking.trajectory(ensemble, server.rng))
-        if rough := ensemble.measured.roughness():
+        if rough := ensemble.measured.roughness(len(ensemble.positions)):
+            text = f"while draws were made, {' and '.join(rough)}"
             if not draws:
-                return _failed(server, " and ".join(rough))
-            seen["rough"] = Fault(f"few_rounds: while draws were made, {' and '.join(rough)}")
+                return _failed(server, text)
+            seen["rough"] = Fault(f"few_rounds: {text}")
         positions = ensemble.positions.reshape(server.known.chains, -1, server.dimension)
         shape = positions.shape[:2]
         stats = {

@@ -31,6 +31,7 @@ from consortia.dynamics.ensemble.mixing import (
     MAX_EXCESS,
     MAX_SUPERCHAINS,
     MIN_GROUP_SIZE,
+    NEARLY,
     Measured,
     Points,
     Values,
@@ -110,8 +111,9 @@ class Ensemble:
 
     @property
     def rough(self) -> bool:
-        """True if enough trajectories were seen, and the last did not explore the posterior."""
-        return self.trajectories >= MIN_TRAJECTORIES and bool(self.measured.roughness())
+        """True if starts are nearly forgotten, and the last trajectory was rough all the same."""
+        seen = self.trajectories >= MIN_TRAJECTORIES and self.measured.excess <= NEARLY
+        return seen and bool(self.measured.roughness())
 
     def obstacles(self) -> list[str]:
         """Return reasons why the chains have not settled."""

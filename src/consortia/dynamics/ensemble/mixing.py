@@ -22,6 +22,9 @@ MAX_EXCESS, MAX_DRIFT = 0.01, 0.05
 mean or spread in one trajectory, in standard deviations, each beyond its noise. Superchains that
 all began in the same wrong place agree with one another, but drift."""
 
+NEARLY = 0.1
+"""Excess from which on roughness may be that of a metric which is not yet adapted."""
+
 MAX_IDLE, MAX_DIVERGENT, MIN_BFMI = 0.002, 0.002, 0.5
 """Bounds beyond which trajectories of one step size do not explore the posterior. The centred model
 of eight schools, whose neck chains do not enter, has an E-BFMI of .37 to .42 and often no more
@@ -67,11 +70,19 @@ class Measured(NamedTuple):
         }
         return [text for text, met in conditions.items() if not met] + self.roughness()
 
-    def roughness(self) -> list[str]:
-        """Return the reasons that no longer run mends: one step size does not suit all places."""
+    def roughness(self, count: int = 0) -> list[str]:
+        """Return the reasons that no longer run mends: one step size does not suit all places.
+
+        Args:
+            count: chains, where shares of them may be three standard errors beyond their bounds.
+        """
+        idle, divergent = (
+            bound + (3 * math.sqrt(bound / count) if count else 0.0)
+            for bound in (MAX_IDLE, MAX_DIVERGENT)
+        )
         conditions = {
-            f"{self.idle:.2%} of the chains do not move": self.idle <= MAX_IDLE,
-            f"{self.divergent:.2%} of the trajectories diverge": self.divergent <= MAX_DIVERGENT,
+            f"{self.idle:.2%} of the chains do not move": self.idle <= idle,
+            f"{self.divergent:.2%} of the trajectories diverge": self.divergent <= divergent,
             f"the E-BFMI is {self.bfmi:.2g}": self.bfmi >= MIN_BFMI,
         }
         return [text for text, met in conditions.items() if not met]
