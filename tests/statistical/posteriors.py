@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-from jax.scipy.special import gammaln
+from jax.scipy.special import betaln, gammaln
 
 import consortia
 
@@ -116,8 +116,9 @@ def poisson(p: Any, rows: Any) -> Any:
 
 def negative_binomial(p: Any, rows: Any) -> Any:
     mean, size, y = jnp.exp(predictor(p, rows)), jnp.exp(p["s"]), rows["y"]
-    binomial = gammaln(y + size) - gammaln(size)
-    return binomial + size * jnp.log(size / (size + mean)) + y * jnp.log(mean / (mean + size))
+    # Differences of logarithms of Γ would be noise where the size is large.
+    binomial = gammaln(y + 1) - betaln(size, y + 1) - jnp.log(size + y)
+    return binomial - size * jnp.log1p(mean / size) + y * jnp.log(mean / (mean + size))
 
 
 def logistic(p: Any, rows: Any) -> Any:

@@ -361,3 +361,20 @@ def test_single_precision_stays_finite_far_from_the_data(name: str) -> None:
         value, gradient = evaluated(params)
         assert np.isfinite(value)
         assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradient))
+
+
+@pytest.mark.parametrize("size", [1e4, 1e6, 1e8, 1e12])
+def test_a_large_size_is_the_limit_of_the_family_in_32_bits(size: float) -> None:
+    y, eta = np.array([0, 1, 5, 50, 500], np.float32), np.log(np.float32([2, 1, 7, 40, 520]))
+    counts = FAMILIES["negative_binomial"].log_likelihood(
+        jnp.asarray(eta), {"y": jnp.asarray(y)}, {"phi": jnp.float32(size)}
+    )
+    mean = np.exp(eta.astype(float))
+    # log p is that of Poisson plus ((y - m)² - y) / (2 φ), and smaller terms.
+    limit = st.poisson(mean).logpmf(y) + ((y - mean) ** 2 - y) / (2 * size)
+    np.testing.assert_allclose(counts, limit, atol=2e-3)
+    own = {"nu": jnp.float32(size), "sigma": jnp.float32(1.5)}
+    values = FAMILIES["student"].log_likelihood(jnp.asarray(eta), {"y": jnp.asarray(y[:1])}, own)
+    z = eta.astype(float) / 1.5
+    limit = st.norm.logpdf(z) - np.log(1.5) + (z**4 - 2 * z**2 - 1) / (4 * size)
+    np.testing.assert_allclose(values, limit, atol=1e-3)
