@@ -363,6 +363,19 @@ def test_single_precision_stays_finite_far_from_the_data(name: str) -> None:
         assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradient))
 
 
+@pytest.mark.parametrize("shape", [0.5, 20.0, 63.0, 65.0, 1e3, 1e5])
+def test_a_gamma_density_is_right_in_32_bits_whatever_its_shape(shape: float) -> None:
+    z = np.array([-2.5, -0.3, 0.0, 1.2, 3.0])
+    y = np.float32(7 * np.exp(z / np.sqrt(shape)))
+    eta = np.full(5, np.log(7), np.float32)
+    values = FAMILIES["gamma"].log_likelihood(
+        jnp.asarray(eta), {"y": jnp.asarray(y)}, {"shape": jnp.float32(shape)}
+    )
+    expected = st.gamma(shape, scale=np.exp(eta.astype(float)) / shape).logpdf(y.astype(float))
+    # A last bit of log y moves the density by as much as sqrt(shape) times it.
+    np.testing.assert_allclose(values, expected, atol=2e-5 + 1e-6 * np.sqrt(shape), rtol=1e-5)
+
+
 @pytest.mark.parametrize("size", [1e4, 1e6, 1e8, 1e12])
 def test_a_large_size_is_the_limit_of_the_family_in_32_bits(size: float) -> None:
     y, eta = np.array([0, 1, 5, 50, 500], np.float32), np.log(np.float32([2, 1, 7, 40, 520]))

@@ -70,6 +70,10 @@ class Family(NamedTuple):
         return self.name.partition("(")[0]
 
 
+STIRLING = 64.0
+"""Value from which the first terms of Stirling's series are exact to 1e-8."""
+
+
 def _y(batch: PyTree, like: Array) -> Array:
     return jnp.asarray(batch["y"]).astype(like.dtype)
 
@@ -91,8 +95,17 @@ def _student(eta: Array, batch: PyTree, own: Own) -> Array:
 
 
 def _gamma(eta: Array, batch: PyTree, own: Own) -> Array:
-    k, y = own["shape"], _y(batch, eta)
-    return k * (jnp.log(k) - eta) - gammaln(k) + (k - 1) * jnp.log(y) - k * y * jnp.exp(-eta)
+    k, log_y = own["shape"], jnp.log(_y(batch, eta))
+    apart = log_y - eta
+    # Terms of size k log k would cancel to a rest that in 32 bits is noise where k is large.
+    return _gamma_constant(k) - k * (jnp.expm1(apart) - apart) - log_y
+
+
+def _gamma_constant(k: Array) -> Array:
+    """Return k log k - k - log Γ(k), by Stirling's series where k is large."""
+    large, small = jnp.maximum(k, STIRLING), jnp.minimum(k, STIRLING)
+    series = 0.5 * jnp.log(large / (2 * math.pi)) - 1 / (12 * large)
+    return jnp.where(k > STIRLING, series, small * (jnp.log(small) - 1) - gammaln(small))
 
 
 def _lognormal(eta: Array, batch: PyTree, own: Own) -> Array:
