@@ -85,7 +85,8 @@ def test_a_killed_run_that_is_repeated_takes_its_finished_parts(tmp_path):
     kept = {path.name: path.read_text() for path in parts}
 
     # What a finished part holds is taken, and not made again: a score of it is marked.
-    marked = json.loads(kept["dsgld-alike-0.json"]) | {"train": -0.125}
+    marked = json.loads(kept["dsgld-alike-0.json"])
+    marked["made"]["train"] = -0.125
     parts[0].with_name("dsgld-alike-0.json").write_text(json.dumps(marked))
     said, results = finished(started(folder), folder)
     assert said.count("kept from an earlier run") >= len(parts)
@@ -97,6 +98,6 @@ def test_a_killed_run_that_is_repeated_takes_its_finished_parts(tmp_path):
     said, whole = finished(started(folder), folder)
     assert "kept" not in said
     assert whole["cells"][1:] == results["cells"][1:]
-    assert whole["cells"][0] == json.loads(kept["dsgld-alike-0.json"]) | {
+    assert whole["cells"][0] == json.loads(kept["dsgld-alike-0.json"])["made"] | {
         "seed": 0, "shards": "alike", "method": "dsgld",
     }  # fmt: skip
