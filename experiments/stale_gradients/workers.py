@@ -246,14 +246,16 @@ def compare_workers(
 def compare_servers(values: np.ndarray, numbers: tuple[int, ...]) -> list[dict[str, Any]]:
     """The loss averaged over S servers, and the loss of their averaged predictions.
 
-    Both are averages over all runs of S servers that stand in a row, round the circle.
+    Both are averages over all runs of S servers that stand in a row, round the circle. Of one
+    server there is no standard deviation.
 
     Args:
         values: log-probabilities of the test labels, (servers, points, rows).
         numbers: S.
     """
     count = len(values)
-    spread = (-values.mean(axis=2)).std(axis=0, ddof=1)
+    losses = -values.mean(axis=2)
+    spread = losses.std(axis=0, ddof=1) if count > 1 else np.full(losses.shape[1], np.nan)
     entries = []
     for number in numbers:
         of_mean, of_predictions = [], []

@@ -268,6 +268,8 @@ def test_the_verdict_stands_in_the_panel(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.predicted
+@pytest.mark.filterwarnings("ignore:Do not run these settings:UserWarning")  # they are published
 @pytest.mark.parametrize(("paper", "study"), STUDIES, ids=lambda x: x.name)
 def test_every_study_runs_quickly_speaks_of_its_claims_and_is_drawn(
     paper, study, tmp_path, require_data
@@ -434,7 +436,7 @@ def test_what_the_largest_run_lacks_is_found_in_a_smaller_one_with_its_own_share
     assert "fig4-worst" not in found["full"]["findings"]
     assert record["borrowed"] == {"small": ("of small", ["fig4-worst"])}
     assert list(pages._borrowed(record)) == [
-        "Of scale small, commit of small, are 1 findings that it lacks."
+        "It lacks one finding, which the record of scale small, commit of small, has."
     ]
 
 
