@@ -41,7 +41,6 @@ from jax._src.interpreters import mlir
 from consortia.core.contract import Algorithm, Claims, Method
 from consortia.core.fingerprints import of_processor
 from consortia.core.target import Target
-from consortia.engines import local, programs
 from consortia.run import prediction
 from consortia.run.compiled import remove_oldest
 from consortia.study.model import MODELS
@@ -121,9 +120,9 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, Any]:
     """
     quickly = item.path.is_relative_to(TESTS) and item.get_closest_marker("slow") is None
     if item.config.stash.get(QUICKLY, quickly) != quickly:
-        jax.clear_caches()
-        for kept in (local._programs, local._starts, programs._programs):
-            kept.clear()
+        import insides  # loads more than most tests need
+
+        insides.clear_programs()
     item.config.stash[QUICKLY] = quickly
     with pytest.MonkeyPatch.context() as patch:
         if quickly:

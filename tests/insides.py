@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 
 from consortia.algorithms import fa_hmc, gossip
-from consortia.engines import programs
+from consortia.engines import local, programs
 from consortia.models.regression.density import Density
 from consortia.run import progress
 
@@ -33,6 +34,13 @@ def forget_programs(patch: pytest.MonkeyPatch) -> None:
     """Hide the programs of earlier runs, and what they have computed."""
     patch.setattr(programs, "_work", OrderedDict())
     patch.setattr(programs, "_programs", OrderedDict())
+
+
+def clear_programs() -> None:
+    """Forget all compiled programs of this process."""
+    jax.clear_caches()
+    for kept in (local._programs, local._starts, programs._programs):
+        kept.clear()
 
 
 def compiler_options(panel: Any, key: Any, arrays: Any, points: int) -> dict[str, Any]:
