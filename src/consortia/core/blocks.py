@@ -9,6 +9,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from consortia.errors import InputError
+
 Array = jax.Array
 PyTree = Any
 
@@ -62,7 +64,7 @@ def sum_over_rows(
         mask: m, bool (n,).
 
     Raises:
-        NotImplementedError: many rows, and a derivative by them is taken.
+        InputError: many rows, and a derivative by them is taken.
     """
     if not are_many(mask):
         return jnp.sum(summands(position, rows, mask))
@@ -78,7 +80,10 @@ def sum_over_rows(
         moved, *others = tangents
         zero = jax.custom_derivatives.SymbolicZero
         if not all(isinstance(one, zero) for one in jax.tree.leaves(others)):
-            raise NotImplementedError(f"derivatives by the rows of more than {ROWS_AT_ONCE:,} rows")
+            raise InputError(
+                f"a likelihood of more than {ROWS_AT_ONCE:,} rows is differentiated in its "
+                "parameters only: take derivatives by the rows of fewer at a time."
+            )
         position, rows, mask = primals
         values, gradients = map_blocks(
             lambda *block: jax.value_and_grad(of_block)(position, *block), rows, mask
