@@ -94,8 +94,7 @@ def _expanding(kind: type[Method]) -> type[Method]:
         algorithm = kind.build(self, target)
         return algorithm if algorithm.fit else algorithm._replace(fit=_phases(target))
 
-    members = {"build": build, "wraps_algorithm": True, "__module__": kind.__module__}
-    return type(kind.__name__, (Expanding, kind), members)
+    return type(kind.__name__, (Expanding, kind), {"build": build, "__module__": kind.__module__})
 
 
 def expands_first(algorithm: Algorithm) -> bool:

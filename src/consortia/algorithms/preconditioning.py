@@ -145,7 +145,7 @@ def _scaled(kind: Any) -> Any:
         scaled = ScaledTarget(target, self.scales)
         return str(kind.explain_end(self, scaled, site, name, position / np.asarray(self.scales)))
 
-    members: dict[str, Any] = {"build": build, "check": check, "wraps_algorithm": True}
+    members: dict[str, Any] = {"build": build, "check": check}
     if issubclass(kind, SurrogateBased):
         members["explain_end"] = explain_end
     members |= {"__post_init__": finish, "plain": kind, "__module__": kind.__module__}

@@ -5,18 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from consortia.algorithms.expanding import Expanding
+from consortia.algorithms.preconditioning import Preconditioned
+
 MAKERS = ("build", "converse", "agent_step", "dynamics", "functions")
 """Members that make the algorithm: phases, a conversation, or the part of them that varies."""
 
-WRAPS = "wraps_algorithm"
-"""True in the class of a wrapper, which is judged by the method that it wraps."""
+WRAPPERS = (Expanding, Preconditioned)
+"""Bases of the classes that wrap a method: they are judged by the method."""
 
 
 def has_algorithm_of(kind: type, base: type) -> bool:
     """Return True if a class is the base, or a subclass that overrides none of its `MAKERS`."""
     if base not in kind.__mro__:
         return False
-    own = [one for one in kind.__mro__[: kind.__mro__.index(base)] if not vars(one).get(WRAPS)]
+    below = kind.__mro__[: kind.__mro__.index(base)]
+    own = [one for one in below if not set(WRAPPERS) & set(one.__bases__)]
     return not any(name in vars(one) for one in own for name in MAKERS)
 
 
