@@ -274,14 +274,14 @@ def _terms(
     from consortia.federation.bundle import app_hash, study_of
 
     if study is not None:
-        return _told(study, data, None)
+        return _explained(study, data, None)
     if app is None:
         return None, None, [], {}
     with study_of(app) as path:
-        return _told(path, data, app_hash(app))
+        return _explained(path, data, app_hash(app))
 
 
-def _told(
+def _explained(
     path: Path, data: Path | None, hashed: str | None
 ) -> tuple[StudyTerms, str | None, list[tuple[str, str]], dict[str, Any]]:
     from consortia.federation.governance import terms_of

@@ -122,7 +122,7 @@ def potential_and_gradient(
     if target.model.by_site:
         return _of_site(target, position, rows, mask, share)
     if blocks.are_many(mask):
-        return _of_blocks(target, position, rows, mask, share)
+        return _of_blocks(target, position, site)
 
     def pieces(theta: Float[Array, " d"]) -> tuple[Array, Array]:
         return target.log_likelihood(theta, rows), target.log_prior(theta)
@@ -139,7 +139,7 @@ def potential(target: Target, position: Float[Array, " d"], site: Site) -> Poten
     if target.model.by_site:
         values, real = target.summands(position, rows, mask), jnp.ones(1, bool)
     elif blocks.are_many(mask):
-        return _of_blocks(target, position, rows, mask, share)[0]
+        return _of_blocks(target, position, site)[0]
     else:
         values, real = target.log_likelihood(position, rows), mask
     return _potential(values, real, share * target.log_prior(position))
@@ -163,20 +163,17 @@ def _of_site(
 
 
 def _of_blocks(
-    target: Target,
-    position: Float[Array, " d"],
-    rows: PyTree,
-    mask: Bool[Array, " n"],
-    share: Float[Array, ""],
+    target: Target, position: Float[Array, " d"], site: Site
 ) -> tuple[Potential, Float[Array, " d"]]:
     """Return U_c(θ) and ∇U_c(θ) from many rows; XLA drops the gradient where it is not used."""
+    share = jnp.asarray(site.prior_share, target.dtype)
 
     def of_block(rows: PyTree, mask: Bool[Array, " b"]) -> tuple[Array, Array, Array]:
         values, pull_back = jax.vjp(lambda theta: target.log_likelihood(theta, rows), position)
         (gradient,) = pull_back(-mask.astype(target.dtype))
         return *compensated_sum(jnp.where(mask, -values, 0)), gradient
 
-    totals, errors, gradients = blocks.map_blocks(of_block, rows, mask)
+    totals, errors, gradients = blocks.map_blocks(of_block, *site.all())
     prior, prior_gradient = jax.value_and_grad(target.log_prior)(position)
     total, error = compensated_sum(totals)
     total, lost = two_sum(total, -share * prior)

@@ -84,24 +84,25 @@ def piloted(problem: Problem, method: Any, target: BiasTarget, rounds: int, run:
     def level(stepped: Method, count: int, start: PyTree) -> Level:
         return level_of(run(stepped, count, start), problem, made)
 
-    told = ""
+    reason = ""
     for _ in range(HALVINGS):
         step /= 2
         try:
             whole, half = (dataclasses.replace(method, step_size=one) for one in (step, step / 2))
-            known = has_prediction(whole)
-            told = (known and predict_divergence(whole, model, sites, problem.start)) or ""
-            if told:
-                continue
+            if has_prediction(whole):
+                fault = predict_divergence(whole, model, sites, problem.start)
+                if fault:
+                    reason = fault
+                    continue
             first = level(whole, length, level(whole, length, place).end)
             fine = level(half, 2 * length, first.end)
             again = level(whole, length, fine.end)
         except (NonFiniteError, InputError) as end:  # an argument bounds the step, or it diverges
-            told = str(end).rstrip(".")
+            reason = str(end).rstrip(".")
             continue
         place = fine.end
         found, error = difference(first, fine, again, made.dimension)
-        told = f"with {step:.3g} the acceptance is {acceptance(found):.3f} a parameter"
+        reason = f"with {step:.3g} the acceptance is {acceptance(found):.3f} a parameter"
         if confirms(found, error, target):
             wide = math.sqrt(1 + 4 * abs(found))
             reason = (
@@ -113,7 +114,7 @@ def piloted(problem: Problem, method: Any, target: BiasTarget, rounds: int, run:
     raise InputError(
         f"no step size within the budget can: of {HALVINGS} steps, each half the one before, a "
         f"pilot of {length} rounds confirms none within {100 * target.sd:g} % in the standard "
-        f"deviations ({told}). Give step_size, or take more rounds or federated_hmc."
+        f"deviations ({reason}). Give step_size, or take more rounds or federated_hmc."
     )
 
 

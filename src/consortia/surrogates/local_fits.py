@@ -31,11 +31,7 @@ def guess_of(answer: Arrays, reference: Float[np.ndarray, " d"]) -> Law | None:
         answer: upper triangles ``precisions`` and ``pulls`` of the fits, summed over the sites.
         reference: r.
     """
-    precision, pull = symmetric(answer["precisions"][0], len(reference)), answer["pulls"][0]
-    if not (np.isfinite(precision).all() and np.isfinite(pull).all()):
-        return None
-    root = inverse_root(precision)
-    return np.asarray(reference, float) + root @ (root.T @ pull), root @ root.T
+    return _law(answer["precisions"][0], answer["pulls"][0], np.asarray(reference, float))
 
 
 def guesses(
@@ -58,13 +54,10 @@ def guesses(
     if fits[-1][0].any():  # some sites have rows enough: theirs is the guess to begin with
         fits = [fits[-1], *fits[:-1]]
     for triangle, pull in fits:
-        precision = symmetric(triangle, len(start))
-        if not (np.isfinite(precision).all() and np.isfinite(pull).all()):
+        law = _law(triangle, pull, start) if triangle.any() else (start, np.diag(wide**2))
+        if law is None:
             continue
-        centre, covariance = start, np.diag(wide**2)
-        if precision.any():
-            root = inverse_root(precision)
-            centre, covariance = start + root @ (root.T @ pull), root @ root.T
+        centre, covariance = law
         finest = 4 * rounding * (np.abs(centre) + wide)
         covariance = covariance + np.diag(finest**2)
         before = zip(centres, covariances, strict=True)
@@ -74,6 +67,19 @@ def guesses(
     if not centres:
         return [start], [np.diag(wide**2)]
     return centres, covariances
+
+
+def _law(
+    triangle: Float[np.ndarray, " t"],
+    pull: Float[np.ndarray, " d"],
+    reference: Float[np.ndarray, " d"],
+) -> Law | None:
+    """Return mean and covariance by one fit, or None where it is not finite."""
+    precision = symmetric(triangle, len(reference))
+    if not (np.isfinite(precision).all() and np.isfinite(pull).all()):
+        return None
+    root = inverse_root(precision)
+    return reference + root @ (root.T @ pull), root @ root.T
 
 
 def _differ(

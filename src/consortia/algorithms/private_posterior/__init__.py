@@ -42,7 +42,8 @@ class PrivatePosterior(Conversation):
     The guarantee holds for all messages of the run together. Outside of it is what the sites say
     beforehand: numbers of rows, names of columns, the least and largest response, and moments and
     levels of a formula or of data.standardise; scale columns by published numbers instead. A site's
-    ledger counts what is spent of the same rows, over runs and studies.
+    ledger counts what is spent of the same rows, over runs and studies. The accountant is that of
+    dp-accounting, for Rényi divergences: the extra ``privacy``.
 
     Args:
         epsilon: ε, .001 to 10⁵.
@@ -54,8 +55,6 @@ class PrivatePosterior(Conversation):
         honest: share of the sites that are trusted to add noise, where an engine lets nobody see
             but sums. Left out, each site's messages are protected by its own noise alone, and the
             noise of the sum is √S times as large with S sites.
-
-    The accountant is that of dp-accounting, for Rényi divergences: the extra ``privacy``.
 
     Raises:
         InputError: an argument is out of its range.
@@ -122,7 +121,7 @@ class PrivatePosterior(Conversation):
             InputError: the same.
             MissingExtraError: the accountant is not installed.
         """
-        loss_of(self.epsilon, self.delta)
+        loss_of(self.epsilon, self.delta)  # a missing accountant is named before any query
         if int(sizes.sum()) > MOST_ROWS:
             raise InputError(
                 f"private_posterior: there are {int(sizes.sum()):,} rows, the most is "

@@ -96,8 +96,8 @@ def regression(
 ) -> Regression:
     r"""Return the model of a formula and the rows it needs, from tables that stay at their sites.
 
-    Parameters are sampled in a basis in which numbers are centred and scaled; `Regression.natural`
-    and `Regression.estimates` give them back in the units of the columns.
+    To agree on columns sites send levels, means, squares and counts: `data.columns.TableFacts`.
+    Numbers are sampled centred and scaled; `Regression.natural` and `estimates` undo that.
 
     Args:
         formula: ``response ~ terms``, in the words of `consortia.models.regression.formula`.
