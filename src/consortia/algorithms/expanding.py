@@ -23,7 +23,7 @@ from jaxtyping import Array, Float
 
 from consortia.core.contract import Algorithm, Evaluation, Info, Method, Phase, Site, Sum
 from consortia.core.target import Target, parameters_of
-from consortia.surrogates.curvature import all_rows, hessian, log_likelihood
+from consortia.surrogates.curvature import all_rows, damped, hessian, log_likelihood
 
 Flat = Float[Array, " d"]
 Square = Float[Array, "d d"]
@@ -198,8 +198,7 @@ def _begin(
     target: Target, start: Flat, shared: Any, hub: Any, message: Second
 ) -> tuple[Search, Points, Info]:
     at = _whole(target, start, message)
-    damping = 1e-3 * jnp.max(jnp.abs(jnp.diag(at.hessian)))
-    search = _tried(start, at, damping)
+    search = _tried(start, at, jnp.full((), 1e-3, start.dtype))
     return search, _points(search), {}
 
 
@@ -214,9 +213,8 @@ def _newton(
     slack = 8 * jnp.finfo(trial.dtype).eps * jnp.abs(search.at.value)
     finite = jnp.all(jnp.isfinite(there.hessian)) & jnp.all(jnp.isfinite(there.gradient))
     better = (fall >= 0) & (there.value <= search.at.value + slack) & finite
-    size = jnp.max(jnp.abs(jnp.diag(search.at.hessian)))
-    smaller = jnp.where(search.damping < 1e-2 * size, 0, search.damping / 10)
-    larger = jnp.maximum(10 * search.damping, 1e-3 * size)
+    smaller = jnp.where(search.damping < 1e-2, 0, search.damping / 10)
+    larger = jnp.maximum(10 * search.damping, 1e-3)
     best = jnp.where(better, trial, search.best)
     at = jax.tree.map(lambda new, old: jnp.where(better, new, old), there, search.at)
     after = _tried(best, at, jnp.where(better, smaller, larger))
@@ -224,8 +222,8 @@ def _newton(
 
 
 def _tried(best: Flat, at: Second, damping: Scalar) -> Search:
-    damped = at.hessian + damping * jnp.eye(best.size, dtype=best.dtype)
-    return Search(best, at, damping, -jnp.linalg.solve(damped, at.gradient))
+    change = -jnp.linalg.solve(damped(at.hessian, damping), at.gradient)
+    return Search(best, at, damping, change)
 
 
 def _points(search: Search) -> Points:

@@ -127,11 +127,18 @@ class _Search(NamedTuple):
     converged: Array
 
 
+def damped(matrix: Array, damping: Array) -> Array:
+    """Return H + damping · |diag H|, with one in place of an element that is zero."""
+    size = jnp.abs(jnp.diag(matrix))
+    return matrix + damping * jnp.diag(jnp.where(size > 0, size, 1))
+
+
 def mode_of(function: Callable[[Array], Array], start: Array) -> tuple[Array, Array, Array]:
     """Return the minimum nearest downhill from a start, with the second derivative there.
 
-    Each step solves (H + damping · I) δ = −g and is taken when the function falls; the damping
-    shrinks after a step that is taken and grows after one that is not.
+    Each step solves (H + damping · |diag H|) δ = −g and is taken when the function falls; the
+    damping shrinks after a step that is taken and grows after one that is not. The steps do not
+    depend on the units of the parameters.
 
     Returns:
         The minimum (d,), the second derivative (d, d), and whether it was reached.
@@ -142,8 +149,7 @@ def mode_of(function: Callable[[Array], Array], start: Array) -> tuple[Array, Ar
 
     def advance(search: _Search) -> _Search:
         first = search.step < 0  # looks at the start itself, so that one program looks at both
-        damped = search.matrix + search.damping * jnp.eye(start.size, dtype=start.dtype)
-        change = -jnp.linalg.solve(damped, search.gradient)
+        change = -jnp.linalg.solve(damped(search.matrix, search.damping), search.gradient)
         fall = -jnp.dot(search.gradient, change)
         trial = search.position + change
         value, gradient = jax.value_and_grad(function)(trial)
@@ -152,23 +158,21 @@ def mode_of(function: Callable[[Array], Array], start: Array) -> tuple[Array, Ar
         slack = 8 * jnp.finfo(start.dtype).eps * jnp.abs(search.value)
         better = (fall >= 0) & (value <= search.value + slack) & jnp.all(jnp.isfinite(matrix))
         better = better | first
-        size = jnp.max(jnp.abs(jnp.diag(search.matrix)))
 
         def take(new: Array, old: Array) -> Array:
             return jnp.where(better, new, old)
 
-        smaller = jnp.where(search.damping < 1e-6 * size, 0, search.damping / 10)
-        larger = jnp.maximum(10 * search.damping, 1e-3 * size)
+        smaller = jnp.where(search.damping < 1e-6, 0, search.damping / 10)
+        larger = jnp.maximum(10 * search.damping, 1e-3)
         damping = jnp.where(better, smaller, larger)
-        begin = 1e-3 * jnp.max(jnp.abs(jnp.diag(matrix)))
         return _Search(
             take(trial, search.position),
             take(value, search.value),
             take(gradient, search.gradient),
             take(matrix, search.matrix),
-            jnp.where(first, begin, damping),
+            jnp.where(first, 1e-3, damping),
             search.step + 1,
-            ~first & better & (fall < NEWTON_TOLERANCE) & (search.damping <= 1e-3 * size),
+            ~first & better & (fall < NEWTON_TOLERANCE) & (search.damping <= 1e-3),
         )
 
     zero, one = jnp.zeros((), start.dtype), jnp.ones((), start.dtype)

@@ -228,7 +228,7 @@ def mode_by(
 ) -> Flat:
     """Return the minimum downhill from a start of a function given with two derivatives.
 
-    Each step solves (H + damping · I) δ = −g and is taken when the function falls, as
+    Each step solves (H + damping · |diag H|) δ = −g and is taken when the function falls, as
     `consortia.surrogates.curvature.mode_of` does; here between evaluations that may cost a message.
 
     Raises:
@@ -236,16 +236,16 @@ def mode_by(
     """
     position = np.asarray(start, np.float64)
     value, gradient, hessian = function(position)
-    damping = 1e-3 * float(np.abs(np.diagonal(hessian)).max(initial=0.0))
+    damping = 1e-3
     for _ in range(NEWTON_STEPS):
-        size = float(np.abs(np.diagonal(hessian)).max(initial=0.0))
-        damped = hessian + damping * np.eye(len(position))
+        size = np.abs(np.diagonal(hessian))
+        damped = hessian + damping * np.diag(np.where(size > 0, size, 1.0))
         if not np.isfinite(damped).all():
             break
         try:
             change = -np.linalg.solve(damped, gradient)
         except np.linalg.LinAlgError:
-            damping = max(10 * damping, 1e-3 * size)
+            damping = max(10 * damping, 1e-3)
             continue
         fall = -float(gradient @ change)
         found = function(position + change)
@@ -254,11 +254,11 @@ def mode_by(
         if fall >= 0 and found[0] <= value + slack and np.isfinite(found[2]).all():
             position = position + change
             value, gradient, hessian = found
-            if fall < NEWTON_TOLERANCE and damping <= 1e-3 * size:
+            if fall < NEWTON_TOLERANCE and damping <= 1e-3:
                 return position
-            damping = 0.0 if damping < 1e-6 * size else damping / 10
+            damping = 0.0 if damping < 1e-6 else damping / 10
         else:
-            damping = max(10 * damping, 1e-3 * size)
+            damping = max(10 * damping, 1e-3)
     raise InputError(
         "the search for the posterior's mode did not end: it has none near the start, or is not "
         "log-concave there"

@@ -24,7 +24,7 @@ from consortia.core.contract import Evaluation, Info, Phase, Site, Sum
 from consortia.core.random import RandomStreams
 from consortia.core.target import Target
 from consortia.dynamics import metropolis
-from consortia.surrogates.curvature import hessian
+from consortia.surrogates.curvature import damped, hessian
 
 Vector = Float[Array, " d"]
 Scalar = Float[Array, ""]
@@ -132,10 +132,8 @@ def _descend(shared: PyTree, hub: Hub, message: PyTree) -> tuple[Hub, Found, Inf
     better = (fell < 0) & jnp.all(jnp.isfinite(precision)) & jnp.all(jnp.isfinite(gradient))
     trial = Best(found.look, potential, gradient, precision)
     best = jax.tree.map(lambda a, b: jnp.where(better, a, b), trial, best)
-    scale = jnp.max(jnp.abs(jnp.diag(best.precision)))
-    damping = jnp.where(better, damping / 10, jnp.maximum(10 * damping, scale / 100))
-    identity = jnp.eye(gradient.size, dtype=gradient.dtype)
-    step = jnp.linalg.solve(best.precision + damping * identity, best.gradient)
+    damping = jnp.where(better, damping / 10, jnp.maximum(10 * damping, 0.01))
+    step = jnp.linalg.solve(damped(best.precision, damping), best.gradient)
     newton = jnp.linalg.solve(best.precision, best.gradient)
     decrement = jnp.sum(newton * best.gradient)
     mean = best.position - jnp.where(decrement < 1, newton, 0)

@@ -1,0 +1,63 @@
+"""Damped Newton steps find a mode whatever the units of the parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from consortia.surrogates.curvature import mode_of
+from consortia.theory.potentials import mode_by
+
+RNG = np.random.default_rng(5)
+ROWS, WIDTHS = 200, np.array([10.0, 1.0, 1.0, 1.0, 2.0])
+X = np.column_stack([np.ones(ROWS), RNG.normal(size=(ROWS, 3))])
+Y = X @ [2.0, 1.0, 1.0, 1.0] + RNG.normal(size=ROWS)
+UNITS = np.array([1.0, 1e4, 1.0, 1e-4, 1.0])
+"""Of an intercept, three coefficients and log σ."""
+
+STARTS = [np.zeros(5), *(2 * RNG.normal(size=(3, 5)))]
+
+
+def narrow(values: np.ndarray) -> np.ndarray:
+    return np.asarray(values, np.float32)
+
+
+def negative(position: jax.Array) -> jax.Array:
+    """Return −log π of a linear regression, in parameters of those units."""
+    natural = position / narrow(UNITS)
+    away = (narrow(Y) - narrow(X) @ natural[:4]) * jnp.exp(-natural[4])
+    return ROWS * natural[4] + (jnp.sum(away**2) + jnp.sum((natural / narrow(WIDTHS)) ** 2)) / 2
+
+
+def in_one_program(start: np.ndarray) -> np.ndarray:
+    found, _, reached = mode_of(negative, jnp.asarray(narrow(start)))
+    assert reached
+    return np.asarray(found, float)
+
+
+def between_evaluations(start: np.ndarray) -> np.ndarray:
+    @jax.jit
+    def derivatives(x: jax.Array) -> tuple[jax.Array, ...]:
+        return negative(x), jax.grad(negative)(x), jax.hessian(negative)(x)
+
+    def function(x: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
+        value, slope, curvature = (np.asarray(v, float) for v in derivatives(narrow(x)))
+        return float(value), slope, curvature
+
+    return mode_by(function, start)
+
+
+@pytest.mark.parametrize("search", [in_one_program, between_evaluations])
+def test_a_mode_is_found_from_any_start_whatever_the_units(
+    search: Callable[[np.ndarray], np.ndarray],
+) -> None:
+    slope, curvature = jax.grad(negative), jax.jit(jax.hessian(negative))
+    for start in STARTS:
+        found = search(UNITS * start)
+        step = np.linalg.solve(*(np.asarray(f(narrow(found)), float) for f in (curvature, slope)))
+        sd = np.sqrt(np.diag(np.linalg.inv(np.asarray(curvature(narrow(found)), float))))
+        assert np.abs(step / sd).max() < 0.01  # of a posterior sd
