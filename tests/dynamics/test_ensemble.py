@@ -225,7 +225,25 @@ def test_shares_of_few_chains_may_be_above_their_bounds_by_chance() -> None:
         assert by_chance.roughness()
         assert not by_chance.roughness(1024)  # four, where two are allowed
         assert sound._replace(**{name: 0.008}).roughness(1024)
-    assert sound._replace(bfmi=0.4).roughness(1024)
+    assert sound._replace(bfmi=0.2).roughness(1024)
+
+
+def test_energies_of_long_tails_are_not_those_of_a_neck() -> None:
+    sound = mixing.Measured(0.8, 1.0, 0.0, 0.0, 0.1, 0.0, 0.0, 0.4)
+    assert not sound._replace(steepness=2.0).roughness()
+    for steepness in (20.0, math.inf, math.nan):
+        assert sound._replace(steepness=steepness).roughness()
+
+    def student(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        squares = (points**2).sum(axis=1)
+        return (3 + D) / 2 * np.log1p(squares / 3), (3 + D) * points / (3 + squares)[:, None]
+
+    rng = np.random.default_rng(5)
+    starts = rng.normal(size=(COUNT, D)) / np.sqrt(rng.chisquare(3, (COUNT, 1)) / 3)
+    settle = chains.settle(starts, np.zeros(D), np.eye(D), np.zeros(D), rng, 60)
+    found = Sites(student).answer(settle)
+    assert found.settled
+    assert found.measured.bfmi < mixing.MIN_BFMI_OF_STEEP
 
 
 def test_a_metric_that_is_not_adapted_yet_is_not_taken_for_a_funnel() -> None:

@@ -28,10 +28,12 @@ from scipy import linalg
 
 from consortia.core.queries import Arrays, Query
 from consortia.dynamics.ensemble.mixing import (
+    MAX_DIVERGENT,
     MAX_EXCESS,
     MAX_SUPERCHAINS,
     MIN_GROUP_SIZE,
     NEARLY,
+    NECK,
     Measured,
     Points,
     Values,
@@ -111,9 +113,10 @@ class Ensemble:
 
     @property
     def rough(self) -> bool:
-        """True if starts are nearly forgotten, and the last trajectory was rough all the same."""
-        seen = self.trajectories >= MIN_TRAJECTORIES and self.measured.excess <= NEARLY
-        return seen and bool(self.measured.roughness())
+        """True if the last trajectory was rough, of chains near their law or in a neck."""
+        own = self.measured
+        seen = own.excess <= NEARLY or (own.steepness > NECK and own.divergent > MAX_DIVERGENT)
+        return self.trajectories >= MIN_TRAJECTORIES and seen and bool(own.roughness())
 
     def obstacles(self) -> list[str]:
         """Return reasons why the chains have not settled."""
@@ -143,8 +146,8 @@ def settle(
         reference: position relative to which sites answer.
         rng: random numbers of the server.
         most_messages: of the warm-up, at least one.
-        most_rough: the same where chains stand still, diverge, or hardly change their energy; None:
-            no fewer.
+        most_rough: the same where chains are rough, see `Ensemble.rough`: they stand still,
+            diverge, or hardly change their energy; None: no fewer.
     """
     count, d = starts.shape
     if count < 2 * MIN_GROUP_SIZE:
@@ -203,10 +206,12 @@ def _move(
     after = Points(*(np.where(taken, a.T, b.T).T for a, b in zip(end, begin, strict=True)))
     rejections = np.where(taken, 0, ensemble.rejections + 1)
     usual = errors[sizes <= ensemble.step_size]
+    median, steep = np.quantile((_against(metric, after.gradients) ** 2).sum(axis=1), (0.5, 0.99))
     measured = compare(begin, after)._replace(
         rate=float(rates.mean()),
         idle=float((rejections >= IDLE_REJECTIONS).mean()),
         divergent=float((usual > DIVERGENT).mean()),
+        steepness=float(steep / median) if median else math.inf,
     )
     moved = replace(ensemble, points=after, rejections=rejections, measured=measured)
     count, messages = ensemble.trajectories + 1, ensemble.messages + steps
