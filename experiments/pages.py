@@ -227,7 +227,8 @@ def _made(record: Record) -> str:
 def _borrowed(record: Record) -> Iterator[str]:
     """Yield a sentence for each smaller record from which findings were taken."""
     for scale, (commit, names) in record.get("borrowed", {}).items():
-        yield f"Of scale {scale}, commit {commit}, are {len(names)} findings that it lacks."
+        count = "one finding" if len(names) == 1 else f"{len(names)} findings"
+        yield f"It lacks {count}, which the record of scale {scale}, commit {commit}, has."
 
 
 def _sheets(papers: list[Paper]) -> list[str]:

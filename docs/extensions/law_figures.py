@@ -20,7 +20,7 @@ from consortia.oracles import decentralized_ula_moments
 from consortia.theory.bias import Problem, keeps_posterior, law_of
 
 GATE = 4.5
-"""Standard errors; of two comparisons a method, all together, one fails by chance in 10⁴."""
+"""Standard errors; a comparison of the right law fails by chance once in 150,000."""
 
 CENTRES, PRECISIONS, ROWS = (3.0, -1.0, 0.5), (1.0, 0.25, 0.5), 8
 

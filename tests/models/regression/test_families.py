@@ -376,6 +376,20 @@ def test_a_gamma_density_is_right_in_32_bits_whatever_its_shape(shape: float) ->
     np.testing.assert_allclose(values, expected, atol=2e-5 + 1e-6 * np.sqrt(shape), rtol=1e-5)
 
 
+@pytest.mark.parametrize(("size", "error"), [(3.0, 1e-5), (1e3, 1e-3), (1e4, 5e-3)])
+def test_the_error_of_a_beta_density_in_32_bits(size: float, error: float) -> None:
+    mean, z = np.repeat([0.05, 0.4, 0.7, 0.9], 3), np.tile([-1.5, 0.3, 2.0], 4)
+    y = np.float32(np.clip(mean + z * np.sqrt(mean * (1 - mean) / (1 + size)), 1e-3, 0.999))
+    eta = np.float32(np.log(mean / (1 - mean)))
+    values = FAMILIES["beta"].log_likelihood(
+        jnp.asarray(eta), {"y": jnp.asarray(y)}, {"phi": jnp.float32(size)}
+    )
+    exact = expit(eta.astype(float))
+    expected = st.beta(size * exact, size * (1 - exact)).logpdf(y.astype(float))
+    # Terms of size φ cancel: a last bit of them is what is lost.
+    np.testing.assert_allclose(values, expected, atol=error)
+
+
 @pytest.mark.parametrize("size", [1e4, 1e6, 1e8, 1e12])
 def test_a_large_size_is_the_limit_of_the_family_in_32_bits(size: float) -> None:
     y, eta = np.array([0, 1, 5, 50, 500], np.float32), np.log(np.float32([2, 1, 7, 40, 520]))
