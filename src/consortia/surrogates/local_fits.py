@@ -8,6 +8,7 @@ is the mean of the product of the sites' own Gaussians, with r the reference; su
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float
@@ -34,13 +35,28 @@ def guess_of(answer: Arrays, reference: Float[np.ndarray, " d"]) -> Law | None:
     return _law(answer["precisions"][0], answer["pulls"][0], np.asarray(reference, float))
 
 
+class Guesses(NamedTuple):
+    """Means and covariances of the fits that differ.
+
+    Attributes:
+        centres: the first one is the best known.
+        covariances: of each.
+        agree: False if all sites have few rows and their fits from several starts differ: such
+            fits end anywhere.
+    """
+
+    centres: list[Float[np.ndarray, " d"]]
+    covariances: list[Float[np.ndarray, "d d"]]
+    agree: bool
+
+
 def guesses(
     answer: Arrays,
     start: Float[np.ndarray, " d"],
     wide: Float[np.ndarray, " d"],
     rounding: float,
-) -> tuple[list[Float[np.ndarray, " d"]], list[Float[np.ndarray, "d d"]]]:
-    """Return means and covariances of the fits that differ, the last fit first where it is one.
+) -> Guesses:
+    """Return the fits that differ, and the start where all sites have few rows.
 
     Args:
         answer: as in `guess_of`; the last fit is of the sites with enough rows, zero without any.
@@ -49,24 +65,27 @@ def guesses(
         rounding: of the numbers in which positions travel.
     """
     fits = list(zip(answer["precisions"], answer["pulls"], strict=True))
-    centres: list[np.ndarray] = []
-    covariances: list[np.ndarray] = []
-    if fits[-1][0].any():  # some sites have rows enough: theirs is the guess to begin with
-        fits = [fits[-1], *fits[:-1]]
-    for triangle, pull in fits:
-        law = _law(triangle, pull, start) if triangle.any() else (start, np.diag(wide**2))
-        if law is None:
-            continue
-        centre, covariance = law
-        finest = 4 * rounding * (np.abs(centre) + wide)
-        covariance = covariance + np.diag(finest**2)
-        before = zip(centres, covariances, strict=True)
-        if all(_differ(centre, covariance, *one) for one in before):
-            centres.append(centre)
-            covariances.append(covariance)
-    if not centres:
-        return [start], [np.diag(wide**2)]
-    return centres, covariances
+    last = fits.pop()
+    enough = bool(last[0].any())
+    if enough:  # theirs is the guess to begin with
+        fits = [last, *fits]
+    laws = [law for one in fits if one[0].any() and (law := _law(*one, start)) is not None]
+    found = Guesses([], [], True)
+    for centre, covariance in laws:
+        _add(found, centre, covariance, 4 * rounding * (np.abs(centre) + wide))
+    agree = enough or len(found.centres) < 2
+    if not enough or not found.centres:
+        _add(found, start, np.diag(wide**2), 4 * rounding * (np.abs(start) + wide))
+    return found._replace(agree=agree)
+
+
+def _add(found: Guesses, centre: np.ndarray, covariance: np.ndarray, finest: np.ndarray) -> None:
+    """Add a guess, no narrower than positions are rounded, if it differs from all before."""
+    covariance = covariance + np.diag(finest**2)
+    before = zip(found.centres, found.covariances, strict=True)
+    if all(_differ(centre, covariance, *one) for one in before):
+        found.centres.append(centre)
+        found.covariances.append(covariance)
 
 
 def _law(

@@ -89,17 +89,15 @@ FEW_DRAWS = 400
 """Proposals of a message, at least; else the envelope itself is sent."""
 
 MOST_POOR, HOPELESS, LEAST_HOPE = 7, 3, 0.02
-"""Batches that do not count before chains take over; or so many, the last two below such a share.
-
-Where the mode has not been sought yet, it is sought first.
-"""
+"""Batches that do not count before chains take over; or so many, the last two below such a share,
+where the mode has been sought: else it is sought first."""
 
 UNFIT = 0.5
-"""Held-out error of a surrogate which, if none of so many batches was below, will not fit."""
+"""Held-out error: if that of every surrogate so far is larger, none will fit."""
 
 MOST_SEARCHED, MOST_WALKED, MOST_ROUGH = 16, 60, 40
-"""Messages of a search for the mode, of chains before their first draws, and of a run in which
-chains still stand still or diverge."""
+"""Messages of a search for the mode, of chains before their first draws, and of a run whose chains
+have nearly forgotten their starts and are rough, see `Ensemble.rough`."""
 
 FITS, FITTED_WORK = 3, 20_000_000
 """Local fits with different starts; one alone where rows times d² are more than this."""
@@ -299,14 +297,16 @@ def converse(settings: Settings, known: Known) -> Conversing:
     if d > MOST_CURVED:
         return (yield from _by_gradients(server, settings, scale))
 
-    centres, covariances = yield from _local_fits(server, scale)
-    server.reference = centres[0]
-    searched, next_step = d > FEW_PARAMETERS, "draw"
+    centres, covariances, agree = yield from _local_fits(server, scale)
+    if agree:
+        server.reference = centres[0]
+    searched, next_step = d > FEW_PARAMETERS or not agree, "draw"
     batches, earlier, missed = [], 0, []
     shares: list[float] = []
     errors: list[float] = []
-    if searched:  # few points of a wide exploration would lie in the bulk
-        mode = yield from _search(server, np.stack(centres), scale)
+    if searched:  # few points of a wide exploration would lie in the bulk, or guesses are no use
+        more = [] if agree else [scale.centre]
+        mode = yield from _search(server, np.stack([*centres, *more]), scale)
         if mode.converged:
             centres, covariances = [mode.position], [mode.root @ mode.root.T]
     guess = covariance = covariances[0]
@@ -350,7 +350,7 @@ def converse(settings: Settings, known: Known) -> Conversing:
         server.records[-1]["error"] = float(f"{learnt.error:.3g}")
         errors.append(learnt.error)
         lost = learnt.error > TRUSTED and server.memory.weighted().effective < LOST
-        if (lost or next_step == "search") and not searched:
+        if (lost or learnt.proposal is None or next_step == "search") and not searched:
             searched = True
             if not len(server.memory.points):  # the guess was none
                 server.reference = known.start
@@ -393,18 +393,16 @@ def _next_step(shares: list[float], errors: list[float], *, searched: bool) -> s
 # --- the messages --------------------------------------------------------------------------------
 
 
-def _local_fits(
-    server: Server, scale: PriorScale
-) -> Generator[Query, Arrays, tuple[list[np.ndarray], list[np.ndarray]]]:
-    """Ask for local fits; return the guesses that differ, and their covariances.
+def _local_fits(server: Server, scale: PriorScale) -> Generator[Query, Arrays, local_fits.Guesses]:
+    """Ask for local fits; return the guesses that differ.
 
-    Beside the model's start two more are sent, a prior standard deviation away on either side:
-    where guesses differ there are several modes. One more leaves out sites with few rows.
+    Beside the model's start two more are sent, a prior standard deviation from its centre: where
+    guesses differ there are several modes. One more leaves out sites with few rows.
     """
     start, d = server.known.start, server.dimension
     wide = np.minimum(scale.sd, ELSEWHERE)
     away = wide * server.rng.standard_normal(d)
-    starts = [start, start + away, start - away][: FITS if server.small else 1]
+    starts = [start, scale.centre + away, scale.centre - away][: FITS if server.small else 1]
     answer = yield server.query(
         "local_fits",
         {
