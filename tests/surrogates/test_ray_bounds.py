@@ -1,4 +1,4 @@
-"""Rays end where sites do not answer."""
+"""Rays end where sites do not answer, and bend where the posterior does."""
 
 from __future__ import annotations
 
@@ -6,7 +6,15 @@ import numpy as np
 import pytest
 
 from consortia.core.prior import PriorScale
-from consortia.surrogates.proposals.rays import STEPS, lines_through, points_of, within
+from consortia.surrogates.proposals.rays import (
+    STEPS,
+    along_lines,
+    lines_through,
+    parabolas_through,
+    points_of,
+    profile_of,
+    within,
+)
 
 SCALE = PriorScale(np.array([1.0, 0.0]), np.array([2.0, 0.5]))
 CENTRE = np.array([2.0, -1.0])
@@ -28,3 +36,49 @@ def test_without_a_bound_rays_stay_what_they_are() -> None:
     for line, before in zip(within(lines, CENTRE, SCALE, np.inf), lines, strict=True):
         np.testing.assert_array_equal(line.steps, before.steps)
     assert np.abs(lines[0].steps).max() == STEPS.max()
+
+
+def banana(rng: np.random.Generator, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return draws with the bend .8 x² and the right weights of half of them."""
+    first = rng.normal(size=count)
+    points = np.stack([first, 0.8 * first**2 + 0.05 * rng.normal(size=count)], axis=1)
+    return points, np.where(first < 0, 2.0, 0.0) / np.sum(2.0 * (first < 0))
+
+
+def test_a_parabola_through_one_half_of_a_banana_lies_in_the_other() -> None:
+    points, weights = banana(np.random.default_rng(0), 4000)
+    curve, _ = parabolas_through(points, weights, np.zeros(2), 2)
+    x, y = curve.at(np.zeros(2)).T
+    near = np.abs(x) < 4
+    assert x[near].max() > 2  # where no point has a weight
+    np.testing.assert_allclose(y[near], 0.8 * x[near] ** 2, atol=0.1)
+
+
+def test_what_a_proposal_lacks_of_a_bent_tail_is_seen_on_a_parabola_alone() -> None:
+    """The proposal ends at x = 1.5; there the banana is 1.8 above its centre."""
+    points, weights = banana(np.random.default_rng(0), 4000)
+
+    def log_density(at: np.ndarray) -> np.ndarray:
+        return -(at[:, 0] ** 2) / 2 - (at[:, 1] - 0.8 * at[:, 0] ** 2) ** 2 / 2 / 0.05**2
+
+    straight = lines_through(np.cov(points.T), 4, [])
+    curves = parabolas_through(points, weights, np.zeros(2), 2)
+    missed = []
+    for lines in (straight, curves):
+        at = points_of(lines, np.zeros(2))
+        ratio = np.where(at[:, 0] > 1.5, 50.0, 0.0)
+        profiles = [profile_of(*one) for one in along_lines(lines, log_density(at))]
+        values = [one for _, one in along_lines(lines, ratio)]
+        missed.append([p.missed(v) for p, v in zip(profiles, values, strict=True)])
+    assert max(mass for mass, _ in missed[0]) < 1e-3
+    mass, direction = max(missed[1], key=lambda one: one[0])
+    assert mass == pytest.approx(0.067, abs=0.04)  # P(x > 1.5)
+    assert direction[1] / direction[0] == pytest.approx(1.5, abs=0.4)  # of a chord: .8 x
+
+
+@pytest.mark.parametrize("farthest", [3.0, 10.0])
+def test_a_parabola_ends_where_sites_do_not_answer(farthest: float) -> None:
+    points, weights = banana(np.random.default_rng(0), 400)
+    curves = within(parabolas_through(points, weights, CENTRE, 2), CENTRE, SCALE, farthest)
+    assert SCALE.distance(points_of(curves, CENTRE)).max() <= farthest
+    assert np.abs(curves[0].steps).max() > 0.5

@@ -45,7 +45,7 @@ from consortia.surrogates import local_fits
 from consortia.surrogates import mode_search as search
 from consortia.surrogates.proposals import FEW_PARAMETERS, mixture
 from consortia.surrogates.proposals.groups import Groups, Spread, groups_of
-from consortia.surrogates.proposals.learning import TRUSTED, learn
+from consortia.surrogates.proposals.learning import FEW, TRUSTED, learn
 from consortia.surrogates.proposals.memory import Memory, Weighted
 from consortia.surrogates.proposals.mixture import Mixture, normalised
 from consortia.surrogates.proposals.proposal import Proposal, effective_share
@@ -54,14 +54,15 @@ from consortia.surrogates.proposals.rays import (
     Profile,
     along_lines,
     lines_through,
+    parabolas_through,
     points_of,
     profile_of,
     within,
 )
 from consortia.surrogates.proposals.warp import Coordinates, Plain
 
-RAYS = 0.12
-"""Share of a message's points that lie on rays."""
+RAYS = 0.165
+"""Share of a message's points that lie on lines and parabolas: three of each parameter, of ten."""
 
 WIDE = (0.5, 1.2), (0.25, 2.2), (0.25, 4.0)
 NARROW = (0.8, 1.0), (0.2, 1.5)
@@ -326,7 +327,8 @@ def converse(settings: Settings, known: Known) -> Conversing:
                     return _outcome(server, batches, f"{reached:.0f} effective draws")
                 return _outcome(server, batches, "all batches of draws", _short(settings, reached))
             if judged.share >= STANDING:
-                sent = _drawn(server, sent.proposal, sent.lines)
+                straight = [line for line in sent.lines if not np.any(line.bend)]
+                sent = _drawn(server, sent.proposal, _with_parabolas(server, straight))
                 continue
         elif judged is not None:
             del batches[earlier:]  # what this batch has found, others of its proposal did not see
@@ -365,7 +367,7 @@ def converse(settings: Settings, known: Known) -> Conversing:
         if learnt.proposal is None:
             return (yield from _walk(server, settings))
         covariance, earlier = learnt.covariance, len(batches)
-        lines = lines_through(covariance, server.rays, profiles)
+        lines = _with_parabolas(server, lines_through(covariance, server.rays, profiles))
         sent = _drawn(server, learnt.proposal, lines)
 
 
@@ -430,6 +432,15 @@ def _exploration(server: Server, centres: list[np.ndarray], covariances: list[np
     return _drawn(server, Proposal(envelope, None, Plain()), lines, exploring=True)
 
 
+def _with_parabolas(server: Server, lines: list[Line]) -> list[Line]:
+    """Return lines, and as many parabolas as there is room for, where enough points have weight."""
+    weighted = server.memory.weighted()
+    if weighted.effective < FEW * server.dimension:
+        return lines
+    own, room = normalised(weighted.log_weights), server.rays - len(lines)
+    return [*lines, *parabolas_through(weighted.points, own, server.memory.best, room)]
+
+
 def _drawn(
     server: Server, proposal: Proposal, lines: list[Line], *, exploring: bool = False
 ) -> Sent:
@@ -467,7 +478,7 @@ def _drawn(
 def _evaluate(
     server: Server, sent: Sent
 ) -> Generator[Query, Arrays, tuple[list[Profile], Judged | None]]:
-    """Ask for log-densities; return the profiles of the lines, and the judged batch of draws."""
+    """Ask for log-densities; return the straight lines' profiles, and the judged batch of draws."""
     purpose = "exploration" if sent.exploring else "draws"
     answer = yield server.query(
         "log_densities", {"reference": server.reference} | dict(sent.arrays), purpose
@@ -479,6 +490,7 @@ def _evaluate(
     on_rays = points_of(sent.lines, sent.centre)
     ray_heights = heights[count : count + len(on_rays)]
     profiles = [profile_of(*one) for one in along_lines(sent.lines, ray_heights)]
+    straight = [one for one in profiles if not np.any(one.line.bend)]
     before = server.memory.weighted() if server.memory.drawn else None
     points = np.concatenate([sent.points, on_rays])
     server.memory.add(points, heights[: len(points)], count, sent.proposal.log_density)
@@ -487,14 +499,14 @@ def _evaluate(
     server.records[-1]["effective_share"] = float(f"{share:.3g}")
     server.move_reference()
     if sent.exploring or before is None:
-        return profiles, None
+        return straight, None
     ratio = ray_heights - sent.proposal.log_density(on_rays)
     judged = _judged(server, sent, heights[:count], weights, ratio, profiles, before)
     server.records[-1] |= {
         "acceptance": round(float(judged.chains.accepted.mean()), 3),
         "missed": float(f"{judged.missed:.2g}"),
     }
-    return profiles, judged
+    return straight, judged
 
 
 def _judged(
@@ -519,7 +531,7 @@ def _judged(
         return Judged(chains, 0.0, -math.inf, 1.0, [], math.inf, 1.0)
     log_mean = float(special.logsumexp(weights) - math.log(len(weights) / sent.share))
     masses = [
-        profile.mass_missed(values - log_mean)
+        profile.missed(values - log_mean)
         for profile, (_, values) in zip(profiles, along_lines(sent.lines, ratio), strict=True)
     ]
     share, own = effective_share(weights), normalised(weights)
@@ -528,8 +540,8 @@ def _judged(
         chains,
         share,
         log_mean,
-        max(masses),
-        [p.line.direction for p, mass in zip(profiles, masses, strict=True) if mass >= MOST_MISSED],
+        max(mass for mass, _ in masses),
+        [direction for mass, direction in masses if mass >= MOST_MISSED],
         float(server.memory.heights.max() - own[inside] @ heights[inside]),
         float(own.max()),
         mass_error=sent.proposal.mass_error,

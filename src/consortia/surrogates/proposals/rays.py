@@ -1,4 +1,4 @@
-"""Rays through the centre: how far a posterior reaches, and what a proposal does not cover.
+"""Lines and parabolas through the centre: how far a posterior reaches, and what is not covered.
 
 Statistics of the draws cannot see a tail that no chain has visited. Points along half-lines can:
 they travel in the message that carries the proposals, and cost nothing else.
@@ -31,20 +31,29 @@ UNCOVERED = 1.2
 APART = 1e-4
 """Largest relative change of variances that makes them unequal."""
 
+SHORTER, NEAREST = 0.8, 0.01
+"""Factor by which a parabola is shortened, and steps below which it is left."""
+
 FINE = 2001
 """Places at which a profile is integrated."""
 
 
 class Line(NamedTuple):
-    """A line through the centre, and how far its points lie on either side.
+    """A curve centre + s · direction + s² · bend, and how far its points lie on either side.
 
     Attributes:
         direction: one standard deviation long, (d,).
-        steps: of the points, in units of the direction, from the farthest below to that above.
+        steps: s of the points, from the farthest below to that above.
+        bend: (d,), or 0 of a straight line.
     """
 
     direction: Float[np.ndarray, " d"]
     steps: Float[np.ndarray, " s"]
+    bend: Float[np.ndarray, " d"] | float = 0.0
+
+    def at(self, centre: Float[np.ndarray, " d"]) -> Float[np.ndarray, "s d"]:
+        """Return the points."""
+        return centre + self.steps[:, None] * (self.direction + self.steps[:, None] * self.bend)
 
 
 class Profile(NamedTuple):
@@ -78,11 +87,17 @@ class Profile(NamedTuple):
 
     def mass_missed(self, log_ratio: Float[np.ndarray, " s"]) -> float:
         """Return the share of the line's mass at which log π/q is above `UNCOVERED`."""
+        return self.missed(log_ratio)[0]
+
+    def missed(self, log_ratio: Float[np.ndarray, " s"]) -> tuple[float, Float[np.ndarray, " d"]]:
+        """Return that share, and the direction from the centre to its middle."""
         grid = np.linspace(self.line.steps[0], self.line.steps[-1], FINE)
         fall = np.minimum(self.fall - self.fall.min(), 700)  # of the highest point 0
         mass = np.exp(-np.interp(grid, self.line.steps, fall))
         missed = np.interp(grid, self.line.steps, np.nan_to_num(log_ratio, nan=-700)) > UNCOVERED
-        return float(mass[missed].sum() / mass.sum())
+        lost = mass * missed
+        middle = float(grid @ lost / max(lost.sum(), 1e-300))
+        return float(lost.sum() / mass.sum()), self.line.direction + middle * self.line.bend
 
 
 def lines_through(
@@ -117,6 +132,32 @@ def lines_through(
     return found
 
 
+def parabolas_through(
+    points: Float[np.ndarray, "n d"],
+    weights: Float[np.ndarray, " n"],
+    centre: Float[np.ndarray, " d"],
+    most: int,
+) -> list[Line]:
+    """Return the parabolas of all parameters on each of them, by weighted least squares.
+
+    Where the posterior bends, a tail lies beside every straight line.
+
+    Args:
+        points: of the posterior.
+        weights: of the points, with the sum 1.
+        centre: where all of them meet, near the mode.
+        most: parabolas.
+    """
+    away = points - centre
+    steps = away[:, :most] / np.sqrt(np.maximum(weights @ away[:, :most] ** 2, 1e-300))
+    powers = [(weights @ steps**power)[:, None, None] for power in (2, 3, 4)]
+    gram = np.block([[powers[0], powers[1]], [powers[1], powers[2]]])
+    products = [(weights[:, None] * steps**power).T @ away for power in (1, 2)]
+    found = np.linalg.pinv(gram, hermitian=True) @ np.stack(products, axis=1)
+    both = np.concatenate([-STEPS[::-1], STEPS])
+    return [Line(direction, both, bend) for direction, bend in found]
+
+
 def within(
     lines: list[Line],
     centre: Float[np.ndarray, " d"],
@@ -132,8 +173,12 @@ def within(
         farthest: standard deviations of the prior from its centre, in each parameter.
     """
     found = []
+    away = (centre - scale.centre) / scale.sd
     for line in lines:
-        away = (centre - scale.centre) / scale.sd
+        if np.any(line.bend):
+            sides = [_inside(line, side, centre, scale, farthest) for side in (-1, 1)]
+            found.append(line._replace(steps=np.concatenate(sides)))
+            continue
         move = np.abs(line.direction) / scale.sd
         sides = []
         for side in (-1, 1):
@@ -145,10 +190,25 @@ def within(
     return found
 
 
+def _inside(
+    line: Line,
+    side: int,
+    centre: Float[np.ndarray, " d"],
+    scale: PriorScale,
+    farthest: float | Float[np.ndarray, " d"],
+) -> Float[np.ndarray, " s"]:
+    """Return the steps on one side of a curve, shortened until all are inside."""
+    steps = line.steps[line.steps * side > 0]
+    while np.abs(steps).max() > NEAREST:
+        if (scale.distance(line._replace(steps=steps).at(centre)) <= farthest).all():
+            break
+        steps = SHORTER * steps
+    return steps
+
+
 def points_of(lines: list[Line], centre: Float[np.ndarray, " d"]) -> Float[np.ndarray, "r d"]:
     """Return the points of all lines, and the centre as the last."""
-    along = [centre + line.steps[:, None] * line.direction for line in lines]
-    return np.concatenate([*along, centre[None]])
+    return np.concatenate([*(line.at(centre) for line in lines), centre[None]])
 
 
 def along_lines(
@@ -161,7 +221,7 @@ def along_lines(
         begin += len(own)
         place = int(np.searchsorted(line.steps, 0.0))
         steps = np.insert(line.steps, place, 0.0)
-        found.append((Line(line.direction, steps), np.insert(own, place, values[-1])))
+        found.append((line._replace(steps=steps), np.insert(own, place, values[-1])))
     return found
 
 
