@@ -71,11 +71,15 @@ NARROW = (0.8, 1.0), (0.2, 1.5)
 LOST = 2.0
 """Effective points of an exploration below which the mode is sought, where nothing predicts."""
 
-MOST_MISSED = 1e-3
-"""Mass along a line that a proposal may hardly cover."""
+MOST_MISSED, MOST_MISSED_BENT = 1e-3, 4e-3
+"""Mass along a line, and along a parabola, that a proposal may hardly cover. A parabola follows a
+tail, so that its mass is nearer to the posterior's there: so little moves no quantile by much."""
 
 MOST_BEYOND = 0.01
 """Mass along a line that may lie beyond the places of all chains."""
+
+MOST_STRETCHED = 6
+"""Directions along which an envelope is stretched: what the last batches did not cover."""
 
 LEAST_SHARE, STANDING = 0.1, 0.5
 """Effective share of a batch whose draws count, and from which its proposal is kept."""
@@ -332,7 +336,7 @@ def converse(settings: Settings, known: Known) -> Conversing:
                 continue
         elif judged is not None:
             del batches[earlier:]  # what this batch has found, others of its proposal did not see
-            missed = judged.not_covered
+            missed = [*judged.not_covered, *missed][:MOST_STRETCHED]
             shares.append(judged.share)
             next_step = _next_step(shares, errors, searched=searched)
             if next_step == "walk":
@@ -541,7 +545,11 @@ def _judged(
         share,
         log_mean,
         max(mass for mass, _ in masses),
-        [direction for mass, direction in masses if mass >= MOST_MISSED],
+        [
+            direction
+            for profile, (mass, direction) in zip(profiles, masses, strict=True)
+            if mass >= (MOST_MISSED_BENT if np.any(profile.line.bend) else MOST_MISSED)
+        ],
         float(server.memory.heights.max() - own[inside] @ heights[inside]),
         float(own.max()),
         mass_error=sent.proposal.mass_error,
