@@ -78,11 +78,19 @@ class Profile(NamedTuple):
 
     def mass_missed(self, log_ratio: Float[np.ndarray, " s"]) -> float:
         """Return the share of the line's mass at which log π/q is above `UNCOVERED`."""
-        grid = np.linspace(self.line.steps[0], self.line.steps[-1], FINE)
-        fall = np.minimum(self.fall - self.fall.min(), 700)  # of the highest point 0
-        mass = np.exp(-np.interp(grid, self.line.steps, fall))
+        grid, mass = self._masses()
         missed = np.interp(grid, self.line.steps, np.nan_to_num(log_ratio, nan=-700)) > UNCOVERED
         return float(mass[missed].sum() / mass.sum())
+
+    def mass_beyond(self, lowest: float, highest: float) -> float:
+        """Return the share of the line's mass below one step or above another."""
+        grid, mass = self._masses()
+        return float(mass[(grid < lowest) | (grid > highest)].sum() / mass.sum())
+
+    def _masses(self) -> tuple[Float[np.ndarray, " n"], Float[np.ndarray, " n"]]:
+        grid = np.linspace(self.line.steps[0], self.line.steps[-1], FINE)
+        fall = np.minimum(self.fall - self.fall.min(), 700)  # of the highest point 0
+        return grid, np.exp(-np.interp(grid, self.line.steps, fall))
 
 
 def lines_through(
