@@ -12,6 +12,8 @@ is a rotation, exactly: in white coordinates :math:`\theta = m + S\zeta`,
 3. ``_decide`` (server): K Metropolis steps;
 4. in the warm-up, now and then, what the answers teach (`surrogate_hmc.warmup`).
 
+Before the first one U at points on lines (`surrogate_hmc.rays`) comes with U at the start.
+
 Independent proposals are defensive: a share p of them comes from a Gaussian that is wider by the
 factor s, so that their density is :math:`q \propto e^{-|\zeta|^2/2} \bigl(1 - p + p s^{-d}
 e^{|\zeta|^2 (1 - s^{-2})/2} \bigr)`, and stands in the test in place of the first factor.
@@ -106,7 +108,9 @@ class SurrogateHMC(Adaptive, SurrogateBased):
     by π/q (at a shorter angle from the draws); then it stands still. A surrogate with lighter
     tails than the posterior makes chains stand still in the tails; ``sample_stats`` has
     longest_rejection and largest_weight_share to see it, a warning is given where it matters, and
-    a larger ``defensive_fraction`` or ``covariance_inflation``, or a shorter angle, helps.
+    a larger ``defensive_fraction`` or ``covariance_inflation``, or a shorter angle, helps. The
+    message that brings U at the start also brings U at points on up to 32 lines through it; a
+    warning is given where more than 1 % of the mass along a line lies beyond all draws.
 
     Args:
         surrogate: the Gaussian of the whole posterior to begin with, not of one site's likelihood;
@@ -280,8 +284,9 @@ class SurrogateHMC(Adaptive, SurrogateBased):
             return []
         return [
             f"on a line through the surrogate's centre {beyond:.1%} of the posterior's mass lies "
-            "beyond all draws: a tail or a mode that no chain has visited. Give a surrogate that "
-            "covers it (surrogate=consortia.surrogates.Gaussian(mean, covariance)), a larger "
+            "beyond all draws: a tail or a mode that no chain has visited. Give a parameter "
+            "without a proper prior one, a surrogate that covers the place "
+            "(surrogate=consortia.surrogates.Gaussian(mean, covariance)), a larger "
             "defensive_fraction, or use few_rounds"
         ]
 

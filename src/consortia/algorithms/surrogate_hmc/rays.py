@@ -1,11 +1,11 @@
-"""Lines through the surrogate's centre: what lies beyond all places that chains have visited.
+r"""Lines through the surrogate's centre: what lies beyond all places that chains have visited.
 
 Statistics of draws see no tail, and no mode, that no chain has visited. U at points along lines
-does. The points travel with the message that brings U at the start: they cost no message. The lines
-stay where they are, in θ, when the surrogate is fitted anew. A draw θ lies on a line with the
-direction v at the step :math:`v^\\top\\Lambda(\\theta - c) / v^\\top\\Lambda v`, as a regression on the
-line has it; in white coordinates :math:`\\theta = m + S\\zeta`, :math:`v = Sw`, that is
-:math:`w^\\top(\\zeta - \\zeta_c) / w^\\top w`.
+does. The points travel in the message that brings U at the start: they cost no message. The lines
+stay where they are when the surrogate is fitted anew. A draw lies on the line of direction v
+through c at the step :math:`v^\top \Lambda (\theta - c) / v^\top \Lambda v`, as in a regression. In
+white coordinates, :math:`\theta = m + S\zeta` and :math:`v = Sw`, that is :math:`w^\top (\zeta -
+\zeta_c) / w^\top w`, and only the extremes of :math:`w^\top \zeta` are kept.
 """
 
 from __future__ import annotations
