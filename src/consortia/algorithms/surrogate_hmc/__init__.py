@@ -356,7 +356,7 @@ def _adopt(
 ) -> tuple[Hub, Array, Info]:
     """Take the surrogate over, and start the chain at its mean."""
     mean, root = message
-    return _started(hub, mean, method.covariance_inflation * root, share)
+    return _started(method, hub, mean, method.covariance_inflation * root, share)
 
 
 def _adopt_given(
@@ -372,15 +372,20 @@ def _adopt_given(
     root = np.linalg.inv(np.linalg.cholesky(precision)).T
     dtype = hub.mean.dtype
     scaled = jnp.asarray(method.covariance_inflation * root, dtype)
-    return _started(hub, jnp.asarray(surrogate.mean, dtype), scaled, share)
+    return _started(method, hub, jnp.asarray(surrogate.mean, dtype), scaled, share)
 
 
 def _started(
-    hub: Hub, mean: Vector, root: Float[Array, "d d"], share: Float[Array, ""]
+    method: SurrogateHMC,
+    hub: Hub,
+    mean: Vector,
+    root: Float[Array, "d d"],
+    share: Float[Array, ""],
 ) -> tuple[Hub, Float[Array, "points d"], Info]:
     """Start at the mean; the reply is that, and the points on rays."""
     here = hub.here._replace(position=mean, white=jnp.zeros_like(mean))
-    through = rays.drawn_through(mean, root, share)
+    widest = _defensive_scale(mean.size) if method.defensive else 1.0
+    through = rays.drawn_through(mean, root, share, widest)
     hub = hub._replace(search=(), mean=mean, root=root, here=here, rays=through)
     return hub, rays.points_on(through, mean, root), {}
 

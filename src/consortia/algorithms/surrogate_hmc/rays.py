@@ -24,9 +24,12 @@ from consortia.surrogates.proposals.rays import STEPS, Line, profile_of
 Vector = Float[Array, " d"]
 Scalar = Float[Array, ""]
 
+PROPOSED = 4.5
+"""Standard deviations of their Gaussian that the proposals of a long run reach. Points on rays
+count half at a site (`evaluation`): up to twice as far none is refused that a proposal is not."""
+
 FARTHEST = 12.0
-"""Standard deviations of the surrogate that a line reaches. A site counts half of it
-(`evaluation`), which the wider proposals of a long run reach too."""
+"""Standard deviations of the surrogate that a line reaches, at most."""
 
 MOST_LINES = 32
 """Lines, with 14 points each: a chain's message then has fewer than 450."""
@@ -44,20 +47,28 @@ def stagger(rng: RandomStreams) -> Scalar:
     return rng.uniform("rays", ())
 
 
-def drawn_through(mean: Vector, root: Float[Array, "d d"], share: Scalar) -> Rays:
-    """Return lines along the covariance's columns and principal axes, and some others."""
+def drawn_through(mean: Vector, root: Float[Array, "d d"], share: Scalar, widest: float) -> Rays:
+    """Return lines along the covariance's columns and principal axes, and some others.
+
+    Args:
+        mean: of the surrogate.
+        root: of its covariance.
+        share: see `stagger`.
+        widest: standard deviations of proposals, in those of the surrogate.
+    """
     d, dtype = mean.size, mean.dtype
     # The same in all chains, which are judged together.
     others = np.random.default_rng(0).standard_normal((d, d))
     axes = jnp.linalg.eigh(root.T @ root)[1].T[::-1]
     towards = jnp.concatenate([root, axes, jnp.asarray(others, dtype)])[:MOST_LINES]
     towards = towards / jnp.linalg.norm(towards, axis=1, keepdims=True)
-    steps = jnp.asarray(STEPS[STEPS <= FARTHEST], dtype)
+    reach = min(2 * PROPOSED * widest, FARTHEST)
+    steps = jnp.asarray(STEPS[STEPS <= FARTHEST] * (reach / FARTHEST), dtype)
     steps = jnp.append(steps[:-1] + share * jnp.diff(steps), steps[-1])
     steps = jnp.concatenate([-steps[::-1], steps])
-    reached = jnp.full(len(towards), jnp.inf, dtype)
+    none = jnp.full(len(towards), jnp.inf, dtype)
     rises = jnp.zeros((len(towards), steps.size), dtype)
-    return Rays(towards, jnp.zeros_like(mean), steps, rises, reached, -reached)
+    return Rays(towards, jnp.zeros_like(mean), steps, rises, lowest=none, highest=-none)
 
 
 def points_on(rays: Rays, mean: Vector, root: Float[Array, "d d"]) -> Float[Array, "points d"]:
