@@ -57,10 +57,13 @@ def drawn_through(mean: Vector, root: Float[Array, "d d"], share: Scalar, widest
         widest: standard deviations of proposals, in those of the surrogate.
     """
     d, dtype = mean.size, mean.dtype
-    # The same in all chains, which are judged together.
-    others = np.random.default_rng(0).standard_normal((d, d))
-    axes = jnp.linalg.eigh(root.T @ root)[1].T[::-1]
-    towards = jnp.concatenate([root, axes, jnp.asarray(others, dtype)])[:MOST_LINES]
+    towards = root
+    if d < MOST_LINES:
+        axes = jnp.linalg.eigh(root.T @ root)[1].T[::-1]
+        # The same in all chains, which are judged together.
+        others = np.random.default_rng(0).standard_normal((d, d))
+        towards = jnp.concatenate([root, axes, jnp.asarray(others, dtype)])
+    towards = towards[:MOST_LINES]
     towards = towards / jnp.linalg.norm(towards, axis=1, keepdims=True)
     reach = min(2 * PROPOSED * widest, FARTHEST)
     steps = jnp.asarray(STEPS[STEPS <= FARTHEST] * (reach / FARTHEST), dtype)
