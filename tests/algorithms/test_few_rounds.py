@@ -289,10 +289,10 @@ def test_the_mass_that_an_exact_proposal_misses_is_0_and_of_a_narrow_one_is_not(
     heights = gaussian(points_of(lines, np.zeros(2)))
     for line, own in along_lines(lines, heights):
         profile = Profile(line, heights[-1] - own)
-        assert profile.mass_missed(np.zeros(len(own))) == 0
+        assert profile.missed(np.zeros(len(own)))[0] == 0
         narrow = own - own * 4 - math.log(2)  # half as wide: log π/q
         # Beyond 1.30 sds π is more than twice as high; the steps of a line are coarse.
-        assert abs(profile.mass_missed(narrow) - 2 * special.ndtr(-0.96)) < 0.2
+        assert abs(profile.missed(narrow)[0] - 2 * special.ndtr(-0.96)) < 0.2
         assert profile.reach(1) == pytest.approx(math.sqrt(50), rel=0.05)
         assert profile.lopsided < 1e-6
 

@@ -672,9 +672,7 @@ def _unvisited(
     for line, values in along_lines(lines, -answer["potentials"]):
         across = np.linalg.lstsq(covariance, line.direction, rcond=None)[0]
         along = (positions - centre) @ across / (line.direction @ across)
-        outside = (line.steps < along.min()) | (line.steps > along.max())
-        profile = profile_of(line, values)
-        beyond = max(beyond, profile.mass_missed(np.where(outside, 700.0, -700.0)))
+        beyond = max(beyond, profile_of(line, values).mass_beyond(along.min(), along.max()))
     server.records[-1]["missed"] = float(f"{beyond:.2g}")
     if beyond < MOST_BEYOND:
         return ()

@@ -12,6 +12,8 @@ is a rotation, exactly: in white coordinates :math:`\theta = m + S\zeta`,
 3. ``_decide`` (server): K Metropolis steps;
 4. in the warm-up, now and then, what the answers teach (`surrogate_hmc.warmup`).
 
+Before the first one U at points on lines (`surrogate_hmc.rays`) comes with U at the start.
+
 Independent proposals are defensive: a share p of them comes from a Gaussian that is wider by the
 factor s, so that their density is :math:`q \propto e^{-|\zeta|^2/2} \bigl(1 - p + p s^{-d}
 e^{|\zeta|^2 (1 - s^{-2})/2} \bigr)`, and stands in the test in place of the first factor.
@@ -29,12 +31,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from consortia.algorithms.surrogate_hmc import search, warmup
+from consortia.algorithms.surrogate_hmc import rays, search, warmup
 from consortia.algorithms.surrogate_hmc.state import (
     QUARTER,
     Hub,
     Place,
     Proposals,
+    Rays,
     no_moments,
     start,
 )
@@ -105,7 +108,9 @@ class SurrogateHMC(Adaptive, SurrogateBased):
     by π/q (at a shorter angle from the draws); then it stands still. A surrogate with lighter
     tails than the posterior makes chains stand still in the tails; ``sample_stats`` has
     longest_rejection and largest_weight_share to see it, a warning is given where it matters, and
-    a larger ``defensive_fraction`` or ``covariance_inflation``, or a shorter angle, helps.
+    a larger ``defensive_fraction`` or ``covariance_inflation``, or a shorter angle, helps. The
+    message that brings U at the start also brings U at points on up to 32 lines through it; a
+    warning is given where more than 1 % of the mass along a line lies beyond all draws.
 
     Args:
         surrogate: the Gaussian of the whole posterior to begin with, not of one site's likelihood;
@@ -263,7 +268,27 @@ class SurrogateHMC(Adaptive, SurrogateBased):
                 f"the acceptance rate fell from {before:.2g} at the end of the warm-up to "
                 f"{rate:.2g}: the warm-up has not seen all of the posterior. Give a longer one"
             )
+        if isinstance(hub.rays, Rays):
+            texts += self._unvisited(hub)
         return tuple(map(Fault, texts))
+
+    def _unvisited(self, hub: Hub) -> list[str]:
+        """Return a warning of mass that no chain has visited; of few draws, where it is much."""
+        _, rounds, rates = (np.asarray(value) for value in hub.seen)
+        renewed = rates / np.maximum(rounds, 1)
+        renewed = renewed * (1 - np.cos(np.asarray(self.angles)[np.asarray(hub.chosen)]))
+        # Of the positions of an autoregression of this rate so many are independent.
+        effective = np.sum(rounds * self.proposals_per_round * renewed / (2 - renewed))
+        beyond = rays.mass_beyond(hub.rays)
+        if beyond < rays.MOST_BEYOND or beyond * effective < rays.BY_CHANCE:
+            return []
+        return [
+            f"on a line through the surrogate's centre {beyond:.1%} of the posterior's mass lies "
+            "beyond all draws: a tail or a mode that no chain has visited. Give a parameter "
+            "without a proper prior one, a surrogate that covers the place "
+            "(surrogate=consortia.surrogates.Gaussian(mean, covariance)), a larger "
+            "defensive_fraction, or use few_rounds"
+        ]
 
     def cost(self, sizes: np.ndarray, dimension: int) -> Cost:
         """Return no gradients; K potentials a site, each counted as one."""
@@ -290,15 +315,19 @@ class SurrogateHMC(Adaptive, SurrogateBased):
             hub=partial(warmup.learn, self.angles, self.covariance_inflation),
             repeats=warmup.due,
         )
-        adopt = Phase(_recall, Mean(), hub=partial(_adopt, self), evaluation=None)
+        adopt = Phase(
+            _recall, Mean(), hub=partial(_adopt, self), shared=rays.stagger, evaluation=None
+        )
         if self.surrogate is not None:
-            adopt = Phase(None, hub=partial(_adopt_given, self, self.surrogate))
+            given = partial(_adopt_given, self, self.surrogate)
+            adopt = Phase(None, hub=given, shared=rays.stagger)
+        look = Phase(evaluate, Sum(), hub=_keep_potentials, evaluation=rays.evaluation)
         return Algorithm(
             partial(_init, self),
             (propose, decide, learn),
             Draws(hub=_drawn, per_iteration=self.proposals_per_round),
             fit=() if self.surrogate is not None else search.phases(target),
-            setup=(adopt, Phase(evaluate, Sum(), hub=_keep_potential)),
+            setup=(adopt, look),
             gathers=False,
         )
 
@@ -323,15 +352,19 @@ def _recall(
 
 
 def _adopt(
-    method: SurrogateHMC, shared: PyTree, hub: Hub, message: PyTree
+    method: SurrogateHMC, share: Float[Array, ""], hub: Hub, message: PyTree
 ) -> tuple[Hub, Array, Info]:
     """Take the surrogate over, and start the chain at its mean."""
     mean, root = message
-    return _started(hub, mean, method.covariance_inflation * root)
+    return _started(method, hub, mean, method.covariance_inflation * root, share)
 
 
 def _adopt_given(
-    method: SurrogateHMC, surrogate: Gaussian, shared: PyTree, hub: Hub, message: PyTree
+    method: SurrogateHMC,
+    surrogate: Gaussian,
+    share: Float[Array, ""],
+    hub: Hub,
+    message: PyTree,
 ) -> tuple[Hub, Array, Info]:
     """Take over the user's own surrogate."""
     precision = surrogate.precision
@@ -339,21 +372,32 @@ def _adopt_given(
     root = np.linalg.inv(np.linalg.cholesky(precision)).T
     dtype = hub.mean.dtype
     scaled = jnp.asarray(method.covariance_inflation * root, dtype)
-    return _started(hub, jnp.asarray(surrogate.mean, dtype), scaled)
+    return _started(method, hub, jnp.asarray(surrogate.mean, dtype), scaled, share)
 
 
 def _started(
-    hub: Hub, mean: Vector, root: Float[Array, "d d"]
-) -> tuple[Hub, Float[Array, "1 d"], Info]:
+    method: SurrogateHMC,
+    hub: Hub,
+    mean: Vector,
+    root: Float[Array, "d d"],
+    share: Float[Array, ""],
+) -> tuple[Hub, Float[Array, "points d"], Info]:
+    """Start at the mean; the reply is that, and the points on rays."""
     here = hub.here._replace(position=mean, white=jnp.zeros_like(mean))
-    return hub._replace(search=(), mean=mean, root=root, here=here), mean[None], {}
+    widest = _defensive_scale(mean.size) if method.defensive else 1.0
+    through = rays.drawn_through(mean, root, share, widest)
+    hub = hub._replace(search=(), mean=mean, root=root, here=here, rays=through)
+    return hub, rays.points_on(through, mean, root), {}
 
 
-def _keep_potential(shared: PyTree, hub: Hub, message: PyTree) -> tuple[Hub, Array, Info]:
-    """Keep U at the start."""
+def _keep_potentials(
+    shared: PyTree, hub: Hub, message: metropolis.Potential
+) -> tuple[Hub, Array, Info]:
+    """Keep U at the start, and what is above it on the rays."""
     potential = jax.tree.map(lambda leaf: leaf[0], message)
     here, moments = hub.here._replace(potential=potential), no_moments(hub.mean, potential)
-    return hub._replace(here=here, moments=moments), hub.proposals.positions, {}
+    hub = hub._replace(here=here, moments=moments, rays=rays.evaluated(hub.rays, message))
+    return hub, hub.proposals.positions, {}
 
 
 # --- one round -----------------------------------------------------------------------------------
@@ -481,10 +525,13 @@ def _decide(
         rounds=seen.rounds + 1,
         rates=seen.rates + rate,
     )
+    reached = rays.visited(hub.rays, draws.white)
     # What is seen in the warm-up says nothing of the draws: the proposal still changes.
     after = shared.iteration >= shared.warmup
-    seen = jax.tree.map(lambda a, b: jnp.where(after, a, b), watched, seen)
-    return hub._replace(seen=seen), trials.position, info
+    seen, reached = jax.tree.map(
+        lambda a, b: jnp.where(after, a, b), (watched, reached), (seen, hub.rays)
+    )
+    return hub._replace(seen=seen, rays=reached), trials.position, info
 
 
 def _drawn(hub: Hub, inbox: PyTree) -> Float[Array, "*K d"]:

@@ -72,6 +72,26 @@ class Seen(NamedTuple):
     rates: Scalar
 
 
+class Rays(NamedTuple):
+    """Lines through the first surrogate's mean, and how far draws after the warm-up reach on them.
+
+    Attributes:
+        towards: of each line one standard deviation of the first surrogate, in white coordinates.
+        centre: that all lines pass through, in white coordinates.
+        steps: of the points, in units of the direction.
+        rises: of U at the points above that at the centre.
+        lowest: of the products of ζ and the direction, over the draws.
+        highest: of the same.
+    """
+
+    towards: Float[Array, "lines d"]
+    centre: Vector
+    steps: Float[Array, " steps"]
+    rises: Float[Array, "lines steps"]
+    lowest: Float[Array, " lines"]
+    highest: Float[Array, " lines"]
+
+
 class Hub(NamedTuple):
     """The state of the server.
 
@@ -84,6 +104,7 @@ class Hub(NamedTuple):
         last_rate: acceptance rate of the window that closed last.
         trials: () with one angle only.
         due: 1 where the surrogate is to be fitted after this round, 2 where an angle is chosen.
+        rays: `Rays`; () until there is a surrogate.
     """
 
     search: PyTree
@@ -100,6 +121,7 @@ class Hub(NamedTuple):
     trials: Trials | tuple[()]
     due: Count
     seen: Seen
+    rays: PyTree
 
 
 def start(position: Vector, search: PyTree, proposals: int, angles: int) -> Hub:
@@ -125,6 +147,7 @@ def start(position: Vector, search: PyTree, proposals: int, angles: int) -> Hub:
         trials=Trials(slots, jnp.zeros(angles, jnp.int32), each) if angles > 1 else (),
         due=count,
         seen=Seen(count, count, zero),
+        rays=(),
     )
 
 

@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
+from consortia.algorithms.surrogate_hmc import rays
 from consortia.algorithms.surrogate_hmc.state import (
     QUARTER,
     Hub,
@@ -165,9 +166,10 @@ def _refitted(angles: Angles, inflation: float, hub: Hub) -> Hub:
     lower = inflation * jnp.linalg.cholesky((spread + spread.T) / 2)
     white = jax.scipy.linalg.solve_triangular(lower, here.white - centre, lower=True)
     usable = jnp.all(jnp.isfinite(lower)) & jnp.all(jnp.isfinite(white))
-    fitted = (hub.mean + hub.root @ centre, hub.root @ lower, white)
-    before_it = (hub.mean, hub.root, here.white)
-    mean, root, white = jax.tree.map(lambda a, b: jnp.where(usable, a, b), fitted, before_it)
+    lines = rays.refitted(hub.rays, lower, centre)
+    fitted = (hub.mean + hub.root @ centre, hub.root @ lower, white, lines)
+    before_it = (hub.mean, hub.root, here.white, hub.rays)
+    mean, root, white, lines = jax.tree.map(lambda a, b: jnp.where(usable, a, b), fitted, before_it)
     return hub._replace(
         mean=mean,
         root=root,
@@ -175,4 +177,5 @@ def _refitted(angles: Angles, inflation: float, hub: Hub) -> Hub:
         moments=no_moments(white, here.potential),
         last_rate=rate,
         tally=jax.tree.map(jnp.zeros_like, tally),
+        rays=lines,
     )

@@ -85,19 +85,26 @@ class Profile(NamedTuple):
         """Absolute log ratio of its reach on one side to that on the other."""
         return abs(float(np.log(self.reach(1) / self.reach(-1))))
 
-    def mass_missed(self, log_ratio: Float[np.ndarray, " s"]) -> float:
-        """Return the share of the line's mass at which log π/q is above `UNCOVERED`."""
-        return self.missed(log_ratio)[0]
-
     def missed(self, log_ratio: Float[np.ndarray, " s"]) -> tuple[float, Float[np.ndarray, " d"]]:
-        """Return that share, and the direction from the centre to its middle."""
-        grid = np.linspace(self.line.steps[0], self.line.steps[-1], FINE)
-        fall = np.minimum(self.fall - self.fall.min(), 700)  # of the highest point 0
-        mass = np.exp(-np.interp(grid, self.line.steps, fall))
+        """Return the share of the mass at which log π/q is above `UNCOVERED`, and where its middle is.
+
+        The second is the direction from the centre, as long as that of the curve there.
+        """
+        grid, mass = self._masses()
         missed = np.interp(grid, self.line.steps, np.nan_to_num(log_ratio, nan=-700)) > UNCOVERED
         lost = mass * missed
         middle = float(grid @ lost / max(lost.sum(), 1e-300))
         return float(lost.sum() / mass.sum()), self.line.direction + middle * self.line.bend
+
+    def mass_beyond(self, lowest: float, highest: float) -> float:
+        """Return the share of the line's mass below one step or above another."""
+        grid, mass = self._masses()
+        return float(mass[(grid < lowest) | (grid > highest)].sum() / mass.sum())
+
+    def _masses(self) -> tuple[Float[np.ndarray, " n"], Float[np.ndarray, " n"]]:
+        grid = np.linspace(self.line.steps[0], self.line.steps[-1], FINE)
+        fall = np.minimum(self.fall - self.fall.min(), 700)  # of the highest point 0
+        return grid, np.exp(-np.interp(grid, self.line.steps, fall))
 
 
 def lines_through(
