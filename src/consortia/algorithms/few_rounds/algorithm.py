@@ -54,6 +54,7 @@ from consortia.surrogates.proposals.rays import (
     Profile,
     along_lines,
     lines_through,
+    not_covered,
     parabolas_through,
     points_of,
     profile_of,
@@ -70,10 +71,6 @@ NARROW = (0.8, 1.0), (0.2, 1.5)
 
 LOST = 2.0
 """Effective points of an exploration below which the mode is sought, where nothing predicts."""
-
-MOST_MISSED, MOST_MISSED_BENT = 1e-3, 4e-3
-"""Mass along a line, and along a parabola, that a proposal may hardly cover. A parabola follows a
-tail, so that its mass is nearer to the posterior's there: so little moves no quantile by much."""
 
 MOST_BEYOND = 0.01
 """Mass along a line that may lie beyond the places of all chains."""
@@ -298,20 +295,18 @@ def converse(settings: Settings, known: Known) -> Conversing:
     rng = np.random.Generator(np.random.Philox(np.random.SeedSequence([known.seed, 1])))
     server = Server(known, count, rng, known.start, Memory(np.zeros((0, d))))
     server.groups = groups_of(known.target, known.start)
-    scale = prior_scale(known.target, known.start)
+    scale = server.scale
     if d > MOST_CURVED:
         return (yield from _by_gradients(server, settings, scale))
-
     centres, covariances, agree = yield from _local_fits(server, scale)
     if agree:
         server.reference = centres[0]
     searched, next_step = d > FEW_PARAMETERS or not agree, "draw"
-    batches, earlier, missed = [], 0, []
-    shares: list[float] = []
-    errors: list[float] = []
+    batches, earlier, missed = [], 0, list[np.ndarray]()
+    shares, errors = list[float](), list[float]()
     if searched:  # few points of a wide exploration would lie in the bulk, or guesses are no use
-        more = [] if agree else [scale.centre]
-        mode = yield from _search(server, np.stack([*centres, *more]), scale)
+        starts = centres if agree else [*centres, scale.centre]
+        mode = yield from _search(server, np.stack(starts), scale)
         if mode.converged:
             centres, covariances = [mode.position], [mode.root @ mode.root.T]
     guess = covariance = covariances[0]
@@ -327,12 +322,12 @@ def converse(settings: Settings, known: Known) -> Conversing:
             if enough or len(batches) == known.batches:
                 for batch in batches:
                     yield _batch(batch)
-                if enough:
-                    return _outcome(server, batches, f"{reached:.0f} effective draws")
-                return _outcome(server, batches, "all batches of draws", _short(settings, reached))
+                reason = f"{reached:.0f} effective draws" if enough else "all batches of draws"
+                return _outcome(
+                    server, batches, reason, () if enough else _short(settings, reached)
+                )
             if judged.share >= STANDING:
-                straight = [line for line in sent.lines if not np.any(line.bend)]
-                sent = _drawn(server, sent.proposal, _with_parabolas(server, straight))
+                sent = _drawn(server, sent.proposal, _with_parabolas(server, sent.lines))
                 continue
         elif judged is not None:
             del batches[earlier:]  # what this batch has found, others of its proposal did not see
@@ -437,8 +432,8 @@ def _exploration(server: Server, centres: list[np.ndarray], covariances: list[np
 
 
 def _with_parabolas(server: Server, lines: list[Line]) -> list[Line]:
-    """Return lines, and as many parabolas as there is room for, where enough points have weight."""
-    weighted = server.memory.weighted()
+    """Return the straight lines, and the parabolas that there is room for and weighted points."""
+    lines, weighted = [one for one in lines if not one.bent], server.memory.weighted()
     if weighted.effective < FEW * server.dimension:
         return lines
     own, room = normalised(weighted.log_weights), server.rays - len(lines)
@@ -494,7 +489,7 @@ def _evaluate(
     on_rays = points_of(sent.lines, sent.centre)
     ray_heights = heights[count : count + len(on_rays)]
     profiles = [profile_of(*one) for one in along_lines(sent.lines, ray_heights)]
-    straight = [one for one in profiles if not np.any(one.line.bend)]
+    straight = [one for one in profiles if not one.line.bent]
     before = server.memory.weighted() if server.memory.drawn else None
     points = np.concatenate([sent.points, on_rays])
     server.memory.add(points, heights[: len(points)], count, sent.proposal.log_density)
@@ -523,9 +518,8 @@ def _judged(
     before: Weighted,
 ) -> Judged:
     """Return chains over the proposals, and what speaks against them."""
-    chosen = server.rng.choice(
-        len(before.points), server.known.chains, p=normalised(before.log_weights)
-    )
+    shares = normalised(before.log_weights)
+    chosen = server.rng.choice(len(shares), server.known.chains, p=shares)
     starts = before.points[chosen]
     start_weights = before.heights[chosen] - sent.proposal.log_density(starts)
     chains = metropolis_chains(
@@ -534,22 +528,14 @@ def _judged(
     if not np.isfinite(weights).any():
         return Judged(chains, 0.0, -math.inf, 1.0, [], math.inf, 1.0)
     log_mean = float(special.logsumexp(weights) - math.log(len(weights) / sent.share))
-    masses = [
-        profile.missed(values - log_mean)
-        for profile, (_, values) in zip(profiles, along_lines(sent.lines, ratio), strict=True)
-    ]
+    ratios = [values - log_mean for _, values in along_lines(sent.lines, ratio)]
     share, own = effective_share(weights), normalised(weights)
     inside = own > 0
     judged = Judged(
         chains,
         share,
         log_mean,
-        max(mass for mass, _ in masses),
-        [
-            direction
-            for profile, (mass, direction) in zip(profiles, masses, strict=True)
-            if mass >= (MOST_MISSED_BENT if np.any(profile.line.bend) else MOST_MISSED)
-        ],
+        *not_covered(profiles, ratios),
         float(server.memory.heights.max() - own[inside] @ heights[inside]),
         float(own.max()),
         mass_error=sent.proposal.mass_error,
@@ -570,10 +556,10 @@ def _search(
 
 def _walk(server: Server, settings: Settings) -> Conversing:
     """Let many chains of Hamiltonian Monte Carlo go on from the weighted points."""
-    weighted, d = server.memory.weighted(), server.dimension
+    weighted = server.memory.weighted()
     if not len(weighted.points):
         return _failed(server, "no point of a positive density was found")
-    own = mixture.tempered(weighted.log_weights, mixture.TEMPERED * d)
+    own = mixture.tempered(weighted.log_weights, mixture.TEMPERED * server.dimension)
     mean = own @ weighted.points
     away = weighted.points - mean
     root = mixture.cholesky_root((away.T * own) @ away)
@@ -665,8 +651,7 @@ def _unvisited(
     covariance = np.cov(positions.T).reshape(server.dimension, server.dimension)
     lines = lines_through(covariance, server.rays, [])
     lines = within(lines, centre, server.scale, server.farthest_from(centre))
-    points = points_of(lines, centre)
-    arrays = {"reference": server.reference, "points": points}
+    arrays = {"reference": server.reference, "points": points_of(lines, centre)}
     answer = yield server.query("log_densities", arrays, "rays")
     beyond = 0.0
     for line, values in along_lines(lines, -answer["potentials"]):
@@ -694,12 +679,11 @@ def _joined(kept: list[Judged]) -> Float[np.ndarray, "C n d"]:
 
 def _batch(judged: Judged) -> Batch:
     """Return the draws of a batch with the statistics of each."""
-    chains = judged.chains
-    same = np.ones_like(chains.heights)
+    chains, shape = judged.chains, judged.chains.heights.shape
     stats = {
         "lp": chains.heights,
-        "acceptance_rate": same * chains.accepted.mean(),
-        "effective_share": same * judged.share,
+        "acceptance_rate": np.full(shape, chains.accepted.mean()),
+        "effective_share": np.full(shape, judged.share),
     }
     return Batch(chains.draws, stats)
 

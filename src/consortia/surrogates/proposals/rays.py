@@ -28,6 +28,10 @@ DROP = 25.0
 UNCOVERED = 1.2
 """log π/q above which a proposal does not cover a place: its draws would stay there for long."""
 
+MOST_MISSED, MOST_MISSED_BENT = 1e-3, 4e-3
+"""Mass along a line, and along a parabola, that a proposal may hardly cover. A parabola follows a
+tail, so that its mass is nearer to the posterior's there: so little moves no quantile by much."""
+
 APART = 1e-4
 """Largest relative change of variances that makes them unequal."""
 
@@ -50,6 +54,11 @@ class Line(NamedTuple):
     direction: Float[np.ndarray, " d"]
     steps: Float[np.ndarray, " s"]
     bend: Float[np.ndarray, " d"] | float = 0.0
+
+    @property
+    def bent(self) -> bool:
+        """True of a parabola."""
+        return bool(np.any(self.bend))
 
     def at(self, centre: Float[np.ndarray, " d"]) -> Float[np.ndarray, "s d"]:
         """Return the points."""
@@ -86,10 +95,7 @@ class Profile(NamedTuple):
         return abs(float(np.log(self.reach(1) / self.reach(-1))))
 
     def missed(self, log_ratio: Float[np.ndarray, " s"]) -> tuple[float, Float[np.ndarray, " d"]]:
-        """Return the share of the mass at which log π/q is above `UNCOVERED`, and where its middle is.
-
-        The second is the direction from the centre, as long as that of the curve there.
-        """
+        """Return the share of the mass where log π/q is above `UNCOVERED`, and the way to it."""
         grid, mass = self._masses()
         missed = np.interp(grid, self.line.steps, np.nan_to_num(log_ratio, nan=-700)) > UNCOVERED
         lost = mass * missed
@@ -182,7 +188,7 @@ def within(
     found = []
     away = (centre - scale.centre) / scale.sd
     for line in lines:
-        if np.any(line.bend):
+        if line.bent:
             sides = [_inside(line, side, centre, scale, farthest) for side in (-1, 1)]
             found.append(line._replace(steps=np.concatenate(sides)))
             continue
@@ -230,6 +236,24 @@ def along_lines(
         steps = np.insert(line.steps, place, 0.0)
         found.append((line._replace(steps=steps), np.insert(own, place, values[-1])))
     return found
+
+
+def not_covered(
+    profiles: list[Profile], log_ratios: list[Float[np.ndarray, " s"]]
+) -> tuple[float, list[Float[np.ndarray, " d"]]]:
+    """Return the largest mass that a proposal hardly covers, and the way to each that is too large.
+
+    Args:
+        profiles: of lines and parabolas.
+        log_ratios: log π/q at the steps of each.
+    """
+    largest, ways = 0.0, []
+    for profile, log_ratio in zip(profiles, log_ratios, strict=True):
+        mass, way = profile.missed(log_ratio)
+        largest = max(largest, mass)
+        if mass >= (MOST_MISSED_BENT if profile.line.bent else MOST_MISSED):
+            ways.append(way)
+    return largest, ways
 
 
 def profile_of(line: Line, heights: Float[np.ndarray, " s"]) -> Profile:
