@@ -43,7 +43,7 @@ from consortia.run.progress import Progress, Written, doing, progress_of
 from consortia.run.recording import NEVER, Recorder
 from consortia.run.specification import check_same, rounding_of_answers
 from consortia.run.stopping import StopWhen
-from consortia.run.task import Posterior, Resumption, Task
+from consortia.run.task import Posterior, Task
 from consortia.store.answers import Answers, digest_of
 from consortia.store.ending import Ending, RunEnd
 from consortia.store.libraries import imported_aside
@@ -83,7 +83,9 @@ def converse(task: Task, method: Conversation) -> Any:
         specification[IDENTITY] = panel.identity()
     if task.resumption is not None:
         assert task.writer is not None
-        _check_resumed(task.resumption, specification, task.writer)
+        exact = task.resumption.exact and not task.resumption.finished
+        stored = task.resumption.specification
+        check_same(stored, specification, task.writer.path, exact=exact)
         if task.resumption.finished:
             return open_run(task.writer.path) if engine.root else None
     with doing("checking the start", show=task.progress and panel.root):
@@ -129,11 +131,6 @@ def _predicted(task: Task, method: Conversation, first: Any) -> BiasPrediction |
     prediction = predict_bias(task.model, task.sites, method, init=first)
     respond(prediction, task.on_divergence, warned=False)
     return prediction
-
-
-def _check_resumed(resumption: Resumption, specification: dict[str, Any], writer: RunStore) -> None:
-    exact = resumption.exact and not resumption.finished
-    check_same(resumption.specification, specification, writer.path, exact=exact)
 
 
 # --- plan and record -----------------------------------------------------------------------------

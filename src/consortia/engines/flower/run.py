@@ -32,7 +32,7 @@ from consortia.engines.flower.reporting import (
 )
 from consortia.engines.flower.rounds import Rounds
 from consortia.engines.flower.site import FITTED
-from consortia.engines.flower.stages import Stages, from_arrays, named_arrays
+from consortia.engines.flower.stages import Stages, from_arrays
 from consortia.engines.phases import Carry, Program, SiteArrays
 from consortia.errors import SiteMissingError, StoreError
 
@@ -126,7 +126,7 @@ class FlowerRun(Run):
     def _fitted_at_sites(self, carry: Carry) -> PyTree:
         """Let the sites keep what was fitted; return what they have, node axis first."""
         like = self._stages.fit.after().node
-        inbox = named_arrays(carry.inbox, "inbox")
+        inbox = named(carry.inbox, "inbox")
         answers = self._channel.ask(
             {
                 site: self._channel.request(
