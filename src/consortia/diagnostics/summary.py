@@ -129,19 +129,6 @@ class Summary:
         rows = [["", *self.columns], *self.cells(tuple(self.columns), max_rows)]
         return "\n".join([*aligned(rows), *self._notes(max_rows)])
 
-    def to_rich(self, *, title: str | None = None, max_rows: int = MAX_ROWS) -> Any:
-        """Return a `rich.table.Table`, the notes as its caption."""
-        from rich.markup import escape as plain
-        from rich.table import Table
-
-        table = Table(title=title, caption=plain("\n".join(self._notes(max_rows))) or None)
-        table.caption_justify = "left"
-        for place, name in enumerate(["", *self.columns]):
-            table.add_column(name, justify="left" if place == 0 else "right", no_wrap=place > 0)
-        for cells in self.cells(tuple(self.columns), max_rows):
-            table.add_row(*map(plain, cells))
-        return table
-
     def cells(self, columns: Sequence[str], max_rows: int) -> list[list[str]]:
         """Return name and numbers of the first coordinates as text, in these columns."""
         return [
