@@ -244,7 +244,9 @@ def summary(
         >>> table.coordinates
         ('theta[0]', 'theta[1]')
     """
-    _check_options(probabilities, units)
+    if any(not 0 <= p <= 1 for p in probabilities):
+        raise InputError(f"probabilities={tuple(probabilities)}: give numbers between 0 and 1.")
+    arguments.one_of("units", units, ("columns", "sampled"))
     if units == "sampled":
         tree, reference = as_sampled(tree), as_sampled(reference)
     scaling = scaling_in(tree) if units == "columns" else None
@@ -311,14 +313,6 @@ def tabulate(
     )
     missing = {"R-hat": found.missing("R-hat"), "ESS": found.missing("ESS")}
     return Summary(tuple(names), columns, tuple(notes), missing)
-
-
-def _check_options(probabilities: Sequence[float], units: str) -> None:
-    """Refuse probabilities and units that `summary` does not know."""
-    if any(not 0 <= p <= 1 for p in probabilities):
-        raise InputError(f"probabilities={tuple(probabilities)}: give numbers between 0 and 1.")
-    if units not in ("columns", "sampled"):
-        raise InputError(f"units={units!r}: give 'columns' or 'sampled'.")
 
 
 def _note_origin(tree: Any, scaling: Scaling | None) -> list[str]:
