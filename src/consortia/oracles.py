@@ -30,7 +30,6 @@ from consortia.theory.staleness import (
     stale_sghmc_law,
     stale_sgld_law,
     stale_square_error,
-    stale_stability_limit,
     stale_trace_law,
 )
 from consortia.theory.travelling import gradient_constants, location_shards, travelling_law
@@ -62,7 +61,6 @@ __all__ = [
     "stale_sghmc_law",
     "stale_sgld_law",
     "stale_square_error",
-    "stale_stability_limit",
     "stale_trace_law",
     "step_bounds",
     "travelling_law",

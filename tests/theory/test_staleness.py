@@ -19,6 +19,11 @@ def relative_bias(law):
     return law.stationary.variance_ratio[0] - 1
 
 
+def stability_limit(tau: int) -> float:
+    """Return the a = h lambda from which on Langevin dynamics with this staleness diverges."""
+    return 2.0 * math.sin(math.pi / (4 * tau + 2))
+
+
 def closed_form(a: float, tau: int, noise: float) -> float:
     """Return the variance of x' = x - a x_{-tau} + N(0, noise) in the long run, by hand."""
     p = math.asin(a / 2)
@@ -32,7 +37,7 @@ def closed_form(a: float, tau: int, noise: float) -> float:
 @pytest.mark.parametrize("tau", STALENESS)
 @pytest.mark.parametrize("part", [0.01, 0.3, 0.9])
 def test_the_closed_form_solves_the_lyapunov_equation(tau: int, part: float) -> None:
-    a = part * oracle.stale_stability_limit(tau)
+    a = part * stability_limit(tau)
     law = stale_server_law(langevin_server(a), 1.0, tau)
     # Both are exact; the linear solve loses digits near the limit.
     assert closed_form(a, tau, 2 * a) == pytest.approx(law.stationary.variance[0], rel=1e-9)
@@ -40,8 +45,9 @@ def test_the_closed_form_solves_the_lyapunov_equation(tau: int, part: float) -> 
 
 @pytest.mark.parametrize("tau", STALENESS)
 def test_the_spectral_radius_crosses_one_at_the_limit(tau: int) -> None:
-    limit = oracle.stale_stability_limit(tau)
+    limit = stability_limit(tau)
     for a, stable in ((0.999 * limit, True), (1.001 * limit, False)):
+        assert oracle.stale_sgld_law(a, 1.0, tau).stable == stable
         companion = np.eye(tau + 1, k=-1)
         companion[0, 0] = 1
         companion[0, -1] -= a
@@ -98,7 +104,7 @@ def test_the_literal_settings_of_the_published_example_diverge(tau: int) -> None
     # n = 1000 rows of unit variance and a N(0, 1) prior; h = tau^(-2/3) L^(-1/3) / 30, L = 500 tau.
     h = tau ** (-2 / 3) * (500 * tau) ** (-1 / 3) / 30
     assert h == pytest.approx(0.0042 / tau, rel=1e-3)
-    assert 1001 * h > oracle.stale_stability_limit(tau)
+    assert 1001 * h > stability_limit(tau)
     assert not oracle.stale_sgld_law(h, 1001.0, tau).stable
     assert oracle.stale_sgld_law(h / 1000, 1001.0, tau).stable
 

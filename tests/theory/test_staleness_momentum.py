@@ -217,7 +217,7 @@ def test_the_bias_grows_with_the_number_of_workers() -> None:
 @pytest.mark.parametrize("tau", [0, 3, 10])
 def test_growth_along_a_constant_trace_turns_at_the_stability_limit(tau: int) -> None:
     staleness = np.minimum(np.arange(4000), tau)
-    limit = oracle.stale_stability_limit(tau)
+    limit = 2.0 * np.sin(np.pi / (4 * tau + 2))
     server = oracle.langevin_server(1.0)
     for part, grows in ((0.99, False), (1.01, True)):
         mean = oracle.stale_trace_law(server, staleness, part * limit, start_mean=1.0).mean

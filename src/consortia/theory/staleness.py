@@ -31,27 +31,6 @@ from consortia.theory.arguments import floats, shares_of
 from consortia.theory.law import Law, Moments
 
 
-def stale_stability_limit(staleness: int) -> float:
-    r"""Return the a = hλ from which on Langevin dynamics with this constant staleness diverges.
-
-    .. math:: a < 2 \sin\frac{\pi}{4\tau + 2}
-
-    Args:
-        staleness: τ ≥ 0.
-
-    Returns:
-        The limit of a, above 0.
-
-    Raises:
-        InputError: an argument is out of its range.
-
-    Example:
-        >>> stale_stability_limit(0)
-        2.0
-    """
-    return 2.0 * math.sin(math.pi / (4 * arguments.whole("staleness", staleness, 0) + 2))
-
-
 class LinearServer(NamedTuple):
     """One step of a server on a Gaussian target, along one direction.
 
@@ -208,7 +187,9 @@ def stale_server_law(server: LinearServer, curvature: ArrayLike, staleness: int)
 def stale_sgld_law(
     step_size: float, curvature: ArrayLike, staleness: int, *, gradient_noise: ArrayLike = 0.0
 ) -> Law:
-    """Return the law of stale Langevin dynamics for a constant staleness, direction by direction.
+    r"""Return the law of stale Langevin dynamics for a constant staleness, direction by direction.
+
+    It is stable where :math:`h\lambda < 2 \sin\frac{\pi}{4\tau + 2}` in every direction.
 
     Args:
         step_size: h.
