@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import warnings
+from collections.abc import Iterator
 from types import FrameType
 from typing import Any
 
@@ -70,6 +72,15 @@ class MissingExtraError(ConsortiaError, ImportError):
         >>> issubclass(MissingExtraError, ImportError)
         True
     """
+
+
+@contextlib.contextmanager
+def require_extra(extra: str, why: str) -> Iterator[None]:
+    """Refuse, with why and what to install, where an import within the context fails."""
+    try:
+        yield
+    except ImportError as error:
+        raise MissingExtraError(f"{why}: pip install 'consortia[{extra}]'.") from error
 
 
 class NonFiniteError(ConsortiaError, ArithmeticError):

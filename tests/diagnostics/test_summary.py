@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-
 import numpy as np
 import pytest
 import xarray
@@ -193,14 +191,3 @@ def test_the_table_is_a_dataset_too():
     dataset = table.to_dataset()
     assert float(dataset["mean"].sel(coordinate="bias")) == table.row("bias")["mean"]
     assert dataset.attrs["notes"] == "R-hat not available: 1 chain"
-
-
-def test_the_table_renders_with_rich_and_keeps_its_brackets():
-    from rich.console import Console
-
-    buffer = io.StringIO()
-    table = summary(result(chains=1)).to_rich(title="posterior")
-    Console(file=buffer, width=120).print(table)
-    text = buffer.getvalue()
-    assert "weights[texture]" in text
-    assert "R-hat not available: 1 chain" in text

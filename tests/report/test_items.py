@@ -17,8 +17,8 @@ import consortia
 from consortia.diagnostics.verdict import Check, Severity, Verdict
 from consortia.report.document import page, write_report
 from consortia.report.effects import estimates, response_of
-from consortia.report.examined import examined, fit_table
-from consortia.report.items import Known, checklist, items
+from consortia.report.examined import Examined, examined, fit_table
+from consortia.report.items import checklist, items
 from consortia.report.methods import paragraph
 from consortia.report.run_report import RunReport, report_of
 from consortia.report.tables import contribution_table, effect_table
@@ -84,7 +84,7 @@ def report() -> RunReport:
 
 def test_every_item_is_answered_or_named_with_a_reason(report: RunReport) -> None:
     looked = examined(report)
-    found = {one.key: one for one in items(report, looked.known(margins=True))}
+    found = {one.key: one for one in items(report, looked, margins=True)}
     assert list(found) == KEYS
     assert all(one.answer for one in found.values())
     assert found["STROBE 12c"].answer == "rows with a missing value were left out"
@@ -128,14 +128,14 @@ def test_levels_and_times_are_checked_by_default(family: str) -> None:
     said = {row[0] for row in table.rows}
     wanted = {"2"} if family == "ordinal" else {"events", "follow-up"}
     assert {f"{site}: {one}" for site in ("oslo", "lima", "all sites") for one in wanted} <= said
-    assert looked.known(margins=False).checked
+    assert looked.check is not None
 
 
 def test_what_was_not_looked_at_is_not_known(report: RunReport) -> None:
     alone = report_of(report.tree)
     alone.record["settings"]["regression"].pop("participants")
     alone.record["settings"]["regression"].pop("missing")
-    found = {one.key: one for one in items(alone, examined(alone).known(margins=False))}
+    found = {one.key: one for one in items(alone, examined(alone), margins=False)}
     for key in ("STROBE 12c", "STROBE 12e", "STROBE 13a", "STROBE 14b", "STROBE 16c", "ROBUST 3"):
         assert found[key].state == "not known", key
     assert found["fit"].state == "not known"
@@ -172,7 +172,7 @@ def test_a_rule_of_quadrature_is_named_with_what_it_moves(report: RunReport) -> 
         text = paragraph(one)
         assert said in text
         assert "without bias" not in text
-        found = {item.key: item for item in items(one, Known())}
+        found = {item.key: item for item in items(one, Examined(), margins=False)}
         assert "quadrature with 60 nodes" in found["ROBUST 5"].answer
     assert "without bias" in paragraph(report)
 

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 import consortia
+from consortia.core import parameters
 from consortia.core.target import Target
 from consortia.diagnostics.reference import nuts
 from consortia.errors import InputError, StoreError
 from consortia.report.run_report import report_of
-from consortia.run.pilot import flat_draws
 from consortia.store.export import to_csv, to_netcdf
 
 LENGTH: dict[str, Any] = {"rounds": 12, "warmup": 4, "chains": 2, "seed": 3, "progress": False}
@@ -78,7 +78,8 @@ def test_what_needs_coordinates_takes_them_from_the_result(tree: Any) -> None:
             np.testing.assert_array_equal(one[name], values)
     means = consortia.predict(tree, MODEL, ROWS[0])
     np.testing.assert_array_equal(means, consortia.predict(given, MODEL, ROWS[0]))
-    flat = flat_draws(tree, Target(MODEL, MODEL.init))
+    parts = parameters.variables(Target(MODEL, MODEL.init).structure)
+    flat = parameters.join(parameters.sampled_draws(tree), parts)
     np.testing.assert_array_equal(flat[..., 0], given["log_sd"])
     for wrong in (tree["posterior"], tree["posterior"].to_dataset()):
         with pytest.raises(InputError, match="unconstrained_posterior"):

@@ -76,7 +76,7 @@ def test_a_run_that_is_off_is_seen_by_both(found):
 
 def test_a_run_of_another_model_is_refused(found):
     other = consortia.models.logistic_regression(2)
-    with pytest.raises(consortia.errors.InputError, match="no draws of the model's parameter"):
+    with pytest.raises(consortia.errors.InputError, match="Give the model that was sampled"):
         consortia.verify(found[0].tree, other, sites(), progress=False)
 
 

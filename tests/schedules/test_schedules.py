@@ -246,40 +246,6 @@ def test_gossip_step_sizes_are_those_of_the_budget():
     assert accelerated == pytest.approx(math.sqrt(eta), rel=1e-14)
 
 
-def test_decentralized_schedules_are_the_two_powers():
-    found = schedules.decentralized_ula(
-        3e-7, 0.5, step_size_offset=100.0, consensus_offset=50.0, consensus_power=0.02
-    )
-    t = np.array([0, 1, 1000])
-    np.testing.assert_allclose(
-        evaluate(found.step_size, t), 3e-7 / (t + 100.0) ** 0.55, rtol=2 * SINGLE
-    )
-    np.testing.assert_allclose(
-        evaluate(found.consensus, t), 0.5 / (t + 50.0) ** 0.02, rtol=2 * SINGLE
-    )
-
-
-def test_decentralized_defaults_satisfy_the_condition_and_are_the_published_ones():
-    found = schedules.decentralized_ula(1e-5)
-    assert evaluate(found.consensus, [0])[0] == pytest.approx(0.48 / 230**0.01, rel=SINGLE)
-    assert (found.step_size.power, found.consensus.power) == (0.55, 0.01)
-    assert found.step_size.satisfies_annealing_conditions
-
-
-@pytest.mark.parametrize(
-    "powers",
-    [
-        {"step_size_power": 1.0},
-        {"step_size_power": 0.51, "consensus_power": 0.01},
-        {"step_size_power": 0.55, "consensus_power": 0.06},
-        {"consensus_power": -0.01},
-    ],
-)
-def test_decentralized_powers_that_break_the_condition_are_refused(powers):
-    with pytest.raises(InputError, match="power"):
-        schedules.decentralized_ula(1e-5, **powers)
-
-
 # --- making and evaluating -----------------------------------------------------------------------
 
 

@@ -7,7 +7,7 @@ import pytest
 from scipy.linalg import solve_discrete_lyapunov
 
 from consortia.errors import InputError
-from consortia.theory.affine import AffineMap
+from consortia.theory.affine import AffineMap, operator_radius
 
 
 @pytest.mark.parametrize("symmetric", [True, False])
@@ -29,3 +29,16 @@ def test_the_stationary_covariance_solves_lyapunovs_equation(symmetric: bool) ->
 def test_a_radius_of_one_has_no_stationary_covariance(matrix: np.ndarray) -> None:
     with pytest.raises(InputError, match="spectral radius is one"):
         AffineMap(matrix, np.zeros(2), np.eye(2)).stationary_covariance()
+
+
+def test_the_radius_of_a_large_map_is_that_of_its_padding() -> None:
+    # Eight by eight is treated densely, nine by nine is not; the ninth never feeds the others.
+    step = np.random.default_rng(0).uniform(0, 0.2, (8, 8))
+    padded = np.pad(step, (0, 1))
+    padded[8, 7] = 1.0
+    dense, sparse = (
+        operator_radius(lambda second, one=one: one @ second @ one.T, one.shape)
+        for one in (step, padded)
+    )
+    assert dense == pytest.approx(np.abs(np.linalg.eigvals(step)).max() ** 2, rel=1e-12)
+    assert sparse == pytest.approx(dense, abs=1e-7)

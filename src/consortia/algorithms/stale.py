@@ -197,25 +197,14 @@ class StaleGradients(Workers, ServerBased):
         """Return h of each update, of each server if they differ; None where all are equal.
 
         The average of all draws with these weights is that of the servers' estimates by time,
-        Σ_s (T_s/T) φ̂_s with T_s = Σ_l h_l.
+        Σ_s (T_s/T) φ̂_s with T_s = Σ_l h_l. Weights by time are close to those of least variance,
+        but favour the server with the largest step and so the largest bias.
         """
         steps = self.step_schedules
         if _constant(steps) and (self.servers_alike or self.weighting == "equal"):
             return None
         weights = [schedules.evaluate(schedule, iterations) for schedule in steps]
         return weights[0] if self.servers_alike else np.stack(weights)
-
-    def server_weights(self, warmup: int, rounds: int) -> np.ndarray:
-        """Return the weights of the servers' own estimates, (servers,): T_s/T, or equal ones.
-
-        By time, T_s = Σ h, the weights are close to those of least variance, but they favour the
-        server with the largest step and so the largest bias.
-        """
-        if self.weighting == "equal" or self.servers_alike:
-            return np.full(self.servers, 1.0 / self.servers)
-        span = range(warmup, warmup + rounds)
-        times = [schedules.evaluate(schedule, span).sum() for schedule in self.step_schedules]
-        return np.array(times, np.float64) / np.sum(times)
 
     def measure(
         self,

@@ -29,17 +29,16 @@ def printable(text: str, *, lines: bool = False, most: int | None = None) -> str
     if text.isprintable():
         return text
     return "".join(
-        one if one in kept or one in JOINERS or not _unseen(one) else _code(one) for one in text
+        one
+        if one in kept or one in JOINERS or unicodedata.category(one) not in UNSEEN
+        else _code(one)
+        for one in text
     )
 
 
 def is_printable(text: str) -> bool:
     """Return True if `printable` leaves a text of one line as it is."""
     return text.isprintable() or printable(text) == text
-
-
-def _unseen(one: str) -> bool:
-    return unicodedata.category(one) in UNSEEN
 
 
 def _code(one: str) -> str:

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from consortia.errors import MissingExtraError
+from consortia.errors import require_extra
 
 NOISE_MULTIPLIERS = (1e-3, 1e6)
 """Below and above those of any ε that a method takes."""
@@ -100,13 +100,9 @@ def loss_of(epsilon: float, delta: float) -> float:
 
 def _accounting() -> tuple[Any, Callable[[], Any]]:
     """Return dp-accounting, and what makes an accountant of our neighbours."""
-    try:
+    with require_extra("privacy", "differential privacy needs the extra privacy"):
         import dp_accounting  # takes a second, and few runs need it
         from dp_accounting import rdp
-    except ImportError as error:
-        raise MissingExtraError(
-            'differential privacy needs the extra privacy: pip install "consortia[privacy]".'
-        ) from error
     relation = dp_accounting.NeighboringRelation.REPLACE_SPECIAL
     return dp_accounting, lambda: rdp.RdpAccountant(ORDERS, relation)
 

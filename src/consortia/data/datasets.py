@@ -35,7 +35,7 @@ import numpy as np
 from consortia.core.arguments import hinted
 from consortia.data.downloads import DatasetCorrupted, DatasetMissing, RemoteFile, read_file
 from consortia.data.preparation import images_to_rows, standardise, train_test_split, with_intercept
-from consortia.errors import InputError, MissingExtraError
+from consortia.errors import InputError, require_extra
 
 __all__ = [
     "AVAILABLE",
@@ -448,12 +448,8 @@ def cifar10(*, download: bool = False) -> Dataset:
         >>> cifar10().train["x"].shape  # doctest: +SKIP
         (50000, 32, 32, 3)
     """
-    try:
+    with require_extra("plots", "cifar10 is stored as JPEG, which Pillow reads"):
         from PIL import Image  # comes with Matplotlib, an extra
-    except ImportError as absent:
-        raise MissingExtraError(
-            "cifar10 is stored as JPEG, which Pillow reads: pip install 'consortia[plots]'."
-        ) from absent
     raw = read_file(CIFAR10, download=download)
     parts = []
     with np.load(io.BytesIO(raw), allow_pickle=False) as arrays:

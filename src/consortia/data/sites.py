@@ -292,7 +292,8 @@ def read_rows(tree: PyTree, where: str) -> Rows:
     with_paths, structure = jax.tree_util.tree_flatten_with_path(tree)
     if not with_paths:
         raise InputError(f"{_capital(where)} holds no array: give a pytree with at least one.")
-    names = tuple(_leaf_name(path) for path, _ in with_paths)
+    keystr = jax.tree_util.keystr
+    names = tuple(keystr(path, simple=True, separator="/") or "data" for path, _ in with_paths)
     for name, (_, leaf) in zip(names, with_paths, strict=True):
         if isinstance(leaf, np.ma.MaskedArray):
             raise InputError(
@@ -328,10 +329,6 @@ def read_rows(tree: PyTree, where: str) -> Rows:
 
 def _capital(text: str) -> str:
     return text[:1].upper() + text[1:]
-
-
-def _leaf_name(path: tuple[Any, ...]) -> str:
-    return jax.tree_util.keystr(path, simple=True, separator="/") or "data"
 
 
 def site_names(names: Sequence[str] | None, count: int) -> tuple[str, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -90,6 +90,11 @@ class BiasPrediction:
                     f"Predicted standard deviations {low:.4g} to {high:.4g} times the posterior's."
                 )
         return [*lines, *self.notes, f"It rests on {self.basis}."]
+
+    def places(self, variables: Iterable[str]) -> np.ndarray:
+        """Return where the coordinates of these variables are among ``names``, in their order."""
+        owners = np.array([name.partition("[")[0] for name in self.names], dtype=object)
+        return np.concatenate([np.flatnonzero(owners == name) for name in variables])
 
     def __repr__(self) -> str:
         """Return the prediction in words."""

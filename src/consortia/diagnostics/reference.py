@@ -18,7 +18,7 @@ from consortia.data.sites import Sites
 from consortia.diagnostics.convergence import add_diagnostics
 from consortia.diagnostics.natural import Quantities
 from consortia.diagnostics.prediction import BiasPrediction
-from consortia.errors import InputError, MissingExtraError
+from consortia.errors import InputError, require_extra
 from consortia.runtime import compiler
 from consortia.store import results
 
@@ -249,10 +249,6 @@ def _check_start(target: Target, rows: PyTree, positions: Array) -> None:
 
 def _check_blackjax() -> str:
     """Return the version of BlackJAX; refuse, with what to install, where it is missing."""
-    try:
+    with require_extra("reference", "the NUTS reference needs BlackJAX"):
         import blackjax
-    except ImportError as error:
-        raise MissingExtraError(
-            "the NUTS reference needs BlackJAX: pip install 'consortia[reference]'"
-        ) from error
     return blackjax.__version__

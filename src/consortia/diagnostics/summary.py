@@ -129,19 +129,6 @@ class Summary:
         rows = [["", *self.columns], *self.cells(tuple(self.columns), max_rows)]
         return "\n".join([*aligned(rows), *self._notes(max_rows)])
 
-    def to_rich(self, *, title: str | None = None, max_rows: int = MAX_ROWS) -> Any:
-        """Return a `rich.table.Table`, the notes as its caption."""
-        from rich.markup import escape as plain
-        from rich.table import Table
-
-        table = Table(title=title, caption=plain("\n".join(self._notes(max_rows))) or None)
-        table.caption_justify = "left"
-        for place, name in enumerate(["", *self.columns]):
-            table.add_column(name, justify="left" if place == 0 else "right", no_wrap=place > 0)
-        for cells in self.cells(tuple(self.columns), max_rows):
-            table.add_row(*map(plain, cells))
-        return table
-
     def cells(self, columns: Sequence[str], max_rows: int) -> list[list[str]]:
         """Return name and numbers of the first coordinates as text, in these columns."""
         return [
@@ -257,7 +244,9 @@ def summary(
         >>> table.coordinates
         ('theta[0]', 'theta[1]')
     """
-    _check_options(probabilities, units)
+    if any(not 0 <= p <= 1 for p in probabilities):
+        raise InputError(f"probabilities={tuple(probabilities)}: give numbers between 0 and 1.")
+    arguments.one_of("units", units, ("columns", "sampled"))
     if units == "sampled":
         tree, reference = as_sampled(tree), as_sampled(reference)
     scaling = scaling_in(tree) if units == "columns" else None
@@ -324,14 +313,6 @@ def tabulate(
     )
     missing = {"R-hat": found.missing("R-hat"), "ESS": found.missing("ESS")}
     return Summary(tuple(names), columns, tuple(notes), missing)
-
-
-def _check_options(probabilities: Sequence[float], units: str) -> None:
-    """Refuse probabilities and units that `summary` does not know."""
-    if any(not 0 <= p <= 1 for p in probabilities):
-        raise InputError(f"probabilities={tuple(probabilities)}: give numbers between 0 and 1.")
-    if units not in ("columns", "sampled"):
-        raise InputError(f"units={units!r}: give 'columns' or 'sampled'.")
 
 
 def _note_origin(tree: Any, scaling: Scaling | None) -> list[str]:

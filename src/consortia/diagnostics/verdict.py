@@ -740,8 +740,8 @@ def _as_predicted(run: Evidence, prediction: BiasPrediction | None) -> Check | N
     assert prediction.mean is not None
     assert prediction.sd is not None
     title = "Are the draws where they should be?"
-    rows = _rows_in(prediction, run)
-    if rows is None:
+    rows = prediction.places(dict.fromkeys(name.partition("[")[0] for name in run.names))
+    if len(rows) != len(run.names):
         return None
     sd, mean = prediction.sd[rows], (prediction.mean + prediction.shift * prediction.sd)[rows]
     error = np.nan_to_num(run.columns["mcse_mean"], nan=0.0)
@@ -763,14 +763,6 @@ def _as_predicted(run: Evidence, prediction: BiasPrediction | None) -> Check | N
         "posterior is not near its Gaussian law, so that the prediction does not hold."
     )
     return Check(severity, title, value, reason, f"Run longer; then: {REMEDY}")
-
-
-def _rows_in(prediction: BiasPrediction, run: Evidence) -> np.ndarray | None:
-    """Return the places of the summary's rows in the prediction's arrays."""
-    owners = np.array([name.partition("[")[0] for name in prediction.names], dtype=object)
-    variables = dict.fromkeys(name.partition("[")[0] for name in run.names)
-    rows = np.concatenate([np.flatnonzero(owners == name) for name in variables])
-    return rows if len(rows) == len(run.names) else None
 
 
 def _fits(run: Evidence) -> Check | None:

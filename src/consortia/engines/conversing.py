@@ -47,31 +47,83 @@ class PanelParts(NamedTuple):
 
 
 class LocalPanel(Panel):
-    """All sites in this process."""
+    """The sites of this process, which are all of them, or those that its job gives it.
 
-    def __init__(self, parts: PanelParts) -> None:
-        target, sites, method, arrays, start_values, mapped, lasting = parts
+    In a job of several processes a query is sent to all of them before they answer it.
+
+    Args:
+        parts: of the panel.
+        first: index of the first of this process's sites among all.
+        count: how many of them there are; all when None.
+        division: the devices that they are divided over; None: one.
+
+    Attributes:
+        processes: of the job.
+    """
+
+    processes: int = 1
+
+    def __init__(
+        self,
+        parts: PanelParts,
+        first: int = 0,
+        count: int | None = None,
+        division: Sharding | None = None,
+    ) -> None:
+        target, sites, method, arrays, self._start_values, self.mapped, lasting = parts
         super().__init__(target, sites, method)
-        self.mapped = mapped
-        self._arrays, self._start_values = arrays, start_values
-        self._programs = SitePrograms(target, arrays, 0, len(sites), mapped=mapped, lasting=lasting)
+        self._arrays, count = arrays, len(sites) if count is None else count
+        options: dict[str, Any] = {"mapped": self.mapped, "lasting": lasting}
+        self._programs = SitePrograms(target, arrays, first, count, division=division, **options)
 
     def start_values(self, positions: Float[Array, "chains d"]) -> tuple[Any, Any, Any]:
         """Return log-prior (chains,), U_c and whether its gradient is finite, (nodes, chains)."""
         return self._start_values(self._arrays, positions)
 
     def ask(self, query: Query, number: int = 0) -> Answer:
-        """Return the answer of all sites."""
-        function = self.function(query)
-        answer = self._programs.answer(function, self.completed(query))
-        return simulated_noise(function, query, answer, len(self.names))
+        """Return the answer of all sites; only the root asks.
+
+        Raises:
+            RankError: another process is gone, late or has failed.
+        """
+        if self.processes > 1:
+            self._send(packed(query))
+        return self._answer(query)
+
+    def serve(self) -> None:
+        """Answer the root's queries until it ends.
+
+        Raises:
+            RankError: another process is gone, late or has failed.
+        """
+        while data := self._send(b""):
+            self._answer(unpacked(data))
+
+    def finish(self) -> None:
+        """End the processes that serve."""
+        if self.processes > 1 and self.root:
+            self._send(b"")
 
     def memory(self) -> dict[str, int]:
-        """Return the bytes of the data."""
+        """Return the bytes of the data, of which each process or device holds its part."""
         return {"data": sum(leaf.nbytes for leaf in jax.tree.leaves(self._arrays.data))}
 
+    def _answer(self, query: Query) -> Answer:
+        """Return the answer of all sites, where the root is."""
+        function = self.function(query)
+        answer = self._programs.answer(function, self.completed(query), self._here)
+        return simulated_noise(function, query, answer, len(self.names))
 
-class ShardedPanel(Panel):
+    def _here(self, tree: PyTree) -> PyTree:
+        """Return arrays of all devices, whole in this process."""
+        return tree
+
+    def _send(self, own: bytes) -> bytes:
+        """Return the root's bytes, in every process."""
+        return own
+
+
+class ShardedPanel(LocalPanel):
     """All sites, divided over the devices of a mesh; its processes are one or several.
 
     The last device gets copies of a site where they do not divide evenly, which count nothing.
@@ -82,27 +134,14 @@ class ShardedPanel(Panel):
     """
 
     def __init__(self, parts: PanelParts, division: Sharding) -> None:
-        target, sites, method, arrays, start_values, mapped, lasting = parts
-        super().__init__(target, sites, method)
-        self.mapped, self.division = mapped, division
+        self._undivided: SiteArrays | None = parts.arrays  # until the start was looked at
+        extra = -len(parts.sites) % division.nodes
+        filled = jax.tree.map(lambda leaf: _filled(leaf, extra), parts.arrays)
+        super().__init__(parts._replace(arrays=division.place(filled, ARRAYS)), division=division)
+        self.division, self.processes = division, division.processes
         self.root = jax.process_index() == 0
-        self.serves = not self.root and division.processes > 1
+        self.serves = not self.root and self.processes > 1
         self.parts = (division.nodes, 1)
-        self._start_values = start_values
-        self._undivided: SiteArrays | None = arrays  # until the start was looked at
-        extra = -len(sites) % division.nodes
-        self._arrays = division.place(
-            jax.tree.map(lambda leaf: _filled(leaf, extra), arrays), ARRAYS
-        )
-        self._programs = SitePrograms(
-            target,
-            self._arrays,
-            0,
-            len(sites),
-            mapped=mapped,
-            division=division,
-            lasting=lasting,
-        )
         everywhere = NamedSharding(division.mesh, PartitionSpec())
         self._gather = jax.jit(lambda tree: tree, out_shardings=everywhere)
 
@@ -113,51 +152,23 @@ class ShardedPanel(Panel):
         self._undivided = None
         return found
 
-    def ask(self, query: Query, number: int = 0) -> Answer:
-        """Return the answer of all sites.
-
-        Raises:
-            RankError: another process is gone.
-        """
-        if self.division.processes > 1:
-            self._send(packed(query))
-        return self._answer(query)
-
-    def serve(self) -> None:
-        """Answer the root's queries until it ends."""
-        while data := self._send(b""):
-            self._answer(unpacked(data))
-
-    def finish(self) -> None:
-        """End the processes that serve."""
-        if self.division.processes > 1 and self.root:
-            self._send(b"")
-
     def _answer(self, query: Query) -> Answer:
-        function = self.function(query)
         with rank_losses():
-            answer = self._programs.answer(function, self.completed(query), self._here)
-        return simulated_noise(function, query, answer, len(self.names))
+            return super()._answer(query)
 
     def _here(self, tree: PyTree) -> PyTree:
-        """Return arrays of all devices, whole in this process."""
-        if self.division.processes == 1:
+        if self.processes == 1:
             return tree
         gathered = jax.block_until_ready(self._gather(tree))
         return jax.tree.map(lambda leaf: leaf.addressable_data(0), gathered)
 
     def _send(self, own: bytes) -> bytes:
-        """Return the root's bytes, in every process."""
         with rank_losses():
             length = multihost_utils.broadcast_one_to_all(np.int32(len(own)))
             if not int(length):
                 return b""
             block = np.frombuffer(own.ljust(int(length), b"\0")[: int(length)], np.uint8)
             return np.asarray(multihost_utils.broadcast_one_to_all(block)).tobytes()
-
-    def memory(self) -> dict[str, int]:
-        """Return the bytes of the data, of which each device holds its part."""
-        return {"data": sum(leaf.nbytes for leaf in jax.tree.leaves(self._arrays.data))}
 
     @property
     def devices(self) -> list[Any]:

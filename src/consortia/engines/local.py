@@ -190,7 +190,7 @@ class LocalEngine(Engine):
         program = _kept(_programs, key, make)
         if isinstance(program, ShardedProgram):
             return ShardedRun(program, arrays, sites)
-        run = LocalRun(program, arrays, sites)
+        run = LocalRun(program, sites, arrays)
         run.participation = self._participation
         return run
 

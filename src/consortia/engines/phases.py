@@ -99,19 +99,6 @@ class Iteration:
         self.mailbox = mailbox.mailbox_of(algorithm)
         self.inbox_per_node = exchanges.inbox_per_node(algorithm.phases)
 
-    def _iteration(
-        self,
-        randomness: tuple[PhaseRandomness, ...],
-        carry: Carry,
-        sites: SiteArrays,
-        phases: tuple[Phase, ...],
-    ) -> tuple[Carry, Yield]:
-        """Return the carry after these phases, and what they yield (repeated ones have no info)."""
-        carry, _, node_info, hub_info = self.run_phases(
-            phases, randomness, carry, sites, self.inbox_per_node
-        )
-        return carry, self.made(carry, node_info, hub_info)
-
     def run_phases(
         self,
         phases: tuple[Phase, ...],
@@ -595,7 +582,9 @@ class Program(Iteration):
         def one_round(
             numbers: tuple[PhaseRandomness, ...], at: Array, state: tuple[Carry, Buffers]
         ) -> tuple[Carry, Buffers]:
-            carry, made = self._iteration(numbers, state[0], sites, phases)
+            per_node = self.inbox_per_node
+            carry, _, *infos = self.run_phases(phases, numbers, state[0], sites, per_node)
+            made = self.made(carry, *infos)  # without infos of repeated phases
             return carry, self.record(state[1], made, at - window.warmup, window)
 
         def one_block(index: Array, state: tuple[Carry, Buffers]) -> tuple[Carry, Buffers]:

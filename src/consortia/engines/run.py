@@ -15,7 +15,6 @@ from consortia.core import random
 from consortia.core.contract import Site
 from consortia.core.model import Model
 from consortia.core.target import Target
-from consortia.data.sites import Sites
 from consortia.engines import mailbox as mailboxes
 from consortia.engines import rng
 from consortia.engines.buffers import Buffers, Window
@@ -27,13 +26,14 @@ from consortia.runtime import compiler
 
 
 class LocalRun(Run):
-    """One algorithm on one set of sites, in this process."""
+    """One algorithm on one set of sites, in this process.
+
+    Attributes:
+        keys: of the phases of every iteration, once the run is started.
+    """
 
     program: Program
-
-    def __init__(self, program: Program, arrays: SiteArrays, sites: Sites) -> None:
-        super().__init__(program, sites, arrays)
-        self._keys: tuple[PhaseKeys, ...] | None = None
+    keys: tuple[PhaseKeys, ...]
 
     def start_values(self, positions: Float[Array, "chains d"]) -> tuple[Array, Array, Array]:
         """Return log-prior (chains,), U_c and whether its gradient is finite, both (nodes, chains).
@@ -109,7 +109,7 @@ class LocalRun(Run):
                 self.arrivals.trace.largest_staleness, box.workers, positions.nbytes
             )
         base = random.base_key(seed)
-        self._keys = self.program.keys(rng.ROUND, base)
+        self.keys = self.program.keys(rng.ROUND, base)
         return base, ring
 
     # --- between two rounds, see `contract.named` ------------------------------------------------
@@ -186,13 +186,6 @@ class LocalRun(Run):
     def traffic(self, carry: Carry) -> list[tuple[int, int, int]]:
         """Return (communication rounds, bytes up, bytes down) of each phase of an iteration."""
         return self.program.traffic(carry, self._arrays, self.keys)
-
-    @property
-    def keys(self) -> tuple[PhaseKeys, ...]:
-        """Keys of the phases of every iteration."""
-        if self._keys is None:
-            raise RuntimeError("the run has not been started")
-        return self._keys
 
 
 @partial(compiler.jit, options=compiler.lightly, static_argnums=0)

@@ -574,7 +574,7 @@ class ShardedRun(LocalRun):
         arrays: SiteArrays,
         sites: Sites,
     ) -> None:
-        super().__init__(program, arrays, sites)
+        super().__init__(program, sites, arrays)
         self.root = jax.process_index() == 0
         self.division = program.division
         self.parts = (self.division.nodes, self.division.chains)

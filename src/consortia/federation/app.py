@@ -61,6 +61,7 @@ from consortia.study.runs import (
 
 if TYPE_CHECKING:
     from consortia.federation.governance import StudyTerms
+    from consortia.federation.governance.gate import Gate as PolicyGate
 
 Config = Mapping[str, Any]
 
@@ -396,7 +397,7 @@ def site_of(
     *,
     private: bool | None = None,
     apart: bool = False,
-    watched: Callable[[Gate], Gate] = lambda gate: gate,
+    made: Callable[..., PolicyGate] | None = None,
 ) -> FlowerSite:
     """Return the site of a node.
 
@@ -408,7 +409,7 @@ def site_of(
             study's seed; by default between institutions, and not in a simulation.
         apart: nothing is signed or masked, whatever study and policy say: for a rehearsal, of what
             is left where all other sites help the server.
-        watched: puts something around the gate, such as a person who is to permit each answer.
+        made: makes the gate, such as one with a person who is to permit each answer.
     """
     from consortia.federation.governance import terms_of
     from consortia.federation.governance.terms import MASKED
@@ -435,8 +436,7 @@ def site_of(
         if study.data.files is None:
             raise InputError("a data set that one machine deals out has no facts of its sites.")
         beside = study.path.parent if study.path else Path()
-        folder_of_data = beside if origin is None else origin
-        file = own.get(number, folder_of_data / study.data.files[number])
+        file = own.get(number, (origin or beside) / study.data.files[number])
         return study.contribution(file, number, *least())
 
     def digests(key: bytes) -> list[bytes]:
@@ -458,12 +458,13 @@ def site_of(
         return Job(*parts, registered=study.registered is not None)
 
     def gate(run: str) -> Gate:
-        from consortia.federation.governance import open_gate
+        from consortia.federation import governance
 
         if simulated:
             return Simulated(folder, name)
-        policy = _policy(folder, node)
-        return watched(open_gate(folder, policy, site=name, terms=replace(terms, run=run)))
+        policy, kind = _policy(folder, node), made or governance.Gate
+        required = replace(terms, run=run)
+        return governance.open_gate(folder, policy, site=name, terms=required, gate=kind)
 
     return FlowerSite(
         name,

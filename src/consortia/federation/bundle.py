@@ -11,7 +11,7 @@ import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from consortia.errors import InputError, MissingExtraError
+from consortia.errors import InputError, require_extra
 
 STUDY = "study.toml"
 
@@ -32,12 +32,8 @@ def app_hash(app: str | os.PathLike[str]) -> str:
     path = Path(app)
     if path.is_file():
         return hashlib.sha256(path.read_bytes()).hexdigest()
-    try:
+    with require_extra("flower", "the hash of an app needs the extra flower"):
         from flwr.cli.build import build_fab_from_disk
-    except ImportError as error:
-        raise MissingExtraError(
-            'the hash of an app needs the extra flower: pip install "consortia[flower]".'
-        ) from error
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # of what Flower itself uses

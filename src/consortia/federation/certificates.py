@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from consortia.errors import InputError, MissingExtraError
+from consortia.errors import InputError, require_extra
 
 DAYS = 365
 DAYS_MAX = 36_500
@@ -155,14 +155,10 @@ def make_node_key(path: str | os.PathLike[str]) -> Path:
 
 
 def _cryptography() -> tuple[Any, Any, Any, Any]:
-    try:
+    with require_extra("flower", "certificates and keys need the extra flower"):
         from cryptography import x509
         from cryptography.hazmat.primitives import hashes, serialization
         from cryptography.hazmat.primitives.asymmetric import ec
-    except ImportError as error:
-        raise MissingExtraError(
-            'certificates and keys need the extra flower: pip install "consortia[flower]".'
-        ) from error
     return x509, hashes, serialization, ec
 
 

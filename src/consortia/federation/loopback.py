@@ -7,7 +7,6 @@ for tests. Everything listens on 127.0.0.1 only.
 from __future__ import annotations
 
 import json
-import math
 import os
 import queue
 import re
@@ -32,12 +31,6 @@ CONNECTION = "loopback"
 """The name of the connection in Flower's configuration."""
 
 DEADLINE_SECONDS = 90.0
-RETRY_SECONDS = 4.0
-"""Between two attempts to start a node again."""
-
-BELIEVED_SECONDS = 37.0
-"""Shortest time for which the SuperLink believes a killed node to be connected: 60 s from its last
-heartbeat, and one is sent each 17.5 to 22.5 s."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +55,6 @@ class Loopback:
         folder: where certificates, keys, configurations and logs are written; must not hold any.
         nodes: the SuperNodes.
         deadline: seconds to wait for each program to be ready.
-        database: keep the SuperLink's state in a file, so that it outlives its process.
 
     Raises:
         InputError: two nodes have one name.
@@ -80,7 +72,6 @@ class Loopback:
         nodes: Sequence[Node],
         *,
         deadline: float = DEADLINE_SECONDS,
-        database: bool = False,
     ) -> None:
         names = [node.name for node in nodes]
         if len(set(names)) < len(names):
@@ -88,12 +79,10 @@ class Loopback:
         self.folder = Path(folder).resolve()
         self.nodes = {node.name: node for node in nodes}
         self.deadline = deadline
-        self._database = database
         self.port = 0
         self.certificates: Certificates | None = None
         self.superlink: Process | None = None
         self.supernodes: dict[str, Process] = {}
-        self._killed: dict[str, float] = {}
 
     # --- starting and stopping -------------------------------------------------------------------
 
@@ -150,8 +139,6 @@ class Loopback:
             *("--host", HOST, "--port", str(self.port)),
             "--disable-runtime-dependency-installation",
         ]
-        if self._database:
-            command += ["--database", str(self.folder / "superlink.db")]
         self.superlink = self._started("SuperLink", "superlink", command)
         context = ssl.create_default_context(cafile=str(made.authority))
         wait_for(lambda: _answers(self.port, context), "it answered", self.superlink, self.deadline)
@@ -165,19 +152,18 @@ class Loopback:
                 f"the key of {name!r} could not be registered:\n{last_lines(_said(done))}"
             )
 
-    def start_node(self, name: str, *, wait: bool = True, authority: Path | None = None) -> Process:
+    def start_node(self, name: str, *, wait: bool = True) -> Process:
         """Start a node, or start it again, with the key that it has.
 
         Args:
             name: of the node.
             wait: until the SuperLink has accepted it.
-            authority: its certificate of the authority, that of the network when None.
         """
         assert self.certificates is not None
         node = self.nodes[name]
         command = supernode_command(
             self.address,
-            authority or self.certificates.authority,
+            self.certificates.authority,
             self.folder / "keys" / name,
             node.config,
             free_port(),
@@ -197,32 +183,6 @@ class Loopback:
             process,
             self.deadline,
         )
-
-    def restart_node(self, name: str) -> None:
-        """Start a node that was killed, with its key, as soon as the SuperLink lets it in.
-
-        For 37 to 60 s after a kill the SuperLink believes the node to be connected, and refuses a
-        second one of its key. A refused attempt costs seconds of a core: none is made before.
-        """
-        end = time.monotonic() + self.deadline
-        next_attempt = self._killed.pop(name, -math.inf) + BELIEVED_SECONDS
-        while True:
-            time.sleep(max(0.0, next_attempt - time.monotonic()))
-            try:
-                self.start_node(name)
-            except DeploymentError:
-                refused = "[code: 2004]" in self.supernodes[name].output()
-                if not refused or time.monotonic() > end:
-                    raise
-            else:
-                return
-            stop([self.supernodes[name]])
-            next_attempt = time.monotonic() + RETRY_SECONDS
-
-    def kill_node(self, name: str) -> None:
-        """Kill a node and what it has started, as ``kill -9`` would."""
-        stop([self.supernodes[name]], kill=True)
-        self._killed[name] = time.monotonic()
 
     def stop(self) -> None:
         """End everything; nothing that was started here is left."""

@@ -8,7 +8,7 @@ import numpy as np
 
 from consortia.core.gaussian import gaussian_wasserstein2
 from consortia.core.parameters import as_sampled
-from consortia.errors import InputError, MissingExtraError
+from consortia.errors import InputError, require_extra
 from consortia.graphs.mixing import MixingMatrix
 
 
@@ -99,12 +99,8 @@ def picture(mixing: Any, values: Any = None, *, label: str = "", axes: Any = Non
         >>> from consortia import graphs
         >>> axes = graphs.picture(graphs.resolve("ring", 8))  # doctest: +SKIP
     """
-    try:
+    with require_extra("plots", "a picture needs Matplotlib"):
         import matplotlib.pyplot as plt
-    except ImportError as error:
-        raise MissingExtraError(
-            "a picture needs Matplotlib: pip install consortia[plots]"
-        ) from error
     import networkx
 
     matrix = MixingMatrix.of(mixing)

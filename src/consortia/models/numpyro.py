@@ -15,7 +15,7 @@ import numpy as np
 
 from consortia.core.model import Model
 from consortia.data.sites import Sites
-from consortia.errors import InputError, MissingExtraError
+from consortia.errors import InputError, require_extra
 from consortia.models import _integrated
 from consortia.models._factoring import (
     RADIUS,
@@ -87,12 +87,8 @@ def from_numpyro(
         >>> {name: leaf.shape for name, leaf in model.init(jax.random.key(0)).items()}
         {'mean': ()}
     """
-    try:
+    with require_extra("numpyro", "from_numpyro needs NumPyro"):
         import numpyro  # noqa: F401 - optional
-    except ImportError as error:
-        raise MissingExtraError(
-            "from_numpyro needs NumPyro: pip install 'consortia[numpyro]'."
-        ) from error
     example = example_rows("from_numpyro", rows)
     _check_arguments(model, example, constants)
     traced = _Traced(model, constants, {k: (v.shape[1:], v.dtype) for k, v in example.items()})

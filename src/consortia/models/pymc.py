@@ -15,7 +15,7 @@ import numpy as np
 
 from consortia.core.model import Model
 from consortia.data.sites import Sites
-from consortia.errors import InputError, MissingExtraError
+from consortia.errors import InputError, require_extra
 from consortia.models._factoring import (
     RADIUS,
     TOLERANCE,
@@ -78,12 +78,9 @@ def from_pymc(model: Any, rows: Sites | Mapping[str, Any]) -> Model:
 
 def _translator() -> Callable[..., Callable[..., Any]]:
     """Return PyMC's translation of graphs to functions of JAX."""
-    try:
-        # In a thread of its own, where no `jax.enable_x64` of the caller hides the process' width.
-        with ThreadPoolExecutor(1) as alone:
-            return alone.submit(_loaded).result()
-    except ImportError as error:
-        raise MissingExtraError(f"{CALLER} needs PyMC: pip install 'consortia[pymc]'.") from error
+    # In a thread of its own, where no `jax.enable_x64` of the caller hides the process' width.
+    with require_extra("pymc", f"{CALLER} needs PyMC"), ThreadPoolExecutor(1) as alone:
+        return alone.submit(_loaded).result()
 
 
 def _loaded() -> Callable[..., Callable[..., Any]]:

@@ -255,7 +255,7 @@ def _parts(report: RunReport) -> list[Part]:
         *_show_fit(report, looked),
         *_show_draws(report),
         *_show_run(report),
-        *_show_statements(report, looked.known(margins is not None)),
+        *_show_statements(report, looked, margins=margins is not None),
     ]
 
 
@@ -433,7 +433,7 @@ def _show_run(report: RunReport) -> list[Part]:
     ]
 
 
-def _show_statements(report: RunReport, known: items.Known) -> list[Part]:
+def _show_statements(report: RunReport, looked: Examined, *, margins: bool) -> list[Part]:
     """Return the items that journals ask for, and a methods paragraph."""
     return [
         Part(
@@ -441,7 +441,7 @@ def _show_statements(report: RunReport, known: items.Known) -> list[Part]:
             "The items that journals ask for",
             "STROBE items 12 to 16 of observational studies and the ROBUST items of Bayesian "
             "analyses: what this report answers, what does not apply, and what is not known here.",
-            tables=[items.checklist(items.items(report, known))],
+            tables=[items.checklist(items.items(report, looked, margins=margins))],
         ),
         Part(
             "methods",

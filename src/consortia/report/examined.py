@@ -11,7 +11,6 @@ from consortia.models.regression.curves import Curves
 from consortia.models.regression.participants import TableOne
 from consortia.models.regression.proportional import ProportionalHazards
 from consortia.report.effects import number
-from consortia.report.items import Known
 from consortia.report.participants import participants
 from consortia.report.run_report import RunReport
 from consortia.report.tables import Table
@@ -39,17 +38,6 @@ class Examined:
     check: PredictiveCheck | None = None
     proportional: ProportionalHazards | None = None
     not_made: tuple[str, ...] = ()
-
-    def known(self, margins: bool) -> Known:
-        """Return what the checklist needs; ``margins``: effects on the mean are shown."""
-        return Known(
-            self.participants,
-            self.curves,
-            margins,
-            self.sensitivity is not None,
-            self.check is not None,
-            self.proportional is not None,
-        )
 
 
 def examined(report: RunReport) -> Examined:

@@ -15,9 +15,8 @@ from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
 from consortia.core.printable import printable
-from consortia.models.regression.curves import Curves
-from consortia.models.regression.participants import TableOne
 from consortia.report.effects import LEVEL, SURE, Response, response_of
+from consortia.report.examined import Examined
 from consortia.report.run_report import RunReport
 from consortia.report.tables import Table, fitted_settings
 
@@ -49,37 +48,23 @@ class Item(NamedTuple):
     answer: str
 
 
-class Known(NamedTuple):
-    """Parts that the report has made beside its tables of effects.
+def items(report: RunReport, looked: Examined, *, margins: bool) -> tuple[Item, ...]:
+    """Return all items in order; none of a run that is not a regression.
 
-    Attributes:
-        participants: Table 1, or None.
-        curves: of follow-up, or None.
-        margins: whether effects on the mean response are shown.
-        sensitive: whether sensitivity to the priors is shown.
-        checked: whether posterior predictive checks are shown.
-        proportional: whether hazards were checked for being proportional.
+    Args:
+        report: of the run.
+        looked: what the report shows beside its effects.
+        margins: effects on the mean response are shown.
     """
-
-    participants: TableOne | None = None
-    curves: Curves | None = None
-    margins: bool = False
-    sensitive: bool = False
-    checked: bool = False
-    proportional: bool = False
-
-
-def items(report: RunReport, known: Known) -> tuple[Item, ...]:
-    """Return all items in order; none of a run that is not a regression."""
     response = response_of(report)
     if response is None:
         return ()
     found = fitted_settings(report)
     return (
-        *_of_methods(report, response, found, known),
-        *_of_participants(response, found, known),
-        *_of_results(response, found, known),
-        *_of_bayes(report, response, found, known),
+        *_of_methods(report, response, found, looked),
+        *_of_participants(response, looked),
+        *_of_results(response, found, margins=margins),
+        *_of_bayes(report, response, looked),
     )
 
 
@@ -102,7 +87,7 @@ def checklist(found: tuple[Item, ...]) -> Table | None:
 
 
 def _of_methods(
-    report: RunReport, response: Response, found: Mapping[str, Any], known: Known
+    report: RunReport, response: Response, found: Mapping[str, Any], looked: Examined
 ) -> list[Item]:
     """Return STROBE 12: statistical methods."""
     formula = str(found.get("formula", response.name))
@@ -110,8 +95,8 @@ def _of_methods(
     crossed = ":" in terms or "*" in terms
     policy = found.get("missing")
     time = response.name.startswith("Surv(")
-    looked = [
-        *(["prior sensitivity"] if known.sensitive else []),
+    analyses = [
+        *(["prior sensitivity"] if looked.sensitivity is not None else []),
         *(["the run beside a reference"] if report.reference is not None else []),
         *(["the draws beside the sites' gradients"] if report.stein is not None else []),
     ]
@@ -147,16 +132,16 @@ def _of_methods(
         Item(
             "STROBE 12e",
             "sensitivity analyses",
-            "reported" if looked else "not known",
-            ", ".join(looked) if looked else "none was made in this report",
+            "reported" if analyses else "not known",
+            ", ".join(analyses) if analyses else "none was made in this report",
         ),
     ]
 
 
-def _of_participants(response: Response, found: Mapping[str, Any], known: Known) -> list[Item]:
+def _of_participants(response: Response, looked: Examined) -> list[Item]:
     """Return STROBE 13 to 15: participants, descriptive and outcome data."""
     none = "the sites received no such query: give [model.describe], or write it where all rows are"
-    flow: State = "not known" if known.participants is None else "reported"
+    flow: State = "not known" if looked.participants is None else "reported"
     there = flow == "reported"
     time = response.name.startswith("Surv(")
 
@@ -164,7 +149,7 @@ def _of_participants(response: Response, found: Mapping[str, Any], known: Known)
         return text if there else none
 
     ended = "mean time in 'Who was analysed'"
-    if known.curves is not None:
+    if looked.curves is not None:
         ended += ", ends of follow-up at the agreed times in 'Follow-up'"
     return [
         Item("STROBE 13a", "numbers at each stage", flow, said("'Who was analysed': read, left "
@@ -183,7 +168,7 @@ def _of_participants(response: Response, found: Mapping[str, Any], known: Known)
     ]  # fmt: skip
 
 
-def _of_results(response: Response, found: Mapping[str, Any], known: Known) -> list[Item]:
+def _of_results(response: Response, found: Mapping[str, Any], *, margins: bool) -> list[Item]:
     """Return STROBE 16: main results."""
     cut = [name for name, levels in found.get("levels", {}).items() if "(" in name and levels]
     relative = response.effect is not None
@@ -205,24 +190,22 @@ def _of_results(response: Response, found: Mapping[str, Any], known: Known) -> l
         Item(
             "STROBE 16c",
             "relative as absolute risk",
-            "not applicable" if not relative else "reported" if known.margins else "not known",
+            "not applicable" if not relative else "reported" if margins else "not known",
             "effects are differences already"
             if not relative
             else "'On the outcome itself'"
-            if known.margins
+            if margins
             else "no average over rows was made: rows are elsewhere, or the family has no mean",
         ),
     ]
 
 
-def _of_bayes(
-    report: RunReport, response: Response, found: Mapping[str, Any], known: Known
-) -> list[Item]:
+def _of_bayes(report: RunReport, response: Response, looked: Examined) -> list[Item]:
     """Return the seven items of ROBUST, and what a reader needs to repeat the run."""
     priors = response.priors
     record = report.record
-    fit = "posterior predictive checks" if known.checked else ""
-    fit += (", " if fit else "") + "hazards with time" if known.proportional else ""
+    fit = "posterior predictive checks" if looked.check is not None else ""
+    fit += "hazards with time" if looked.proportional is not None else ""
     exact = [f"seed {record['seed']}"] if "seed" in record else []
     kept = quadrature_in(report)
     if kept is not None:
@@ -245,8 +228,10 @@ def _of_bayes(
         Item(
             "ROBUST 3",
             "sensitivity to the priors",
-            "reported" if known.sensitive else "not known",
-            "'Sensitivity to the priors'" if known.sensitive else "it was not computed here",
+            "not known" if looked.sensitivity is None else "reported",
+            "it was not computed here"
+            if looked.sensitivity is None
+            else "'Sensitivity to the priors'",
         ),
         Item("ROBUST 4", "statistical model", "reported", "formula, family and link"),
         Item(

@@ -13,7 +13,7 @@ from typing import Any
 
 from consortia.core.printable import printable
 from consortia.diagnostics.figures.canvas import DPI, drawing
-from consortia.errors import MissingExtraError
+from consortia.errors import MissingExtraError, require_extra
 from consortia.report.chapters import Chapter, Part
 from consortia.report.tables import Table
 
@@ -39,12 +39,8 @@ COLOURS_MAX = 64
 
 def check_extra() -> None:
     """Refuse early, and say what to install, where the extra is missing."""
-    try:
+    with require_extra("docx", "a report for Word needs python-docx"):
         import docx  # noqa: F401
-    except ImportError as error:
-        raise MissingExtraError(
-            "a report for Word needs python-docx: pip install 'consortia[docx]'"
-        ) from error
 
 
 def docx(title: str, chapters: Sequence[Chapter]) -> bytes:

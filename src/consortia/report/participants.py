@@ -99,7 +99,10 @@ def _survival_plot(found: Curves) -> Plot:
         if len(found.strata) > 1:
             axes.legend()
     text = "Kaplan–Meier, with 95 % intervals, at the times on which the sites agreed."
-    return Plot(figure, f"{text} The numbers are in the table.", f"{text}{_left_out(found)}")
+    left = ""
+    if found.without:
+        left = f" Without {', '.join(found.without)}, where a cell is too small to be reported."
+    return Plot(figure, f"{text} The numbers are in the table.", f"{text}{left}")
 
 
 def _incidence_plot(found: Curves) -> Plot:
@@ -125,9 +128,3 @@ def _step(
     line: str = "-",
 ) -> None:  # fmt: skip
     axes.step([0, *one.times], [start, *values], where="post", color=colour, label=label, ls=line)
-
-
-def _left_out(found: Curves) -> str:
-    if not found.without:
-        return ""
-    return f" Without {', '.join(found.without)}, where a cell is too small to be reported."

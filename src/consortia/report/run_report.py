@@ -362,7 +362,7 @@ def report_of(
         observed=None if held_out is None else held_out.get("y"),
         held_out_rows=0 if held_out is None else len(next(iter(held_out.values()))),
         prediction=prediction,
-        places=_places(tree, prediction),
+        places=prediction.places(_names(tree)) if prediction and prediction.names else None,
         fitted=held_out_scores(tree, model, rows),
         fitted_observed=None if rows is None else rows.get("y"),
         model=model,
@@ -591,14 +591,6 @@ def _fitted_rows(sites: Any) -> dict[str, np.ndarray] | None:
     }
     every = max(1, -(-len(next(iter(rows.values()))) // MOST_FITTED))
     return {name: values[::every] for name, values in rows.items()}
-
-
-def _places(tree: Any, prediction: BiasPrediction | None) -> np.ndarray | None:
-    """Return where the rows of the table are in the flat position, variable by variable."""
-    if prediction is None or not prediction.names:
-        return None
-    owners = np.array([name.partition("[")[0] for name in prediction.names], dtype=object)
-    return np.concatenate([np.flatnonzero(owners == name) for name in _names(tree)])
 
 
 def _record(tree: Any) -> dict[str, Any]:

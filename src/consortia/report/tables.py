@@ -164,7 +164,8 @@ def contribution_table(report: RunReport) -> Table | None:
     trials = _trials(report)
     if trials is not None:
         heads += ["trials", "events", "events a trial"]
-        for line, count, out_of in zip(cells, *map(_with_total, trials), strict=True):
+        totals = ([*values, sum(values)] for values in trials)
+        for line, count, out_of in zip(cells, *totals, strict=True):
             line += [f"{out_of:,}", f"{count:,}", _percent(count / out_of, 1)]
     events = _events(report)
     if events is not None:
@@ -176,10 +177,6 @@ def contribution_table(report: RunReport) -> Table | None:
 
 def _percent(share: float, places: int) -> str:
     return f"{100 * share:.{places}f} %"
-
-
-def _with_total(values: list[int]) -> list[int]:
-    return [*values, sum(values)]
 
 
 def _trials(report: RunReport) -> tuple[list[int], list[int]] | None:

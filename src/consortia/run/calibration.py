@@ -68,6 +68,8 @@ def sbc(
         raise InputError("sbc: responses with weights cannot be simulated: leave weights out.")
     if regression.specification.imputed:
         raise InputError("sbc: values are imputed: give missing='complete', or one imputation.")
+    from arviz_stats.base.array import array_stats
+
     density = regression.density
     params = density.draw(np.random.default_rng((seed, 0)), simulations)
     natural = jax.jit(jax.vmap(density.natural))(params)
@@ -85,7 +87,9 @@ def sbc(
         for name in drawn.data_vars:
             values = np.asarray(drawn[name])[0][kept]
             row.append(np.sum(values < truth[str(name)][place], axis=0).ravel())
-            least = min(least, _least_ess(values.reshape(draws, -1)))
+            chain = values.reshape(1, draws, -1)
+            ess = array_stats.ess(chain, chain_axis=0, draw_axis=1)
+            least = min(least, float(np.nanmin(ess)))
             names += flat_names(str(name), values.shape[1:], regression.labels)
         ranks.append(np.concatenate(row))
         sizes.append(least)
@@ -133,10 +137,3 @@ def sampled(
             progress=False,
             on_divergence="ignore",
         )
-
-
-def _least_ess(values: np.ndarray) -> float:
-    from arviz_stats.base.array import array_stats
-
-    found = array_stats.ess(values[None], chain_axis=0, draw_axis=1)
-    return float(np.nanmin(found))

@@ -22,7 +22,6 @@ from consortia.core.contract import Plan
 from consortia.core.queries import Batch, Conversation, Known, Outcome, Query, in_width
 from consortia.core.target import Target, in_jax_width
 from consortia.core.words import size
-from consortia.diagnostics.natural import Quantities
 from consortia.diagnostics.prediction import BiasPrediction
 from consortia.engines.panel import Answer, Panel
 from consortia.errors import (
@@ -40,10 +39,9 @@ from consortia.run.finishing import finished
 from consortia.run.interrupts import Abrupt, Interrupts
 from consortia.run.prediction import respond
 from consortia.run.progress import Progress, Written, doing, progress_of
-from consortia.run.recording import NEVER, Recorder
 from consortia.run.specification import check_same, rounding_of_answers
 from consortia.run.stopping import StopWhen
-from consortia.run.task import Posterior, Resumption, Task
+from consortia.run.task import Posterior, Task
 from consortia.store.answers import Answers, digest_of
 from consortia.store.ending import Ending, RunEnd
 from consortia.store.libraries import imported_aside
@@ -83,7 +81,9 @@ def converse(task: Task, method: Conversation) -> Any:
         specification[IDENTITY] = panel.identity()
     if task.resumption is not None:
         assert task.writer is not None
-        _check_resumed(task.resumption, specification, task.writer)
+        exact = task.resumption.exact and not task.resumption.finished
+        stored = task.resumption.specification
+        check_same(stored, specification, task.writer.path, exact=exact)
         if task.resumption.finished:
             return open_run(task.writer.path) if engine.root else None
     with doing("checking the start", show=task.progress and panel.root):
@@ -129,11 +129,6 @@ def _predicted(task: Task, method: Conversation, first: Any) -> BiasPrediction |
     prediction = predict_bias(task.model, task.sites, method, init=first)
     respond(prediction, task.on_divergence, warned=False)
     return prediction
-
-
-def _check_resumed(resumption: Resumption, specification: dict[str, Any], writer: RunStore) -> None:
-    exact = resumption.exact and not resumption.finished
-    check_same(resumption.specification, specification, writer.path, exact=exact)
 
 
 # --- plan and record -----------------------------------------------------------------------------
@@ -319,34 +314,8 @@ class ConversationRun:
         self._source = AnswerSource(
             panel, answers, task.resumption is not None and answers is not None
         )
-        self._recorder = self._recorder_of(posterior)
+        self._recorder = task.recorder(posterior, task.request.chains, writer)
         self._interrupts = Interrupts()
-
-    def _recorder_of(self, posterior: Posterior) -> Recorder:
-        """Return what takes the draws, after those that are stored."""
-        task, request, stored = self._task, self._task.request, self._checkpoint
-        accumulator = None
-        if task.keep is not None:
-            accumulator = task.keep.start(posterior.target, request.chains)
-            if stored is not None:
-                accumulator.restore(stored.arrays)
-        return Recorder(
-            chains=request.chains,
-            draws=0,
-            thin=request.thin,
-            per_iteration=1,
-            warmup=0,
-            variables=posterior.variables,
-            sites=task.sites.names,
-            step_weights=lambda iterations: None,
-            store=self._writer,
-            remember=task.stop is not None and task.keep is None,
-            stride=NEVER,
-            kept=0 if stored is None else stored.kept,
-            accumulator=accumulator,
-            labels=posterior.metadata.labels,
-            natural=Quantities(posterior.target.model),
-        )
 
     # --- from the first query to the result -------------------------------------------------------
 

@@ -18,7 +18,6 @@ from consortia.core.parameters import join, variables
 from consortia.core.queries import Conversation
 from consortia.core.target import Target
 from consortia.data.sites import Sites
-from consortia.diagnostics.natural import Quantities
 from consortia.diagnostics.prediction import BiasPrediction
 from consortia.engines import Run
 from consortia.engines.mailbox import servers_of
@@ -39,7 +38,7 @@ from consortia.run.interrupts import Abrupt, Interrupts
 from consortia.run.loop import ResumePoint, RunLength, RunLoop
 from consortia.run.prediction import chosen, predicted, predicted_by, respond, with_scales
 from consortia.run.progress import Progress, Written, doing, progress_of
-from consortia.run.recording import NEVER, Recorder
+from consortia.run.recording import NEVER
 from consortia.run.specification import Request, check_extensible, check_same, rounding_of
 from consortia.run.stopping import StopWhen
 from consortia.run.task import Posterior, Resumption, Task
@@ -310,7 +309,17 @@ class PhaseRun:
             self._record["prediction"] = settled.prediction.plain()
         self._stride = self._stride_of()
         self._open(specification)
-        self._recorder = self._recorder_of(posterior)
+        self._recorder = task.recorder(
+            posterior,
+            begin.chains,
+            self._writer,
+            draws=self._draws,
+            per_iteration=run.draws_per_iteration,
+            warmup=task.request.warmup,
+            step_weights=settled.algorithm.step_weights,
+            stride=NEVER if task.writer is None else self._stride,
+            root=run.root,
+        )
 
     def _stride_of(self) -> int:
         """Return how many draws of a chain go into one file."""
@@ -336,33 +345,6 @@ class PhaseRun:
             self._writer.begin(self._record, specification, self._stride)
         else:
             self._writer.resume(checkpoint, self._record, specification, self._stride)
-
-    def _recorder_of(self, posterior: Posterior) -> Recorder:
-        """Return what takes the draws, after those that are stored."""
-        task, run, stored = self._task, self._run, self._checkpoint
-        accumulator = None
-        if task.keep is not None:
-            accumulator = task.keep.start(posterior.target, self._begin.chains)
-            if stored is not None:
-                accumulator.restore(stored.arrays)
-        return Recorder(
-            chains=self._begin.chains,
-            draws=self._draws,
-            thin=task.request.thin,
-            per_iteration=run.draws_per_iteration,
-            warmup=task.request.warmup,
-            variables=posterior.variables,
-            sites=task.sites.names,
-            step_weights=self._algorithm.step_weights,
-            store=self._writer,
-            remember=task.stop is not None and task.keep is None,
-            stride=NEVER if task.writer is None else self._stride,
-            kept=0 if stored is None else stored.kept,
-            accumulator=accumulator,
-            root=run.root,
-            labels=posterior.metadata.labels,
-            natural=Quantities(posterior.target.model),
-        )
 
     def result(self, carry: Any) -> Any:
         """Run the rounds from a state to their end; return the result."""

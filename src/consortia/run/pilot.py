@@ -25,10 +25,10 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float, PyTree
+from jaxtyping import PyTree
 
 from consortia.core.contract import Method
-from consortia.core.parameters import sampled_draws, variables
+from consortia.core.parameters import join, sampled_draws, variables
 from consortia.core.target import Target
 from consortia.diagnostics.prediction import BiasPrediction
 from consortia.errors import InputError, NonFiniteError
@@ -120,7 +120,7 @@ def piloted(problem: Problem, method: Any, target: BiasTarget, rounds: int, run:
 
 def level_of(tree: Any, problem: Problem, target: Target) -> Level:
     """Return the energies of the later draws of a run."""
-    flat = flat_draws(tree, target)
+    flat = join(sampled_draws(tree), variables(target.structure)).astype(float)
     chains, draws, dimension = flat.shape
     places = np.linspace(draws // 2, draws - 1, SUBSET).round().astype(int)
     some = flat[:, places].reshape(-1, dimension)
@@ -148,18 +148,3 @@ def confirms(found: float, error: float, target: BiasTarget) -> bool:
     """Return True if 1 + 4Δ, within its Monte Carlo error, is inside the target for r²."""
     most = ((1 + target.sd) ** 2 - 1) / 4
     return abs(found) + error <= most
-
-
-def flat_draws(tree: Any, target: Target) -> Float[np.ndarray, "chains draws d"]:
-    """Return the draws of a result as flat positions.
-
-    Raises:
-        InputError: it has no draws of one of the model's parameters.
-    """
-    arrays = {name: np.asarray(one, np.float64) for name, one in sampled_draws(tree).items()}
-    parts = variables(target.structure)
-    chains, draws = next(iter(arrays.values())).shape[:2]
-    for part in parts:
-        if part.name not in arrays or arrays[part.name].shape[2:] != part.shape:
-            raise InputError(f"tree: it has no draws of the model's parameter {part.name!r}.")
-    return np.concatenate([arrays[one.name].reshape(chains, draws, -1) for one in parts], axis=2)

@@ -50,16 +50,16 @@ class Recorder:
 
     _: KW_ONLY
     chains: int
-    draws: int
     thin: int
-    per_iteration: int
-    warmup: int
     variables: Sequence[parameters.Variable]
     sites: Sequence[str]
-    step_weights: Callable[[np.ndarray], np.ndarray | None]
     natural: Quantities
     store: RunStore | None
     remember: bool
+    draws: int = 0
+    per_iteration: int = 1
+    warmup: int = 0
+    step_weights: Callable[[np.ndarray], np.ndarray | None] = lambda iterations: None
     stride: int = NEVER
     kept: int = 0
     accumulator: Accumulator | None = None

@@ -69,18 +69,16 @@ class StopWhen(metaclass=arguments.Hinted):
         between: Any = "chains" if draws.shape[0] > 1 else "halves"
         found = rhat_and_ess(draws, between=between)
         rhat, ess = found.max_r_hat, found.min_ess
-        if not self._holds(rhat, ess):
-            return None
         reached = []
         if self.rhat is not None:
+            if not rhat <= self.rhat:  # NaN is not good enough
+                return None
             reached.append(f"R-hat {rhat:.4g} <= {self.rhat:g}")
         if self.ess is not None:
+            if not ess >= self.ess:
+                return None
             reached.append(f"ESS {ess:.4g} >= {self.ess:g}")
         return " and ".join(reached)
-
-    def _holds(self, rhat: float, ess: float) -> bool:
-        """Return True if both are good enough; NaN is not."""
-        return (self.rhat is None or rhat <= self.rhat) and (self.ess is None or ess >= self.ess)
 
 
 stop_when = StopWhen

@@ -18,6 +18,7 @@ from consortia.diagnostics.natural import Quantities
 from consortia.engines import Engine
 from consortia.errors import InputError
 from consortia.run import checks
+from consortia.run.recording import Recorder
 from consortia.run.specification import Request, requested_spec, specification_of
 from consortia.run.stopping import StopWhen
 from consortia.store.accumulators import AccumulatorSpec
@@ -128,6 +129,30 @@ class Task:
         density.check_data(self.model, self.sites.held)
         checks.check_model(target, self.sites.first)
         density.check_values(target, self.sites.first, first)
+
+    def recorder(
+        self, posterior: Posterior, chains: int, writer: RunStore | None, **more: Any
+    ) -> Recorder:
+        """Return what takes the draws, after those that are stored; ``more`` are its options."""
+        stored = None if self.resumption is None else self.resumption.checkpoint
+        accumulator = None
+        if self.keep is not None:
+            accumulator = self.keep.start(posterior.target, chains)
+            if stored is not None:
+                accumulator.restore(stored.arrays)
+        return Recorder(
+            chains=chains,
+            thin=self.request.thin,
+            variables=posterior.variables,
+            sites=self.sites.names,
+            store=writer,
+            remember=self.stop is not None and self.keep is None,
+            kept=0 if stored is None else stored.kept,
+            accumulator=accumulator,
+            labels=posterior.metadata.labels,
+            natural=Quantities(posterior.target.model),
+            **more,
+        )
 
     def common(self, target: Target, algorithm: Method, positions: np.ndarray) -> dict[str, Any]:
         """Return what all processes must have been given."""

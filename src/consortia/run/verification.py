@@ -10,7 +10,7 @@ import numpy as np
 from consortia.algorithms.registry import ALGORITHMS
 from consortia.core import arguments
 from consortia.core.model import Model
-from consortia.core.parameters import spaced
+from consortia.core.parameters import join, sampled_draws, spaced, variables
 from consortia.core.start import starting_parameters
 from consortia.core.target import Target
 from consortia.data.sites import Sites
@@ -18,7 +18,6 @@ from consortia.diagnostics.stein import FEWEST, MOST, Stein, kernel_stein
 from consortia.diagnostics.summary import Summary, summary
 from consortia.engines import Engine, LocalEngine
 from consortia.errors import InputError, WarmupError
-from consortia.run.pilot import flat_draws
 from consortia.run.sampling import sample
 from consortia.run.specification import CHAINS
 from consortia.theory.potentials import SitePotentials
@@ -114,7 +113,7 @@ def verify(
 
 def _points(tree: Any, target: Target) -> np.ndarray:
     """Return flat positions (n, d), so many draws evenly spaced as they are effectively worth."""
-    flat = flat_draws(tree, target)
+    flat = join(sampled_draws(tree), variables(target.structure)).astype(float)
     chains, draws, _ = flat.shape
     table = summary(tree, units="sampled")
     worth = float(np.minimum(table["ess_bulk"], table["ess_tail"]).min())

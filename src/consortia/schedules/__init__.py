@@ -15,10 +15,8 @@ from __future__ import annotations
 
 from consortia.schedules.prescriptions import (
     CorrelatedSettings,
-    DecentralizedULASchedules,
     de_sghmc_step_size,
     de_sgld_step_size,
-    decentralized_ula,
     fa_hmc_correlated,
     fa_hmc_first_stage,
     fa_hmc_step_size,
@@ -43,7 +41,6 @@ from consortia.schedules.values import (
 __all__ = [
     "Constant",
     "CorrelatedSettings",
-    "DecentralizedULASchedules",
     "Polynomial",
     "Schedule",
     "Stages",
@@ -53,7 +50,6 @@ __all__ = [
     "constant",
     "de_sghmc_step_size",
     "de_sgld_step_size",
-    "decentralized_ula",
     "evaluate",
     "fa_hmc_correlated",
     "fa_hmc_first_stage",

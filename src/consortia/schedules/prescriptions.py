@@ -10,7 +10,6 @@ import numpy as np
 
 from consortia.core.arguments import number, positive, site_weights, whole
 from consortia.errors import InputError
-from consortia.schedules.values import Polynomial
 
 # --- FA-HMC --------------------------------------------------------------------------------------
 
@@ -340,77 +339,4 @@ def de_sghmc_step_size(budget: int, *, strong_convexity: float, constant: float)
     """
     return math.sqrt(
         de_sgld_step_size(budget, strong_convexity=strong_convexity, constant=constant)
-    )
-
-
-class DecentralizedULASchedules(NamedTuple):
-    r"""The schedules that `decentralized_ula` returns.
-
-    Attributes:
-        step_size: :math:`\alpha_t`, of the gradient and the noise.
-        consensus: :math:`\beta_t`, of the pull towards the neighbours.
-
-    Example:
-        >>> float(decentralized_ula(0.01).step_size(0)) > 0
-        True
-    """
-
-    step_size: Polynomial
-    consensus: Polynomial
-
-
-def decentralized_ula(
-    step_size: float,
-    consensus: float = 0.48,
-    *,
-    step_size_power: float = 0.55,
-    consensus_power: float = 0.01,
-    step_size_offset: float = 230.0,
-    consensus_offset: float = 230.0,
-) -> DecentralizedULASchedules:
-    r"""Return the two schedules of decentralized unadjusted Langevin.
-
-    .. math:: \alpha_t = \frac{\alpha_0}{(t + b_1)^{\delta_2}}, \qquad
-        \beta_t = \frac{\beta_0}{(t + b_2)^{\delta_1}}, \qquad
-        1 > \delta_2 > \tfrac12 + \delta_1
-
-    The condition makes the agents agree faster than they move. Defaults are the published ones.
-
-    Not guaranteed: stability of the consensus step, which needs
-    :math:`\beta_t \lambda_{\max} < 2` for the graph's Laplacian (a complete graph of five agents
-    breaks it at the default); and a mean without bias, since there is no gradient tracking.
-
-    Args:
-        step_size: :math:`\alpha_0`. It is *not* the first step, :math:`\alpha_0 b_1^{-\delta_2}`.
-        consensus: :math:`\beta_0`.
-        step_size_power: :math:`\delta_2`.
-        consensus_power: :math:`\delta_1`, at least 0.
-        step_size_offset: :math:`b_1`.
-        consensus_offset: :math:`b_2`.
-
-    Returns:
-        Two schedules, functions of the iteration.
-
-    Raises:
-        InputError: the condition on the powers fails.
-
-    Example:
-        >>> round(float(decentralized_ula(0.01).step_size(0)), 6)
-        0.000502
-
-    Source: Kungurtsev, Cobb, Javidi, Jalaian, "Decentralized Bayesian learning with
-    Metropolis-adjusted Hamiltonian Monte Carlo" (2023), appendix 2, after Parayil et al. (2020).
-    """
-    fast = number("step_size_power", step_size_power)
-    slow = number("consensus_power", consensus_power, 0.0)
-    if not 1.0 > fast > 0.5 + slow:
-        raise InputError(
-            f"step_size_power: got {fast:g} with consensus_power {slow:g}; the agents agree only "
-            f"with step_size_power between {0.5 + slow:g} and 1"
-        )
-    first = positive("step_size_offset", step_size_offset)
-    second = positive("consensus_offset", consensus_offset)
-    return DecentralizedULASchedules(
-        Polynomial(positive("step_size", step_size) * first**-fast, first, fast),
-        Polynomial(positive("consensus", consensus) * second**-slow, second, slow),
     )

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from consortia.core.arguments import hinted
-from consortia.errors import MissingExtraError, StoreError
+from consortia.errors import StoreError, require_extra
 from consortia.store.durable import written_beside
 from consortia.store.runs import open_run
 
@@ -37,13 +37,9 @@ def to_netcdf(run: Any, file: str | os.PathLike[str]) -> Path:
         >>> import consortia
         >>> consortia.to_netcdf("runs/breast_cancer", "mine.nc")  # doctest: +SKIP
     """
-    try:
+    with require_extra("netcdf", "netCDF files need h5netcdf and h5py"):
         import h5netcdf  # noqa: F401 - xarray finds it by name
         import h5py  # noqa: F401
-    except ImportError as error:
-        raise MissingExtraError(
-            "netCDF files need h5netcdf and h5py: install consortia[netcdf]."
-        ) from error
     path = Path(file)
     if path.exists():
         raise StoreError(f"{str(file)!r} exists already: nothing was written. Give another name.")

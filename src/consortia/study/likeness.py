@@ -156,7 +156,7 @@ def _names(tables: Mapping[str, Table]) -> Iterator[Suggestion]:
         extra = [name for name in rare if name not in doubled]
         for name in lacking:
             other = next(one for one in tables.values() if name in one)
-            found = [one for one in extra if _same_name(one, name)]
+            found = [one for one in extra if _bare(one) == _bare(name)]
             how = "differ in their writing only"
             if not found:
                 found = [one for one in extra if _close_name(one, name)]
@@ -183,10 +183,6 @@ def _renamed(old: str, new: str) -> Callable[[Harmonisation], Harmonisation]:
 def _bare(name: str) -> str:
     """Return a name without case, blanks and marks."""
     return re.sub(r"[\W_]+", "", loosely(name)) or name
-
-
-def _same_name(one: str, other: str) -> bool:
-    return _bare(one) == _bare(other)
 
 
 def _close_name(one: str, other: str) -> bool:

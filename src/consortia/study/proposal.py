@@ -338,7 +338,10 @@ def _complete_rows(
     tables: Mapping[str, Table], every: Sequence[Used], policy: str
 ) -> tuple[int, ...]:
     """Return the complete rows of each site; refuse a site without any if the policy needs one."""
-    complete = {site: int(_complete(table, every).sum()) for site, table in tables.items()}
+    complete = {
+        site: int((~np.any([table[one.name].missing for one in every], axis=0)).sum())
+        for site, table in tables.items()
+    }
     if policy == "complete" and not all(complete.values()):
         site = next(site for site, count in complete.items() if not count)
         worst = max(every, key=lambda one: int(tables[site][one.name].missing.sum()))
@@ -347,10 +350,6 @@ def _complete_rows(
             f"{worst.name}), or the site, or keep the rows with --missing indicator or impute."
         )
     return tuple(complete.values())
-
-
-def _complete(table: Table, used: Sequence[Used]) -> np.ndarray:
-    return ~np.any([table[one.name].missing for one in used], axis=0)
 
 
 def _can_stay(tables: Mapping[str, Table], name: str, family: str, policy: str) -> bool:

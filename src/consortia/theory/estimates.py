@@ -136,7 +136,9 @@ def largest_curvature(
     parameters = jax.tree.map(lambda leaf: in_jax_width(np.asarray(leaf)), position)
     if rows is None:
         rows = _affordable_rows(model, parameters, sites, iterations)
-    picked, counts = _rows_of_all(sites, rows)
+    parts = [_picked(shard, rows) for shard in sites]
+    counts = np.array([len(jax.tree.leaves(part)[0]) for part in parts])
+    picked = jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts)
     each = np.repeat(np.asarray(sites.sizes) / counts, counts)
     weights = in_jax_width(each)
     dimension = sum(leaf.size for leaf in jax.tree.leaves(parameters))
@@ -199,13 +201,6 @@ def _at(model: Model, position: Any) -> tuple[Target, Array]:
 
 def _rows(shard: Any, most: int) -> Any:
     return jax.tree.map(jnp.asarray, _picked(shard, most))
-
-
-def _rows_of_all(sites: Sites, most: int) -> tuple[Any, np.ndarray]:
-    """Return rows of all sites, one site after the other, and how many each has (sites,)."""
-    parts = [_picked(shard, most) for shard in sites]
-    counts = np.array([len(jax.tree.leaves(part)[0]) for part in parts])
-    return jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts), counts
 
 
 def _picked(shard: Any, most: int) -> Any:

@@ -44,7 +44,6 @@ from consortia.theory.staleness import (
     langevin_server,
     sghmc_server,
     stale_server_law,
-    stale_stability_limit,
 )
 
 PyTree = Any
@@ -261,9 +260,7 @@ def _of_stale_gradients(
 
 def _settles(method: StaleGradients, step: float, curvature: float, staleness: int) -> bool:
     """Return True if the linear recursion on a Gaussian target of this precision is stable."""
-    if isinstance(method, StaleMomentum):
-        return stale_server_law(server_of(method, step), curvature, staleness).stable
-    return step * curvature < stale_stability_limit(staleness)
+    return stale_server_law(server_of(method, step), curvature, staleness).stable
 
 
 def server_of(

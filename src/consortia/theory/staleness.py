@@ -11,15 +11,13 @@ For Langevin dynamics z = θ, the position less its mean, and with a = hλ
 
 V being the variance of the gradient's noise; SGHMC has z = (θ, q). With a constant staleness the
 state with the last τ broadcasts is an affine recursion: the error of the integrator, of the
-gradient's noise and of staleness come out together. Langevin dynamics has its variance in closed
-form; with independent random stalenesses it solves a linear system. Along a given trace of events
-means and variances follow the recursion step by step, start-up included.
+gradient's noise and of staleness come out together. Along a given trace of events means and
+variances follow the recursion step by step, start-up included.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,30 +26,9 @@ from numpy.typing import ArrayLike
 
 from consortia.core import arguments
 from consortia.errors import InputError
-from consortia.theory.affine import AffineMap, AffineRecursion, Array, operator_radius
+from consortia.theory.affine import AffineMap, AffineRecursion, Array
 from consortia.theory.arguments import floats, shares_of
 from consortia.theory.law import Law, Moments
-
-
-def stale_stability_limit(staleness: int) -> float:
-    r"""Return the a = hλ from which on Langevin dynamics with this constant staleness diverges.
-
-    .. math:: a < 2 \sin\frac{\pi}{4\tau + 2}
-
-    Args:
-        staleness: τ ≥ 0.
-
-    Returns:
-        The limit of a, above 0.
-
-    Raises:
-        InputError: an argument is out of its range.
-
-    Example:
-        >>> stale_stability_limit(0)
-        2.0
-    """
-    return 2.0 * math.sin(math.pi / (4 * arguments.whole("staleness", staleness, 0) + 2))
 
 
 class LinearServer(NamedTuple):
@@ -210,7 +187,9 @@ def stale_server_law(server: LinearServer, curvature: ArrayLike, staleness: int)
 def stale_sgld_law(
     step_size: float, curvature: ArrayLike, staleness: int, *, gradient_noise: ArrayLike = 0.0
 ) -> Law:
-    """Return the law of stale Langevin dynamics for a constant staleness, direction by direction.
+    r"""Return the law of stale Langevin dynamics for a constant staleness, direction by direction.
+
+    It is stable where :math:`h\lambda < 2 \sin\frac{\pi}{4\tau + 2}` in every direction.
 
     Args:
         step_size: h.
@@ -263,98 +242,6 @@ def stale_sghmc_law(
         array([1.0037])
     """
     return stale_server_law(sghmc_server(step_size, friction, **options), curvature, staleness)
-
-
-# --- random staleness ----------------------------------------------------------------------------
-
-
-def random_staleness_variance(
-    contraction: float, probabilities: ArrayLike, noise_variance: float
-) -> float:
-    r"""Return the stationary variance when every update's staleness is drawn independently.
-
-    The autocovariances γ_0, ..., γ_K solve the linear system
-
-    .. math:: \gamma_k = \gamma_{k-1} - a \sum_j p_j \gamma_{|j+1-k|} \; (k \ge 1), \qquad
-              2 \sum_j p_j \gamma_j = a\gamma_0 + s^2/a
-
-    A parameter server's staleness is not independent from one update to the next: this is the law
-    of its histogram, `consortia.oracles.stale_trace_law` that of its trace.
-
-    Args:
-        contraction: a = hλ > 0.
-        probabilities: p_j of τ = 0, 1, ..., K.
-        noise_variance: s².
-
-    Returns:
-        The variance of θ.
-
-    Raises:
-        InputError: the probabilities are none, or the chain is not stable in the mean square.
-
-    Example:
-        >>> round(random_staleness_variance(0.1, [1.0], 0.2), 4)
-        1.0526
-    """
-    a = arguments.positive("contraction", contraction)
-    s2 = arguments.number("noise_variance", noise_variance, 0.0)
-    p = floats(probabilities, "probabilities")
-    if p.ndim != 1 or not p.size or np.any(p < 0) or abs(p.sum() - 1) > 1e-9:
-        raise InputError("probabilities: give one number a staleness 0, 1, ..., of sum one")
-    growth = mean_square_growth(a, p)
-    if growth >= 1:
-        raise InputError(
-            f"contraction: at {a:g} each step multiplies the mean square by {growth:.6g}, so that "
-            "the chain diverges; lower the step size"
-        )
-    size = p.size
-    system, right = np.zeros((size, size)), np.zeros(size)
-    system[0, 0] -= a**2
-    system[0] += 2 * a * p
-    right[0] = s2
-    for k in range(1, size):
-        system[k, k] += 1
-        system[k, k - 1] -= 1
-        np.add.at(system[k], np.abs(np.arange(size) + 1 - k), a * p)
-    return float(np.linalg.solve(system, right)[0])
-
-
-def mean_square_growth(contraction: float, probabilities: ArrayLike) -> float:
-    """Return the factor by which one step multiplies the mean square; above one: unstable.
-
-    It is the spectral radius of S → Σ_k p_k A_k S A_k', A_k the step with staleness k.
-
-    Args:
-        contraction: a = hλ.
-        probabilities: p_j of τ = 0, 1, ..., K.
-
-    Returns:
-        The factor, 0 or more.
-
-    Raises:
-        InputError: an argument is out of its range.
-
-    Example:
-        >>> round(mean_square_growth(0.1, [1.0]), 4)
-        0.81
-    """
-    a, p = arguments.number("contraction", contraction, 0.0), floats(probabilities, "probabilities")
-
-    def step(second: Array) -> Array:
-        # The eigenvector is symmetric; the rest of what a search explores is not.
-        return _mean_square_step((second + second.T) / 2, a, p)
-
-    return operator_radius(step, (p.size, p.size))
-
-
-def _mean_square_step(second: Array, a: float, p: Array) -> Array:
-    """Return E[z'z''] from E[zz'] with z the last K + 1 positions, the newest first."""
-    mixed = p @ second
-    moved = np.empty_like(second)
-    moved[1:, 1:] = second[:-1, :-1]
-    moved[0, 1:] = moved[1:, 0] = (second[0] - a * mixed)[:-1]
-    moved[0, 0] = second[0, 0] - 2 * a * mixed[0] + a**2 * (p @ np.diag(second))
-    return moved
 
 
 # --- averages over a run -------------------------------------------------------------------------
@@ -491,14 +378,21 @@ def stale_trace_law(
     if workers is not None and who.max() >= len(lam):
         raise InputError(f"workers: site {who.max()} is named, curvature has {len(lam)} rows")
     mu = np.broadcast_to(np.atleast_2d(floats(centre, "centre")), lam.shape)
-    d, n = lam.shape[1], server.force.size
-    begin, sent = _start(server, tau), np.vstack([np.eye(n), server.broadcast])
+    d, n, length = lam.shape[1], server.force.size, int(tau.max()) + 1
+    # The state is z, then a ring of the last broadcasts.
+    sent = np.vstack([np.eye(n), server.broadcast])
+    begin = np.append(np.eye(1, n)[0], np.full(length, server.broadcast[0]))
     mean = np.outer(np.broadcast_to(floats(start_mean, "start_mean"), d), begin)
     second = np.broadcast_to(floats(start_variance, "start_variance"), d)[:, None, None]
     second = second * np.outer(begin, begin)
-    noise = sent @ _noise(server) @ sent.T
+    noise, answer = sent @ _noise(server) @ sent.T, np.empty((d, n + 1, n + 1))
+    answer[:, :, :n] = sent @ server.transition
     means, variances = np.empty((tau.size, d)), np.empty((tau.size, d))
-    for step, (old, new, answer) in enumerate(_changes(server, tau, lam[who])):
+    for step, late in enumerate(tau.tolist()):
+        # It reads z and a broadcast, and writes z and the newest one in the place of the oldest.
+        old = [*range(n), n + (step - late) % length]
+        new = [*range(n), n + (step + 1) % length]
+        answer[:, :, n] = np.outer(lam[who[step]], sent @ server.force)
         pull = lam[who[step]] * mu[who[step]]
         moved = np.einsum("dij,dj->di", answer, mean[:, old])
         mean[:, new] = moved - np.outer(pull, sent @ server.force)
@@ -507,62 +401,6 @@ def stale_trace_law(
         second[:, np.array(new)[:, None], new] += noise
         means[step], variances[step] = mean[:, 0], second[:, 0, 0]
     return Moments(means, variances)
-
-
-def stale_trace_growth(server: LinearServer, staleness: ArrayLike, curvature: float) -> float:
-    """Return the factor an update by which a distance grows along a trace; above one: divergence.
-
-    Args:
-        server: one step.
-        staleness: τ of the accepted updates of one server, (updates,).
-        curvature: λ, the largest one of the target.
-
-    Returns:
-        The factor over the second half of the trace, so that the start does not count.
-
-    Raises:
-        InputError: the staleness does not consist of integers from 0 to the index of the update.
-
-    Example:
-        >>> round(stale_trace_growth(langevin_server(0.1), [0] * 10, 1.0), 4)
-        0.9
-    """
-    tau, _ = _events(staleness, None)
-    lam = arguments.positive("curvature", curvature)
-    state, pulls = _start(server, tau), np.full((tau.size, 1), lam)
-    logarithm, half = 0.0, 0.0
-    for step, (old, new, answer) in enumerate(_changes(server, tau, pulls)):
-        size = np.linalg.norm(state)
-        if step == tau.size // 2:
-            half = logarithm + np.log(size)
-        if size > 1e100 or size < 1e-100:
-            state, logarithm = state / size, logarithm + np.log(size)
-        state[new] = answer[0] @ state[old]
-    end = logarithm + np.log(np.linalg.norm(state))
-    return float(np.exp((end - half) / (tau.size - tau.size // 2)))
-
-
-def _start(server: LinearServer, tau: Int[np.ndarray, " updates"]) -> Float[np.ndarray, " size"]:
-    """Return the state of a start at one: z, then a ring of the last broadcasts."""
-    z = np.eye(1, server.force.size)[0]
-    return np.append(z, np.full(int(tau.max()) + 1, server.broadcast[0]))
-
-
-def _changes(
-    server: LinearServer, tau: Int[np.ndarray, " updates"], pulls: Float[np.ndarray, "updates d"]
-) -> Iterator[tuple[list[int], list[int], Float[np.ndarray, "d n+1 n+1"]]]:
-    """Yield the entries of the state that each update reads, those that it writes, and its answer.
-
-    It reads z and a broadcast, and writes z and the newest broadcast in the place of the oldest.
-    """
-    n, length = server.force.size, int(tau.max()) + 1
-    sent = np.vstack([np.eye(n), server.broadcast])
-    for step, (late, pull) in enumerate(zip(tau.tolist(), pulls, strict=True)):
-        answer = np.empty((len(pull), n + 1, n + 1))
-        answer[:, :, :n] = sent @ server.transition
-        answer[:, :, n] = np.outer(pull, sent @ server.force)
-        z = list(range(n))
-        yield [*z, n + (step - late) % length], [*z, n + (step + 1) % length], answer
 
 
 def site_noise(gradients: ArrayLike, shares: ArrayLike) -> Array:

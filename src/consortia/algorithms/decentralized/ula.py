@@ -54,7 +54,7 @@ class DecentralizedULA(Agents):
         mixing: the network: agents i and j ≠ i are neighbours where W_ij > 0; the weights
             themselves do not count. As in `decentralized_hmc`.
         decay: (δ₂, b₁); (0, 1) keeps the step constant. The published theory wants
-            1 > δ₂ > ½ + δ₁ (`consortia.schedules.decentralized_ula`).
+            1 > δ₂ > ½ + δ₁: agents agree faster than they move.
         consensus: (β₀, δ₁, b₂). β_t times the largest eigenvalue of the graph's Laplacian must
             stay below 2, or the agents part; a complete network of five breaks it at the published
             values. A warning says so.

@@ -81,18 +81,14 @@ class Plot:
         # Names of groups, which occur in every figure; what is referred to has a salted hash.
         body = re.sub(rf'<g id="{TIP}([^"]*)">', r"<g><title>\1</title>", body)
         body = re.sub(r'<g id="[^"]*"', "<g", body)
-        body = re.sub(r'="[^"]*"', _rounded, body)
+        # Numbers of attributes, to a hundredth of a point, are two thirds of a page less.
+        body = re.sub(r'="[^"]*"', lambda one: re.sub(r"(\d+\.\d{2})\d+", r"\1", one[0]), body)
         width, height = 72 * self.figure.get_size_inches()
         return (
             '<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" '
             f'viewBox="0 0 {width:g} {height:g}" role="img" '
             f'aria-label="{html.escape(self.alt, quote=True)}">{body}'
         )
-
-
-def _rounded(attribute: re.Match[str]) -> str:
-    """Return an attribute with its numbers cut to a hundredth of a point, a third of a page."""
-    return re.sub(r"(\d+\.\d{2})\d+", r"\1", attribute[0])
 
 
 def write_png(columns: Sequence[Sequence[Any]], path: Path) -> None:

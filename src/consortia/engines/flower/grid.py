@@ -6,16 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from consortia.engines.flower.transport import DEPLOYED, Arrival
-from consortia.errors import MissingExtraError
+from consortia.errors import require_extra
 
-try:
+with require_extra("flower", "the engine 'flower' needs Flower"):
     from flwr.app import ConfigRecord, Context, Message, RecordDict
     from flwr.clientapp import ClientApp
     from flwr.serverapp import Grid, ServerApp
-except ImportError as error:
-    raise MissingExtraError(
-        "the engine 'flower' needs Flower: pip install 'consortia[flower]'."
-    ) from error
 
 TYPE = "query"
 """Type of all messages, as Flower counts them."""

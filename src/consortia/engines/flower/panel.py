@@ -23,7 +23,7 @@ from consortia.engines.flower.masked import Layout
 from consortia.engines.flower.plausible import Judge, Sent, unlike_sums
 from consortia.engines.flower.questions import LAST
 from consortia.engines.flower.reporting import SUMS, expected, facts_of, seconds_of_sites, where
-from consortia.engines.flower.stages import QUERY, STAGES, Label, function_names
+from consortia.engines.flower.stages import QUERY, STAGES, Label, check_shapes, function_names
 from consortia.engines.flower.transport import LETTERS
 from consortia.engines.panel import Answer, Panel
 from consortia.engines.phases import SiteArrays
@@ -268,10 +268,5 @@ def _read(like: Mapping[str, Any], answer: Envelope) -> Answer:
     arrays = nonfinite.unmarked(answer.arrays)
     if arrays.keys() != like.keys():
         raise EnvelopeError("it holds other arrays than this function answers")
-    for name, leaf in like.items():
-        array = arrays[name]
-        if array.shape != leaf.shape or array.dtype != leaf.dtype:
-            raise EnvelopeError(
-                f"array {name!r} is {array.dtype} {array.shape}, not {leaf.dtype} {leaf.shape}"
-            )
+    check_shapes(arrays, like)
     return arrays

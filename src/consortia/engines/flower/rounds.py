@@ -12,6 +12,7 @@ from jaxtyping import Array, PyTree
 
 from consortia.core.contract import Mean, Phase, Route
 from consortia.engines import exchanges, rng
+from consortia.engines.contract import named
 from consortia.engines.flower import nonfinite, plausible
 from consortia.engines.flower.asking import RequestChannel
 from consortia.engines.flower.envelope import Envelope, EnvelopeError
@@ -24,7 +25,6 @@ from consortia.engines.flower.stages import (
     Stage,
     Stages,
     from_arrays,
-    named_arrays,
 )
 from consortia.engines.phases import Carry, Iteration, SiteArrays, kept_where
 from consortia.engines.rng import Counter, PhaseKeys
@@ -209,7 +209,7 @@ class StageLoop(Iteration):
     def _star(self, label: Label, carry: Carry) -> Any:
         """Do one exchange with all sites."""
         phase, sent = self.stage.phases[label.phase], self.stage.shapes(label.phase)
-        arrays = named_arrays(carry.inbox, "inbox")
+        arrays = named(carry.inbox, "inbox")
         if phase.repeats is not None:
             arrays["runs"] = label.repetition < self._counts(label.phase, carry)
         if self._run.channel.masking:
@@ -245,7 +245,7 @@ class StageLoop(Iteration):
         self, label: Label, carry: Carry, sent: Sent, arrays: Mapping[str, np.ndarray]
     ) -> Any:
         """Do one exchange with all sites, of which the server learns the sum alone."""
-        like = named_arrays(
+        like = named(
             jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), sent.outbox), "outbox"
         )
         layout = Layout.of(like, {}, len(self._sites))
@@ -273,7 +273,7 @@ class StageLoop(Iteration):
             inboxes[site] = jax.tree.map(
                 lambda leaf, which=which: np.asarray(leaf)[None if alone else which], carry.inbox
             )
-            arrays = named_arrays(inboxes[site], "inbox") | {"chains": which}
+            arrays = named(inboxes[site], "inbox") | {"chains": which}
             requests[site] = self._run.request(label, carry, site, arrays)
             likes[site] = jax.tree.map(
                 lambda leaf, which=which: jax.ShapeDtypeStruct(

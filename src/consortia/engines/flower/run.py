@@ -32,7 +32,7 @@ from consortia.engines.flower.reporting import (
 )
 from consortia.engines.flower.rounds import Rounds
 from consortia.engines.flower.site import FITTED
-from consortia.engines.flower.stages import Stages, from_arrays, named_arrays
+from consortia.engines.flower.stages import Stages, from_arrays
 from consortia.engines.phases import Carry, Program, SiteArrays
 from consortia.errors import SiteMissingError, StoreError
 
@@ -49,7 +49,12 @@ class FlowerRun(Run):
 
     ``carry.node`` is not the states of the sites, which stay there: it says after which message
     each site's state is, int32 (sites, 4).
+
+    Attributes:
+        rounds: the exchanges, once the run is started.
     """
+
+    rounds: Rounds
 
     def __init__(
         self,
@@ -68,7 +73,6 @@ class FlowerRun(Run):
         self._stages, self._target, self._channel = stages, target, channel
         self._weights = np.asarray(weights, jnp.result_type(float))
         self._begin, self._enough, self._bounds = begin, enough, bounds
-        self._rounds: Rounds | None = None
         self._fitted: PyTree = ()
         self._record = jax.jit(self._recorded, donate_argnums=0)
         self._finite = jax.jit(program.draws_finite)
@@ -126,7 +130,7 @@ class FlowerRun(Run):
     def _fitted_at_sites(self, carry: Carry) -> PyTree:
         """Let the sites keep what was fitted; return what they have, node axis first."""
         like = self._stages.fit.after().node
-        inbox = named_arrays(carry.inbox, "inbox")
+        inbox = named(carry.inbox, "inbox")
         answers = self._channel.ask(
             {
                 site: self._channel.request(
@@ -148,14 +152,7 @@ class FlowerRun(Run):
         base = random.base_key(seed)
         scale = prior_scale(self._target, np.asarray(positions)[0])
         judge = Judge(scale, self._weights, *self._bounds)
-        self._rounds = Rounds(self._stages, self._weights, self._channel, self._enough, base, judge)
-
-    @property
-    def rounds(self) -> Rounds:
-        """The exchanges."""
-        if self._rounds is None:
-            raise RuntimeError("the run has not been started")
-        return self._rounds
+        self.rounds = Rounds(self._stages, self._weights, self._channel, self._enough, base, judge)
 
     # --- between two rounds, see `contract.named` ------------------------------------------------
 

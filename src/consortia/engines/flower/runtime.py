@@ -28,6 +28,7 @@ from consortia.core.target import Target
 from consortia.data import digest
 from consortia.data.sites import Sites
 from consortia.engines import rng
+from consortia.engines.contract import named
 from consortia.engines.flower.envelope import Envelope, EnvelopeError
 from consortia.engines.flower.errors import MismatchError
 from consortia.engines.flower.files import RunFiles
@@ -45,7 +46,6 @@ from consortia.engines.flower.stages import (
     Stages,
     check_carried,
     from_arrays,
-    named_arrays,
 )
 from consortia.engines.local import LocalEngine, effort, site_arrays
 from consortia.engines.phases import Carry, SiteArrays, kept_where
@@ -217,9 +217,9 @@ class SiteRuntime(SiteWork):
         node = self._state(stage, Label(rng.FIT, 0, len(stage.phases), 0), request, after.node)
         inbox = from_arrays(request.arrays, after.inbox, "inbox")
         fitted = self._stages.fitted(Carry(node, (), inbox))
-        self._files.keep("fitted", named_arrays(fitted, "fitted"))
+        self._files.keep("fitted", named(fitted, "fitted"))
         self._fitted_there = False
-        return named_arrays(node, "node")
+        return named(node, "node")
 
     def step(self, label: Label, request: Envelope) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         """Do the first half of a phase; keep the state after it, and return what is sent."""
@@ -243,9 +243,9 @@ class SiteRuntime(SiteWork):
             )
         if jax.tree.leaves(after):
             oldest = _label(request.values.get("oldest"))
-            self._files.keep_state(label, named_arrays(after, "node"), oldest)
+            self._files.keep_state(label, named(after, "node"), oldest)
         info = {} if phase.repeated else info
-        return {}, named_arrays(outbox, "outbox") | named_arrays(info, "info")
+        return {}, named(outbox, "outbox") | named(info, "info")
 
     def bounds(self, label: Label, request: Envelope) -> Mapping[str, float]:
         """Return the largest numbers of a message, of which phases declare none."""

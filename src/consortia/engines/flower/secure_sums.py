@@ -45,7 +45,7 @@ import numpy as np
 
 from consortia.engines.flower.envelope import EnvelopeError
 from consortia.engines.flower.masked import Arrays, Layout
-from consortia.errors import MissingExtraError, PolicyError
+from consortia.errors import PolicyError, require_extra
 
 MINIMUM_SITES = 3
 """Fewest sites; of two, each computes the other's numbers from the sum and its own."""
@@ -250,12 +250,8 @@ def _refused(text: str) -> PolicyError:
 
 
 def _primitives() -> tuple[Any, Any, Any, Any]:
-    try:
+    with require_extra("flower", "secure sums need the extra flower"):
         from cryptography.hazmat.primitives import hashes
         from cryptography.hazmat.primitives.asymmetric import ed25519, x25519
         from cryptography.hazmat.primitives.kdf import hkdf
-    except ImportError as error:
-        raise MissingExtraError(
-            'secure sums need the extra flower: pip install "consortia[flower]".'
-        ) from error
     return ed25519, x25519, hashes, hkdf

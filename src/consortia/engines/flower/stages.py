@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -15,7 +16,6 @@ from consortia.core.contract import Algorithm, Mailbox, Method, Mix, Phase, Rout
 from consortia.core.queries import Conversation
 from consortia.core.target import any_target
 from consortia.engines import exchanges, rng
-from consortia.engines.contract import named
 from consortia.engines.flower.envelope import EnvelopeError
 from consortia.engines.phases import Carry, Iteration, SiteArrays
 from consortia.engines.rng import Counter, Layout, PhaseKeys, PhaseRandomness
@@ -260,11 +260,6 @@ class Stages:
         return {rng.FIT: self.fit, rng.SETUP: self.setup}.get(number, self.rounds)
 
 
-def named_arrays(tree: PyTree, prefix: str) -> dict[str, np.ndarray]:
-    """Return the leaves of a pytree by their paths, as they travel."""
-    return named(tree, prefix)
-
-
 def from_arrays(arrays: Any, like: PyTree, prefix: str) -> PyTree:
     """Return the pytree of these shapes from what arrived, on the host.
 
@@ -278,10 +273,19 @@ def from_arrays(arrays: Any, like: PyTree, prefix: str) -> PyTree:
     found = {name: array for name, array in arrays.items() if name.startswith(prefix)}
     if found.keys() != wanted.keys():
         raise EnvelopeError(f"it holds other arrays of {prefix} than this step has")
-    for name, leaf in wanted.items():
-        array = found[name]
+    check_shapes(found, wanted)
+    return jax.tree.unflatten(structure, [found[name] for name in wanted])
+
+
+def check_shapes(arrays: Mapping[str, np.ndarray], like: Mapping[str, Any]) -> None:
+    """Refuse arrays that are of other shapes or types than these.
+
+    Raises:
+        EnvelopeError: it names the first.
+    """
+    for name, leaf in like.items():
+        array = arrays[name]
         if array.shape != leaf.shape or array.dtype != leaf.dtype:
             raise EnvelopeError(
                 f"array {name!r} is {array.dtype} {array.shape}, not {leaf.dtype} {leaf.shape}"
             )
-    return jax.tree.unflatten(structure, [found[name] for name in wanted])

@@ -35,7 +35,14 @@ class AsynchronousRun(Run):
         sites: names and sizes of all sites.
         communicator: the ranks.
         dimension: d.
+
+    Attributes:
+        keys: of the only phase, of this rank's chains, once the run is started.
+        servers: the servers by themselves, where this rank is one.
     """
+
+    keys: PhaseKeys
+    servers: Communicator
 
     def __init__(
         self,
@@ -52,13 +59,14 @@ class AsynchronousRun(Run):
         self._box, self._communicator = whole.mailbox, communicator
         self._dimension = dimension
         self._place = place_of(self._box, communicator.rank)
-        self._servers = communicator.among(self._box.servers)
-        self.serves = self._servers is None
+        servers = communicator.among(self._box.servers)
+        self.serves = servers is None
+        if servers is not None:
+            self.servers = servers
         own = replace(self.layout, nodes=1, chains=self.layout.chains // self._box.servers)
         self._own = Program(whole.algorithm, own, whole.start_values)
         self._kernels = AsyncKernels(self._own, self._place[0], self._box)
         self._server: Server | None = None
-        self._keys: PhaseKeys | None = None
         self._warmup = 0
 
     # --- before the first round -------------------------------------------------------------------
@@ -91,7 +99,7 @@ class AsynchronousRun(Run):
         carry = Carry(node, hub, inbox)
         self._kernels.fix(*self._kernels.wires(carry, self._arrays))
         base = random.base_key(seed)
-        self._keys = self._kernels.keys(base, max(worker, 0))
+        self.keys = self._kernels.keys(base, max(worker, 0))
         self._warmup = warmup
         if not self.serves:
             ranks = [rank_of(self._box, server, w) for w in range(self._box.workers)]
@@ -292,25 +300,11 @@ class AsynchronousRun(Run):
     # --- helpers ----------------------------------------------------------------------------------
 
     @property
-    def keys(self) -> PhaseKeys:
-        """Keys of the only phase, of this rank's chains."""
-        if self._keys is None:
-            raise RuntimeError("the run has not been started")
-        return self._keys
-
-    @property
     def server(self) -> Server:
         """This rank's server."""
         if self._server is None:
             raise RuntimeError("this rank is a worker")
         return self._server
-
-    @property
-    def servers(self) -> Communicator:
-        """The servers by themselves."""
-        if self._servers is None:
-            raise RuntimeError("this rank is a worker")
-        return self._servers
 
     def _of_all(self, own: Any) -> np.ndarray:
         """Return every site's, node axis first, from the first workers of server 0."""

@@ -383,9 +383,5 @@ def _summable(array: Any) -> np.ndarray:
     return own.astype(np.uint8) if own.dtype == bool else own
 
 
-def _no_sleep() -> None:
-    time.sleep(0)
-
-
-_give_way: Callable[[], None] = getattr(os, "sched_yield", _no_sleep)
+_give_way: Callable[[], None] = getattr(os, "sched_yield", lambda: time.sleep(0))
 """Lets others have the processor; a sleep of no time takes tens of microseconds at least."""

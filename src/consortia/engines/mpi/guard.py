@@ -39,7 +39,9 @@ def stand_guard(hint: str) -> None:
     if rank is None or not hasattr(os, "fork"):
         return
     sys.stdout.flush()
-    guard, prctl = os.getpid(), _prctl()
+    guard = os.getpid()
+    # Linux's call that ties a process to its parent.
+    prctl = ctypes.CDLL(None).prctl if sys.platform.startswith("linux") else None
     # Libraries run functions of their own after a fork: an interrupt that came there would be lost.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     with warnings.catch_warnings():
@@ -71,13 +73,6 @@ def stand_guard(hint: str) -> None:
 def _passed_on(child: int, received: int) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.kill(child, received)
-
-
-def _prctl() -> Any:
-    """Return linux's call that ties a process to its parent; None elsewhere."""
-    if not sys.platform.startswith("linux"):
-        return None
-    return ctypes.CDLL(None).prctl
 
 
 def _apart(guard: int, prctl: Any) -> None:

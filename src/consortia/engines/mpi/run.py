@@ -46,7 +46,7 @@ class MPIRun(LocalRun):
         communicator: Communicator,
         places: Places,
     ) -> None:
-        super().__init__(program, arrays, sites)
+        super().__init__(program, sites, arrays)
         self.layout = whole
         self.root = communicator.rank == 0
         self._communicator, self._places = communicator, places

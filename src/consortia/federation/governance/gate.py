@@ -448,6 +448,7 @@ def open_gate(
     *,
     site: str,
     terms: StudyTerms,
+    gate: Callable[..., Gate] = Gate,
 ) -> Gate:
     """Check the policy before any data are read; then open the ledger.
 
@@ -456,6 +457,7 @@ def open_gate(
         policy: the site's ``site-policy.toml``.
         site: the site's name, for the ledger.
         terms: what the study requires, of files at the site.
+        gate: makes the gate, such as one with a person in front of it.
 
     Raises:
         InputError: the policy cannot be read.
@@ -464,7 +466,7 @@ def open_gate(
     """
     load_policy(policy).permits(terms)
     folder = _made(folder)
-    return Gate(folder, Path(policy), Ledger(folder / LEDGER), site, terms)
+    return gate(folder, Path(policy), Ledger(folder / LEDGER), site, terms)
 
 
 def refusal(

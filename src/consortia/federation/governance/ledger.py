@@ -310,7 +310,8 @@ class Ledger:
                 new = entry.details["question"] not in known
                 self.answers[entry.run] += new
                 if new:
-                    self.numbers[entry.run] += _numbers_of(entry)
+                    beside = int(entry.details.get(NUMBERS, "0"))  # among its plain values
+                    self.numbers[entry.run] += numbers_of(entry.arrays) + beside
                 known.setdefault(
                     entry.details["question"], entry.details.get(CONTENT, entry.sha256)
                 )
@@ -407,11 +408,6 @@ def verify(path: str | os.PathLike[str]) -> Verification:
 
 
 # --- lines ---------------------------------------------------------------------------------------
-
-
-def _numbers_of(entry: Entry) -> int:
-    """Return how many numbers a message held, those among its plain values included."""
-    return numbers_of(entry.arrays) + int(entry.details.get(NUMBERS, "0"))
 
 
 def numbers_of(arrays: Sequence[tuple[str, str, tuple[int, ...]]]) -> int:

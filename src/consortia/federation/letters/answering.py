@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,9 +15,9 @@ from consortia.core.queries import Conversation
 from consortia.engines.flower.asking import REFUSAL
 from consortia.engines.flower.envelope import Envelope, EnvelopeError, decode
 from consortia.engines.flower.identities import body_of
-from consortia.engines.flower.questions import Place, Question, Spending
+from consortia.engines.flower.questions import Place, Question
 from consortia.engines.flower.settled import Statement
-from consortia.engines.flower.site import DESCRIPTION, FlowerSite, Gate
+from consortia.engines.flower.site import DESCRIPTION, FlowerSite
 from consortia.engines.letters.sealing import (
     ANSWER,
     MAX_LETTER_BYTES,
@@ -33,7 +33,7 @@ from consortia.engines.letters.sealing import (
 from consortia.errors import InputError, LedgerError, StoreError
 from consortia.federation.app import POLICY, site_of
 from consortia.federation.governance import load_policy, terms_of, verify
-from consortia.federation.governance.gate import LEDGER
+from consortia.federation.governance.gate import LEDGER, Gate
 from consortia.federation.letters.coordinating import check_study
 from consortia.store.durable import read_regular, replace_file
 from consortia.study.build import Study, load_study, study_of
@@ -82,39 +82,32 @@ class Answered:
     error: BaseException | None
 
 
-class AskingGate:
+class AskingGate(Gate):
     """The gate of a site, with a person in front of it.
 
     Args:
-        inner: the gate.
+        *opened: as of the gate.
         study: the study.
         permit: shows what the letter requests, and returns True if it may be answered.
         request: that is being answered.
     """
 
-    def __init__(self, inner: Gate, study: Study, permit: Permit, request: Envelope) -> None:
-        self._inner, self._study, self._permit, self.request = inner, study, permit, request
+    def __init__(self, *opened: Any, study: Study, permit: Permit, request: Envelope) -> None:
+        super().__init__(*opened)
+        self._study, self._permit, self.request = study, permit, request
         self.left: list[str] = []
         self.error: BaseException | None = None
 
     def admit(self, kind: str, question: Question) -> bool:
         """Check the question; ask a person about a description."""
-        again = self._inner.admit(kind, question)
+        again = super().admit(kind, question)
         if question.message == DESCRIPTION:
             self._ask(Shown(self._study.path, []))
         return again
 
-    def rows(self, number: int, parameters: int | None = None, cell: int | None = None) -> None:
-        """Check the number of rows."""
-        self._inner.rows(number, parameters, cell)
-
-    def data(self, rows: Sequence[bytes], values: int) -> None:
-        """Check which rows they are."""
-        self._inner.data(rows, values)
-
     def place(self, place: Place, *, again: bool) -> None:
         """Check where rows would be looked at; ask a person about the query."""
-        self._inner.place(place, again=again)
+        super().place(place, again=again)
         name = str(self.request.values.get("function"))
         methods = (one.method for one in (self._study, *self._study.besides))
         functions = [one.functions for one in methods if isinstance(one, Conversation)]
@@ -128,22 +121,6 @@ class AskingGate:
             lines.append("The same was answered before: the same numbers would leave again.")
         self._ask(Shown(None, lines))
 
-    def spend(self, spent: Spending) -> None:
-        """Write down the cost of an answer that a person has permitted."""
-        self._inner.spend(spent)
-
-    def knows(self, message: str) -> bool:
-        """Return True if the message has left."""
-        return self._inner.knows(message)
-
-    def before_masks(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Refuse numbers that may not leave, before masks hide what they are."""
-        self._inner.before_masks(arrays)
-
-    def settled(self, statement: Statement | None) -> None:
-        """Check how many rows are settled."""
-        self._inner.settled(statement)
-
     def release(
         self,
         kind: str,
@@ -154,7 +131,7 @@ class AskingGate:
         statement: Statement | None = None,
     ) -> bytes:
         """Return the message, when it may leave, and note what is in it."""
-        data = self._inner.release(kind, question, payload, arrays, beside, statement)
+        data = super().release(kind, question, payload, arrays, beside, statement)
         numbers = sum(array.size for array in arrays.values()) + beside
         text = f"{question.message}: {numbers:,} numbers, {len(data):,} bytes"
         if statement is not None:
@@ -165,12 +142,12 @@ class AskingGate:
     def refusal(
         self,
         error: BaseException,
-        wrap: Callable[[str], bytes],
+        wrap: Callable[[str], bytes] = str.encode,
         question: Question | None = None,
     ) -> bytes:
         """Return what may leave of an error, and keep it for the site's own people."""
         self.error = error
-        return self._inner.refusal(error, wrap, question)
+        return super().refusal(error, wrap, question)
 
     def _ask(self, shown: Shown) -> None:
         if not self._permit(shown):
@@ -250,13 +227,13 @@ def _replies(
     gates: list[AskingGate] = []
     requests = [decode(body_of(message)) for message in letter.messages]
 
-    def watched(gate: Gate) -> Gate:
-        gates.append(AskingGate(gate, study, permit, requests[0]))
+    def asking(*opened: Any) -> Gate:
+        gates.append(AskingGate(*opened, study=study, permit=permit, request=requests[0]))
         return gates[-1]
 
     sites: dict[str, FlowerSite] = {}
     for one in (study, *study.besides):
-        site = site_of(one, node, {"x64": opened["x64"]}, watched=watched)
+        site = site_of(one, node, {"x64": opened["x64"]}, made=asking)
         sites[site.study] = site
     for request, message in zip(requests, letter.messages, strict=True):
         for gate in gates:

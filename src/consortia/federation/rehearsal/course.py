@@ -17,7 +17,7 @@ import numpy as np
 
 import consortia
 from consortia.core import start
-from consortia.core.parameters import sampled_draws
+from consortia.core.parameters import join, sampled_draws, variables
 from consortia.core.target import Target
 from consortia.diagnostics import rhat_and_ess
 from consortia.errors import InputError, SiteRefusedError
@@ -308,7 +308,7 @@ def _membership(study: Study, built: Built, index: int) -> Finding:
         warnings.simplefilter("ignore", UserWarning)
         tree = consortia.sample(built.model, built.rows, built.algorithm, **run, progress=False)
     target = Target(built.model, start.starting_parameters(built.model, None, 0, 1)[0])
-    positions = _flat(target, sampled_draws(tree))
+    positions = join(sampled_draws(tree), variables(target.structure))
     every = built.rows.site(index)
     rows = jax.tree.map(lambda leaf: leaf[:MOST_ROWS], every)
     values = jax.jit(lambda at: jax.lax.map(lambda one: target.log_likelihood(one, rows), at))(
@@ -337,13 +337,3 @@ def _membership(study: Study, built: Built, index: int) -> Finding:
             "near": NEAR,
         },
     )
-
-
-def _flat(target: Target, leaves: dict[str, np.ndarray]) -> np.ndarray:
-    """Return draws (chains, draws, d) in the order of the flat position."""
-    names = sorted(leaves)
-    parts = [leaves[name].reshape(*leaves[name].shape[:2], -1) for name in names]
-    found = np.concatenate(parts, axis=2)
-    if found.shape[2] != target.dimension:
-        raise InputError("the draws are of other parameters than the model's.")
-    return found

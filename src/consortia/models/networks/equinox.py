@@ -10,7 +10,7 @@ import jax
 
 from consortia.core.arguments import hinted
 from consortia.core.model import Model
-from consortia.errors import InputError, MissingExtraError
+from consortia.errors import InputError, require_extra
 from consortia.models._shared import Array
 from consortia.models.networks.model import Network, named_weights, network_model, with_weights
 
@@ -58,12 +58,8 @@ def from_equinox(
         >>> sorted(model.init(jax.random.key(0)))
         ['bias', 'weight']
     """
-    try:
+    with require_extra("equinox", "from_equinox needs Equinox"):
         import equinox as eqx  # optional
-    except ImportError as error:
-        raise MissingExtraError(
-            "from_equinox needs Equinox: pip install 'consortia[equinox]'."
-        ) from error
 
     given = isinstance(module, eqx.Module)
     example = module if given else _made(module)

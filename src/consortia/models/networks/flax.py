@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from consortia.core.arguments import hinted
 from consortia.core.model import Model
-from consortia.errors import InputError, MissingExtraError
+from consortia.errors import InputError, require_extra
 from consortia.models._shared import Array
 from consortia.models.networks.model import (
     Network,
@@ -78,10 +78,8 @@ def from_flax(
         >>> sorted(model.init(jax.random.key(0)))
         ['bias', 'kernel']
     """
-    try:
+    with require_extra("flax", "from_flax needs Flax"):
         from flax import linen, nnx  # optional
-    except ImportError as error:
-        raise MissingExtraError("from_flax needs Flax: pip install 'consortia[flax]'.") from error
 
     if isinstance(module, linen.Module):
         network = _linen(module, rows, inputs)

@@ -12,7 +12,7 @@ import numpy as np
 
 from consortia.core.arguments import hinted
 from consortia.core.model import Model
-from consortia.errors import InputError, MissingExtraError
+from consortia.errors import InputError, require_extra
 from consortia.models._shared import Array
 from consortia.models.networks.model import Network, network_model
 
@@ -59,13 +59,9 @@ def from_torch(
         >>> rows = {"x": np.ones((4, 3), np.float32), "y": np.zeros(4, np.int32)}
         >>> model = from_torch(lambda: torch.nn.Linear(3, 2), rows)  # doctest: +SKIP
     """
-    try:
+    with require_extra("torch", "from_torch needs PyTorch and torchax"):
         import torch  # optional
         import torchax
-    except ImportError as error:
-        raise MissingExtraError(
-            "from_torch needs PyTorch and torchax: pip install 'consortia[torch]'."
-        ) from error
 
     given = isinstance(module, torch.nn.Module)
     example = module if given or not callable(module) else module()

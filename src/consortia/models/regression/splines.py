@@ -107,18 +107,14 @@ def _numbers(node: Any, text: str) -> tuple[float, ...]:
         ) from None
 
 
-def _all_knots(basis: Basis) -> Float[np.ndarray, " k"]:
-    low, high = basis.boundary
-    return np.array([low] * (CUBIC + 1) + [*basis.knots] + [high] * (CUBIC + 1))
-
-
 def _b_splines(
     values: Float[np.ndarray, " n"], basis: Basis, order: int = 0
 ) -> Float[np.ndarray, "n k"]:
     """Return all cubic B-splines, or their derivatives of an order, inside the boundary."""
     from scipy.interpolate import BSpline  # heavy: only splines need it
 
-    at = _all_knots(basis)
+    low, high = basis.boundary
+    at = np.array([low] * (CUBIC + 1) + [*basis.knots] + [high] * (CUBIC + 1))
     return BSpline(at, np.eye(len(at) - CUBIC - 1), CUBIC)(values, nu=order)
 
 
