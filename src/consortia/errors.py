@@ -80,7 +80,7 @@ def require_extra(extra: str, why: str) -> Iterator[None]:
     try:
         yield
     except ImportError as error:
-        raise MissingExtraError(f"{why}: pip install 'consortia[{extra}]'.") from error
+        raise MissingExtraError(f'{why}: pip install "consortia[{extra}]".') from error
 
 
 class NonFiniteError(ConsortiaError, ArithmeticError):

@@ -198,7 +198,7 @@ def test_without_pyarrow_the_extra_is_named(tmp_path: Path, monkeypatch) -> None
 
     monkeypatch.setattr(pd, "read_parquet", absent)
     (tmp_path / "a.parquet").touch()
-    with pytest.raises(InputError, match=r"pip install 'consortia\[parquet\]'"):
+    with pytest.raises(InputError, match=r'pip install "consortia\[parquet\]"'):
         read_table(tmp_path / "a.parquet", "it")
 
 

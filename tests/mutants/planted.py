@@ -180,10 +180,10 @@ MUTANTS = (
         "surrogates/test_surrogates.py::test_the_mean_square_factor_is_that_of_the_exact_law",
     ),
     Mutant(
-        "theory/staleness.py",
+        "theory/stability.py",
         "2.0 * math.sin(math.pi / (4 *",
         "2.0 * math.sin(math.pi / (2 *",
-        "theory/test_staleness.py::test_the_spectral_radius_crosses_one_at_the_limit",
+        "theory/test_stale_limits.py::test_a_stale_step_is_refused_where_its_law_is_not_stable",
     ),
     Mutant(
         "engines/exchanges.py",

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import xarray as xr
 from cli.irises import NO_FIGURE, STUDY, invoke
 
 import consortia
@@ -78,6 +79,25 @@ def test_a_run_of_another_model_is_refused(found):
     other = consortia.models.logistic_regression(2)
     with pytest.raises(consortia.errors.InputError, match="Give the model that was sampled"):
         consortia.verify(found[0].tree, other, sites(), progress=False)
+
+
+@pytest.mark.parametrize("shapes", [{"a": (), "b": (3,)}, {"a": (3,), "b": (3,)}, {"a": ()}])
+def test_draws_of_other_shapes_than_the_models_are_refused(shapes):
+    tree = xr.DataTree.from_dict(
+        {
+            "posterior": xr.Dataset(
+                {
+                    "a": (("chain", "draw", "i"), np.zeros((2, 300, 3))),
+                    "b": (("chain", "draw", "j", "i"), np.zeros((2, 300, 4, 3))),
+                }
+            )
+        }
+    )
+    init = {name: jnp.zeros(shape) for name, shape in shapes.items()}
+    model = consortia.Model(lambda p: 0.0, lambda p, rows: rows["y"] * 0.0, init)
+    rows = consortia.Sites.from_list([{"y": np.zeros(5, np.float32)}])
+    with pytest.raises(consortia.errors.InputError, match="Give the model that was sampled"):
+        consortia.verify(tree, model, rows, progress=False)
 
 
 @pytest.mark.usefixtures("one_model_object")

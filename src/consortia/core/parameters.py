@@ -131,11 +131,22 @@ def split(flat: Any, parts: Sequence[Variable]) -> dict[str, Any]:
     }
 
 
-def join(arrays: Mapping[str, Any], parts: Sequence[Variable]) -> np.ndarray:
-    """Return flat vectors (..., d) of one array (..., *shape) a variable; inverts `split`."""
+def join(
+    arrays: Mapping[str, Any], parts: Sequence[Variable], leading: int | None = None
+) -> np.ndarray:
+    """Return flat vectors (..., d) of one array (..., *shape) a variable; inverts `split`.
+
+    Args:
+        arrays: one array a variable, by name.
+        parts: the variables, in the order of the flat vector.
+        leading: number of axes before those of the parameter; None: any.
+
+    Raises:
+        InputError: a variable is missing or has another shape than in the model.
+    """
     flat = []
     for part in parts:
-        array = _array_of(arrays, part)
+        array = _array_of(arrays, part, leading)
         lead = array.shape[: array.ndim - len(part.shape)]
         flat.append(array.reshape((*lead, part.size)))
     return np.concatenate(flat, axis=-1)
@@ -307,7 +318,7 @@ def _name(path: Sequence[Any]) -> str:
     return ".".join(keys)
 
 
-def _array_of(arrays: Mapping[str, Any], part: Variable) -> np.ndarray:
+def _array_of(arrays: Mapping[str, Any], part: Variable, leading: int | None = None) -> np.ndarray:
     if part.name not in arrays:
         raise InputError(
             f"posterior: there is no variable {part.name!r} (there are: {', '.join(arrays)}). "
@@ -315,7 +326,8 @@ def _array_of(arrays: Mapping[str, Any], part: Variable) -> np.ndarray:
         )
     array = np.asarray(arrays[part.name])
     rank = len(part.shape)
-    if array.shape[array.ndim - rank :] != part.shape or array.ndim < rank:
+    other_rank = array.ndim < rank or leading not in (None, array.ndim - rank)
+    if other_rank or array.shape[array.ndim - rank :] != part.shape:
         raise InputError(
             f"posterior: variable {part.name!r} has shape {array.shape}; the model's parameter "
             f"has shape {part.shape}. Give the model that was sampled."

@@ -110,7 +110,7 @@ def _read_file(path: Path, site: str, changes: Harmonisation) -> LazyTable:
         return _of_frame(arrow[kind](path), Source(str(path), site), changes)
     except ImportError as error:
         raise InputError(
-            f"{path}: {kind} files are read by pyarrow: pip install 'consortia[parquet]'."
+            f'{path}: {kind} files are read by pyarrow: pip install "consortia[parquet]".'
         ) from error
     except UnicodeError as error:
         raise undecodable(path, site, encoding_of(path, changes.encoding)) from error

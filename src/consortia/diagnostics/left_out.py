@@ -239,7 +239,7 @@ def positions_of(
                 )
             if draw_weights(tree) is not None:
                 raise InputError(f"{caller}: the draws have weights of unlike steps already.")
-            flat = join(sampled_draws(tree), variables(structure_of(model.init)))
+            flat = join(sampled_draws(tree), variables(structure_of(model.init)), leading=2)
             flat = flat.reshape(-1, flat.shape[-1])
             if len(flat) < LEAST_DRAWS:
                 raise InputError(

@@ -105,7 +105,7 @@ class LocalPanel(Panel):
             self._send(b"")
 
     def memory(self) -> dict[str, int]:
-        """Return the bytes of the data, of which each process or device holds its part."""
+        """Return the bytes of the data here: of all devices, and of this process under MPI."""
         return {"data": sum(leaf.nbytes for leaf in jax.tree.leaves(self._arrays.data))}
 
     def _answer(self, query: Query) -> Answer:

@@ -204,8 +204,8 @@ def _of_bayes(report: RunReport, response: Response, looked: Examined) -> list[I
     """Return the seven items of ROBUST, and what a reader needs to repeat the run."""
     priors = response.priors
     record = report.record
-    fit = "posterior predictive checks" if looked.check is not None else ""
-    fit += "hazards with time" if looked.proportional is not None else ""
+    checks = {"posterior predictive checks": looked.check, "hazards with time": looked.proportional}
+    fit = ", ".join(text for text, result in checks.items() if result is not None)
     exact = [f"seed {record['seed']}"] if "seed" in record else []
     kept = quadrature_in(report)
     if kept is not None:

@@ -120,7 +120,7 @@ def piloted(problem: Problem, method: Any, target: BiasTarget, rounds: int, run:
 
 def level_of(tree: Any, problem: Problem, target: Target) -> Level:
     """Return the energies of the later draws of a run."""
-    flat = join(sampled_draws(tree), variables(target.structure)).astype(float)
+    flat = join(sampled_draws(tree), variables(target.structure), leading=2).astype(float)
     chains, draws, dimension = flat.shape
     places = np.linspace(draws // 2, draws - 1, SUBSET).round().astype(int)
     some = flat[:, places].reshape(-1, dimension)

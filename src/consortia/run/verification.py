@@ -113,7 +113,7 @@ def verify(
 
 def _points(tree: Any, target: Target) -> np.ndarray:
     """Return flat positions (n, d), so many draws evenly spaced as they are effectively worth."""
-    flat = join(sampled_draws(tree), variables(target.structure)).astype(float)
+    flat = join(sampled_draws(tree), variables(target.structure), leading=2).astype(float)
     chains, draws, _ = flat.shape
     table = summary(tree, units="sampled")
     worth = float(np.minimum(table["ess_bulk"], table["ess_tail"]).min())

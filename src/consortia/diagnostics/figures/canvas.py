@@ -125,7 +125,7 @@ def check_extra() -> None:
     for name in ("arviz_plots", "jinja2", "matplotlib"):
         if find_spec(name) is None:  # importing them takes a second
             raise MissingExtraError(
-                f"a report's figures need the module {name}: pip install 'consortia[plots]'"
+                f'figures of a report need the module {name}: pip install "consortia[plots]"'
             )
 
 

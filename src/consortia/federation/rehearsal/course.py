@@ -308,7 +308,7 @@ def _membership(study: Study, built: Built, index: int) -> Finding:
         warnings.simplefilter("ignore", UserWarning)
         tree = consortia.sample(built.model, built.rows, built.algorithm, **run, progress=False)
     target = Target(built.model, start.starting_parameters(built.model, None, 0, 1)[0])
-    positions = join(sampled_draws(tree), variables(target.structure))
+    positions = join(sampled_draws(tree), variables(target.structure), leading=2)
     every = built.rows.site(index)
     rows = jax.tree.map(lambda leaf: leaf[:MOST_ROWS], every)
     values = jax.jit(lambda at: jax.lax.map(lambda one: target.log_likelihood(one, rows), at))(
