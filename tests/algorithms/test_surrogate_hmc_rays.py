@@ -246,3 +246,20 @@ def test_a_resumed_run_tells_what_one_without_a_stop_tells(tmp_path: Path) -> No
         )
     assert texts(resumed) == texts(whole)
     assert_equal_draws(resumed, whole)
+
+
+def test_a_surrogate_far_too_wide_makes_no_tail() -> None:
+    """Its lines have no point near the posterior: they are not judged."""
+    model = consortia.Model(
+        lambda p: -(p @ p) / 200.0,
+        lambda p, rows: rows["weight"] * -jnp.sum((p - 0.3) ** 2) / 2 / 0.05**2,
+        jnp.zeros(1),
+    )
+    rows = consortia.Sites.from_list([{"weight": np.ones(1)}, {"weight": np.zeros(1)}])
+    wide = consortia.surrogates.Gaussian(np.zeros(1), 1.0)
+    method = consortia.surrogate_hmc(surrogate=wide)
+    tree = consortia.sample(
+        model, rows, method, rounds=400, warmup=400, chains=4, seed=0, progress=False
+    )
+    assert json.loads(tree.attrs.get("faults", "[]")) == []
+    assert float(tree["posterior"]["theta"].std()) == pytest.approx(0.05, rel=0.1)

@@ -180,6 +180,20 @@ MUTANTS = (
         "surrogates/test_surrogates.py::test_the_mean_square_factor_is_that_of_the_exact_law",
     ),
     Mutant(
+        "surrogates/curvature.py",
+        "jnp.where(size > 0, size, 1)",
+        "jnp.where(size > 0, jnp.max(size), 1)",
+        "surrogates/test_modes.py::test_a_mode_is_found_from_any_start_whatever_the_units"
+        "[in_one_program]",
+    ),
+    Mutant(
+        "surrogates/proposals/rays.py",
+        "(self.direction + self.steps[:, None] * self.bend)",
+        "(self.direction + 0 * self.steps[:, None] * self.bend)",
+        "surrogates/test_ray_bounds.py::"
+        "test_what_a_proposal_lacks_of_a_bent_tail_is_seen_on_a_parabola_alone",
+    ),
+    Mutant(
         "theory/stability.py",
         "2.0 * math.sin(math.pi / (4 *",
         "2.0 * math.sin(math.pi / (2 *",

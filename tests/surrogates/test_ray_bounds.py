@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from consortia.core.prior import PriorScale
 from consortia.surrogates.proposals.rays import (
+    MOST_MISSED,
+    MOST_MISSED_BENT,
     STEPS,
+    Line,
+    Profile,
     along_lines,
     lines_through,
+    not_covered,
     parabolas_through,
     points_of,
     profile_of,
@@ -71,9 +77,43 @@ def test_what_a_proposal_lacks_of_a_bent_tail_is_seen_on_a_parabola_alone() -> N
         values = [one for _, one in along_lines(lines, ratio)]
         missed.append([p.missed(v) for p, v in zip(profiles, values, strict=True)])
     assert max(mass for mass, _ in missed[0]) < 1e-3
-    mass, direction = max(missed[1], key=lambda one: one[0])
+    mass, ways = missed[1][0]  # of all points
     assert mass == pytest.approx(0.067, abs=0.04)  # P(x > 1.5)
-    assert direction[1] / direction[0] == pytest.approx(1.5, abs=0.4)  # of a chord: .8 x
+    assert len(ways) == 1
+    assert ways[0][1] / ways[0][0] == pytest.approx(1.5, abs=0.4)  # of a chord: .8 x
+
+
+def test_where_both_tails_are_lacking_there_is_a_way_to_each() -> None:
+    curve = Line(np.array([1.0, 0.0]), np.linspace(-4, 4, 801), np.array([0.0, 0.8]))
+    profile = Profile(curve, curve.steps**2 / 2)
+    mass, ways = profile.missed(np.where(np.abs(curve.steps) > 1.5, 50.0, 0.0))
+    assert mass == pytest.approx(0.134, abs=0.02)
+    np.testing.assert_allclose(ways, [[1.0, -1.55], [1.0, 1.55]], atol=0.1)
+
+
+@pytest.mark.parametrize(("bend", "bound"), [(0.0, MOST_MISSED), (0.8, MOST_MISSED_BENT)])
+@pytest.mark.parametrize("factor", [0.8, 1.2])
+def test_more_may_be_lacking_along_a_parabola(bend: float, bound: float, factor: float) -> None:
+    curve = Line(np.array([1.0, 0.0]), np.linspace(-6, 6, 1201), np.array([0.0, bend]))
+    profile = Profile(curve, curve.steps**2 / 2)
+    beyond = stats.norm.isf(factor * bound)
+    mass, ways = not_covered([profile], [np.where(curve.steps > beyond, 50.0, 0.0)])
+    assert mass == pytest.approx(factor * bound, rel=0.1)
+    assert bool(ways) == (factor > 1)
+
+
+def test_a_ridge_that_is_no_parabola_is_followed_on_each_side() -> None:
+    x = np.random.default_rng(0).normal(size=20_000)
+    points = np.stack([x, np.exp(x) - 1], axis=1)
+    weights = np.full(len(x), 1 / len(x))
+    whole, _, upper, _, lower, _ = parabolas_through(points, weights, np.zeros(2), 6)
+    for curve, place in ((upper, 2.5), (lower, -2.5)):
+        errors = []
+        for one in (whole, curve):
+            at = one._replace(steps=np.array([place / one.direction[0]])).at(np.zeros(2))
+            errors.append(abs(at[0, 1] - np.expm1(at[0, 0])))
+        assert errors[1] < errors[0]
+    assert upper.steps.min() > 0 > lower.steps.max()
 
 
 @pytest.mark.parametrize("farthest", [3.0, 10.0])

@@ -99,13 +99,14 @@ UNFIT = 0.5
 
 MOST_SEARCHED, MOST_WALKED, MOST_ROUGH = 16, 60, 40
 """Messages of a search for the mode, of chains before their first draws, and of a run whose chains
-have nearly forgotten their starts and are rough, see `Ensemble.rough`."""
+are rough, see `Ensemble.rough`."""
 
 FITS, FITTED_WORK = 3, 20_000_000
 """Local fits with different starts; one alone where rows times d² are more than this."""
 
-TO_MIDDLE = 1.22
-"""Sum of the distances of a point and of the middle of its message, by the farthest distance."""
+TO_MIDDLE = 1.15
+"""Sum of the distances of a point and of the centre, by the farthest distance; sites permit 1.22,
+with the median of a message's points in place of the centre."""
 
 REFERENCE = 20.0
 """Smallest excess of a point's log-density over the reference's for which it replaces it."""
@@ -157,8 +158,8 @@ class Judged(NamedTuple):
         chains: its draws.
         share: effective share of the weights.
         log_mean: logarithm of their mean.
-        missed: largest mass along a line that the proposal hardly covers.
-        not_covered: directions of the lines of which that is too much.
+        missed: largest mass along a line or parabola that the proposal hardly covers.
+        not_covered: ways to what is too much of it.
         depth: mean of how far the draws lie below the highest point.
         heaviest: expected share of the draws at one point.
         effective: smallest effective size of the draws, of the bulk and of both tails.
@@ -299,8 +300,7 @@ def converse(settings: Settings, known: Known) -> Conversing:
     if d > MOST_CURVED:
         return (yield from _by_gradients(server, settings, scale))
     centres, covariances, agree = yield from _local_fits(server, scale)
-    if agree:
-        server.reference = centres[0]
+    server.reference = centres[0] if agree else known.start
     searched, next_step = d > FEW_PARAMETERS or not agree, "draw"
     batches, earlier, missed = [], 0, list[np.ndarray]()
     shares, errors = list[float](), list[float]()
@@ -359,15 +359,15 @@ def converse(settings: Settings, known: Known) -> Conversing:
             mode = yield from _search(server, start[None], scale)
             if mode.converged:
                 server.memory.forget_drawn()
-                shares, errors, next_step = [], [], "draw"
+                shares, errors, missed, next_step = [], [], [], "draw"
                 covariance = mode.root @ mode.root.T
                 sent = _exploration(server, [mode.position], [covariance])
                 continue
         if learnt.proposal is None:
             return (yield from _walk(server, settings))
         covariance, earlier = learnt.covariance, len(batches)
-        lines = _with_parabolas(server, lines_through(covariance, server.rays, profiles))
-        sent = _drawn(server, learnt.proposal, lines)
+        lines = lines_through(covariance, server.rays, profiles)
+        sent = _drawn(server, learnt.proposal, _with_parabolas(server, lines))
 
 
 def _next_step(shares: list[float], errors: list[float], *, searched: bool) -> str:
@@ -434,10 +434,10 @@ def _exploration(server: Server, centres: list[np.ndarray], covariances: list[np
 def _with_parabolas(server: Server, lines: list[Line]) -> list[Line]:
     """Return the straight lines, and the parabolas that there is room for and weighted points."""
     lines, weighted = [one for one in lines if not one.bent], server.memory.weighted()
-    if weighted.effective < FEW * server.dimension:
-        return lines
-    own, room = normalised(weighted.log_weights), server.rays - len(lines)
-    return [*lines, *parabolas_through(weighted.points, own, server.memory.best, room)]
+    if weighted.effective >= FEW * server.dimension:
+        own, room = normalised(weighted.log_weights), server.rays - len(lines)
+        lines += parabolas_through(weighted.points, own, server.memory.best, room)
+    return lines
 
 
 def _drawn(
@@ -491,8 +491,8 @@ def _evaluate(
     profiles = [profile_of(*one) for one in along_lines(sent.lines, ray_heights)]
     straight = [one for one in profiles if not one.line.bent]
     before = server.memory.weighted() if server.memory.drawn else None
-    points = np.concatenate([sent.points, on_rays])
-    server.memory.add(points, heights[: len(points)], count, sent.proposal.log_density)
+    points, density = np.concatenate([sent.points, on_rays]), sent.proposal.log_density
+    server.memory.add(points, heights[: len(points)], count, density)
     weights = heights[:count] - sent.log_density
     share = effective_share(weights) if np.isfinite(weights).any() else 0.0
     server.records[-1]["effective_share"] = float(f"{share:.3g}")
@@ -530,7 +530,7 @@ def _judged(
     log_mean = float(special.logsumexp(weights) - math.log(len(weights) / sent.share))
     ratios = [values - log_mean for _, values in along_lines(sent.lines, ratio)]
     share, own = effective_share(weights), normalised(weights)
-    inside = own > 0
+    inside = own > 0  # where log π is finite
     judged = Judged(
         chains,
         share,

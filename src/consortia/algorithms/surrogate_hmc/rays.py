@@ -34,6 +34,10 @@ FARTHEST = 12.0
 MOST_LINES = 32
 """Lines, with 14 points each: a chain's message then has fewer than 450."""
 
+WIDEST = 2.0
+"""Standard deviations of the last surrogate that are one of a line's, at most: one that was laid
+through a far wider surrogate is not judged."""
+
 MOST_BEYOND = 0.01
 """Mass along a line that may lie beyond all draws."""
 
@@ -125,6 +129,8 @@ def mass_beyond(rays: Rays) -> float:
     places, first = np.unique(np.append(steps, 0.0), return_index=True)
     found = 0.0
     for line, reached in enumerate(zip(lowest, highest, strict=True)):
+        if squares[:, line].max() > WIDEST**2:  # no point of it would be near the draws
+            continue
         heights = -np.append(rises[:, line], 0.0)[first]
         profile = profile_of(Line(towards[0, line], places), heights)
         found = max(found, profile.mass_beyond(*reached))

@@ -22,6 +22,10 @@ SHARES = np.array([0.04, 0.1, 0.18, 0.27, 0.37, 0.48, 0.6, 0.72, 0.85, 1.0, 1.15
 FARTHEST = 80.0
 """Standard deviations that a ray reaches, at most."""
 
+FARTHEST_BENT = 6.0
+"""The same of a parabola. Beyond, it hardly follows a tail, and the answers settle rows of sites
+with few of them."""
+
 DROP = 25.0
 """A ray reaches to where the log-posterior has fallen by so much."""
 
@@ -94,13 +98,24 @@ class Profile(NamedTuple):
         """Absolute log ratio of its reach on one side to that on the other."""
         return abs(float(np.log(self.reach(1) / self.reach(-1))))
 
-    def missed(self, log_ratio: Float[np.ndarray, " s"]) -> tuple[float, Float[np.ndarray, " d"]]:
-        """Return the share of the mass where log π/q is above `UNCOVERED`, and the way to it."""
+    def missed(
+        self, log_ratio: Float[np.ndarray, " s"]
+    ) -> tuple[float, list[Float[np.ndarray, " d"]]]:
+        """Return the share of the mass where log π/q is above `UNCOVERED`, and the ways to it.
+
+        Of a straight line there is one, of a parabola one for each side that has a part of it.
+        """
         grid, mass = self._masses()
         missed = np.interp(grid, self.line.steps, np.nan_to_num(log_ratio, nan=-700)) > UNCOVERED
         lost = mass * missed
-        middle = float(grid @ lost / max(lost.sum(), 1e-300))
-        return float(lost.sum() / mass.sum()), self.line.direction + middle * self.line.bend
+        if not self.line.bent:
+            return float(lost.sum() / mass.sum()), [self.line.direction]
+        ways = []
+        for side in (grid < 0, grid > 0):
+            if (own := float(lost[side].sum())) > 0:
+                middle = float(grid[side] @ lost[side]) / own
+                ways.append(self.line.direction + middle * self.line.bend)
+        return float(lost.sum() / mass.sum()), ways
 
     def mass_beyond(self, lowest: float, highest: float) -> float:
         """Return the share of the line's mass below one step or above another."""
@@ -153,7 +168,9 @@ def parabolas_through(
 ) -> list[Line]:
     """Return the parabolas of all parameters on each of them, by weighted least squares.
 
-    Where the posterior bends, a tail lies beside every straight line.
+    Where the posterior bends, a tail lies beside every straight line. After those of all points
+    come, as far as there is room, those of the points on either side alone, the far ones most: a
+    ridge need not be a parabola.
 
     Args:
         points: of the posterior.
@@ -161,14 +178,22 @@ def parabolas_through(
         centre: where all of them meet, near the mode.
         most: parabolas.
     """
+    d = points.shape[1]
+    if d == 1:  # nothing can bend
+        return []
     away = points - centre
-    steps = away[:, :most] / np.sqrt(np.maximum(weights @ away[:, :most] ** 2, 1e-300))
-    powers = [(weights @ steps**power)[:, None, None] for power in (2, 3, 4)]
-    gram = np.block([[powers[0], powers[1]], [powers[1], powers[2]]])
-    products = [(weights[:, None] * steps**power).T @ away for power in (1, 2)]
-    found = np.linalg.pinv(gram, hermitian=True) @ np.stack(products, axis=1)
-    both = np.concatenate([-STEPS[::-1], STEPS])
-    return [Line(direction, both, bend) for direction, bend in found]
+    steps = away / np.sqrt(np.maximum(weights @ away**2, 1e-300))
+    near = STEPS[STEPS <= FARTHEST_BENT]
+    found: list[Line] = []
+    for side, along in ((0, np.concatenate([-near[::-1], near])), (1, near), (-1, -near[::-1])):
+        columns = steps[:, : max(most - len(found), 0)]
+        own = weights[:, None] * (np.maximum(side * columns, 0) ** 2 if side else 1)
+        powers = [(own * columns**power).sum(axis=0)[:, None, None] for power in (2, 3, 4)]
+        gram = np.block([[powers[0], powers[1]], [powers[1], powers[2]]])
+        products = [(own * columns**power).T @ away for power in (1, 2)]
+        laid = np.linalg.pinv(gram, hermitian=True) @ np.stack(products, axis=1)
+        found += [Line(direction, along, bend) for direction, bend in laid]
+    return found
 
 
 def within(
@@ -212,7 +237,7 @@ def _inside(
 ) -> Float[np.ndarray, " s"]:
     """Return the steps on one side of a curve, shortened until all are inside."""
     steps = line.steps[line.steps * side > 0]
-    while np.abs(steps).max() > NEAREST:
+    while np.abs(steps).max(initial=0.0) > NEAREST:
         if (scale.distance(line._replace(steps=steps).at(centre)) <= farthest).all():
             break
         steps = SHORTER * steps
@@ -241,7 +266,7 @@ def along_lines(
 def not_covered(
     profiles: list[Profile], log_ratios: list[Float[np.ndarray, " s"]]
 ) -> tuple[float, list[Float[np.ndarray, " d"]]]:
-    """Return the largest mass that a proposal hardly covers, and the way to each that is too large.
+    """Return the largest mass that a proposal hardly covers, and the ways to all too large ones.
 
     Args:
         profiles: of lines and parabolas.
@@ -249,10 +274,10 @@ def not_covered(
     """
     largest, ways = 0.0, []
     for profile, log_ratio in zip(profiles, log_ratios, strict=True):
-        mass, way = profile.missed(log_ratio)
+        mass, found = profile.missed(log_ratio)
         largest = max(largest, mass)
         if mass >= (MOST_MISSED_BENT if profile.line.bent else MOST_MISSED):
-            ways.append(way)
+            ways.extend(found)
     return largest, ways
 
 
