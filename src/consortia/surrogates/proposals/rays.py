@@ -22,9 +22,9 @@ SHARES = np.array([0.04, 0.1, 0.18, 0.27, 0.37, 0.48, 0.6, 0.72, 0.85, 1.0, 1.15
 FARTHEST = 80.0
 """Standard deviations that a ray reaches, at most."""
 
-FARTHEST_BENT = 6.0
-"""The same of a parabola. Beyond, it hardly follows a tail, and the answers settle rows of sites
-with few of them."""
+FARTHEST_BENT, FARTHEST_SIDE = 6.0, 12.0
+"""The same of a parabola through all points, and through those on one side. Beyond, it hardly
+follows a tail, and answers settle rows of sites with few of them."""
 
 DROP = 25.0
 """A ray reaches to where the log-posterior has fallen by so much."""
@@ -183,9 +183,9 @@ def parabolas_through(
         return []
     away = points - centre
     steps = away / np.sqrt(np.maximum(weights @ away**2, 1e-300))
-    near = STEPS[STEPS <= FARTHEST_BENT]
+    far, near = (STEPS[reach >= STEPS] for reach in (FARTHEST_BENT, FARTHEST_SIDE))
     found: list[Line] = []
-    for side, along in ((0, np.concatenate([-near[::-1], near])), (1, near), (-1, -near[::-1])):
+    for side, along in ((0, np.concatenate([-far[::-1], far])), (1, near), (-1, -near[::-1])):
         columns = steps[:, : max(most - len(found), 0)]
         own = weights[:, None] * (np.maximum(side * columns, 0) ** 2 if side else 1)
         powers = [(own * columns**power).sum(axis=0)[:, None, None] for power in (2, 3, 4)]
