@@ -433,8 +433,8 @@ def _exploration(server: Server, centres: list[np.ndarray], covariances: list[np
 
 def _with_parabolas(server: Server, lines: list[Line]) -> list[Line]:
     """Return the straight lines, and the parabolas that there is room for and weighted points."""
-    lines, weighted = [one for one in lines if not one.bent], server.memory.weighted()
-    if weighted.effective >= FEW * server.dimension:
+    lines, d = [one for one in lines if not one.bent], server.dimension
+    if d <= FEW_PARAMETERS and (weighted := server.memory.weighted()).effective >= FEW * d:
         own, room = normalised(weighted.log_weights), server.rays - len(lines)
         lines += parabolas_through(weighted.points, own, server.memory.best, room)
     return lines
