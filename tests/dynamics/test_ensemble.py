@@ -226,6 +226,7 @@ def test_shares_of_few_chains_may_be_above_their_bounds_by_chance() -> None:
         assert not by_chance.roughness(1024)  # four, where two are allowed
         assert sound._replace(**{name: 0.008}).roughness(1024)
     assert sound._replace(bfmi=0.2).roughness(1024)
+    assert sound._replace(bfmi=0.4, steepness=20.0).roughness(1024)
 
 
 def test_energies_of_long_tails_are_not_those_of_a_neck() -> None:

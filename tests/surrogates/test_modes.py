@@ -9,6 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from consortia.algorithms import expanding
+from consortia.algorithms.surrogate_hmc import search, state
+from consortia.dynamics.metropolis import Potential
 from consortia.surrogates.curvature import mode_of
 from consortia.theory.potentials import mode_by
 
@@ -61,3 +64,27 @@ def test_a_mode_is_found_from_any_start_whatever_the_units(
         step = np.linalg.solve(*(np.asarray(f(narrow(found)), float) for f in (curvature, slope)))
         sd = np.sqrt(np.diag(np.linalg.inv(np.asarray(curvature(narrow(found)), float))))
         assert np.abs(step / sd).max() < 0.01  # of a posterior sd
+
+
+def of_expanding(gradient: jax.Array, curvature: jax.Array) -> jax.Array:
+    at = expanding.Second(jnp.zeros(()), gradient, curvature)
+    return expanding._tried(jnp.zeros(2), at, jnp.full((), 0.1)).change
+
+
+def of_surrogate_hmc(gradient: jax.Array, curvature: jax.Array) -> jax.Array:
+    hub = state.start(jnp.zeros(2), search.begin(jnp.zeros(2)), 1, 1)
+    for value in (0.0, 1.0):  # the second is higher: from the first with a damping
+        message = Potential(jnp.full((), value), jnp.zeros(())), gradient, curvature
+        hub, found, _ = search._descend((), hub, message)
+    assert float(hub.search.damping) > 0
+    return found.look
+
+
+@pytest.mark.parametrize("step", [of_expanding, of_surrogate_hmc])
+def test_a_damped_step_in_other_units_is_the_same_step(
+    step: Callable[[jax.Array, jax.Array], jax.Array],
+) -> None:
+    gradient, curvature = jnp.array([1.0, -2.0]), jnp.array([[2.0, 0.5], [0.5, 1.0]])
+    units = jnp.array([2.0**12, 2.0**-12])
+    other = step(gradient / units, curvature / units[:, None] / units[None])
+    np.testing.assert_allclose(other / units, step(gradient, curvature), rtol=1e-5)

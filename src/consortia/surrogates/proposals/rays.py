@@ -34,7 +34,7 @@ UNCOVERED = 1.2
 
 MOST_MISSED, MOST_MISSED_BENT = 1e-3, 4e-3
 """Mass along a line, and along a parabola, that a proposal may hardly cover. A parabola follows a
-tail, so that its mass is nearer to the posterior's there: so little moves no quantile by much."""
+tail, so that its mass there is nearer to the posterior's, where a line's is much smaller."""
 
 APART = 1e-4
 """Largest relative change of variances that makes them unequal."""
