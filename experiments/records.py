@@ -5,9 +5,9 @@ A program of a study has three functions: ``study(scale, seed)`` returns plain r
 panels. A record has the results and the findings, and what a reader must know to believe them.
 
 A long study is made of parts (`part`), and a part of sampler runs (`sampled`). Where the run has a
-folder for them (`parts_in`), a finished part is kept there with the processor time that it took,
-and a sampler run has a store: a run that was stopped goes on where it was. `finished_only` takes
-what is finished and begins nothing.
+folder for them (`parts_in`), a finished part is kept there with its machine and processor time, and
+a sampler run has a store: a run that was stopped goes on where it was. `finished_only` takes what
+is finished and begins nothing.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ Record = dict[str, Any]
 
 _PARTS: ContextVar[Path | None] = ContextVar("parts", default=None)
 _FINISHED_ONLY: ContextVar[bool] = ContextVar("finished_only", default=False)
-_KEPT_SECONDS: ContextVar[float] = ContextVar("kept_seconds", default=0.0)
-"""Processor time of earlier runs, of the parts that this run took from them."""
+_TAKEN: ContextVar[tuple[Record, ...]] = ContextVar("taken", default=())
+"""The parts that this run took from earlier ones."""
 
 
 class UnfinishedError(LookupError):
@@ -85,7 +85,7 @@ def part(name: str, make: Callable[[], Any]) -> Any:
     if target is not None and target.is_file():
         say(f"{name}: kept from an earlier run")
         kept = json.loads(target.read_text())
-        _KEPT_SECONDS.set(_KEPT_SECONDS.get() + kept["cpu_seconds"])
+        _TAKEN.set((*_TAKEN.get(), kept))
         return kept["made"]
     if _FINISHED_ONLY.get():
         raise UnfinishedError(f"{name} is not finished")
@@ -94,7 +94,8 @@ def part(name: str, make: Callable[[], Any]) -> Any:
     if target is None:
         return made
     whole = target.with_suffix(".partial")
-    write({"cpu_seconds": round(_processor_seconds() - before, 1), "made": made}, whole)
+    seconds = round(_processor_seconds() - before, 1)
+    write({"cpu_seconds": seconds, "machine": _machine(), "made": made}, whole)
     whole.replace(target)  # a run that is stopped here leaves no half of a file
     return made
 
@@ -138,8 +139,12 @@ def run(paper: Paper, study: Study, scale: str, seed: int) -> Record:
     """
     module = program(paper, study)
     wall, cpu = time.monotonic(), _processor_seconds()
-    _KEPT_SECONDS.set(0.0)
+    _TAKEN.set(())
     results = plain(module.study(scale, seed))
+    taken = _TAKEN.get()
+    machines = {part["machine"]: None for part in taken}  # a dictionary keeps their order
+    if not (taken and _FINISHED_ONLY.get()):
+        machines[_machine()] = None
     record = {
         "paper": paper.name,
         "study": study.name,
@@ -147,9 +152,11 @@ def run(paper: Paper, study: Study, scale: str, seed: int) -> Record:
         "seed": seed,
         "commit": _commit(),
         "date": datetime.date.today().isoformat(),
-        "machine": _machine(),
+        "machine": "; ".join(machines),
         "wall_seconds": round(time.monotonic() - wall, 1),
-        "cpu_seconds": round(_processor_seconds() - cpu + _KEPT_SECONDS.get(), 1),
+        "cpu_seconds": round(
+            _processor_seconds() - cpu + sum(part["cpu_seconds"] for part in taken), 1
+        ),
         "data": {name: _checksums(name) for name in study.data},
     }
     return found_again(paper, study, {**record, "results": results})

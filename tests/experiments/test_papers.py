@@ -381,10 +381,12 @@ def test_a_resumed_run_counts_the_processor_time_of_the_parts_that_it_takes(tmp_
     with records.parts_in(tmp_path):
         first = records.run(paper, study, "full", 0)
         kept = json.loads((tmp_path / "one.json").read_text())
-        (tmp_path / "one.json").write_text(json.dumps(kept | {"cpu_seconds": 100.0}))
+        there = {"cpu_seconds": 100.0, "machine": "another machine"}
+        (tmp_path / "one.json").write_text(json.dumps(kept | there))
         second = records.run(paper, study, "full", 0)
     assert first["cpu_seconds"] < 50
     assert 100 <= second["cpu_seconds"] < 150
+    assert second["machine"] == f"another machine; {first['machine']}"
     assert second["results"] == first["results"]
     with records.finished_only(), pytest.raises(records.UnfinishedError, match="two is not"):
         records.part("two", dict)
@@ -396,6 +398,7 @@ def test_a_resumed_run_counts_the_processor_time_of_the_parts_that_it_takes(tmp_
     record = json.loads(finished.collect(paper, study, "full", 0, tmp_path).read_text())
     assert record["results"] == first["results"]
     assert record["cpu_seconds"] >= 100
+    assert record["machine"] == "another machine"
 
 
 def test_a_panel_that_the_largest_run_leaves_empty_is_drawn_from_a_smaller_one(
