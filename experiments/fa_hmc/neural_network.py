@@ -70,14 +70,14 @@ SCALES = {
         batch_size=1000,
         local_steps=50,
         leapfrog={
-            1: (4e-4, 1e-3, 2e-3, 4e-3, 8e-3),
-            10: (1e-4, 2e-4, 4e-4, 8e-4),
+            1: (1e-3, 2e-3, 4e-3, 8e-3),
+            10: (3e-4, 5e-4, 8e-4, 1.2e-3),
             50: (5e-5, 1e-4, 2e-4, 4e-4),
             100: (2e-5, 5e-5, 1e-4, 2e-4),
         },
-        local=dict.fromkeys((1, 10), (1e-4, 2e-4, 4e-4, 8e-4)),
-        printed={1: (4e-4, 1e-3, 2e-3, 4e-3, 8e-3), 10: (1e-4, 2e-4, 4e-4, 8e-4)},
-        printed_local=dict.fromkeys((1, 10), (1e-4, 2e-4, 4e-4, 8e-4)),
+        local=dict.fromkeys((1, 10), (3e-4, 5e-4, 8e-4, 1.2e-3)),
+        printed={1: (1e-3, 2e-3, 4e-3, 8e-3), 10: (3e-4, 5e-4, 8e-4, 1.2e-3)},
+        printed_local=dict.fromkeys((1, 10), (3e-4, 5e-4, 8e-4, 1.2e-3)),
     ),
 }
 
