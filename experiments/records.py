@@ -5,9 +5,9 @@ A program of a study has three functions: ``study(scale, seed)`` returns plain r
 panels. A record has the results and the findings, and what a reader must know to believe them.
 
 A long study is made of parts (`part`), and a part of sampler runs (`sampled`). Where the run has a
-folder for them (`parts_in`), a finished part is kept there with its machine and processor time, and
-a sampler run has a store: a run that was stopped goes on where it was. `finished_only` takes what
-is finished and begins nothing.
+folder for them (`parts_in`), a finished part is kept there with its commit, machine and processor
+time, and a sampler run has a store: a run that was stopped goes on where it was. `finished_only`
+takes what is finished and begins nothing.
 """
 
 from __future__ import annotations
@@ -95,7 +95,8 @@ def part(name: str, make: Callable[[], Any]) -> Any:
         return made
     whole = target.with_suffix(".partial")
     seconds = round(_processor_seconds() - before, 1)
-    write({"cpu_seconds": seconds, "machine": _machine(), "made": made}, whole)
+    origin = {"commit": _commit(), "machine": _machine()}
+    write({"cpu_seconds": seconds, **origin, "made": made}, whole)
     whole.replace(target)  # a run that is stopped here leaves no half of a file
     return made
 
@@ -142,15 +143,16 @@ def run(paper: Paper, study: Study, scale: str, seed: int) -> Record:
     _TAKEN.set(())
     results = plain(module.study(scale, seed))
     taken = _TAKEN.get()
-    machines = {part["machine"]: None for part in taken}  # a dictionary keeps their order
+    origins = [(part["commit"], part["machine"]) for part in taken]
     if not (taken and _FINISHED_ONLY.get()):
-        machines[_machine()] = None
+        origins.append((_commit(), _machine()))
+    commits, machines = (dict.fromkeys(entries) for entries in zip(*origins, strict=True))
     record = {
         "paper": paper.name,
         "study": study.name,
         "scale": scale,
         "seed": seed,
-        "commit": _commit(),
+        "commit": ", ".join(commits),
         "date": datetime.date.today().isoformat(),
         "machine": "; ".join(machines),
         "wall_seconds": round(time.monotonic() - wall, 1),

@@ -381,12 +381,13 @@ def test_a_resumed_run_counts_the_processor_time_of_the_parts_that_it_takes(tmp_
     with records.parts_in(tmp_path):
         first = records.run(paper, study, "full", 0)
         kept = json.loads((tmp_path / "one.json").read_text())
-        there = {"cpu_seconds": 100.0, "machine": "another machine"}
+        there = {"cpu_seconds": 100.0, "commit": "0123456789", "machine": "another machine"}
         (tmp_path / "one.json").write_text(json.dumps(kept | there))
         second = records.run(paper, study, "full", 0)
     assert first["cpu_seconds"] < 50
     assert 100 <= second["cpu_seconds"] < 150
     assert second["machine"] == f"another machine; {first['machine']}"
+    assert second["commit"] == f"0123456789, {first['commit']}"
     assert second["results"] == first["results"]
     with records.finished_only(), pytest.raises(records.UnfinishedError, match="two is not"):
         records.part("two", dict)
