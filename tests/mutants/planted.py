@@ -117,6 +117,13 @@ MUTANTS = (
         "test_lines_stay_where_they_are_and_draws_lie_on_them_as_in_a_regression",
     ),
     Mutant(
+        "surrogates/proposals/regression.py",
+        "solve_triangular(root.T, found[1 : 1 + d])",
+        "solve_triangular(root, found[1 : 1 + d], lower=True)",
+        "surrogates/test_many_parameters.py::"
+        "test_a_quadratic_regression_finds_a_gaussian_from_points_of_another",
+    ),
+    Mutant(
         "surrogates/mode_search.py",
         "if found.values[0] < 0:",
         "if found.values[0] < -np.inf:",

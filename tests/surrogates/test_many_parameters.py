@@ -22,7 +22,8 @@ def test_a_quadratic_regression_finds_a_gaussian_from_points_of_another():
     heights = -np.einsum("nd,de,ne->n", away, precision, away) / 2
     weighted = Weighted(points, heights, heights + (points**2).sum(axis=1) / 2)
     own = mixture.tempered(weighted.log_weights, 500)
-    found, covariance = regression.fit_quadratic(weighted, own, np.zeros(d), np.eye(d), rng)
+    guess = np.eye(d) + np.tril(rng.normal(size=(d, d))) / 10
+    found, covariance = regression.fit_quadratic(weighted, own, np.full(d, 0.1), guess, rng)
     # The ridge pulls by 30 against 6,000 squares and products of z, whose mean square is .3 to 2.
     np.testing.assert_allclose(found, mean, atol=0.02)
     np.testing.assert_allclose(covariance, root @ root.T, atol=0.03)

@@ -49,7 +49,7 @@ WORK = 4.5e9
 MOST_PARAMETERS = 20_000
 """With more of them enough chains are too much for a message."""
 
-USUAL_MESSAGES, USUAL_OF_MANY, USUAL_BY_GRADIENTS = 3, 9, 100
+USUAL_MESSAGES, USUAL_OF_MANY, USUAL_BY_GRADIENTS = 3, 7, 100
 """Messages as a rule, with up to 14, up to 200, and more parameters."""
 
 MOST_MESSAGES = 500

@@ -111,12 +111,21 @@ def _weighted(
 ) -> Learnt:
     """Return proposals from a t near weighted points.
 
-    With many parameters a regression that predicts would need more terms than there are points,
-    and a covariance of them more points than there are: it is shrunk towards the guess, by as much
-    as serves the half of the points that it was not learnt from.
+    With many parameters a regression that predicts would need more terms than there are points.
+    Its quadratic part needs fewer, and says by their heights what weighted points alone say badly.
+    With still more parameters there is no room for that, nor for a covariance of the points: it is
+    shrunk towards the guess, by as much as serves the half that it was not learnt from.
     """
     weighted = memory.weighted()
-    d = memory.points.shape[1]
+    n, d = weighted.points.shape
+    terms = math.comb(d + 2, 2)
+    if terms <= regression.MOST_QUADRATIC:
+        own = mixture.tempered(weighted.log_weights, min(terms, n / 4))
+        root = mixture.cholesky_root(guess)
+        mean, covariance = regression.fit_quadratic(weighted, own, memory.best, root, rng)
+        envelope = mixture.mixture_of([1.0], [mean], [mixture.INFLATED * covariance])
+        envelope = _stretched(envelope, missed, Plain(), memory.best)
+        return Learnt(Proposal(envelope, None, Plain()), covariance, 0.0)
     own = mixture.tempered(weighted.log_weights, mixture.TEMPERED * d)
     half = rng.random(len(own)) < 0.5
     mean, covariance = _moments(weighted.points[half], own[half])

@@ -21,16 +21,17 @@ import numpy as np
 from jaxtyping import Float, Int
 from scipy import linalg
 
+from consortia.surrogates.proposals.memory import Weighted
 from consortia.surrogates.proposals.mixture import lower_root, whitened
 
 MOST_FEATURES = 1100
-"""Monomials, at most; the degree is the largest up to 4 that has no more."""
+"""Monomials of degree 4, at most; else the degree is 3."""
 
 MOST_POINTS = 8000
 """Points of a regression, at most."""
 
-BUMPS, DIRECTIONS = 200, 300
-"""Gaussian bumps, and directions of cubes where there is no room for monomials of degree 3."""
+BUMPS = 200
+"""Gaussian bumps."""
 
 WIDTH = 2.0
 """Width of a bump, in units of √d."""
@@ -47,6 +48,12 @@ OF_BUMPS = (0.0, 3.0)
 HELD_OUT = 0.15
 """Share of the points by which penalties are chosen."""
 
+MOST_QUADRATIC = 2000
+"""Terms of a quadratic regression alone, at most."""
+
+RIDGE, LEAST_CURVED = 30.0, 0.05
+"""Penalty of its coefficients, and its smallest curvature in units of the guess's."""
+
 HIGHEST = 3.0
 """Above the highest point the surrogate is cut: of what lies there nothing is known."""
 
@@ -60,7 +67,7 @@ class Surrogate:
         root: lower triangular, so that z are the coordinates with θ = centre + root z.
         height: of the highest point.
         degree: of the monomials.
-        places: centres of bumps, or directions of cubes.
+        places: centres of bumps.
         coefficients: of all terms.
         radius: |z| up to which there were points; beyond it falls as a Gaussian.
         error: root mean square error at held-out points of the bulk.
@@ -124,11 +131,9 @@ def fit_surrogate(
     centre, root = _quadratic(points, heights, 1 / relative, bulk)
     z = whitened(points, centre, root)
     rest = heights + (z**2).sum(axis=1) / 2
-    degree = 2
-    while degree < 4 and math.comb(d + degree + 1, degree + 1) <= MOST_FEATURES:
-        degree += 1
+    degree = 4 if math.comb(d + 4, 4) <= MOST_FEATURES else 3
     near = np.flatnonzero(heights > -bulk - 10)
-    count = min(BUMPS if degree > 2 else DIRECTIONS, len(near) // 5)
+    count = min(BUMPS, len(near) // 5)
     places = z[near[np.argsort(chosen[near])[:count]]]
     features = _features(z, degree, places)
     noise = NOISE * relative
@@ -195,14 +200,51 @@ def _quadratic(
     return mean + sd * centre, lower_root(axes / np.sqrt(size)) * sd[:, None]
 
 
+def fit_quadratic(
+    weighted: Weighted,
+    shares: Float[np.ndarray, " n"],
+    centre: Float[np.ndarray, " d"],
+    root: Float[np.ndarray, "d d"],
+    rng: np.random.Generator,
+) -> tuple[Float[np.ndarray, " d"], Float[np.ndarray, "d d"]]:
+    """Return mean and covariance of the Gaussian whose logarithm is a regression of log π.
+
+    With points of the Gaussian itself this is a step of variational inference: by Stein's identity
+    the coefficients are the means of the gradient and of the curvature.
+
+    Args:
+        weighted: the points.
+        shares: of the points in the regression.
+        centre: of a first guess, to which the ridge pulls.
+        root: of its covariance.
+        rng: chooses among many points, more rarely where a share is small.
+    """
+    count = len(shares) * shares / shares.sum()
+    chance = np.minimum(count * MOST_POINTS / len(shares), 1)
+    kept = rng.random(len(shares)) < chance
+    z = whitened(weighted.points[kept], centre, root)
+    rest = weighted.heights[kept] - weighted.heights.max() + (z**2).sum(axis=1) / 2
+    features = _features(z, 2, z[:0])
+    scaled = features * (count[kept] / chance[kept])
+    gram = scaled @ features.T
+    gram[np.diag_indices_from(gram)] += RIDGE
+    found = linalg.solve(gram, scaled @ rest, assume_a="pos")
+    d = z.shape[1]
+    half = np.zeros((d, d))
+    half[np.triu_indices(d)] = found[1 + d :]
+    values, axes = np.linalg.eigh(np.eye(d) - half - half.T)
+    axes = root @ (axes / np.sqrt(np.maximum(values, LEAST_CURVED)))
+    covariance = axes @ axes.T
+    return centre + covariance @ linalg.solve_triangular(root.T, found[1 : 1 + d]), covariance
+
+
 def _penalties(d: int, degree: int, places: int) -> Iterator[np.ndarray]:
     """Yield 1 over prior variances of the coefficients, of all settings that are tried."""
     orders = [_orderings(d, order) for order in range(degree + 1)]
-    for (cubic, quartic), bump in itertools.product(HIGHER, OF_BUMPS if degree > 2 else (0.0,)):
+    for (cubic, quartic), bump in itertools.product(HIGHER, OF_BUMPS):
         own = (30.0, 30.0, 30.0, 3 * d * cubic, 3 * d * quartic)
         parts = [d**order / (own[order] * ways) for order, ways in enumerate(orders)]
-        variance = bump if degree > 2 else own[3] / max(places, 1) * 30
-        parts.append(np.full(places, 1 / max(variance, 1e-12)))
+        parts.append(np.full(places, 1 / max(bump, 1e-12)))
         yield np.concatenate(parts)
 
 
@@ -218,7 +260,7 @@ def _orderings(d: int, order: int) -> np.ndarray:
 
 
 def _features(z: np.ndarray, degree: int, places: np.ndarray) -> np.ndarray:
-    """Return monomials up to the degree, and bumps or cubes, (terms, n)."""
+    """Return monomials up to the degree, and bumps, (terms, n)."""
     d = z.shape[1]
     zt = np.ascontiguousarray(z.T)
     last = np.ones((1, len(z)))
@@ -229,9 +271,7 @@ def _features(z: np.ndarray, degree: int, places: np.ndarray) -> np.ndarray:
         begins = list(np.cumsum([0, *map(len, blocks[:-1])]))
         last = np.concatenate(blocks)
         columns.append(last)
-    if len(places) and degree == 2:
-        columns.append((places @ zt / d) ** 3)
-    elif len(places):
+    if len(places):
         squares = (z**2).sum(axis=1) + (places**2).sum(axis=1)[:, None] - 2 * places @ zt
         columns.append(np.exp(np.maximum(squares, 0) / (-2 * d * WIDTH**2)))
     return np.concatenate(columns)
