@@ -198,21 +198,28 @@ def sweep(
         seed: of the first run; the others follow.
 
     Returns:
-        For each label the setting, what was tried, and one curve a run. A label that is not
-        finished is absent where only finished parts are asked for.
+        For each label the setting, what was tried, and one curve a run. Where only finished parts
+        are asked for, a label that was tuned and not run to its end is last, with the rounds of
+        its tuning in its name, and one that was not tuned is absent.
     """
     results: list[dict[str, Any]] = []
+    begun: list[dict[str, Any]] = []
     for label, settings in candidates.items():
         try:
             best, points, tried = tuned(model, task, label, settings, lengths, seed)
-            if lengths.tune_rounds not in (None, lengths.rounds):
-                points = again(model, task, label, best, lengths.rounds, seed)
         except records.UnfinishedError as absent:
             records.say(f"{task.name} {label}: {absent}")
             continue
-        results.append(
-            {"label": label, "setting": best._asdict(), "tried": tried, "runs": [points]}
-        )
+        one = {"label": label, "setting": best._asdict(), "tried": tried, "runs": [points]}
+        if lengths.tune_rounds in (None, lengths.rounds):
+            results.append(one)
+            continue
+        try:
+            whole = again(model, task, label, best, lengths.rounds, seed)
+            results.append({**one, "runs": [whole]})
+        except records.UnfinishedError as absent:
+            records.say(f"{task.name} {label}: {absent}")
+            begun.append({**one, "label": f"{label}, {lengths.tune_rounds} rounds"})
     best_label = min(results, key=lambda one: one["runs"][0][-1]["nll"], default=None)
     for one in results:
         setting = Setting(**one["setting"])
@@ -224,7 +231,7 @@ def sweep(
                 records.say(f"{task.name} {one['label']}: {absent}")
                 break
             one["runs"].append(points)
-    return results
+    return results + begun
 
 
 def tuned(

@@ -367,7 +367,11 @@ def test_a_sweep_is_tuned_on_few_rounds_and_its_best_run_goes_on_from_there(tmp_
     (part,) = tmp_path.glob(f"rows-{unfinished['label'].replace(' = ', '')}-T2-step{step:g}-*-5-*")
     part.unlink()
     with records.parts_in(tmp_path), records.finished_only():
-        assert classification.sweep(model, task, by_leapfrog, lengths, seed=1) == [best]
+        first, begun = classification.sweep(model, task, by_leapfrog, lengths, seed=1)
+    assert first == best
+    assert begun["label"] == f"{unfinished['label']}, 2 rounds"
+    assert begun["runs"][0][-1]["round"] == 2
+    assert begun["tried"] == unfinished["tried"]
 
 
 def test_a_resumed_run_counts_the_processor_time_of_the_parts_that_it_takes(tmp_path, monkeypatch):
