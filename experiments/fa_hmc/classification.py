@@ -347,6 +347,11 @@ def place(parts: Sequence[Mapping[str, Any]], score: str, one: str) -> int:
     return sorted(by, key=lambda label: by[label]).index(one) + 1
 
 
+def fewest_runs(parts: Sequence[Mapping[str, Any]]) -> int:
+    """Return how many runs with the same seeds all labels have."""
+    return min(len(part["runs"]) for part in parts)
+
+
 def coarse(parts: Sequence[Mapping[str, Any]], labels: Sequence[str] | None = None) -> str:
     """Return why the step sizes of these labels, or of all, were not tuned; "" where they were."""
     reasons = [

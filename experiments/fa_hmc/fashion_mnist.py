@@ -187,6 +187,7 @@ def of_leapfrogs(parts: Sequence[Mapping[str, Any]]) -> dict[str, Finding]:
             found[f"fig3-{score}-best"] = classification.lead(parts, score, "K = 50")
         found["fig3-langevin"] = Finding(
             float(classification.place(parts, "accuracy", "K = 1")),
+            pairs=classification.fewest_runs(parts),
             untuned=classification.coarse(parts),
         )
     return found
@@ -206,7 +207,9 @@ def of_local_steps(parts: Sequence[Mapping[str, Any]]) -> dict[str, Finding]:
     if {"T = 1", "T = 10", "T = 20", "T = 50"} <= labels:
         worst = [classification.place(parts, score, "T = 1") for score in classification.SCORES]
         found["fig4-worst-all"] = Finding(
-            float(worst.count(1)), untuned=classification.coarse(parts)
+            float(worst.count(1)),
+            pairs=classification.fewest_runs(parts),
+            untuned=classification.coarse(parts),
         )
     return found
 
