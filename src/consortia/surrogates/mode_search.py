@@ -51,9 +51,9 @@ TINY = 1e-300
 CURVATURE_FLOOR = 1e-6
 """Smallest eigenvalue of the scaled curvature, relative to the largest."""
 
-CONVERGED, OF_EACH = 0.25, 1 / 16
-"""Squared length of the Newton step, in posterior standard deviations, at which a search ends; and
-by the number of parameters, where that is more. The step is still taken."""
+CONVERGED = 0.25
+"""Squared length of the Newton step, in posterior standard deviations, at which a search ends. The
+step is still taken."""
 
 ROUNDED = 1.0
 """Larger such bound where no candidate of the last message is better: the rest is rounding."""
@@ -196,6 +196,7 @@ def find_mode(
     reference: Float[np.ndarray, " d"],
     along: Bound,
     most_messages: int,
+    near: float = CONVERGED,
 ) -> Search:
     """Search for the mode by gradients and curvatures, from the best of up to eight starts.
 
@@ -205,10 +206,11 @@ def find_mode(
             differences stay exact in single precision.
         along: bound of the candidates, see `within`.
         most_messages: of the search.
+        near: in the place of `CONVERGED`, where the mode is explored widely anyway.
     """
     if len(starts) > CANDIDATES:
         raise ValueError(f"expected at most {CANDIDATES} starts, got {len(starts)}")
-    return _search(_ByCurvature(starts.shape[1]), starts, reference, along, most_messages)
+    return _search(_ByCurvature(starts.shape[1], near), starts, reference, along, most_messages)
 
 
 def find_mode_by_gradients(
@@ -234,9 +236,9 @@ class _ByCurvature:
 
     function = "derivatives"
 
-    def __init__(self, d: int) -> None:
+    def __init__(self, d: int, near: float) -> None:
         self.local = Local(np.zeros(d), 0.0, np.zeros(d), np.eye(d))
-        self.decrement = math.inf
+        self.near, self.decrement = near, math.inf
 
     def accept(self, position: np.ndarray, potential: float, answer: Arrays, index: int) -> None:
         """Take a candidate as the best point."""
@@ -246,7 +248,7 @@ class _ByCurvature:
 
     def converged(self, idle: int) -> bool:
         """Return True if the best point is near enough to the mode."""
-        bound = max(ROUNDED if idle else CONVERGED, OF_EACH * self.local.position.size)
+        bound = max(ROUNDED, self.near) if idle else self.near
         return self.decrement < bound and newton(self.local).convex
 
     def candidates(self, idle: int) -> Float[np.ndarray, "M d"]:

@@ -549,8 +549,8 @@ def _search(
     server: Server, starts: Float[np.ndarray, "s d"], scale: PriorScale
 ) -> Generator[Query, Arrays, search.Found]:
     """Search for the mode."""
-    bound = search.within(scale.centre, scale.sd)
-    asking = search.find_mode(starts, server.reference, bound, MOST_SEARCHED)
+    bound, near = search.within(scale.centre, scale.sd), server.dimension / 4
+    asking = search.find_mode(starts, server.reference, bound, MOST_SEARCHED, near)
     return (yield from server.counted(asking))
 
 
