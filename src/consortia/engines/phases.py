@@ -11,6 +11,7 @@ gives the same bits as one that is not. Random numbers are drawn for a block of 
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -106,7 +107,6 @@ class Iteration:
         carry: Carry,
         sites: SiteArrays,
         per_node: bool,
-        chains: int | None = None,
         note: Callable[[PhaseRandomness, PyTree], None] | None = None,
     ) -> tuple[Carry, bool, dict[str, Array], dict[str, Array]]:
         """Run phases in order: half at the nodes, the exchange, half at the hub, for each.
@@ -117,7 +117,6 @@ class Iteration:
             carry: before the first.
             sites: data of the nodes of this process.
             per_node: the inbox differs from node to node.
-            chains: of the stage; those of the layout when None.
             note: is called with the randomness and the outboxes of each phase that runs once.
 
         Returns:
@@ -128,9 +127,9 @@ class Iteration:
         hub_info: dict[str, Array] = {}
         for phase, drawn in zip(phases, randomness, strict=True):
             if phase.repeated:
-                carry = self.repeated(phase, drawn, carry, sites, per_node, chains)
+                carry = self.repeated(phase, drawn, carry, sites, per_node)
             else:
-                carry, node, hub, outbox = self.phase(phase, drawn, carry, sites, per_node, chains)
+                carry, node, hub, outbox = self.phase(phase, drawn, carry, sites, per_node)
                 node_info |= node
                 hub_info |= hub
                 if note is not None:
@@ -145,14 +144,13 @@ class Iteration:
         carry: Carry,
         sites: SiteArrays,
         per_node: bool,
-        chains: int | None = None,
     ) -> tuple[Carry, dict[str, Array], dict[str, Array], PyTree]:
         """Run a phase; return the carry, the infos of nodes and hub, and the outboxes."""
-        node_state, outbox, node_info = self.send(phase, drawn, carry, sites, per_node, chains)
+        node_state, outbox, node_info = self.send(phase, drawn, carry, sites, per_node)
         message, turn = self.exchanged(phase, outbox, sites, carry.turn)
         node = _where_present(sites.present, node_state, carry.node)
         sent = carry._replace(node=node, turn=turn)
-        after, hub_info = self.receive(phase, drawn, sent, outbox, message, chains)
+        after, hub_info = self.receive(phase, drawn, sent, outbox, message)
         return after, node_info, hub_info, outbox
 
     def exchanged(
@@ -172,15 +170,13 @@ class Iteration:
         carry: Carry,
         sites: SiteArrays,
         per_node: bool,
-        chains: int | None = None,
     ) -> tuple[PyTree, PyTree, dict[str, Array]]:
         """Do the first half of a phase; return node states, outboxes and infos."""
-        chains = self.layout.chains if chains is None else chains
         if drawn.visited is not None:
             return self._visit(phase, drawn, carry, sites)
         if phase.local is None:
             return carry.node, (), {}
-        local = self.over_chains(phase.local, (0, 0, 0, 0, None), chains)
+        local = self.over_chains(phase.local, (0, 0, 0, 0, None))
         node_state, outbox, info = self._at_nodes(local, drawn, carry, sites, per_node)
         return node_state, outbox, dict(info)
 
@@ -191,7 +187,6 @@ class Iteration:
         carry: Carry,
         outbox: PyTree,
         message: PyTree,
-        chains: int | None = None,
     ) -> tuple[Carry, dict[str, Array]]:
         """Do the second half, from the exchange on; return the carry and the hub's infos."""
         if phase.hub is None:
@@ -199,17 +194,16 @@ class Iteration:
             if phase.exchange is None:
                 reply = carry.inbox if phase.local is None else outbox
             return carry._replace(inbox=reply), {}
-        chains = self.layout.chains if chains is None else chains
-        hub_state, reply, info = self.at_hub(phase, chains)(drawn.shared, carry.hub, message)
+        hub_state, reply, info = self.at_hub(phase)(drawn.shared, carry.hub, message)
         if drawn.arrival is not None:
             reply = mailbox.pushed(carry.inbox, reply, drawn.arrival.update)
         return carry._replace(hub=hub_state, inbox=reply), dict(info)
 
-    def at_hub(self, phase: Phase, chains: int) -> Callable[..., Any]:
+    def at_hub(self, phase: Phase) -> Callable[..., Any]:
         """Return ``hub`` of a phase, over all chains."""
         if phase.hub is None:
             raise TypeError("the phase has no hub function")
-        return self.over_chains(phase.hub, 0, chains)
+        return self.over_chains(phase.hub)
 
     def _at_nodes(
         self,
@@ -288,7 +282,6 @@ class Iteration:
         states: PyTree,
         inbox: PyTree,
         sites: SiteArrays,
-        chains: int,
     ) -> tuple[PyTree, PyTree]:
         """Run ``local`` of a `Route` for one chain at one node, and no other.
 
@@ -301,14 +294,13 @@ class Iteration:
             states: of the nodes, node axis first.
             inbox: of this chain.
             sites: data of the nodes.
-            chains: number of chains.
 
         Returns:
             The states of the nodes, and the chain's outbox.
         """
         if phase.local is None:
             raise TypeError("a phase with a Route needs a local function")
-        alone = chains == 1
+        alone = self.layout.chains == 1
         noise, shared = jax.tree.map(
             lambda leaf: leaf if alone else leaf[chain], (drawn.noise, drawn.shared)
         )
@@ -325,17 +317,16 @@ class Iteration:
         carry: Carry,
         sites: SiteArrays,
         per_node: bool,
-        chains: int | None = None,
     ) -> Carry:
         """Run a phase several times in a row, in some chains fewer times than in others."""
 
         def once(repetition: Array, carry: Carry) -> Carry:
             here = jax.tree.map(lambda leaf: leaf[repetition], drawn)
-            return self.phase(phase, here, carry, sites, per_node, chains)[0]
+            return self.phase(phase, here, carry, sites, per_node)[0]
 
         if phase.repeats is None:
             return jax.lax.fori_loop(0, phase.repeat, once, carry)
-        counts = self.over_chains(phase.repeats, 0, chains)
+        counts = self.over_chains(phase.repeats)
 
         def due(place: tuple[Array, Carry]) -> Array:
             return place[0] < jnp.max(counts(place[1].hub))
@@ -387,12 +378,9 @@ class Iteration:
 
     # --- helpers ----------------------------------------------------------------------------------
 
-    def over_chains(
-        self, function: Callable[..., Any], axes: Any = 0, chains: int | None = None
-    ) -> Callable[..., Any]:
+    def over_chains(self, function: Callable[..., Any], axes: Any = 0) -> Callable[..., Any]:
         """Return a function of one chain, over all chains."""
-        chains = self.layout.chains if chains is None else chains
-        return function if chains == 1 else jax.vmap(function, in_axes=axes)
+        return function if self.layout.chains == 1 else jax.vmap(function, in_axes=axes)
 
     def everywhere(self, tree: PyTree) -> PyTree:
         """Return the same at every node, node axis first."""
@@ -484,23 +472,22 @@ class Program(Iteration):
         carry: Carry,
         sites: SiteArrays,
         per_node: bool,
-        chains: int | None = None,
     ) -> tuple[PyTree, PyTree, dict[str, Array]]:
         """Do the first half of a phase, which is traced once for all functions that hold it."""
         send = super().send
         if callable(drawn.noise):
-            return send(phase, drawn, carry, sites, per_node, chains)
+            return send(phase, drawn, carry, sites, per_node)
 
         def sent(drawn: PhaseRandomness, carry: Carry, sites: SiteArrays) -> Any:
-            return send(phase, drawn, carry, sites, per_node, chains)
+            return send(phase, drawn, carry, sites, per_node)
 
-        key = "send", id(phase), per_node, chains
+        key = "send", id(phase), per_node, self.layout.chains
         return self._traced.setdefault(key, jax.jit(sent, inline=True))(drawn, carry, sites)
 
-    def at_hub(self, phase: Phase, chains: int) -> Callable[..., Any]:
+    def at_hub(self, phase: Phase) -> Callable[..., Any]:
         """Return ``hub`` of a phase, which is traced once for all functions that hold it."""
-        made = jax.jit(super().at_hub(phase, chains), inline=True)
-        return self._traced.setdefault(("hub", id(phase), chains), made)
+        made = jax.jit(super().at_hub(phase), inline=True)
+        return self._traced.setdefault(("hub", id(phase), self.layout.chains), made)
 
     # --- stages -------------------------------------------------------------------------------
 
@@ -562,10 +549,11 @@ class Program(Iteration):
 
     def _once(self, stage: int, carry: Carry, sites: SiteArrays, keys: Keys) -> tuple[Carry, bool]:
         """Run a stage before the rounds; return also whether the inbox is per node then."""
-        phases, layout = self.phases_of(stage), self.layout_of(stage)
-        numbers = rng.round_randomness(phases, keys, Counter(0, 0), layout, sites.weights)
+        own, phases = copy.copy(self), self.phases_of(stage)
+        own.layout = self.layout_of(stage)
+        numbers = rng.round_randomness(phases, keys, Counter(0, 0), own.layout, sites.weights)
         begun = carry._replace(turn=self.first_turn)
-        carry, per_node, _, _ = self.run_phases(phases, numbers, begun, sites, False, layout.chains)
+        carry, per_node, _, _ = own.run_phases(phases, numbers, begun, sites, False)
         return carry._replace(turn=()), per_node
 
     def _advance(

@@ -393,9 +393,7 @@ class SiteRuntime(SiteWork):
         phase = stage.phases[index]
         drawn = stage.drawn(phase, keys, counter)
         carry = Carry(node, (), inbox)
-        after, outbox, info = self._stages.own.send(
-            phase, drawn, carry, arrays, False, stage.chains
-        )
+        after, outbox, info = stage.own.send(phase, drawn, carry, arrays, False)
         if not isinstance(runs, tuple):
             which = runs if stage.chains > 1 else runs[0]
             kept = kept_where(which, Carry(after, (), ()), Carry(node, (), ()), False)
@@ -458,8 +456,8 @@ class SiteRuntime(SiteWork):
     ) -> tuple[Array, PyTree, PyTree]:
         phase = stage.phases[index]
         drawn = stage.drawn(phase, keys, counter)
-        after, outbox = self._stages.own.visit_of_chain(
-            phase, drawn, chain, 0, self._number, node, inbox, arrays, stage.chains
+        after, outbox = stage.own.visit_of_chain(
+            phase, drawn, chain, 0, self._number, node, inbox, arrays
         )
         visited = jnp.atleast_1d(jnp.asarray(drawn.visited))[chain]
         return visited, after, outbox

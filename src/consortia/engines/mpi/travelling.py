@@ -178,7 +178,7 @@ class TravellingRun(MPIRun):
         inbox = jax.tree.map(lambda leaf: self._of(leaf, chain), carry.inbox)
         number = node + int(self._places.own[0])
         node_state, reply = self.program.visit_of_chain(
-            self._phase, here, chain, node, number, carry.node, inbox, arrays, self.layout.chains
+            self._phase, here, chain, node, number, carry.node, inbox, arrays
         )
         hub = self._phase.hub
         hub_state = carry.hub
