@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -124,6 +124,16 @@ class Engine(Gatherer, metaclass=Hinted):
         raise InputError(f"engine {self.name!r} carries no queries: take consortia.LocalEngine().")
 
 
+class Begin(NamedTuple):
+    """What a run starts from; see `Run.start`."""
+
+    seed: int
+    positions: Float[Array, "chains d"]
+    rounds: int
+    warmup: int
+    state: Mapping[str, np.ndarray] | None
+
+
 class Run(Prepared):
     """One algorithm on one set of sites, ready to start.
 
@@ -151,7 +161,6 @@ class Run(Prepared):
 
     # --- before the first round -------------------------------------------------------------------
 
-    @abstractmethod
     def start(
         self,
         seed: int,
@@ -171,8 +180,14 @@ class Run(Prepared):
                 fitted.
 
         Raises:
-            StoreError: the state is of another run.
+            InputError: the events of a simulated parameter server would change the target.
+            StoreError: the state is of another run, or of another engine.
         """
+        return self._started(Begin(seed, positions, rounds, warmup, state))
+
+    @abstractmethod
+    def _started(self, begin: Begin) -> Carry:
+        """Return what `start` does."""
 
     # --- between two rounds, see `contract.named` ------------------------------------------------
 
