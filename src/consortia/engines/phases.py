@@ -32,7 +32,7 @@ from consortia.engines.buffers import (
     record_several,
 )
 from consortia.engines.mailbox import Ring
-from consortia.engines.rng import Counter, Events, Layout, PhaseKeys, PhaseRandomness
+from consortia.engines.rng import Counter, Events, Layout, PhaseKeys, PhaseRandomness, Source
 from consortia.runtime import compiler
 
 Keys = tuple[PhaseKeys, ...]
@@ -551,7 +551,8 @@ class Program(Iteration):
         """Run a stage before the rounds; return also whether the inbox is per node then."""
         own, phases = copy.copy(self), self.phases_of(stage)
         own.layout = self.layout_of(stage)
-        numbers = rng.round_randomness(phases, keys, Counter(0, 0), own.layout, sites.weights)
+        source = Source(own.layout, sites.weights)
+        numbers = rng.round_randomness(phases, keys, Counter(0, 0), source)
         begun = carry._replace(turn=self.first_turn)
         carry, per_node, _, _ = own.run_phases(phases, numbers, begun, sites, False)
         return carry._replace(turn=()), per_node
@@ -566,6 +567,7 @@ class Program(Iteration):
     ) -> tuple[Carry, Buffers, Array]:
         """Run rounds first … stop − 1; return also which chains are still finite, (chains,)."""
         block, phases = self.layout.block, self.algorithm.phases
+        source = Source(self.layout, sites.weights, sites.events)
 
         def one_round(
             numbers: tuple[PhaseRandomness, ...], at: Array, state: tuple[Carry, Buffers]
@@ -577,14 +579,11 @@ class Program(Iteration):
 
         def one_block(index: Array, state: tuple[Carry, Buffers]) -> tuple[Carry, Buffers]:
             start = index * block
+            first = Counter(start, window.warmup)
             if block == 1:
-                numbers = rng.deferred_randomness(
-                    phases, keys, start, window.warmup, self.layout, sites.weights, sites.events
-                )
+                numbers = rng.deferred_randomness(phases, keys, first, source)
                 return one_round(numbers, start, state)
-            numbers = rng.block_randomness(
-                phases, keys, start, window.warmup, self.layout, sites.weights, sites.events
-            )
+            numbers = rng.block_randomness(phases, keys, first, source)
 
             def body(offset: Array, state: tuple[Carry, Buffers]) -> tuple[Carry, Buffers]:
                 here = jax.tree.map(lambda leaf: leaf[offset], numbers)
@@ -659,6 +658,5 @@ class Program(Iteration):
         self, keys: Keys, counter: Counter, sites: SiteArrays
     ) -> tuple[PhaseRandomness, ...]:
         """Return the numbers of one round."""
-        return rng.round_randomness(
-            self.algorithm.phases, keys, counter, self.layout, sites.weights, sites.events
-        )
+        source = Source(self.layout, sites.weights, sites.events)
+        return rng.round_randomness(self.algorithm.phases, keys, counter, source)

@@ -122,6 +122,20 @@ class Counter:
         return random.declared(declare, key, self.iteration, self.warmup, self.repetition)
 
 
+class Source(NamedTuple):
+    """Settings that numbers depend on beside their phase, keys and place in the run.
+
+    Attributes:
+        layout: of nodes and chains.
+        weights: of the sites, by which a `Route` chooses where it says nothing else.
+        events: of a `Mailbox`.
+    """
+
+    layout: Layout
+    weights: Float[Array, " nodes"]
+    events: Events | tuple[()] = ()
+
+
 def stage_keys(
     phases: tuple[Phase, ...], stage: int, base: UInt32[AnyArray, " 2"], layout: Layout
 ) -> tuple[PhaseKeys, ...]:
@@ -141,22 +155,15 @@ def stage_keys(
 
 
 def phase_randomness(
-    phase: Phase,
-    keys: PhaseKeys,
-    counter: Counter,
-    layout: Layout,
-    weights: Float[Array, " nodes"],
-    events: Events | tuple[()] = (),
+    phase: Phase, keys: PhaseKeys, counter: Counter, source: Source
 ) -> PhaseRandomness:
     """Return all numbers of one phase in one round (every repetition of it)."""
     if isinstance(phase.exchange, Mailbox):
-        if not isinstance(events, Events):
-            raise TypeError("a phase with a Mailbox needs a trace of events")
-        return _arrival_randomness(phase, phase.exchange, keys, counter, layout, events)
+        return _arrival_randomness(phase, phase.exchange, keys, counter, source)
 
     def draw(repetition: Array | None) -> PhaseRandomness:
         here = Counter(counter.iteration, counter.warmup, repetition)
-        return once_randomness(phase, keys, here, layout, weights)
+        return once_randomness(phase, keys, here, source)
 
     if not phase.repeated:
         return draw(None)
@@ -164,30 +171,26 @@ def phase_randomness(
 
 
 def once_randomness(
-    phase: Phase, keys: PhaseKeys, counter: Counter, layout: Layout, weights: Float[Array, " nodes"]
+    phase: Phase, keys: PhaseKeys, counter: Counter, source: Source
 ) -> PhaseRandomness:
     """Return the numbers of one repetition of a phase in which nothing arrives one at a time.
 
     They are those of the nodes whose private ``keys`` are given.
     """
     if isinstance(phase.exchange, Route):
-        return _visit_randomness(phase, phase.exchange, keys, counter, layout, weights)
+        return _visit_randomness(phase, phase.exchange, keys, counter, source)
+    layout = source.layout
     noise = jax.vmap(lambda key: _per_chain(phase.noise, key, counter, layout))(keys.private)
     return PhaseRandomness(_per_chain(phase.shared, keys.shared, counter, layout), noise)
 
 
 def _visit_randomness(
-    phase: Phase,
-    route: Route,
-    keys: PhaseKeys,
-    counter: Counter,
-    layout: Layout,
-    weights: Float[Array, " nodes"],
+    phase: Phase, route: Route, keys: PhaseKeys, counter: Counter, source: Source
 ) -> PhaseRandomness:
     """Return the node that each chain visits, and the numbers there."""
-    shares = weights
+    layout, shares = source.layout, source.weights
     if route.probabilities is not None:
-        shares = jnp.asarray(route.probabilities, weights.dtype)
+        shares = jnp.asarray(route.probabilities, shares.dtype)
     bounds = jnp.cumsum(shares)
 
     def shared(rng: random.RandomStreams) -> tuple[PyTree, Array]:
@@ -204,14 +207,12 @@ def _visit_randomness(
 
 
 def _arrival_randomness(
-    phase: Phase,
-    mailbox: Mailbox,
-    keys: PhaseKeys,
-    counter: Counter,
-    layout: Layout,
-    events: Events,
+    phase: Phase, mailbox: Mailbox, keys: PhaseKeys, counter: Counter, source: Source
 ) -> PhaseRandomness:
     """Return the numbers of the worker that arrives, by its task, and of the server, by update."""
+    layout, events = source.layout, source.events
+    if not isinstance(events, Events):
+        raise TypeError("a phase with a Mailbox needs a trace of events")
     alone = layout.chains == 1
     servers = jnp.arange(mailbox.servers, dtype=jnp.int32)
     column = jnp.asarray(counter.iteration, jnp.int32) - events.first
@@ -255,18 +256,11 @@ def _arrival_randomness(
 
 
 def round_randomness(
-    phases: tuple[Phase, ...],
-    keys: tuple[PhaseKeys, ...],
-    counter: Counter,
-    layout: Layout,
-    weights: Float[Array, " nodes"],
-    events: Events | tuple[()] = (),
+    phases: tuple[Phase, ...], keys: tuple[PhaseKeys, ...], counter: Counter, source: Source
 ) -> tuple[PhaseRandomness, ...]:
     """Return all numbers of one round."""
-    return tuple(
-        phase_randomness(phase, own, counter, layout, weights, events)
-        for phase, own in zip(phases, keys, strict=True)
-    )
+    pairs = zip(phases, keys, strict=True)
+    return tuple(phase_randomness(phase, own, counter, source) for phase, own in pairs)
 
 
 def bytes_of_round(phases: tuple[Phase, ...], layout: Layout) -> int:
@@ -291,37 +285,25 @@ def _bytes_of(declare: Callable[[random.RandomStreams], PyTree]) -> int:
 
 
 def block_randomness(
-    phases: tuple[Phase, ...],
-    keys: tuple[PhaseKeys, ...],
-    first: Int32[Array, ""],
-    warmup: Int32[Array, ""],
-    layout: Layout,
-    weights: Float[Array, " nodes"],
-    events: Events | tuple[()] = (),
+    phases: tuple[Phase, ...], keys: tuple[PhaseKeys, ...], first: Counter, source: Source
 ) -> tuple[PhaseRandomness, ...]:
     """Return all numbers of ``layout.block`` rounds from ``first`` on, round axis first."""
 
     def at(iteration: Array) -> tuple[PhaseRandomness, ...]:
-        return round_randomness(phases, keys, Counter(iteration, warmup), layout, weights, events)
+        return round_randomness(phases, keys, Counter(iteration, first.warmup), source)
 
-    return jax.vmap(at)(first + jnp.arange(layout.block, dtype=jnp.int32))
+    return jax.vmap(at)(first.iteration + jnp.arange(source.layout.block, dtype=jnp.int32))
 
 
 def deferred_randomness(
-    phases: tuple[Phase, ...],
-    keys: tuple[PhaseKeys, ...],
-    at: Int32[Array, ""],
-    warmup: Int32[Array, ""],
-    layout: Layout,
-    weights: Float[Array, " nodes"],
-    events: Events | tuple[()] = (),
+    phases: tuple[Phase, ...], keys: tuple[PhaseKeys, ...], counter: Counter, source: Source
 ) -> tuple[PhaseRandomness, ...]:
     """Return the numbers of one round, private ones drawn only where and when their node runs."""
-    counter = Counter(at, warmup)
+    layout = source.layout
 
     def drawn(phase: Phase, own: PhaseKeys) -> PhaseRandomness:
         if phase.repeated or isinstance(phase.exchange, Route | Mailbox):
-            return phase_randomness(phase, own, counter, layout, weights, events)
+            return phase_randomness(phase, own, counter, source)
 
         def noise(node: Array) -> PyTree:
             return _per_chain(phase.noise, own.private[node], counter, layout)

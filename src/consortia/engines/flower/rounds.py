@@ -334,7 +334,7 @@ class StageLoop(Iteration):
     def _hub_only(self, index: int, carry: Carry, keys: PhaseKeys, counter: Array) -> Any:
         stage, phase = self.stage, self.stage.phases[index]
         here = Counter(counter[0], counter[1])
-        drawn = rng.phase_randomness(phase, keys, here, stage.layout, stage.weights)
+        drawn = rng.phase_randomness(phase, keys, here, stage.source)
         rest = (phase, drawn, carry, NO_SITES, False)
         if phase.repeated:
             return stage.own.repeated(*rest), {}

@@ -134,7 +134,7 @@ class Stage:
         self.chains = 1 if number == rng.FIT else whole.chains
         self.layout = replace(whole, chains=self.chains)
         self.own = Iteration(algorithm, replace(self.layout, nodes=1))
-        self.weights = jnp.asarray(weights, jnp.result_type(float))
+        self.source = rng.Source(self.layout, jnp.asarray(weights, jnp.result_type(float)))
         self._arrays = arrays
         self._sent: list[Sent] = []
         self._first = self._next = carry
@@ -166,7 +166,7 @@ class Stage:
         """
         repetition = counter[2] if phase.repeated else None
         here = Counter(counter[0], counter[1], repetition)
-        return rng.once_randomness(phase, keys, here, self.layout, self.weights)
+        return rng.once_randomness(phase, keys, here, self.source)
 
     def keys(self, base: np.ndarray, only: int | None = None) -> tuple[PhaseKeys, ...]:
         """Return the keys of all phases, private ones of one node only; of a `Route` of all."""

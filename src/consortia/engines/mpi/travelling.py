@@ -68,8 +68,9 @@ class TravellingRun(MPIRun):
         return self._randomness[0], offset
 
     def _of_block(self, keys: Keys, first: Array, warmup: Array) -> tuple[PhaseRandomness, ...]:
-        phases, layout = self.program.algorithm.phases, self.layout
-        return rng.block_randomness(phases, keys, first, warmup, layout, self._weights)
+        source = rng.Source(self.layout, self._weights)
+        begin = rng.Counter(first, warmup)
+        return rng.block_randomness(self.program.algorithm.phases, keys, begin, source)
 
     def _visits(self, iteration: int, warmup: int) -> np.ndarray:
         """Return the site that each chain visits in an iteration, (chains,)."""

@@ -232,7 +232,7 @@ def _drawn(stage: Stage, built: Built, index: int) -> Any:
     @jax.jit
     def at(iteration: Any) -> Any:
         counter = rng.Counter(iteration, jnp.int32(run.warmup))
-        found = rng.once_randomness(phase, keys, counter, layout, weights)
+        found = rng.once_randomness(phase, keys, counter, rng.Source(layout, weights))
         noise: Any = found.noise
         return noise.first[index], found.shared
 
