@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from consortia.core.contract import Evaluation
 from consortia.core.prior import PriorScale
 from consortia.engines.flower.envelope import Envelope, EnvelopeError
+from consortia.engines.flower.settled import Statement
 
 OWN_DRAWS = 3.0
 """Standard deviations to which the points reach that a site draws around a position itself."""
@@ -84,6 +86,30 @@ class Place:
     numbers: int = 0
     declared: int | None = None
     spent: Spending | None = None
+
+
+Wrap = Callable[[str], bytes]
+"""Maker of the message that leaves of a refusal."""
+
+
+class Leaving(NamedTuple):
+    """A message before it leaves the site.
+
+    Attributes:
+        kind: of `consortia.federation.governance.terms.KINDS`.
+        question: that it answers.
+        payload: the message, as it will be sent.
+        arrays: the arrays in it, by name.
+        beside: numbers among its plain values that depend on rows.
+        statement: what this answer and those before settle of rows, for the ledger.
+    """
+
+    kind: str
+    question: Question
+    payload: bytes
+    arrays: Mapping[str, np.ndarray]
+    beside: int = 0
+    statement: Statement | None = None
 
 
 def question_of(request: Envelope) -> Question:

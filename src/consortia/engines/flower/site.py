@@ -37,7 +37,15 @@ from consortia.engines.flower.identities import (
     signed,
 )
 from consortia.engines.flower.masked import PACKED_NUMBERS, Layout, is_masked
-from consortia.engines.flower.questions import LAST, Place, Question, Spending, question_of
+from consortia.engines.flower.questions import (
+    LAST,
+    Leaving,
+    Place,
+    Question,
+    Spending,
+    Wrap,
+    question_of,
+)
 from consortia.engines.flower.runtime import Job, SiteRuntime
 from consortia.engines.flower.secure_sums import (
     BEGUN,
@@ -105,24 +113,11 @@ class Gate(Protocol):
         """Refuse numbers that may not leave, before masks hide what they are."""
         ...
 
-    def release(
-        self,
-        kind: str,
-        question: Question,
-        payload: bytes,
-        arrays: Mapping[str, np.ndarray],
-        beside: int = 0,
-        statement: Statement | None = None,
-    ) -> bytes:
-        """Return the message, when it may leave; ``beside`` its arrays it holds such numbers."""
+    def release(self, leaving: Leaving) -> bytes:
+        """Return the message, when it may leave."""
         ...
 
-    def refusal(
-        self,
-        error: BaseException,
-        wrap: Callable[[str], bytes],
-        question: Question | None = None,
-    ) -> bytes:
+    def refusal(self, error: BaseException, wrap: Wrap, question: Question | None = None) -> bytes:
         """Return what may leave of an error: a fixed phrase, and where the site has its text.
 
         ``wrap`` makes the message of it that leaves.
@@ -160,7 +155,7 @@ class FlowerSite:
         contribute: Callable[[], SiteFacts],
         build: Callable[[SiteEngine], Job],
         gate: Callable[[str], Gate],
-        refuse: Callable[[BaseException, str, Callable[[str], bytes]], bytes],
+        refuse: Callable[[BaseException, str, Wrap], bytes],
         *,
         private: bool = False,
         digests: Callable[[bytes], Sequence[bytes]] | None = None,
@@ -212,7 +207,7 @@ class FlowerSite:
             reply = _sealed(self._reply(request, named, values, arrays), ring)
             beside = SiteFacts.read(values["facts"]).numbers if "facts" in values else 0
             beside += values.get(PACKED_NUMBERS, 0)
-            return gate.release(kind, question, reply, arrays, beside, statement)
+            return gate.release(Leaving(kind, question, reply, arrays, beside, statement))
         except Exception as error:
             code = error.code if isinstance(error, MismatchError) else None
 

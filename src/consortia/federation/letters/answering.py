@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from consortia.core.queries import Conversation
 from consortia.engines.flower.asking import REFUSAL
 from consortia.engines.flower.envelope import Envelope, EnvelopeError, decode
 from consortia.engines.flower.identities import body_of
-from consortia.engines.flower.questions import Place, Question
-from consortia.engines.flower.settled import Statement
+from consortia.engines.flower.questions import Leaving, Place, Question, Wrap
 from consortia.engines.flower.site import DESCRIPTION, FlowerSite
 from consortia.engines.letters.sealing import (
     ANSWER,
@@ -121,29 +118,18 @@ class AskingGate(Gate):
             lines.append("The same was answered before: the same numbers would leave again.")
         self._ask(Shown(None, lines))
 
-    def release(
-        self,
-        kind: str,
-        question: Question,
-        payload: bytes,
-        arrays: Mapping[str, np.ndarray],
-        beside: int = 0,
-        statement: Statement | None = None,
-    ) -> bytes:
+    def release(self, leaving: Leaving) -> bytes:
         """Return the message, when it may leave, and note what is in it."""
-        data = super().release(kind, question, payload, arrays, beside, statement)
-        numbers = sum(array.size for array in arrays.values()) + beside
-        text = f"{question.message}: {numbers:,} numbers, {len(data):,} bytes"
-        if statement is not None:
-            text += f"; all answers so far settle {statement}"
+        data = super().release(leaving)
+        numbers = sum(array.size for array in leaving.arrays.values()) + leaving.beside
+        text = f"{leaving.question.message}: {numbers:,} numbers, {len(data):,} bytes"
+        if leaving.statement is not None:
+            text += f"; all answers so far settle {leaving.statement}"
         self.left.append(text)
         return data
 
     def refusal(
-        self,
-        error: BaseException,
-        wrap: Callable[[str], bytes] = str.encode,
-        question: Question | None = None,
+        self, error: BaseException, wrap: Wrap = str.encode, question: Question | None = None
     ) -> bytes:
         """Return what may leave of an error, and keep it for the site's own people."""
         self.error = error
