@@ -21,19 +21,12 @@ from consortia.core.contract import Claims, Method
 
 @dataclass(frozen=True)
 class Entry:
-    """An algorithm by its name: its factory, its engines and an example.
+    """An algorithm by its name: its factory, its engines and an example."""
 
-    Attributes:
-        factory: the public function or class that makes it.
-        engines: engines that run it.
-        example: arguments with which it runs, for tests and documentation.
-        sites: number of sites that the example is for; any number when None.
-    """
-
-    factory: Callable[..., Method]
-    engines: tuple[str, ...]
-    example: dict[str, Any]
-    sites: int | None = None
+    factory: Callable[..., Method]  # the public function or class that makes it
+    engines: tuple[str, ...]  # engines that run it
+    example: dict[str, Any]  # arguments with which it runs, for tests and documentation
+    sites: int | None = None  # number of sites that the example is for; any number when None
 
     @property
     def claims(self) -> Claims:
@@ -94,17 +87,11 @@ ALGORITHMS: dict[str, Entry] = {
 
 @dataclass(frozen=True)
 class Setting:
-    """A method that stands under another name: settings of an algorithm here.
+    """A method that stands under another name: settings of an algorithm here."""
 
-    Attributes:
-        algorithm: its name in `ALGORITHMS`.
-        arguments: what makes it so, by name.
-        how: what it is, and what differs from its paper; "" where nothing does.
-    """
-
-    algorithm: str
-    arguments: dict[str, Any]
-    how: str
+    algorithm: str  # its name in `ALGORITHMS`
+    arguments: dict[str, Any]  # what makes it so, by name
+    how: str  # what it is, and what differs from its paper; "" where nothing does
 
 
 SETTINGS: dict[str, Setting] = {

@@ -32,19 +32,12 @@ GUESSES_MAX = 1000
 
 
 class Guess(NamedTuple):
-    """One thing that was taken to mean something when a column was read.
+    """One thing that was taken to mean something when a column was read."""
 
-    Attributes:
-        column: its name.
-        text: what was taken for what, a sentence.
-        confirm: what confirms it or mends it; "" where there is nothing to confirm.
-        rows: in how many rows.
-    """
-
-    column: str
-    text: str
-    confirm: str = ""
-    rows: int = 0
+    column: str  # its name
+    text: str  # what was taken for what, a sentence
+    confirm: str = ""  # what confirms it or mends it; "" where there is nothing to confirm
+    rows: int = 0  # in how many rows
 
     def __str__(self) -> str:
         """Return the sentence, with what confirms it."""
@@ -52,19 +45,12 @@ class Guess(NamedTuple):
 
 
 class Source(NamedTuple):
-    """Source of a column.
+    """Source of a column."""
 
-    Attributes:
-        name: of the file, or of the site.
-        site: name of the site, "" where it is not known.
-        lines: of the file, (rows,), or None: rows are then counted from 1.
-        unit: what is counted.
-    """
-
-    name: str
-    site: str = ""
-    lines: np.ndarray | None = None
-    unit: str = "line"
+    name: str  # of the file, or of the site
+    site: str = ""  # name of the site, "" where it is not known
+    lines: np.ndarray | None = None  # of the file, (rows,), or None: rows are then counted from 1
+    unit: str = "line"  # what is counted
 
     def row(self, place: int) -> str:
         """Return where a row is, in words."""

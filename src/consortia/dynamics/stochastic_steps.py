@@ -13,19 +13,12 @@ Scalar = Float[Array, ""]
 
 
 class State(NamedTuple):
-    """The state of a chain; () for what a dynamics does not have.
+    """The state of a chain; () for what a dynamics does not have."""
 
-    Attributes:
-        position: θ, (d,).
-        momentum: q, (d,).
-        thermostat: ξ, a scalar or (d,).
-        squares: Σ α^k g² over the gradients so far, (d,), and Σ α^k.
-    """
-
-    position: Vector
-    momentum: PyTree[Vector] = ()
-    thermostat: PyTree[Float[Array, "*d"]] = ()
-    squares: PyTree[Float[Array, "*d"]] = ()
+    position: Vector  # θ, (d,)
+    momentum: PyTree[Vector] = ()  # q, (d,)
+    thermostat: PyTree[Float[Array, "*d"]] = ()  # ξ, a scalar or (d,)
+    squares: PyTree[Float[Array, "*d"]] = ()  # Σ α^k g² over the gradients so far, (d,), and Σ α^k
 
 
 @runtime_checkable
@@ -68,16 +61,11 @@ class Langevin:
     .. math::
         G_i = \frac{1}{\text{floor} + \sqrt{v_i}}, \qquad
         v = \frac{\sum_k \alpha^k g_{l-k}^2}{\sum_k \alpha^k}
-
-    Attributes:
-        temperature: T.
-        adaptation: α in (0, 1]; None has G = 1.
-        floor: added to the root mean square of the gradients.
     """
 
-    temperature: float = 1.0
-    adaptation: float | None = None
-    floor: float = 0.0
+    temperature: float = 1.0  # T
+    adaptation: float | None = None  # α in (0, 1]; None has G = 1
+    floor: float = 0.0  # added to the root mean square of the gradients
 
     def start(self, position: Vector) -> State:
         """Return θ, and empty sums of the squared gradients where G adapts."""
@@ -112,18 +100,14 @@ class EulerHMC:
     On a Gaussian target with exact, fresh gradients the variance of θ is off by O(h²); with
     gradient noise that V does not take out, or with stale gradients, by O(h).
 
-    Attributes:
-        friction: B, per unit of time.
-        temperature: T.
-        gradient_variance: V, variance per coordinate of the gradient's noise that is to be taken
-            out of the injected one: a number or a tuple (d,); the result is NaN where hV > 2BT.
-
     Source: Chen et al., "Stochastic gradient MCMC with stale gradients" (2016), algorithm 1, after
     Chen, Fox, Guestrin (2014).
     """
 
-    friction: float
-    temperature: float = 1.0
+    friction: float  # B, per unit of time
+    temperature: float = 1.0  # T
+    # V, variance per coordinate of the gradient's noise that is to be taken out of the injected
+    # one: a number or a tuple (d,); the result is NaN where hV > 2BT
     gradient_variance: float | tuple[float, ...] = 0.0
 
     def start(self, position: Vector) -> State:
@@ -154,17 +138,12 @@ class SplittingHMC:
     The gradient belongs to the half-step point θ̂ of the step that will use it, which is `point`;
     taken at θ instead, the order falls to one.
 
-    Attributes:
-        friction: B, per unit of time.
-        temperature: T.
-        gradient_variance: V, as in `EulerHMC`.
-
     Source: the symmetric splitting of Chen, Ding, Carin (2015), which Chen et al. (2016) use.
     """
 
-    friction: float
-    temperature: float = 1.0
-    gradient_variance: float | tuple[float, ...] = 0.0
+    friction: float  # B, per unit of time
+    temperature: float = 1.0  # T
+    gradient_variance: float | tuple[float, ...] = 0.0  # V, as in `EulerHMC`
 
     def start(self, position: Vector) -> State:
         """Return θ at rest."""
@@ -198,17 +177,12 @@ class Thermostat:
     ξ starts at D and settles where the momentum has variance T, whatever the noise of the gradient
     and, element-wise, much of the energy that stale gradients feed in.
 
-    Attributes:
-        friction: D.
-        elementwise: one ξ for each coordinate.
-        temperature: T.
-
     Source: Ding et al. (2014), as Chen et al. (2016) use it; element-wise after Gan et al. (2015).
     """
 
-    friction: float
-    elementwise: bool = False
-    temperature: float = 1.0
+    friction: float  # D
+    elementwise: bool = False  # one ξ for each coordinate
+    temperature: float = 1.0  # T
 
     def start(self, position: Vector) -> State:
         """Return θ at rest, with ξ = D."""

@@ -125,7 +125,7 @@ class Engine(Gatherer, metaclass=Hinted):
 
 
 class Begin(NamedTuple):
-    """What a run starts from; see `Run.start`."""
+    """Arguments of `Run.start`."""
 
     seed: int
     positions: Float[Array, "chains d"]

@@ -70,29 +70,18 @@ class SiteArrays(NamedTuple):
 
 
 class Carry(NamedTuple):
-    """The state between two iterations.
+    """The state between two iterations."""
 
-    Attributes:
-        node: states of the nodes, node axis first.
-        hub: states of the hub.
-        inbox: what the nodes have received last.
-        turn: inside a program whose exchanges leave it, int32 that orders them; else ().
-    """
-
-    node: PyTree
-    hub: PyTree
-    inbox: PyTree
-    turn: Any = ()
+    node: PyTree  # states of the nodes, node axis first
+    hub: PyTree  # states of the hub
+    inbox: PyTree  # what the nodes have received last
+    turn: Any = ()  # inside a program whose exchanges leave it, int32 that orders them; else ()
 
 
 class Iteration:
-    """An iteration of an algorithm at the nodes and the hub of one process.
+    """An iteration of an algorithm at the nodes and the hub of one process."""
 
-    Attributes:
-        first_turn: of `Carry`, at the begin of a program.
-    """
-
-    first_turn: Any = ()
+    first_turn: Any = ()  # of `Carry`, at the begin of a program
 
     def __init__(self, algorithm: Algorithm, layout: Layout) -> None:
         self.algorithm = algorithm

@@ -25,39 +25,24 @@ ROUTE_STREAM = "node that the chain visits"
 
 @dataclass(frozen=True)
 class Layout:
-    """Settings that fix the compiled program beside the algorithm and the shapes.
+    """Settings that fix the compiled program beside the algorithm and the shapes."""
 
-    Attributes:
-        nodes: number of sites.
-        chains: number of independent chains.
-        map_nodes: run the sites one after the other (for large gradients) or batched.
-        block: rounds whose random numbers are drawn at once.
-        slots: kept draws that fit in the buffers of one chunk.
-    """
-
-    nodes: int
-    chains: int
-    map_nodes: bool
-    block: int
-    slots: int
+    nodes: int  # number of sites
+    chains: int  # number of independent chains
+    map_nodes: bool  # run the sites one after the other (for large gradients) or batched
+    block: int  # rounds whose random numbers are drawn at once
+    slots: int  # kept draws that fit in the buffers of one chunk
 
 
 class Events(NamedTuple):
-    """A stretch of the trace of a `Mailbox`: whose gradient each update takes.
+    """A stretch of the trace of a `Mailbox`: whose gradient each update takes."""
 
-    Attributes:
-        first: the update of the first column, int32 scalar.
-        worker: (servers, updates), int32, as are the next two.
-        task: number of the worker's task.
-        staleness: updates of the server since the worker fetched its parameters.
-        shares: weight of each worker's site, (servers, workers).
-    """
-
-    first: Int32[Array, ""]
-    worker: Int32[Array, "servers updates"]
-    task: Int32[Array, "servers updates"]
+    first: Int32[Array, ""]  # the update of the first column, int32 scalar
+    worker: Int32[Array, "servers updates"]  # (servers, updates), int32, as are the next two
+    task: Int32[Array, "servers updates"]  # number of the worker's task
+    # updates of the server since the worker fetched its parameters
     staleness: Int32[Array, "servers updates"]
-    shares: Float[Array, "servers workers"]
+    shares: Float[Array, "servers workers"]  # weight of each worker's site, (servers, workers)
 
 
 class PhaseKeys(NamedTuple):
@@ -73,19 +58,13 @@ class PhaseKeys(NamedTuple):
 
 
 class Arrival(NamedTuple):
-    """The message that each chain's server takes in one update; (chains,), scalars of one chain.
+    """The message that each chain's server takes in one update; (chains,), scalars of one chain."""
 
-    Attributes:
-        update: l, the updates before this one; int32 scalar.
-        worker: numbered within its server, int32.
-        staleness: τ; the message was computed at the reply to update l − τ − 1.
-        weight: of the worker's site.
-    """
-
-    update: Int32[Array, ""]
-    worker: Int32[Array, "*chains"]
+    update: Int32[Array, ""]  # l, the updates before this one; int32 scalar
+    worker: Int32[Array, "*chains"]  # numbered within its server, int32
+    # τ; the message was computed at the reply to update l − τ − 1
     staleness: Int32[Array, "*chains"]
-    weight: Float[Array, "*chains"]
+    weight: Float[Array, "*chains"]  # of the worker's site
 
 
 class PhaseRandomness(NamedTuple):
@@ -123,17 +102,12 @@ class Counter:
 
 
 class Source(NamedTuple):
-    """Settings that numbers depend on beside their phase, keys and place in the run.
+    """Settings that numbers depend on beside their phase, keys and place in the run."""
 
-    Attributes:
-        layout: of nodes and chains.
-        weights: of the sites, by which a `Route` chooses where it says nothing else.
-        events: of a `Mailbox`.
-    """
-
-    layout: Layout
+    layout: Layout  # of nodes and chains
+    # of the sites, by which a `Route` chooses where it says nothing else
     weights: Float[Array, " nodes"]
-    events: Events | tuple[()] = ()
+    events: Events | tuple[()] = ()  # of a `Mailbox`
 
 
 def stage_keys(

@@ -26,14 +26,10 @@ from consortia.runtime import compiler
 
 
 class LocalRun(Run):
-    """One algorithm on one set of sites, in this process.
-
-    Attributes:
-        keys: of the phases of every iteration, once the run is started.
-    """
+    """One algorithm on one set of sites, in this process."""
 
     program: Program
-    keys: tuple[PhaseKeys, ...]
+    keys: tuple[PhaseKeys, ...]  # of the phases of every iteration, once the run is started
 
     def start_values(self, positions: Float[Array, "chains d"]) -> tuple[Array, Array, Array]:
         """Return log-prior (chains,), U_c and whether its gradient is finite, both (nodes, chains).

@@ -51,15 +51,10 @@ class Axes(NamedTuple):
 
 @dataclass(frozen=True)
 class Sharding:
-    """A mesh of devices with the axes ``nodes`` and ``chains``.
+    """A mesh of devices with the axes ``nodes`` and ``chains``."""
 
-    Attributes:
-        mesh: (nodes, chains) devices.
-        chain_axis: whether arrays have a chain axis at all: a single chain has none.
-    """
-
-    mesh: Mesh
-    chain_axis: bool
+    mesh: Mesh  # (nodes, chains) devices
+    chain_axis: bool  # whether arrays have a chain axis at all: a single chain has none
 
     @property
     def nodes(self) -> int:

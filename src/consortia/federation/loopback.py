@@ -35,17 +35,12 @@ DEADLINE_SECONDS = 90.0
 
 @dataclass(frozen=True)
 class Node:
-    """A SuperNode.
+    """A SuperNode."""
 
-    Attributes:
-        name: of the site.
-        config: its node configuration, which a site's own code reads.
-        apps: hashes of the apps that it runs; all when None.
-    """
-
-    name: str
+    name: str  # of the site
+    # its node configuration, which a site's own code reads
     config: Mapping[str, str | int | float | bool] = field(default_factory=dict)
-    apps: tuple[str, ...] | None = None
+    apps: tuple[str, ...] | None = None  # hashes of the apps that it runs; all when None
 
 
 class Loopback:

@@ -31,17 +31,12 @@ _MOST_DENSE = 64
 
 
 class AffineMap(NamedTuple):
-    """``z -> matrix z + offset + N(0, covariance)``, or several such maps along leading axes.
+    """``z -> matrix z + offset + N(0, covariance)``, or several such maps along leading axes."""
 
-    Attributes:
-        matrix: A, (..., n, n); (..., n, m) where the map enlarges the state.
-        offset: b, (..., n).
-        covariance: Q, (..., n, n).
-    """
-
+    # A, (..., n, n); (..., n, m) where the map enlarges the state
     matrix: Float[np.ndarray, "*maps n m"]
-    offset: Float[np.ndarray, "*maps n"]
-    covariance: Float[np.ndarray, "*maps n n"]
+    offset: Float[np.ndarray, "*maps n"]  # b, (..., n)
+    covariance: Float[np.ndarray, "*maps n n"]  # Q, (..., n, n)
 
     def after(self, first: AffineMap) -> AffineMap:
         """Return the map that applies ``first`` and then this one."""

@@ -49,12 +49,9 @@ class FlowerRun(Run):
 
     ``carry.node`` is not the states of the sites, which stay there: it says after which message
     each site's state is, int32 (sites, 4).
-
-    Attributes:
-        rounds: the exchanges, once the run is started.
     """
 
-    rounds: Rounds
+    rounds: Rounds  # the exchanges, once the run is started
 
     def __init__(
         self,

@@ -62,26 +62,16 @@ START_TOLERANCE = 1e-5
 
 @dataclass(frozen=True)
 class Job:
-    """A study as objects: what must be the same at server and sites.
-
-    Attributes:
-        model: the model.
-        sites: names and sizes of all sites, rows where they are.
-        algorithm: the algorithm.
-        chains: of the run.
-        seed: of the run.
-        warmup: of the run.
-        init: as `consortia.sample` takes it.
-        registered: sites carry equal shares of the prior, as no site knows the others' rows.
-    """
+    """A study as objects: what must be the same at server and sites."""
 
     model: Model
-    sites: Sites
+    sites: Sites  # names and sizes of all sites, rows where they are
     algorithm: Method
-    chains: int
-    seed: int
-    warmup: int
-    init: Any = None
+    chains: int  # of the run
+    seed: int  # of the run
+    warmup: int  # of the run
+    init: Any = None  # as `consortia.sample` takes it
+    # sites carry equal shares of the prior, as no site knows the others' rows
     registered: bool = False
 
 

@@ -42,19 +42,12 @@ class Label(NamedTuple):
 
 
 class Sent(NamedTuple):
-    """Shapes around the first half of a phase at one site, its node axis of length 1 first.
+    """Shapes around the first half of a phase at one site, its node axis of length 1 first."""
 
-    Attributes:
-        carry: before it.
-        node: the site's state after it.
-        outbox: what it sends.
-        info: the infos, by name.
-    """
-
-    carry: Carry
-    node: PyTree
-    outbox: PyTree
-    info: dict[str, Any]
+    carry: Carry  # before it
+    node: PyTree  # the site's state after it
+    outbox: PyTree  # what it sends
+    info: dict[str, Any]  # the infos, by name
 
 
 def function_names(method: Conversation) -> list[str]:

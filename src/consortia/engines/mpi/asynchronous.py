@@ -35,14 +35,10 @@ class AsynchronousRun(Run):
         sites: names and sizes of all sites.
         communicator: the ranks.
         dimension: d.
-
-    Attributes:
-        keys: of the only phase, of this rank's chains, once the run is started.
-        servers: the servers by themselves, where this rank is one.
     """
 
-    keys: PhaseKeys
-    servers: Communicator
+    keys: PhaseKeys  # of the only phase, of this rank's chains, once the run is started
+    servers: Communicator  # the servers by themselves, where this rank is one
 
     def __init__(
         self,

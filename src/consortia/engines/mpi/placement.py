@@ -13,17 +13,11 @@ from consortia.graphs import MixingMatrix, MixingSchedule
 
 @dataclass(frozen=True)
 class Places:
-    """The sites of each rank: consecutive ones, as evenly as their number permits.
+    """The sites of each rank: consecutive ones, as evenly as their number permits."""
 
-    Attributes:
-        nodes: number of sites.
-        ranks: number of ranks, at most one for each site.
-        rank: the one whose view this is.
-    """
-
-    nodes: int
-    ranks: int
-    rank: int
+    nodes: int  # number of sites
+    ranks: int  # number of ranks, at most one for each site
+    rank: int  # the one whose view this is
 
     def __post_init__(self) -> None:
         if self.ranks > self.nodes:

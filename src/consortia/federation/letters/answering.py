@@ -44,15 +44,10 @@ class Declined(BaseException):
 
 @dataclass
 class Shown:
-    """Sentences for a person before an answer.
+    """Sentences for a person before an answer."""
 
-    Attributes:
-        study: the study file, when the first letter has come; else None.
-        lines: sentences on what the letter requests and what would leave.
-    """
-
-    study: Path | None
-    lines: list[str]
+    study: Path | None  # the study file, when the first letter has come; else None
+    lines: list[str]  # sentences on what the letter requests and what would leave
 
 
 Permit = Callable[[Shown], bool]
@@ -60,22 +55,14 @@ Permit = Callable[[Shown], bool]
 
 @dataclass(frozen=True)
 class Answered:
-    """An answer that was written.
+    """An answer that was written."""
 
-    Attributes:
-        path: of the file.
-        number: of the letter that it answers.
-        site: the site.
-        bytes: of the file.
-        left: one sentence for each message in it.
-        error: why the site refused, as its own people may read it; None where it did not.
-    """
-
-    path: Path
-    number: int
+    path: Path  # of the file
+    number: int  # of the letter that it answers
     site: str
-    bytes: int
-    left: tuple[str, ...]
+    bytes: int  # of the file
+    left: tuple[str, ...]  # one sentence for each message in it
+    # why the site refused, as its own people may read it; None where it did not
     error: BaseException | None
 
 

@@ -34,19 +34,12 @@ STEEP = 2e5
 
 @dataclass(frozen=True)
 class Reading:
-    """Result of an attack.
+    """Result of an attack."""
 
-    Attributes:
-        rows: that were read, every feature within `reading.NEAR`.
-        messages: questions that were answered.
-        refused: what the site said to the first that was not; "" where all were answered.
-        error: median error of a feature, where all rows are guessed; else NaN.
-    """
-
-    rows: int
-    messages: int
-    refused: str = ""
-    error: float = float("nan")
+    rows: int  # that were read, every feature within `reading.NEAR`
+    messages: int  # questions that were answered
+    refused: str = ""  # what the site said to the first that was not; "" where all were answered
+    error: float = float("nan")  # median error of a feature, where all rows are guessed; else NaN
 
 
 class Refused(Exception):  # noqa: N818

@@ -23,17 +23,11 @@ Response = Literal["number", "two", "count", "share", "positive", "ordered", "le
 
 
 class Auxiliary(NamedTuple):
-    """A parameter of a family that is bounded below.
+    """A parameter of a family that is bounded below."""
 
-    Attributes:
-        name: on its natural scale.
-        lower: its bound.
-        prior: in words; ``{sd}`` is the standard deviation of the response.
-    """
-
-    name: str
-    lower: float
-    prior: str
+    name: str  # on its natural scale
+    lower: float  # its bound
+    prior: str  # in words; ``{sd}`` is the standard deviation of the response
 
 
 class Family(NamedTuple):
@@ -134,19 +128,12 @@ def _binomial(eta: Array, batch: PyTree, own: Own) -> Array:
 
 
 class Link(NamedTuple):
-    """A link of a probability p that is not the logit.
+    """A link of a probability p that is not the logit."""
 
-    Attributes:
-        text: its name in words.
-        log_p: log p, of η.
-        log_rest: log(1 − p), of η.
-        effect: what exp(coefficient) is; None where a coefficient is a difference.
-    """
-
-    text: str
-    log_p: Callable[[Array], Array]
-    log_rest: Callable[[Array], Array]
-    effect: str | None
+    text: str  # its name in words
+    log_p: Callable[[Array], Array]  # log p, of η
+    log_rest: Callable[[Array], Array]  # log(1 − p), of η
+    effect: str | None  # what exp(coefficient) is; None where a coefficient is a difference
 
 
 def _log_of_minimum(eta: Array) -> Array:

@@ -25,18 +25,12 @@ ROW_NAMES = {"common": "all sites", "new site": "a new site", "spread": "sd betw
 
 
 class Varying(NamedTuple):
-    """Draws of one coefficient that differs between sites, on the scale of the link.
+    """Draws of one coefficient that differs between sites, on the scale of the link."""
 
-    Attributes:
-        term: its name; "Intercept" for a level.
-        common: (draws,); 0 for a level, which is relative to the common one.
-        spread: standard deviation between sites, (draws,).
-        deviations: u by the names of the sites of which there are draws, (draws,).
-    """
-
-    term: str
-    common: np.ndarray
-    spread: np.ndarray
+    term: str  # its name; "Intercept" for a level
+    common: np.ndarray  # (draws,); 0 for a level, which is relative to the common one
+    spread: np.ndarray  # standard deviation between sites, (draws,)
+    # u by the names of the sites of which there are draws, (draws,)
     deviations: Mapping[str, np.ndarray]
 
 

@@ -67,29 +67,18 @@ class Key(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """Rows of a site, and what stays there.
+    """Rows of a site, and what stays there."""
 
-    Attributes:
-        table: the rows.
-        levels: levels and slopes of the groups that stay at the site, (draws, groups, K).
-        group: the index of each row's group, (rows,).
-    """
-
-    table: Table
-    levels: np.ndarray
-    group: np.ndarray
+    table: Table  # the rows
+    levels: np.ndarray  # levels and slopes of the groups that stay at the site, (draws, groups, K)
+    group: np.ndarray  # the index of each row's group, (rows,)
 
 
 class Average(NamedTuple):
-    """An effect at one site.
+    """An effect at one site."""
 
-    Attributes:
-        rows: that it is averaged over, of binomial their trials.
-        draws: (draws,).
-    """
-
-    rows: float
-    draws: np.ndarray
+    rows: float  # that it is averaged over, of binomial their trials
+    draws: np.ndarray  # (draws,)
 
 
 class Effect(NamedTuple):
