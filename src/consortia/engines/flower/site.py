@@ -46,7 +46,7 @@ from consortia.engines.flower.questions import (
     Wrap,
     question_of,
 )
-from consortia.engines.flower.runtime import Job, SiteRuntime
+from consortia.engines.flower.runtime import Assignment, Job, SiteRuntime
 from consortia.engines.flower.secure_sums import (
     BEGUN,
     SUM_KEYS,
@@ -390,13 +390,14 @@ class FlowerSite:
                 raise MismatchError("begun")
             job = self._build(SiteEngine(self.number, _facts(begun.header["facts"]), self._own))
             density.check_data(job.model, job.sites.held)
-            parts = job, self.number, files, begun.arrays
             secret = secret_of(self.folder) if self._private else None
+            assignment = Assignment(job, self.number, files, begun.arrays, run, secret)
             if isinstance(job.algorithm, Conversation):
                 # Two studies of one run must not have the same noise.
-                work = QueryRuntime(*parts, job.algorithm, f"{self.study} {run}", secret)
+                named = assignment._replace(run=f"{self.study} {run}")
+                work = QueryRuntime(named, job.algorithm)
             else:
-                work = SiteRuntime(*parts, run, secret)
+                work = SiteRuntime(assignment)
             rows = job.sites.site(self.number)
             gate.rows(int(job.sites.sizes[self.number]), work.dimension, smallest_cell(rows))
             self._work[run] = work
