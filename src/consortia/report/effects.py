@@ -160,7 +160,7 @@ def margins(report: RunReport) -> tuple[MarginalEffects | None, str]:
 def effects_forest(found: Estimates) -> Plot:
     """Return the forest plot of the effects."""
     with drawing():
-        figure = forest_figure({"": found.lines[:MOST_DRAWN]}, found.effect, found.level)
+        figure = forest_figure({"": found.blocks[""][:MOST_DRAWN]}, found.effect, found.level)
     return Plot(
         figure,
         f"Forest plot of {len(found)} {found.effect}s; the numbers are in the table.",
