@@ -54,30 +54,22 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class SiteFacts:
-    """Facts of a site that all processes receive before a run; plain values, as in JSON.
+    """Facts of a site that all processes receive before a run; plain values, as in JSON."""
 
-    Attributes:
-        rows: n_c.
-        arrays: shape of a row and NumPy type of each array, by name.
-        digest: of the rows as they were read.
-        columns: names of the features, empty when they have none.
-        labels: whether the responses are integers, the least and the largest; None without.
-        moments: `consortia.data.preparation.Moments.plain` of features ("x") and response ("y"),
-            where they are to be standardised.
-        table: what a formula must know of the rows, where there is one.
-        beside: the facts of the same rows for another model, where two are compared.
-        described: who the participants are, where that is requested.
-    """
-
-    rows: int
+    rows: int  # n_c
+    # shape of a row and NumPy type of each array, by name
     arrays: Mapping[str, tuple[tuple[int, ...], str]]
-    digest: str
-    columns: tuple[str, ...] = ()
+    digest: str  # of the rows as they were read
+    columns: tuple[str, ...] = ()  # names of the features, empty when they have none
+    # whether the responses are integers, the least and the largest; None without
     labels: tuple[bool, int, int] | None = None
+    # `consortia.data.preparation.Moments.plain` of features ("x") and response ("y"), where they
+    # are to be standardised
     moments: Mapping[str, Any] = field(default_factory=dict)
-    table: TableFacts | None = None
+    table: TableFacts | None = None  # what a formula must know of the rows, where there is one
+    # the facts of the same rows for another model, where two are compared
     beside: SiteFacts | None = None
-    described: SiteDescription | None = None
+    described: SiteDescription | None = None  # who the participants are, where that is requested
 
     @classmethod
     def of(cls, rows: Rows, **more: Any) -> SiteFacts:

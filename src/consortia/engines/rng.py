@@ -68,20 +68,15 @@ class Arrival(NamedTuple):
 
 
 class PhaseRandomness(NamedTuple):
-    """The numbers of one phase in one round.
+    """The numbers of one phase in one round."""
 
-    Attributes:
-        shared: chain axis first; a repetition axis in front of it when the phase repeats.
-        noise: node and chain axes first, or a function of the node's index that draws them there;
-            of a `Route` or `Mailbox`, that of the one node that acts, chain axis first.
-        visited: there, the site of that node, int32 (chains,) or scalar.
-        arrival: of a `Mailbox`, whose message arrives.
-    """
-
-    shared: PyTree
+    shared: PyTree  # chain axis first; a repetition axis in front of it when the phase repeats
+    # node and chain axes first, or a function of the node's index that draws them there; of a
+    # `Route` or `Mailbox`, that of the one node that acts, chain axis first
     noise: PyTree | Callable[[Array], PyTree]
+    # there, the site of that node, int32 (chains,) or scalar
     visited: Int32[Array, "*chains"] | None = None
-    arrival: Arrival | None = None
+    arrival: Arrival | None = None  # of a `Mailbox`, whose message arrives
 
 
 @dataclass(frozen=True)

@@ -54,18 +54,13 @@ MOST_DRAWS = 4000
 
 @dataclass(frozen=True)
 class HeldOutScores:
-    """Predictions on held-out rows and their scores.
+    """Predictions on held-out rows and their scores."""
 
-    Attributes:
-        values: by name.
-        curve: confidence, accuracy and share of rows by bin, for a classifier; else None.
-        means: predicted means (rows,), for a regression; else None.
-        event: probability of the event (rows,), where there are two classes; else None.
-    """
-
-    values: dict[str, float]
+    values: dict[str, float]  # by name
+    # confidence, accuracy and share of rows by bin, for a classifier; else None
     curve: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None
-    means: np.ndarray | None = None
+    means: np.ndarray | None = None  # predicted means (rows,), for a regression; else None
+    # probability of the event (rows,), where there are two classes; else None
     event: np.ndarray | None = None
 
 

@@ -118,14 +118,10 @@ def operator_radius(apply: Callable[[Array], Array], shape: tuple[int, ...]) -> 
 
 
 class Normal(NamedTuple):
-    """Mean and covariance of a position, relative to the origin of a recursion.
+    """Mean and covariance of a position, relative to the origin of a recursion."""
 
-    Attributes:
-        mean: (d,).
-        covariance: (d, d), or the variances (d,) of independent coordinates.
-    """
-
-    mean: Float[np.ndarray, " d"]
+    mean: Float[np.ndarray, " d"]  # (d,)
+    # (d, d), or the variances (d,) of independent coordinates
     covariance: Float[np.ndarray, "*axes d"]
 
     @property
@@ -189,18 +185,13 @@ class Recursion(ABC):
 
 @dataclass(frozen=True, eq=False)
 class AffineRecursion(Recursion):
-    """One map repeated, in independent blocks; a position is the first part of every block.
+    """One map repeated, in independent blocks; a position is the first part of every block."""
 
-    Attributes:
-        step: an iteration, (blocks, n, n).
-        first: the first iteration, from positions to states, (blocks, n, width).
-        fresh: covariance of noise that is in the position and not yet in the state, (width, width).
-        relaxation: 1 − A where it is known without cancellation.
-    """
-
-    step: AffineMap
-    first: AffineMap
+    step: AffineMap  # an iteration, (blocks, n, n)
+    first: AffineMap  # the first iteration, from positions to states, (blocks, n, width)
+    # covariance of noise that is in the position and not yet in the state, (width, width)
     fresh: Float[np.ndarray, "width width"] | float = 0.0
+    # 1 − A where it is known without cancellation
     relaxation: Float[np.ndarray, "blocks n n"] | None = None
 
     @property

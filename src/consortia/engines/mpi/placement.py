@@ -51,20 +51,14 @@ class Places:
 
 @dataclass(frozen=True)
 class Neighbourhood:
-    """The part of a mixing matrix that concerns this rank's agents.
+    """The part of a mixing matrix that concerns this rank's agents."""
 
-    Attributes:
-        links: rows to and from neighbouring ranks.
-        senders: of each own agent, one neighbour after the other: an own agent, or one from
-            elsewhere behind all own ones, (slots, own agents); itself where it has fewer.
-        slots: where the weights of those are found, (slots, own agents).
-        weights: W_ij and, behind them, a zero for an agent that hears itself, float64
-            (turns, links + 1).
-    """
-
-    links: Links
+    links: Links  # rows to and from neighbouring ranks
+    # of each own agent, one neighbour after the other: an own agent, or one from elsewhere behind
+    # all own ones, (slots, own agents); itself where it has fewer
     senders: np.ndarray
-    slots: np.ndarray
+    slots: np.ndarray  # where the weights of those are found, (slots, own agents)
+    # W_ij and, behind them, a zero for an agent that hears itself, float64 (turns, links + 1)
     weights: np.ndarray
 
     @classmethod

@@ -31,31 +31,22 @@ class Auxiliary(NamedTuple):
 
 
 class Family(NamedTuple):
-    """A family of responses.
+    """A family of responses."""
 
-    Attributes:
-        name: as the user writes it.
-        link: of the mean, in words.
-        response: what a response is; see `consortia.models.regression.question`.
-        log_likelihood: of η, batch and the family's own parameters, (rows,).
-        predict: the mean (rows,) or the classes' probabilities (rows, classes), likewise.
-        draw: responses of a NumPy generator, likewise; (rows,).
-        auxiliaries: its bounded parameters.
-        effect: what exp(coefficient) is; None where a coefficient is a difference.
-        logarithmic: whether the mean is exp(η) times something.
-        of_site: the log-likelihood of a site's rows, of η, batch and mask, a scalar, where there is
-            none of a row.
-    """
-
-    name: str
-    link: str
-    response: Response
+    name: str  # as the user writes it
+    link: str  # of the mean, in words
+    response: Response  # what a response is; see `consortia.models.regression.question`
+    # of η, batch and the family's own parameters, (rows,)
     log_likelihood: Callable[[Array, PyTree, Own], Array]
+    # the mean (rows,) or the classes' probabilities (rows, classes), likewise
     predict: Callable[[Array, PyTree, Own], Array] | None
+    # responses of a NumPy generator, likewise; (rows,)
     draw: Callable[[np.random.Generator, np.ndarray, PyTree, Mapping[str, Any]], np.ndarray]
-    auxiliaries: tuple[Auxiliary, ...] = ()
-    effect: str | None = None
-    logarithmic: bool = False
+    auxiliaries: tuple[Auxiliary, ...] = ()  # its bounded parameters
+    effect: str | None = None  # what exp(coefficient) is; None where a coefficient is a difference
+    logarithmic: bool = False  # whether the mean is exp(η) times something
+    # the log-likelihood of a site's rows, of η, batch and mask, a scalar, where there is none of
+    # a row
     of_site: Callable[[Array, PyTree, Array], Array] | None = None
 
     @property
