@@ -12,7 +12,7 @@ from parity import problem
 
 import consortia
 from consortia.algorithms.registry import ALGORITHMS
-from consortia.data.facts import SiteFacts
+from consortia.data.facts import Gathering, SiteFacts
 from consortia.engines.flower.questions import Leaving, Place, Question, Wrap
 from consortia.engines.flower.site import FlowerSite, Job
 from consortia.engines.flower.transport import InProcess
@@ -68,9 +68,9 @@ class OneSite(consortia.LocalEngine):
         super().__init__()
         self.number = number
 
-    def gather_facts(self, names: Any, method: Any, contribute: Any, *_: Any) -> Any:
-        self.facts: SiteFacts = contribute(self.number)
-        return [self.facts] * len(names), None
+    def gather_facts(self, gathering: Gathering) -> Any:
+        self.facts: SiteFacts = gathering.contribute(self.number)
+        return [self.facts] * len(gathering.names), None
 
 
 class Sites:

@@ -11,7 +11,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import numpy as np
@@ -219,6 +219,17 @@ def _is_whole(value: Any, least: int, most: int) -> bool:
     return type(value) is int and least <= value <= most
 
 
+class Gathering(NamedTuple):
+    """Facts that all processes of an engine gather from the sites."""
+
+    names: Sequence[str]  # of all sites
+    method: Any  # decides which process reads which sites
+    contribute: Callable[[int], SiteFacts]  # reads a site of this process, by its index
+    contribute_root: Callable[[], Any] = lambda: None  # called at the root
+    # what else than the names all processes must have been given, see `Gatherer.allgather`
+    same: Callable[[], Mapping[str, Any]] = dict
+
+
 class Gatherer:
     """The part of an engine that reading sites needs, of one process that reads them all."""
 
@@ -237,32 +248,18 @@ class Gatherer:
         """
         return [make()]
 
-    def gather_facts(
-        self,
-        names: Sequence[str],
-        method: Any,
-        contribute: Callable[[int], SiteFacts],
-        contribute_root: Callable[[], Any] = lambda: None,
-        same: Callable[[], Mapping[str, Any]] = dict,
-    ) -> tuple[list[SiteFacts], Any]:
+    def gather_facts(self, gathering: Gathering) -> tuple[list[SiteFacts], Any]:
         """Return the facts of all sites in order, and a plain value from the root.
-
-        Args:
-            names: of all sites.
-            method: decides which process reads which sites.
-            contribute: reads the site of this index; called for the sites of this process.
-            contribute_root: called at the root.
-            same: what else than the names all processes must have been given, see `allgather`.
 
         Raises:
             InputError: sites cannot be used; with what is wrong with each.
         """
         faults, facts = Faults(), []
-        for index in range(len(names)):
+        for index in range(len(gathering.names)):
             with faults.noted():
-                facts.append(contribute(index))
+                facts.append(gathering.contribute(index))
         faults.check()
-        return facts, contribute_root()
+        return facts, gathering.contribute_root()
 
 
 @hinted
@@ -306,7 +303,7 @@ def read_sites(
         check_finite(names[index], own[index])
         return SiteFacts.of(own[index])
 
-    facts, _ = engine.gather_facts(names, algorithm, contribute)
+    facts, _ = engine.gather_facts(Gathering(names, algorithm, contribute))
     parts = [own[n] if n in own else rows_of(one.empty(), one.rows) for n, one in enumerate(facts)]
     digests = {n: one.digest for n, one in enumerate(facts)}
     return Sites.of_rows(names, alike(names, parts), digests, set(digests) - set(own))

@@ -18,7 +18,7 @@ from consortia.core.arguments import unknown
 from consortia.core.contract import Method
 from consortia.core.fingerprints import of_value
 from consortia.data import datasets, partition, preparation
-from consortia.data.facts import SiteFacts, read_labels, read_table, rows_of, run_on_all
+from consortia.data.facts import Gathering, SiteFacts, read_labels, read_table, rows_of, run_on_all
 from consortia.data.preparation import Moments
 from consortia.data.sites import Sites, alike, check_finite
 from consortia.engines.contract import Engine
@@ -164,7 +164,8 @@ class Data(Table):
             labels = _labels([arrays])
             return {"columns": list(columns), "labels": None if labels is None else list(labels)}
 
-        facts, of_test = engine.gather_facts(names, algorithm, contribute, contribute_test, same)
+        gathering = Gathering(names, algorithm, contribute, contribute_test, same)
+        facts, of_test = engine.gather_facts(gathering)
         kinds = common_kinds(facts, paths)
         labels = [one.labels for one in facts]
         if of_test is not None:
