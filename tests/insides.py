@@ -15,14 +15,26 @@ import pytest
 
 from consortia.algorithms import fa_hmc, gossip
 from consortia.engines import local, programs
+from consortia.models.regression import model as regression_model
 from consortia.models.regression.density import Density
 from consortia.run import progress
+from consortia.store import runs
+from consortia.theory import stability
 
 replies_of_sites = programs._replies
 """Replies of some sites, site axis first."""
 
 is_in_notebook = progress._in_notebook
 """Whether progress is shown in a notebook."""
+
+groups_of_rows = regression_model._groups_of
+"""Index of the group of each row of a column."""
+
+open_group = runs._group
+"""Reader of a group of a stored run, by its path, name and kept draws."""
+
+stale_step_settles = stability._settles
+"""Whether a step of a stale method settles at a curvature and a staleness."""
 
 
 def compute_side_by_side(patch: pytest.MonkeyPatch, width: int) -> None:

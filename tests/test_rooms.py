@@ -139,6 +139,15 @@ def test_the_root_has_few_modules_and_packages():
     assert len(entries) <= ROOT_MOST, sorted(entries)
 
 
+def test_folders_of_tests_are_those_of_the_source_or_of_a_kind_of_test():
+    beside = {"benchmarks", "conformance", "docs", "experiments", "golden", "hostile", "kills"}
+    beside |= {"mutants", "packaging", "parity", "statistical"}
+    tests = Path(__file__).parent
+    found = {path.parent.relative_to(tests).as_posix() for path in tests.rglob("*/test_*.py")}
+    strays = {one for one in found if not (PACKAGE / one).is_dir()}
+    assert {one.split("/")[0] for one in strays} <= beside
+
+
 @pytest.mark.parametrize("folder", MOST_LINES)
 def test_a_folder_is_not_longer_than_is_read_at_once(folder: str) -> None:
     texts = [path.read_text(encoding="utf-8") for path in (PACKAGE / folder).glob("*.py")]

@@ -59,7 +59,9 @@ def drawing(algorithm):
     keys = rng.stage_keys(phases, rng.ROUND, random.base_key(SEED), layout)
     weights = jnp.ones(len(SIZES))
     return jax.jit(
-        lambda at: rng.round_randomness(phases, keys, rng.Counter(at, 0), layout, weights)
+        lambda at: rng.round_randomness(
+            phases, keys, rng.Counter(at, 0), rng.Source(layout, weights)
+        )
     )
 
 

@@ -13,10 +13,7 @@ import pytest
 import consortia
 from consortia import gradients
 from consortia.core.contract import Algorithm, Draws, Mean, Phase
-from consortia.dynamics.langevin import Langevin
-from consortia.dynamics.splitting import SplittingHMC
-from consortia.dynamics.stochastic_gradient_hmc import EulerHMC
-from consortia.dynamics.thermostat import Thermostat
+from consortia.dynamics.stochastic_steps import EulerHMC, Langevin, SplittingHMC, Thermostat
 
 pytestmark = pytest.mark.usefixtures("x64")
 

@@ -7,11 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from consortia.dynamics.langevin import Langevin
-from consortia.dynamics.splitting import SplittingHMC
-from consortia.dynamics.state import State
-from consortia.dynamics.stochastic_gradient_hmc import EulerHMC
-from consortia.dynamics.thermostat import Thermostat
+from consortia.dynamics.stochastic_steps import EulerHMC, Langevin, SplittingHMC, State, Thermostat
 from consortia.theory.staleness import stale_sghmc_law
 
 pytestmark = pytest.mark.usefixtures("x64")

@@ -50,12 +50,14 @@ def one_round(at: int, chains: int = CHAINS, **options: Any) -> Any:
 @partial(jax.jit, static_argnums=2)
 def drawn(own: Any, at: Any, chains: int) -> Any:
     counter = rng.Counter(at, jnp.int32(0))
-    return rng.round_randomness(PHASES, own, counter, layout(chains), WEIGHTS)
+    return rng.round_randomness(PHASES, own, counter, rng.Source(layout(chains), WEIGHTS))
 
 
 @partial(jax.jit, static_argnums=2)
 def block_of(own: Any, first: Any, block: int) -> Any:
-    return rng.block_randomness(PHASES, own, first, jnp.int32(0), layout(block=block), WEIGHTS)
+    return rng.block_randomness(
+        PHASES, own, rng.Counter(first, jnp.int32(0)), rng.Source(layout(block=block), WEIGHTS)
+    )
 
 
 def on_the_host(tree: Any) -> Any:
@@ -79,7 +81,9 @@ def test_numbers_drawn_where_the_node_runs_are_the_same() -> None:
 
     @jax.jit
     def deferred(own: Any, at: Any) -> Any:
-        made = rng.deferred_randomness(PHASES, own, at, jnp.int32(0), layout(block=1), WEIGHTS)
+        made = rng.deferred_randomness(
+            PHASES, own, rng.Counter(at, jnp.int32(0)), rng.Source(layout(block=1), WEIGHTS)
+        )
         where.extend(callable(here.noise) for here in made)
 
         def noise(here: rng.PhaseRandomness) -> Any:
@@ -174,7 +178,7 @@ def test_the_node_that_a_chain_visits_has_the_stated_probability() -> None:
 
     @jax.jit
     def visits(own: Any) -> Any:
-        return rng.round_randomness((phase,), own, counter, wide, WEIGHTS)
+        return rng.round_randomness((phase,), own, counter, rng.Source(wide, WEIGHTS))
 
     (drawn,) = on_the_host(visits(made))
     counts = np.bincount(np.asarray(drawn.visited), minlength=NODES)

@@ -44,7 +44,8 @@ def test_randomness_is_drawn_from_keys_of_two_words(chains: int) -> None:
     many = () if chains == 1 else (chains,)
     assert keys[0].private.shape == (3, *many, 2)
     counter = rng.Counter(jnp.int32(0), jnp.int32(0))
-    (made,) = checked(rng.round_randomness)(phases, keys, counter, layout, jnp.ones(3))
+    source = rng.Source(layout, jnp.ones(3))
+    (made,) = checked(rng.round_randomness)(phases, keys, counter, source)
     assert made.noise.shape == (3, *many, 2)
     with pytest.raises(TypeCheckError):
         checked(rng.stage_keys)(phases, rng.ROUND, jnp.zeros(3, jnp.uint32), layout)

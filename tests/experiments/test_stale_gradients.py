@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import consortia
-from consortia.dynamics.stochastic_gradient_hmc import EulerHMC
+from consortia.dynamics.stochastic_steps import EulerHMC
 from experiments import records
 from experiments.stale_gradients import caffe, cifar, impact, lenet, logistic, speedup, workers
 

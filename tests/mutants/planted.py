@@ -204,7 +204,7 @@ MUTANTS = (
         "theory/stability.py",
         "2.0 * math.sin(math.pi / (4 *",
         "2.0 * math.sin(math.pi / (2 *",
-        "theory/test_stale_limits.py::test_a_stale_step_is_refused_where_its_law_is_not_stable",
+        "theory/test_stability.py::test_a_stale_step_is_refused_where_its_law_is_not_stable",
     ),
     Mutant(
         "engines/exchanges.py",
@@ -298,7 +298,7 @@ MUTANTS = (
         "engines/flower/plausible.py",
         "len(beyond) > len(found) / 2",
         "len(beyond) >= len(found) / 3",
-        "engines/test_plausible.py::"
+        "engines/flower/test_plausible.py::"
         "test_a_message_beyond_a_bound_is_named_and_one_within_it_is_not",
     ),
     Mutant(

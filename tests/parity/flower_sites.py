@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import secrets
 import warnings
-from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +12,8 @@ from parity import problem
 
 import consortia
 from consortia.algorithms.registry import ALGORITHMS
-from consortia.data.facts import SiteFacts
-from consortia.engines.flower.questions import Place, Question
+from consortia.data.facts import Gathering, SiteFacts
+from consortia.engines.flower.questions import Leaving, Place, Question, Wrap
 from consortia.engines.flower.site import FlowerSite, Job
 from consortia.engines.flower.transport import InProcess
 
@@ -50,26 +49,13 @@ class OpenGate:
     def settled(self, statement: Any) -> None:
         """Any rows may be."""
 
-    def release(
-        self,
-        kind: str,
-        question: Question,
-        payload: bytes,
-        arrays: Mapping[str, np.ndarray],
-        beside: int = 0,
-        statement: Any = None,
-    ) -> bytes:
-        for name, array in arrays.items():
+    def release(self, leaving: Leaving) -> bytes:
+        for name, array in leaving.arrays.items():
             assert array.dtype.kind != "f" or np.isfinite(array).all(), name
-        self.left.append((kind, question.round, payload))
-        return payload
+        self.left.append((leaving.kind, leaving.question.round, leaving.payload))
+        return leaving.payload
 
-    def refusal(
-        self,
-        error: BaseException,
-        wrap: Callable[[str], bytes],
-        question: Question | None = None,
-    ) -> bytes:
+    def refusal(self, error: BaseException, wrap: Wrap, question: Question | None = None) -> bytes:
         reference = secrets.token_hex(4)
         self.errors[reference] = error
         return wrap(f"the site met an error; its log has it under {reference}")
@@ -82,9 +68,9 @@ class OneSite(consortia.LocalEngine):
         super().__init__()
         self.number = number
 
-    def gather_facts(self, names: Any, method: Any, contribute: Any, *_: Any) -> Any:
-        self.facts: SiteFacts = contribute(self.number)
-        return [self.facts] * len(names), None
+    def gather_facts(self, gathering: Gathering) -> Any:
+        self.facts: SiteFacts = gathering.contribute(self.number)
+        return [self.facts] * len(gathering.names), None
 
 
 class Sites:

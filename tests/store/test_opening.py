@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import insides
 import numpy as np
 import pytest
 import xarray
 import zarr
 
-from consortia.store.runs import LENGTHS_MAX, _group
+from consortia.store.runs import LENGTHS_MAX
 
 
 def written(path: Path, lengths: list[int]) -> None:
@@ -38,7 +39,7 @@ def test_variables_of_one_length_are_opened_together(
         return plain(*arguments, **options)
 
     monkeypatch.setattr(xarray, "open_zarr", counted)
-    found = _group(tmp_path / "draws", "posterior", 10)
+    found = insides.open_group(tmp_path / "draws", "posterior", 10)
     assert len(opened) == 3  # what has no draws, and one for each length
     assert found.sizes == {"chain": 2, "draw": 10}
     assert len(found.data_vars) == 40
@@ -49,4 +50,4 @@ def test_variables_of_one_length_are_opened_together(
 def test_more_lengths_than_a_cut_write_leaves_are_refused(tmp_path: Path) -> None:
     written(tmp_path / "draws", list(range(10, 11 + LENGTHS_MAX)))
     with pytest.raises(ValueError, match="lengths"):
-        _group(tmp_path / "draws", "posterior", 10)
+        insides.open_group(tmp_path / "draws", "posterior", 10)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ import pytest
 import consortia
 from consortia.core import fingerprints
 from consortia.core.target import Target
-from consortia.data.facts import SiteFacts, merge_facts
+from consortia.data.facts import Gathering, SiteFacts, merge_facts
 from consortia.data.tables import read_table
 from consortia.engines.local import LocalEngine
 from consortia.errors import InputError
@@ -115,17 +114,10 @@ class OneOf(LocalEngine):
         super().__init__()
         self._index, self._told = index, told
 
-    def gather_facts(
-        self,
-        names: Sequence[str],
-        method: Any,
-        contribute: Callable[[int], SiteFacts],
-        contribute_root: Callable[[], Any] = lambda: None,
-        same: Any = dict,
-    ) -> tuple[list[SiteFacts], Any]:
-        own = {str(self._index): contribute(self._index).plain()}
+    def gather_facts(self, gathering: Gathering) -> tuple[list[SiteFacts], Any]:
+        own = {str(self._index): gathering.contribute(self._index).plain()}
         others = {str(index): json.loads(text) for index, text in self._told.items()}
-        return merge_facts([own, others], names), None
+        return merge_facts([own, others], gathering.names), None
 
 
 def test_a_process_that_reads_one_site_makes_the_same_rows_and_the_same_model(
@@ -158,10 +150,8 @@ def test_a_server_that_reads_no_row_has_the_same_model(folder: Path) -> None:
     }
 
     class Server(LocalEngine):
-        def gather_facts(
-            self, names: Any, *others: Any, **more: Any
-        ) -> tuple[list[SiteFacts], Any]:
-            return merge_facts([json.loads(json.dumps(told))], names), None
+        def gather_facts(self, gathering: Gathering) -> tuple[list[SiteFacts], Any]:
+            return merge_facts([json.loads(json.dumps(told))], gathering.names), None
 
     built = study.build(Server())
     assert built.sites.here == ()

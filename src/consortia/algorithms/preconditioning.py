@@ -53,15 +53,10 @@ class ScaledTarget(Target):
 
 
 class Preconditioned(Method):
-    """A method in scaled coordinates; made by `preconditioned`.
+    """A method in scaled coordinates; made by `preconditioned`."""
 
-    Attributes:
-        plain: the class of the method itself.
-        scales: s; None until a run has found them.
-    """
-
-    plain: type[Method]
-    scales: tuple[float, ...] | None
+    plain: type[Method]  # the class of the method itself
+    scales: tuple[float, ...] | None  # s; None until a run has found them
 
     def inner(self) -> Any:
         """Return the method itself, whose positions and step size are those of φ."""

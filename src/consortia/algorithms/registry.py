@@ -21,19 +21,12 @@ from consortia.core.contract import Claims, Method
 
 @dataclass(frozen=True)
 class Entry:
-    """An algorithm by its name: its factory, its engines and an example.
+    """An algorithm by its name: its factory, its engines and an example."""
 
-    Attributes:
-        factory: the public function or class that makes it.
-        engines: engines that run it.
-        example: arguments with which it runs, for tests and documentation.
-        sites: number of sites that the example is for; any number when None.
-    """
-
-    factory: Callable[..., Method]
-    engines: tuple[str, ...]
-    example: dict[str, Any]
-    sites: int | None = None
+    factory: Callable[..., Method]  # the public function or class that makes it
+    engines: tuple[str, ...]  # engines that run it
+    example: dict[str, Any]  # arguments with which it runs, for tests and documentation
+    sites: int | None = None  # number of sites that the example is for; any number when None
 
     @property
     def claims(self) -> Claims:
@@ -41,106 +34,64 @@ class Entry:
         return self.factory(**self.example).claims
 
 
+ALL, NO_FLOWER = ("local", "mpi", "flower"), ("local", "mpi")
+"""Engines of a method; without Flower, which takes seconds a message, where messages are many."""
+
 ALGORITHMS: dict[str, Entry] = {
-    "few_rounds": Entry(
-        factory=few_rounds,
-        engines=("local", "mpi", "flower"),
-        example={"proposals": 600, "effective_size": 100.0},
-    ),
+    "few_rounds": Entry(few_rounds, ALL, {"proposals": 600, "effective_size": 100.0}),
     "private_posterior": Entry(
-        factory=private_posterior,
-        engines=("local", "mpi", "flower"),
-        example={"epsilon": 9e4, "delta": 1e-4, "clip": 9.0},
+        private_posterior, ALL, {"epsilon": 9e4, "delta": 1e-4, "clip": 9.0}
     ),
-    "fa_hmc": Entry(
-        factory=fa_hmc,
-        engines=("local", "mpi", "flower"),
-        example={"step_size": 0.02, "leapfrog_steps": 3, "local_steps": 2},
-    ),
-    "fa_ld": Entry(
-        factory=fa_ld,
-        engines=("local", "mpi", "flower"),
-        example={"step_size": 0.02, "local_steps": 2},
-    ),
-    "dsgld": Entry(
-        factory=dsgld,
-        engines=("local", "mpi", "flower"),
-        example={"step_size": 0.01, "local_steps": 3},
-    ),
-    "fsgld": Entry(
-        factory=fsgld,
-        engines=("local", "mpi", "flower"),
-        example={"step_size": 0.01, "local_steps": 3},
-    ),
+    "fa_hmc": Entry(fa_hmc, ALL, {"step_size": 0.02, "leapfrog_steps": 3, "local_steps": 2}),
+    "fa_ld": Entry(fa_ld, ALL, {"step_size": 0.02, "local_steps": 2}),
+    "dsgld": Entry(dsgld, ALL, {"step_size": 0.01, "local_steps": 3}),
+    "fsgld": Entry(fsgld, ALL, {"step_size": 0.01, "local_steps": 3}),
     "de_sgld": Entry(
-        factory=de_sgld,
-        engines=("local", "mpi"),
-        example={"step_size": 0.02, "mixing": "ring", "averaged_noise": False},
+        de_sgld, NO_FLOWER, {"step_size": 0.02, "mixing": "ring", "averaged_noise": False}
     ),
-    "de_sghmc": Entry(
-        factory=de_sghmc,
-        engines=("local", "mpi"),
-        example={"step_size": 0.05, "friction": 4.0, "mixing": "ring"},
-    ),
+    "de_sghmc": Entry(de_sghmc, NO_FLOWER, {"step_size": 0.05, "friction": 4.0, "mixing": "ring"}),
     "stale_sgld": Entry(
-        factory=stale_sgld,
-        engines=("local", "mpi"),
-        example={"step_size": 0.01, "batch_size": 4, "workers": 3},
-        sites=1,
+        stale_sgld, NO_FLOWER, {"step_size": 0.01, "batch_size": 4, "workers": 3}, sites=1
     ),
     "stale_sghmc": Entry(
-        factory=stale_sghmc,
-        engines=("local", "mpi"),
-        example={"step_size": 0.05, "friction": 2.0, "batch_size": 4, "workers": 3},
+        stale_sghmc,
+        NO_FLOWER,
+        {"step_size": 0.05, "friction": 2.0, "batch_size": 4, "workers": 3},
         sites=1,
     ),
     "stale_sgnht": Entry(
-        factory=stale_sgnht,
-        engines=("local", "mpi"),
-        example={"step_size": 0.05, "friction": 2.0, "batch_size": 4, "workers": 3},
+        stale_sgnht,
+        NO_FLOWER,
+        {"step_size": 0.05, "friction": 2.0, "batch_size": 4, "workers": 3},
         sites=1,
     ),
     "federated_hmc": Entry(
-        factory=federated_hmc,
-        engines=("local", "mpi", "flower"),
-        example={"step_size": 0.05, "leapfrog_steps": 2, "mass_matrix": "identity"},
+        federated_hmc, ALL, {"step_size": 0.05, "leapfrog_steps": 2, "mass_matrix": "identity"}
     ),
     "surrogate_hmc": Entry(
-        factory=surrogate_hmc,
-        engines=("local", "mpi", "flower"),
-        example={"trajectory_angle": 0.9, "defensive_fraction": 0.2},
+        surrogate_hmc, ALL, {"trajectory_angle": 0.9, "defensive_fraction": 0.2}
     ),
     "decentralized_hmc": Entry(
-        factory=decentralized_hmc,
-        engines=("local", "mpi"),
-        example={"step_size": 0.05, "mixing": "path", "gossip_rounds": 2},
+        decentralized_hmc, NO_FLOWER, {"step_size": 0.05, "mixing": "path", "gossip_rounds": 2}
     ),
     "decentralized_exact_hmc": Entry(
-        factory=decentralized_exact_hmc,
-        engines=("local", "mpi", "flower"),
-        example={"step_size": 0.05, "mixing": "path", "leapfrog_steps": 2},
+        decentralized_exact_hmc, ALL, {"step_size": 0.05, "mixing": "path", "leapfrog_steps": 2}
     ),
     "decentralized_ula": Entry(
-        factory=decentralized_ula,
-        engines=("local", "mpi"),
-        example={"step_size": 0.05, "mixing": "ring", "consensus": (0.4, 0.01, 230.0)},
+        decentralized_ula,
+        NO_FLOWER,
+        {"step_size": 0.05, "mixing": "ring", "consensus": (0.4, 0.01, 230.0)},
     ),
 }
 
 
 @dataclass(frozen=True)
 class Setting:
-    """A method that stands under another name: settings of an algorithm here.
+    """A method that stands under another name: settings of an algorithm here."""
 
-    Attributes:
-        algorithm: its name in `ALGORITHMS`.
-        arguments: what makes it so, by name.
-        how: what it is, and what differs from its paper; "" where nothing does.
-    """
-
-    algorithm: str
-    arguments: dict[str, Any]
-    how: str
+    algorithm: str  # its name in `ALGORITHMS`
+    arguments: dict[str, Any]  # what makes it so, by name
+    how: str  # what it is, and what differs from its paper; "" where nothing does
 
 
 SETTINGS: dict[str, Setting] = {

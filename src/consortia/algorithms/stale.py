@@ -40,11 +40,14 @@ from consortia.core.contract import (
 )
 from consortia.core.random import RandomStreams
 from consortia.core.target import Target, in_jax_width
-from consortia.dynamics.langevin import Langevin
-from consortia.dynamics.splitting import SplittingHMC
-from consortia.dynamics.state import Dynamics, State
-from consortia.dynamics.stochastic_gradient_hmc import EulerHMC
-from consortia.dynamics.thermostat import Thermostat
+from consortia.dynamics.stochastic_steps import (
+    Dynamics,
+    EulerHMC,
+    Langevin,
+    SplittingHMC,
+    State,
+    Thermostat,
+)
 from consortia.errors import InputError
 from consortia.latency import Recorded, lognormal
 from consortia.schedules import Schedule

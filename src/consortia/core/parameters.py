@@ -39,17 +39,11 @@ NAME_MAX = 200
 
 @dataclass(frozen=True)
 class Variable:
-    """One variable of a result and its place in the flat position.
+    """One variable of a result and its place in the flat position."""
 
-    Attributes:
-        name: name in the group ``posterior``.
-        shape: shape of one draw, () for a scalar.
-        start: first entry of the flat vector that belongs to it.
-    """
-
-    name: str
-    shape: tuple[int, ...]
-    start: int
+    name: str  # name in the group ``posterior``
+    shape: tuple[int, ...]  # shape of one draw, () for a scalar
+    start: int  # first entry of the flat vector that belongs to it
 
     @property
     def size(self) -> int:

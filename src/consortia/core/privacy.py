@@ -34,19 +34,13 @@ ORDERS = 1 + np.geomspace(1e-3, 1e5, 401)
 
 @dataclass(frozen=True)
 class Privacy:
-    """Noise that sites add to integers of an answer, summed over their rows.
+    """Noise that sites add to integers of an answer, summed over their rows."""
 
-    Attributes:
-        sensitivity: Δ, the largest Euclidean norm of a row's part, over all arrays together.
-        sd: σ of the noise in the sum over the sites that a row is protected by.
-        share: part of a run's budget that the answer costs; those of a run are at most 1.
-        honest: share of the sites that add their noise, where only sums are seen; None: each
-            answer is seen by itself, so that every site adds all of the noise.
-    """
-
-    sensitivity: int
-    sd: float
-    share: float
+    sensitivity: int  # Δ, the largest Euclidean norm of a row's part, over all arrays together
+    sd: float  # σ of the noise in the sum over the sites that a row is protected by
+    share: float  # part of a run's budget that the answer costs; those of a run are at most 1
+    # share of the sites that add their noise, where only sums are seen; None: each answer is seen
+    # by itself, so that every site adds all of the noise
     honest: float | None = None
 
     def site_sd(self, sites: int) -> float:

@@ -25,15 +25,10 @@ Range = tuple[int, int]
 
 
 class Cells(NamedTuple):
-    """Parts of some rows.
+    """Parts of some rows."""
 
-    Attributes:
-        counts: of the cells that are large enough, or of no row.
-        rest: rows of all other cells together; 0 where there is none.
-    """
-
-    counts: Mapping[str, int]
-    rest: int
+    counts: Mapping[str, int]  # of the cells that are large enough, or of no row
+    rest: int  # rows of all other cells together; 0 where there is none
 
 
 def minimum_cells(name: str, value: int) -> int:

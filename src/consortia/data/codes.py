@@ -27,17 +27,11 @@ WIDE = 10
 
 
 class Outlier(NamedTuple):
-    """A number that may be a code.
+    """A number that may be a code."""
 
-    Attributes:
-        value: the number.
-        rows: in how many rows it is.
-        why: what is odd about it.
-    """
-
-    value: float
-    rows: int
-    why: str
+    value: float  # the number
+    rows: int  # in how many rows it is
+    why: str  # what is odd about it
 
 
 def suspicious(values: np.ndarray) -> list[Outlier]:

@@ -32,19 +32,12 @@ GUESSES_MAX = 1000
 
 
 class Guess(NamedTuple):
-    """One thing that was taken to mean something when a column was read.
+    """One thing that was taken to mean something when a column was read."""
 
-    Attributes:
-        column: its name.
-        text: what was taken for what, a sentence.
-        confirm: what confirms it or mends it; "" where there is nothing to confirm.
-        rows: in how many rows.
-    """
-
-    column: str
-    text: str
-    confirm: str = ""
-    rows: int = 0
+    column: str  # its name
+    text: str  # what was taken for what, a sentence
+    confirm: str = ""  # what confirms it or mends it; "" where there is nothing to confirm
+    rows: int = 0  # in how many rows
 
     def __str__(self) -> str:
         """Return the sentence, with what confirms it."""
@@ -52,19 +45,12 @@ class Guess(NamedTuple):
 
 
 class Source(NamedTuple):
-    """Source of a column.
+    """Source of a column."""
 
-    Attributes:
-        name: of the file, or of the site.
-        site: name of the site, "" where it is not known.
-        lines: of the file, (rows,), or None: rows are then counted from 1.
-        unit: what is counted.
-    """
-
-    name: str
-    site: str = ""
-    lines: np.ndarray | None = None
-    unit: str = "line"
+    name: str  # of the file, or of the site
+    site: str = ""  # name of the site, "" where it is not known
+    lines: np.ndarray | None = None  # of the file, (rows,), or None: rows are then counted from 1
+    unit: str = "line"  # what is counted
 
     def row(self, place: int) -> str:
         """Return where a row is, in words."""
@@ -81,32 +67,23 @@ class Source(NamedTuple):
 
 
 class Column(NamedTuple):
-    """One column of a table.
+    """One column of a table."""
 
-    Attributes:
-        kind: what it holds; "empty" where every value misses.
-        values: float64 (rows,): numbers, 0 and 1, days since 1970; strings where the kind is
-            "text". Anything where a value misses.
-        missing: bool (rows,).
-        doubt: why it is not a term without ``C(...)``, or "".
-        given: of numbers and dates the strings or integers as they were read, (rows,), of which
-            levels and groups are made; None: they are made of the values.
-        order: levels of a column that was declared to have them (`pandas.Categorical`), or ().
-        ordered: whether their order means something.
-        guesses: what was taken for what.
-        source: where it was read, or None.
-        words: rows whose value misses because of a word such as NA, (rows,); None where none does.
-    """
-
-    kind: Kind
+    kind: Kind  # what it holds; "empty" where every value misses
+    # float64 (rows,): numbers, 0 and 1, days since 1970; strings where the kind is "text".
+    # Anything where a value misses.
     values: np.ndarray
-    missing: np.ndarray
-    doubt: str = ""
+    missing: np.ndarray  # bool (rows,)
+    doubt: str = ""  # why it is not a term without ``C(...)``, or ""
+    # of numbers and dates the strings or integers as they were read, (rows,), of which levels and
+    # groups are made; None: they are made of the values
     given: np.ndarray | None = None
+    # levels of a column that was declared to have them (`pandas.Categorical`), or ()
     order: tuple[str, ...] = ()
-    ordered: bool = False
-    guesses: tuple[Guess, ...] = ()
-    source: Source | None = None
+    ordered: bool = False  # whether their order means something
+    guesses: tuple[Guess, ...] = ()  # what was taken for what
+    source: Source | None = None  # where it was read, or None
+    # rows whose value misses because of a word such as NA, (rows,); None where none does
     words: np.ndarray | None = None
 
     def take(self, rows: np.ndarray) -> Column:
@@ -227,26 +204,18 @@ def level(value: Any) -> str:
 
 @dataclass(frozen=True)
 class TableFacts:
-    """Facts that a formula needs of a table at one site; plain values, and no row is among them.
+    """Facts that a formula needs of a table at one site; plain values, and no row is among them."""
 
-    Attributes:
-        given: rows, before those with missing values were left out.
-        kinds: of the columns that are used, by name.
-        missing: how many values of each miss.
-        moments: `consortia.data.preparation.Moments.plain` of values (rows,), by expression.
-        levels: of factors, by expression.
-        declared: of columns that were declared to have levels, whether these are ordered.
-        guesses: what was taken for what: `Guess`.
-        groups: of columns of groups, their number (0: not sent) and keyed digests of their labels.
-    """
-
-    given: int
-    kinds: Mapping[str, Kind]
-    missing: Mapping[str, int]
+    given: int  # rows, before those with missing values were left out
+    kinds: Mapping[str, Kind]  # of the columns that are used, by name
+    missing: Mapping[str, int]  # how many values of each miss
+    # `consortia.data.preparation.Moments.plain` of values (rows,), by expression
     moments: Mapping[str, Any]
-    levels: Mapping[str, tuple[str, ...]]
+    levels: Mapping[str, tuple[str, ...]]  # of factors, by expression
+    # of columns that were declared to have levels, whether these are ordered
     declared: Mapping[str, bool] = field(default_factory=dict)
-    guesses: tuple[Guess, ...] = ()
+    guesses: tuple[Guess, ...] = ()  # what was taken for what: `Guess`
+    # of columns of groups, their number (0: not sent) and keyed digests of their labels
     groups: Mapping[str, tuple[int, tuple[str, ...]]] = field(default_factory=dict)
 
     @classmethod

@@ -45,24 +45,16 @@ class DatasetCorrupted(ConsortiaError, OSError):  # noqa: N818 - says what happe
 
 @dataclass(frozen=True)
 class RemoteFile:
-    """One published file.
+    """One published file."""
 
-    Attributes:
-        folder: the set's folder.
-        name: file name.
-        sha256: checksum of the file, or of what `content` names.
-        address: where it can be downloaded, None when it cannot.
-        content: "file"; "gzip", the decompressed bytes (when the compressor's header is not
-            unique); "npz", the arrays' bytes in the order of their names.
-        origin: how to get a file that has no address.
-    """
-
-    folder: str
-    name: str
-    sha256: str
-    address: str | None
+    folder: str  # the set's folder
+    name: str  # file name
+    sha256: str  # checksum of the file, or of what `content` names
+    address: str | None  # where it can be downloaded, None when it cannot
+    # "file"; "gzip", the decompressed bytes (when the compressor's header is not unique); "npz",
+    # the arrays' bytes in the order of their names
     content: str = "file"
-    origin: str = ""
+    origin: str = ""  # how to get a file that has no address
 
 
 def cache_directory() -> Path:

@@ -11,7 +11,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import numpy as np
@@ -54,30 +54,22 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class SiteFacts:
-    """Facts of a site that all processes receive before a run; plain values, as in JSON.
+    """Facts of a site that all processes receive before a run; plain values, as in JSON."""
 
-    Attributes:
-        rows: n_c.
-        arrays: shape of a row and NumPy type of each array, by name.
-        digest: of the rows as they were read.
-        columns: names of the features, empty when they have none.
-        labels: whether the responses are integers, the least and the largest; None without.
-        moments: `consortia.data.preparation.Moments.plain` of features ("x") and response ("y"),
-            where they are to be standardised.
-        table: what a formula must know of the rows, where there is one.
-        beside: the facts of the same rows for another model, where two are compared.
-        described: who the participants are, where that is requested.
-    """
-
-    rows: int
+    rows: int  # n_c
+    # shape of a row and NumPy type of each array, by name
     arrays: Mapping[str, tuple[tuple[int, ...], str]]
-    digest: str
-    columns: tuple[str, ...] = ()
+    digest: str  # of the rows as they were read
+    columns: tuple[str, ...] = ()  # names of the features, empty when they have none
+    # whether the responses are integers, the least and the largest; None without
     labels: tuple[bool, int, int] | None = None
+    # `consortia.data.preparation.Moments.plain` of features ("x") and response ("y"), where they
+    # are to be standardised
     moments: Mapping[str, Any] = field(default_factory=dict)
-    table: TableFacts | None = None
+    table: TableFacts | None = None  # what a formula must know of the rows, where there is one
+    # the facts of the same rows for another model, where two are compared
     beside: SiteFacts | None = None
-    described: SiteDescription | None = None
+    described: SiteDescription | None = None  # who the participants are, where that is requested
 
     @classmethod
     def of(cls, rows: Rows, **more: Any) -> SiteFacts:
@@ -227,6 +219,17 @@ def _is_whole(value: Any, least: int, most: int) -> bool:
     return type(value) is int and least <= value <= most
 
 
+class Gathering(NamedTuple):
+    """Facts that all processes of an engine gather from the sites."""
+
+    names: Sequence[str]  # of all sites
+    method: Any  # decides which process reads which sites
+    contribute: Callable[[int], SiteFacts]  # reads a site of this process, by its index
+    contribute_root: Callable[[], Any] = lambda: None  # called at the root
+    # what else than the names all processes must have been given, see `Gatherer.allgather`
+    same: Callable[[], Mapping[str, Any]] = dict
+
+
 class Gatherer:
     """The part of an engine that reading sites needs, of one process that reads them all."""
 
@@ -245,32 +248,18 @@ class Gatherer:
         """
         return [make()]
 
-    def gather_facts(
-        self,
-        names: Sequence[str],
-        method: Any,
-        contribute: Callable[[int], SiteFacts],
-        contribute_root: Callable[[], Any] = lambda: None,
-        same: Callable[[], Mapping[str, Any]] = dict,
-    ) -> tuple[list[SiteFacts], Any]:
+    def gather_facts(self, gathering: Gathering) -> tuple[list[SiteFacts], Any]:
         """Return the facts of all sites in order, and a plain value from the root.
-
-        Args:
-            names: of all sites.
-            method: decides which process reads which sites.
-            contribute: reads the site of this index; called for the sites of this process.
-            contribute_root: called at the root.
-            same: what else than the names all processes must have been given, see `allgather`.
 
         Raises:
             InputError: sites cannot be used; with what is wrong with each.
         """
         faults, facts = Faults(), []
-        for index in range(len(names)):
+        for index in range(len(gathering.names)):
             with faults.noted():
-                facts.append(contribute(index))
+                facts.append(gathering.contribute(index))
         faults.check()
-        return facts, contribute_root()
+        return facts, gathering.contribute_root()
 
 
 @hinted
@@ -314,7 +303,7 @@ def read_sites(
         check_finite(names[index], own[index])
         return SiteFacts.of(own[index])
 
-    facts, _ = engine.gather_facts(names, algorithm, contribute)
+    facts, _ = engine.gather_facts(Gathering(names, algorithm, contribute))
     parts = [own[n] if n in own else rows_of(one.empty(), one.rows) for n, one in enumerate(facts)]
     digests = {n: one.digest for n, one in enumerate(facts)}
     return Sites.of_rows(names, alike(names, parts), digests, set(digests) - set(own))

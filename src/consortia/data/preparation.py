@@ -33,22 +33,15 @@ class Moments:
     """Moments of the columns of some rows, from which statistics with other rows follow.
 
     No row is among it, unless there is but one.
-
-    Attributes:
-        rows: n.
-        mean: x̄, float64 (columns,), or a scalar of values without columns; so are the next two.
-        squares: Σ_i (x_i − x̄)².
-        constant: whether all rows are equal.
-        value: their value where they are, else 0.
-        levels: whether all are integers within `MOST_LEVELS` of one another, as indices,
-            categories and yes or no are.
     """
 
-    rows: int
-    mean: Any
-    squares: Any
-    constant: Any
-    value: Any
+    rows: int  # n
+    mean: Any  # x̄, float64 (columns,), or a scalar of values without columns; so are the next two
+    squares: Any  # Σ_i (x_i − x̄)²
+    constant: Any  # whether all rows are equal
+    value: Any  # their value where they are, else 0
+    # whether all are integers within `MOST_LEVELS` of one another, as indices, categories and yes
+    # or no are
     levels: Any
 
     @classmethod

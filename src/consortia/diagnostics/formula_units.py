@@ -17,25 +17,18 @@ THRESHOLDS = "thresholds"
 
 
 class Recipe(NamedTuple):
-    """Transform from the parameters of a formula to natural ones.
+    """Transform from the parameters of a formula to natural ones."""
 
-    Attributes:
-        bounded: lower bound of each parameter of the family, sampled by its logarithm above it.
-        cuts: what stands in the place of the intercept, "" for nothing.
-        bundles: first block and the one after the last, of blocks that are correlated.
-        to_zero: takes levels and slopes at the means of the columns to those at zero.
-        block_of: of each level or slope that is a parameter, the index of its block.
-        labels: by natural parameter, the names along its axes.
-        scaling: of the columns.
-    """
-
+    # lower bound of each parameter of the family, sampled by its logarithm above it
     bounded: Mapping[str, float]
-    cuts: str
+    cuts: str  # what stands in the place of the intercept, "" for nothing
+    # first block and the one after the last, of blocks that are correlated
     bundles: list[list[int]]
+    # takes levels and slopes at the means of the columns to those at zero
     to_zero: list[list[float]]
-    block_of: list[int]
-    labels: Mapping[str, Any]
-    scaling: Scaling | None
+    block_of: list[int]  # of each level or slope that is a parameter, the index of its block
+    labels: Mapping[str, Any]  # by natural parameter, the names along its axes
+    scaling: Scaling | None  # of the columns
 
 
 @dataclass(frozen=True, eq=False)

@@ -62,27 +62,16 @@ class Terms(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class LeftOut:
-    """Predictions of rows that are left out, by model; `str` renders them, the best model first.
+    """Predictions of rows that are left out, by model; `str` renders them, the best model first."""
 
-    Attributes:
-        names: of the models.
-        unit: what is left out, "row" or "site".
-        rows: how many there are.
-        sums: Σ_i elpd_i of each model, (models,).
-        products: Σ_i elpd_i elpd'_i, (models, models).
-        parameters: effective number of parameters, (models,).
-        waic: Σ_i of WAIC's terms, (models,).
-        shapes: how many k-hat are below 0.7, below 1 and above, (models, 3).
-    """
-
-    names: tuple[str, ...]
-    unit: str
-    rows: int
-    sums: np.ndarray
-    products: np.ndarray
-    parameters: np.ndarray
-    waic: np.ndarray
-    shapes: np.ndarray
+    names: tuple[str, ...]  # of the models
+    unit: str  # what is left out, "row" or "site"
+    rows: int  # how many there are
+    sums: np.ndarray  # Σ_i elpd_i of each model, (models,)
+    products: np.ndarray  # Σ_i elpd_i elpd'_i, (models, models)
+    parameters: np.ndarray  # effective number of parameters, (models,)
+    waic: np.ndarray  # Σ_i of WAIC's terms, (models,)
+    shapes: np.ndarray  # how many k-hat are below 0.7, below 1 and above, (models, 3)
 
     def standard_error(self, weights: np.ndarray) -> float:
         """Return the standard error of Σ_i Σ_m weights_m elpd_{m,i}."""

@@ -27,21 +27,14 @@ SIGNIFICANCE = 0.01
 
 @dataclass(frozen=True, eq=False)
 class Calibration:
-    """Ranks of many simulations; `str` renders what they say.
+    """Ranks of many simulations; `str` renders what they say."""
 
-    Attributes:
-        names: of the quantities.
-        ranks: (simulations, quantities), each from 0 to ``draws``.
-        draws: L, of each simulation.
-        ess: smallest effective sample size of a quantity's L draws, the median of the simulations.
-        seed: of what is drawn here.
-    """
-
-    names: tuple[str, ...]
-    ranks: np.ndarray
-    draws: int
+    names: tuple[str, ...]  # of the quantities
+    ranks: np.ndarray  # (simulations, quantities), each from 0 to ``draws``
+    draws: int  # L, of each simulation
+    # smallest effective sample size of a quantity's L draws, the median of the simulations
     ess: float
-    seed: int = 0
+    seed: int = 0  # of what is drawn here
 
     @cached_property
     def shares(self) -> np.ndarray:

@@ -80,20 +80,14 @@ class Asked(NamedTuple):
 
 
 class Message(NamedTuple):
-    """The message of a site: sums over its rows, and the posterior's moments without it.
+    """The message of a site: sums over its rows, and the posterior's moments without it."""
 
-    Attributes:
-        rows: of m models Σ elpd (m), Σ elpd elpd' (m, m), effective parameters (m), WAIC (m), and
-            three counts of k-hat each (m, 3).
-        mean: of the natural parameters of the first model without this site.
-        sd: likewise.
-        k_hat: of the weights without this site.
-    """
-
+    # of m models Σ elpd (m), Σ elpd elpd' (m, m), effective parameters (m), WAIC (m), and three
+    # counts of k-hat each (m, 3)
     rows: Float[Array, " m*(m+6)"]
-    mean: Float[Array, " p"]
-    sd: Float[Array, " p"]
-    k_hat: Float[Array, ""]
+    mean: Float[Array, " p"]  # of the natural parameters of the first model without this site
+    sd: Float[Array, " p"]  # likewise
+    k_hat: Float[Array, ""]  # of the weights without this site
 
 
 @dataclass(frozen=True)

@@ -207,16 +207,11 @@ CONSTANT = 1e-9
 
 
 class Tabled(NamedTuple):
-    """Summary of some quantities.
+    """Summary of some quantities."""
 
-    Attributes:
-        columns: of `consortia.summary`, (rows,) each.
-        names: of the rows.
-        reference: columns of the reference's summary, its rows the same, or None.
-    """
-
-    columns: Mapping[str, np.ndarray]
-    names: Sequence[str]
+    columns: Mapping[str, np.ndarray]  # of `consortia.summary`, (rows,) each
+    names: Sequence[str]  # of the rows
+    # columns of the reference's summary, its rows the same, or None
     reference: Mapping[str, np.ndarray] | None = None
 
     @property

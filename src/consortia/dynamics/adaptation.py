@@ -38,21 +38,13 @@ WIDEST = 1e6
 
 
 class StepSize(NamedTuple):
-    """Dual averaging of the logarithm of the step size.
+    """Dual averaging of the logarithm of the step size."""
 
-    Attributes:
-        logarithm: of the step size in use.
-        average: of the one to be kept.
-        shrink_to: μ.
-        error: average shortfall of the acceptance rate.
-        updates: since the last restart.
-    """
-
-    logarithm: Float[Array, ""]
-    average: Float[Array, ""]
-    shrink_to: Float[Array, ""]
-    error: Float[Array, ""]
-    updates: Float[Array, ""]
+    logarithm: Float[Array, ""]  # of the step size in use
+    average: Float[Array, ""]  # of the one to be kept
+    shrink_to: Float[Array, ""]  # μ
+    error: Float[Array, ""]  # average shortfall of the acceptance rate
+    updates: Float[Array, ""]  # since the last restart
 
     @classmethod
     def start(cls, logarithm: Float[Array, ""]) -> StepSize:
@@ -72,27 +64,17 @@ class StepSize(NamedTuple):
 
 
 class Scales(NamedTuple):
-    """Running moments of one window, and what the windows before have taught.
+    """Running moments of one window, and what the windows before have taught."""
 
-    Attributes:
-        variance: of each coordinate in use, the inverse of a diagonal mass matrix, (d,).
-        widest: λ in use.
-        draws: in this window.
-        mean: of the draws, (d,).
-        squares: sum of their squared deviations, (d,).
-        gradient_mean: of ∇U, (d,).
-        gradient_squares: (d,).
-        component: λ times the widest direction, in units of ``variance``, (d,).
-    """
-
+    # of each coordinate in use, the inverse of a diagonal mass matrix, (d,)
     variance: Float[Array, " d"]
-    widest: Float[Array, ""]
-    draws: Float[Array, ""]
-    mean: Float[Array, " d"]
-    squares: Float[Array, " d"]
-    gradient_mean: Float[Array, " d"]
-    gradient_squares: Float[Array, " d"]
-    component: Float[Array, " d"]
+    widest: Float[Array, ""]  # λ in use
+    draws: Float[Array, ""]  # in this window
+    mean: Float[Array, " d"]  # of the draws, (d,)
+    squares: Float[Array, " d"]  # sum of their squared deviations, (d,)
+    gradient_mean: Float[Array, " d"]  # of ∇U, (d,)
+    gradient_squares: Float[Array, " d"]  # (d,)
+    component: Float[Array, " d"]  # λ times the widest direction, in units of ``variance``, (d,)
 
     @classmethod
     def start(cls, like: Float[Array, " d"]) -> Scales:
@@ -137,19 +119,12 @@ class Scales(NamedTuple):
 
 
 class Adaptation(NamedTuple):
-    """Everything that a chain learns.
+    """Everything that a chain learns."""
 
-    Attributes:
-        step: None when the step size is given.
-        scales: None when neither scales nor trajectory lengths are learned.
-        rate: average acceptance rate since the last window closed.
-        trajectories: over which ``rate`` was averaged.
-    """
-
-    step: StepSize | None
-    scales: Scales | None
-    rate: Float[Array, ""]
-    trajectories: Float[Array, ""]
+    step: StepSize | None  # None when the step size is given
+    scales: Scales | None  # None when neither scales nor trajectory lengths are learned
+    rate: Float[Array, ""]  # average acceptance rate since the last window closed
+    trajectories: Float[Array, ""]  # over which ``rate`` was averaged
 
 
 def edges(warmup: Int[Array, ""]) -> Array:

@@ -9,17 +9,11 @@ from jaxtyping import Bool, Float
 
 
 class Chains(NamedTuple):
-    """Draws of independent chains.
+    """Draws of independent chains."""
 
-    Attributes:
-        draws: positions, (C, n, d).
-        heights: log π of each.
-        accepted: whether the proposal of a step was taken.
-    """
-
-    draws: Float[np.ndarray, "C n d"]
-    heights: Float[np.ndarray, "C n"]
-    accepted: Bool[np.ndarray, "C n"]
+    draws: Float[np.ndarray, "C n d"]  # positions, (C, n, d)
+    heights: Float[np.ndarray, "C n"]  # log π of each
+    accepted: Bool[np.ndarray, "C n"]  # whether the proposal of a step was taken
 
 
 def metropolis_chains(

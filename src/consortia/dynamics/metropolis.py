@@ -38,16 +38,12 @@ DIVERGENT = 1000.0
 
 
 class Potential(NamedTuple):
-    """U as coarse + fine, so that sums over sites and differences lose nothing.
+    """U as coarse + fine, so that sums over sites and differences lose nothing."""
 
-    Attributes:
-        coarse: in single precision a multiple of `COARSE`; in double precision U itself; at each
-            of several points, where it is of several.
-        fine: the rest.
-    """
-
+    # in single precision a multiple of `COARSE`; in double precision U itself; at each of several
+    # points, where it is of several
     coarse: Float[Array, "*points"]
-    fine: Float[Array, "*points"]
+    fine: Float[Array, "*points"]  # the rest
 
     @classmethod
     def of(cls, total: Float[Array, "*points"], error: Float[Array, "*points"]) -> Potential:

@@ -37,20 +37,14 @@ class Buffers(NamedTuple):
 
 
 class Yield(NamedTuple):
-    """Records of one iteration, as arrays or their shapes.
+    """Records of one iteration, as arrays or their shapes."""
 
-    Attributes:
-        draw: (chains, d), or (chains, per_iteration, d) where that is more than one; a single
-            chain has no chain axis.
-        agents: (nodes, chains, d), or None.
-        node_info: scalars (nodes, chains) by name.
-        hub_info: scalars (chains,) by name.
-    """
-
+    # (chains, d), or (chains, per_iteration, d) where that is more than one; a single chain has
+    # no chain axis
     draw: Any
-    agents: Any
-    node_info: dict[str, Any]
-    hub_info: dict[str, Any]
+    agents: Any  # (nodes, chains, d), or None
+    node_info: dict[str, Any]  # scalars (nodes, chains) by name
+    hub_info: dict[str, Any]  # scalars (chains,) by name
 
 
 def zeros_from_host(shape: tuple[int, ...], dtype: Any) -> Array:

@@ -8,8 +8,8 @@ one process that holds everything.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -20,7 +20,7 @@ from consortia.core.contract import Method, Site
 from consortia.core.faults import Faults
 from consortia.core.queries import Conversation
 from consortia.core.target import Target
-from consortia.data.facts import Gatherer, SiteFacts, merge_facts
+from consortia.data.facts import Gatherer, Gathering, SiteFacts, merge_facts
 from consortia.data.sites import Sites
 from consortia.engines.buffers import Buffers, Window, emptied, held_bytes, infos_at, with_infos
 from consortia.engines.mailbox import Arrivals
@@ -60,14 +60,7 @@ class Engine(Gatherer, metaclass=Hinted):
         """
         return self
 
-    def gather_facts(
-        self,
-        names: Sequence[str],
-        method: Method,
-        contribute: Callable[[int], SiteFacts],
-        contribute_root: Callable[[], Any] = lambda: None,
-        same: Callable[[], Mapping[str, Any]] = dict,
-    ) -> tuple[list[SiteFacts], Any]:
+    def gather_facts(self, gathering: Gathering) -> tuple[list[SiteFacts], Any]:
         """Return the facts of all sites, each from the process that reads it, and the root's value.
 
         Raises:
@@ -75,17 +68,18 @@ class Engine(Gatherer, metaclass=Hinted):
                 processes.
             RankError: the processes have been given other names, or something else than ``same``.
         """
+        names = gathering.names
 
         def make() -> Any:
-            local = self.local_sites(len(names), method)
+            local = self.local_sites(len(names), gathering.method)
             facts, faults = {}, Faults()
             for index in map(int, local):
                 with faults.noted():
-                    facts[index] = contribute(index).plain()
+                    facts[index] = gathering.contribute(index).plain()
             faults.check()
-            return facts, contribute_root() if self.root else None
+            return facts, gathering.contribute_root() if self.root else None
 
-        gathered = self.allgather(make, lambda: {"names": tuple(names), **same()})
+        gathered = self.allgather(make, lambda: {"names": tuple(names), **gathering.same()})
         from_root = next((value for _, value in gathered if value is not None), None)
         return merge_facts([facts for facts, _ in gathered], names), from_root
 
@@ -124,6 +118,16 @@ class Engine(Gatherer, metaclass=Hinted):
         raise InputError(f"engine {self.name!r} carries no queries: take consortia.LocalEngine().")
 
 
+class Begin(NamedTuple):
+    """Arguments of `Run.start`."""
+
+    seed: int
+    positions: Float[Array, "chains d"]
+    rounds: int
+    warmup: int
+    state: Mapping[str, np.ndarray] | None
+
+
 class Run(Prepared):
     """One algorithm on one set of sites, ready to start.
 
@@ -151,7 +155,6 @@ class Run(Prepared):
 
     # --- before the first round -------------------------------------------------------------------
 
-    @abstractmethod
     def start(
         self,
         seed: int,
@@ -171,8 +174,14 @@ class Run(Prepared):
                 fitted.
 
         Raises:
-            StoreError: the state is of another run.
+            InputError: the events of a simulated parameter server would change the target.
+            StoreError: the state is of another run, or of another engine.
         """
+        return self._started(Begin(seed, positions, rounds, warmup, state))
+
+    @abstractmethod
+    def _started(self, begin: Begin) -> Carry:
+        """Return what `start` does."""
 
     # --- between two rounds, see `contract.named` ------------------------------------------------
 

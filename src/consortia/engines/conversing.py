@@ -25,25 +25,15 @@ StartValues = Callable[[SiteArrays, Float[Array, "chains d"]], tuple[Any, Any, A
 
 
 class PanelParts(NamedTuple):
-    """Parts that a panel is made of whose engine holds rows itself.
+    """Parts that a panel is made of whose engine holds rows itself."""
 
-    Attributes:
-        target: the posterior.
-        sites: names and sizes of all sites.
-        method: whose site functions answer.
-        arrays: data of the sites of this process.
-        start_values: the compiled function of `consortia.core.start.start_values`.
-        mapped: always compute sites one after the other.
-        lasting: see `SitePrograms`.
-    """
-
-    target: Target
-    sites: Sites
-    method: Conversation
-    arrays: SiteArrays
-    start_values: StartValues
-    mapped: bool
-    lasting: bool
+    target: Target  # the posterior
+    sites: Sites  # names and sizes of all sites
+    method: Conversation  # whose site functions answer
+    arrays: SiteArrays  # data of the sites of this process
+    start_values: StartValues  # the compiled function of `consortia.core.start.start_values`
+    mapped: bool  # always compute sites one after the other
+    lasting: bool  # see `SitePrograms`
 
 
 class LocalPanel(Panel):
@@ -56,12 +46,9 @@ class LocalPanel(Panel):
         first: index of the first of this process's sites among all.
         count: how many of them there are; all when None.
         division: the devices that they are divided over; None: one.
-
-    Attributes:
-        processes: of the job.
     """
 
-    processes: int = 1
+    processes: int = 1  # of the job
 
     def __init__(
         self,

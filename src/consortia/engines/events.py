@@ -43,33 +43,19 @@ FIRST_BLOCK = 256
 
 @dataclass(frozen=True, eq=False)
 class Trace:
-    """The events of all servers, server by server, each in the order of its server.
+    """The events of all servers, server by server, each in the order of its server."""
 
-    Attributes:
-        workers: W, workers per server.
-        updates: L, accepted updates of each server, warm-up included.
-        warmup: of these, updates before the first recorded one.
-        server: (events,), int32, as are the next four.
-        worker: numbered within its server.
-        task: number of the worker's task, from 0, dropped ones counted.
-        version: updates that the server had done when the worker fetched its parameters.
-        staleness: τ.
-        finish: simulated time at which the server answered, float64.
-        dropped: the gradient was too stale.
-        in_flight: versions that the workers hold at the end, (servers, workers), int32.
-    """
-
-    workers: int
-    updates: int
-    warmup: int
-    server: Array
-    worker: Array
-    task: Array
-    version: Array
-    staleness: Array
-    finish: Array
-    dropped: Array
-    in_flight: Array
+    workers: int  # W, workers per server
+    updates: int  # L, accepted updates of each server, warm-up included
+    warmup: int  # of these, updates before the first recorded one
+    server: Array  # (events,), int32, as are the next four
+    worker: Array  # numbered within its server
+    task: Array  # number of the worker's task, from 0, dropped ones counted
+    version: Array  # updates that the server had done when the worker fetched its parameters
+    staleness: Array  # τ
+    finish: Array  # simulated time at which the server answered, float64
+    dropped: Array  # the gradient was too stale
+    in_flight: Array  # versions that the workers hold at the end, (servers, workers), int32
 
     @property
     def servers(self) -> int:

@@ -29,16 +29,11 @@ MISDECLARED = 0.1
 
 
 class Ring(NamedTuple):
-    """The inbox of a `Mailbox`: past replies, of which a worker may hold any.
+    """The inbox of a `Mailbox`: past replies, of which a worker may hold any."""
 
-    Attributes:
-        replies: pytree of arrays (length, chains, ...); the reply to update l − 1 is at l modulo
-            the length.
-        last: the latest of them.
-    """
-
+    # pytree of arrays (length, chains, ...); the reply to update l − 1 is at l modulo the length
     replies: PyTree
-    last: PyTree
+    last: PyTree  # the latest of them
 
 
 def mailbox_of(algorithm: Algorithm) -> Mailbox | None:

@@ -87,14 +87,10 @@ class Panel(Prepared):
         target: the posterior.
         sites: names and sizes of all sites.
         method: whose site functions answer.
-
-    Attributes:
-        mapped: sites are always computed one after the other.
-        farthest: prior standard deviations beyond which sites do not answer.
     """
 
-    mapped: bool = False
-    farthest: float = float("inf")
+    mapped: bool = False  # sites are always computed one after the other
+    farthest: float = float("inf")  # prior standard deviations beyond which sites do not answer
 
     def __init__(self, target: Target, sites: Sites, method: Conversation) -> None:
         super().__init__(sites)

@@ -11,6 +11,7 @@ gives the same bits as one that is not. Random numbers are drawn for a block of 
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -31,7 +32,7 @@ from consortia.engines.buffers import (
     record_several,
 )
 from consortia.engines.mailbox import Ring
-from consortia.engines.rng import Counter, Events, Layout, PhaseKeys, PhaseRandomness
+from consortia.engines.rng import Counter, Events, Layout, PhaseKeys, PhaseRandomness, Source
 from consortia.runtime import compiler
 
 Keys = tuple[PhaseKeys, ...]
@@ -69,29 +70,18 @@ class SiteArrays(NamedTuple):
 
 
 class Carry(NamedTuple):
-    """The state between two iterations.
+    """The state between two iterations."""
 
-    Attributes:
-        node: states of the nodes, node axis first.
-        hub: states of the hub.
-        inbox: what the nodes have received last.
-        turn: inside a program whose exchanges leave it, int32 that orders them; else ().
-    """
-
-    node: PyTree
-    hub: PyTree
-    inbox: PyTree
-    turn: Any = ()
+    node: PyTree  # states of the nodes, node axis first
+    hub: PyTree  # states of the hub
+    inbox: PyTree  # what the nodes have received last
+    turn: Any = ()  # inside a program whose exchanges leave it, int32 that orders them; else ()
 
 
 class Iteration:
-    """An iteration of an algorithm at the nodes and the hub of one process.
+    """An iteration of an algorithm at the nodes and the hub of one process."""
 
-    Attributes:
-        first_turn: of `Carry`, at the begin of a program.
-    """
-
-    first_turn: Any = ()
+    first_turn: Any = ()  # of `Carry`, at the begin of a program
 
     def __init__(self, algorithm: Algorithm, layout: Layout) -> None:
         self.algorithm = algorithm
@@ -106,7 +96,6 @@ class Iteration:
         carry: Carry,
         sites: SiteArrays,
         per_node: bool,
-        chains: int | None = None,
         note: Callable[[PhaseRandomness, PyTree], None] | None = None,
     ) -> tuple[Carry, bool, dict[str, Array], dict[str, Array]]:
         """Run phases in order: half at the nodes, the exchange, half at the hub, for each.
@@ -117,7 +106,6 @@ class Iteration:
             carry: before the first.
             sites: data of the nodes of this process.
             per_node: the inbox differs from node to node.
-            chains: of the stage; those of the layout when None.
             note: is called with the randomness and the outboxes of each phase that runs once.
 
         Returns:
@@ -128,9 +116,9 @@ class Iteration:
         hub_info: dict[str, Array] = {}
         for phase, drawn in zip(phases, randomness, strict=True):
             if phase.repeated:
-                carry = self.repeated(phase, drawn, carry, sites, per_node, chains)
+                carry = self.repeated(phase, drawn, carry, sites, per_node)
             else:
-                carry, node, hub, outbox = self.phase(phase, drawn, carry, sites, per_node, chains)
+                carry, node, hub, outbox = self.phase(phase, drawn, carry, sites, per_node)
                 node_info |= node
                 hub_info |= hub
                 if note is not None:
@@ -145,14 +133,13 @@ class Iteration:
         carry: Carry,
         sites: SiteArrays,
         per_node: bool,
-        chains: int | None = None,
     ) -> tuple[Carry, dict[str, Array], dict[str, Array], PyTree]:
         """Run a phase; return the carry, the infos of nodes and hub, and the outboxes."""
-        node_state, outbox, node_info = self.send(phase, drawn, carry, sites, per_node, chains)
+        node_state, outbox, node_info = self.send(phase, drawn, carry, sites, per_node)
         message, turn = self.exchanged(phase, outbox, sites, carry.turn)
         node = _where_present(sites.present, node_state, carry.node)
         sent = carry._replace(node=node, turn=turn)
-        after, hub_info = self.receive(phase, drawn, sent, outbox, message, chains)
+        after, hub_info = self.receive(phase, drawn, sent, outbox, message)
         return after, node_info, hub_info, outbox
 
     def exchanged(
@@ -172,15 +159,13 @@ class Iteration:
         carry: Carry,
         sites: SiteArrays,
         per_node: bool,
-        chains: int | None = None,
     ) -> tuple[PyTree, PyTree, dict[str, Array]]:
         """Do the first half of a phase; return node states, outboxes and infos."""
-        chains = self.layout.chains if chains is None else chains
         if drawn.visited is not None:
             return self._visit(phase, drawn, carry, sites)
         if phase.local is None:
             return carry.node, (), {}
-        local = self.over_chains(phase.local, (0, 0, 0, 0, None), chains)
+        local = self.over_chains(phase.local, (0, 0, 0, 0, None))
         node_state, outbox, info = self._at_nodes(local, drawn, carry, sites, per_node)
         return node_state, outbox, dict(info)
 
@@ -191,7 +176,6 @@ class Iteration:
         carry: Carry,
         outbox: PyTree,
         message: PyTree,
-        chains: int | None = None,
     ) -> tuple[Carry, dict[str, Array]]:
         """Do the second half, from the exchange on; return the carry and the hub's infos."""
         if phase.hub is None:
@@ -199,17 +183,16 @@ class Iteration:
             if phase.exchange is None:
                 reply = carry.inbox if phase.local is None else outbox
             return carry._replace(inbox=reply), {}
-        chains = self.layout.chains if chains is None else chains
-        hub_state, reply, info = self.at_hub(phase, chains)(drawn.shared, carry.hub, message)
+        hub_state, reply, info = self.at_hub(phase)(drawn.shared, carry.hub, message)
         if drawn.arrival is not None:
             reply = mailbox.pushed(carry.inbox, reply, drawn.arrival.update)
         return carry._replace(hub=hub_state, inbox=reply), dict(info)
 
-    def at_hub(self, phase: Phase, chains: int) -> Callable[..., Any]:
+    def at_hub(self, phase: Phase) -> Callable[..., Any]:
         """Return ``hub`` of a phase, over all chains."""
         if phase.hub is None:
             raise TypeError("the phase has no hub function")
-        return self.over_chains(phase.hub, 0, chains)
+        return self.over_chains(phase.hub)
 
     def _at_nodes(
         self,
@@ -288,7 +271,6 @@ class Iteration:
         states: PyTree,
         inbox: PyTree,
         sites: SiteArrays,
-        chains: int,
     ) -> tuple[PyTree, PyTree]:
         """Run ``local`` of a `Route` for one chain at one node, and no other.
 
@@ -301,14 +283,13 @@ class Iteration:
             states: of the nodes, node axis first.
             inbox: of this chain.
             sites: data of the nodes.
-            chains: number of chains.
 
         Returns:
             The states of the nodes, and the chain's outbox.
         """
         if phase.local is None:
             raise TypeError("a phase with a Route needs a local function")
-        alone = chains == 1
+        alone = self.layout.chains == 1
         noise, shared = jax.tree.map(
             lambda leaf: leaf if alone else leaf[chain], (drawn.noise, drawn.shared)
         )
@@ -325,17 +306,16 @@ class Iteration:
         carry: Carry,
         sites: SiteArrays,
         per_node: bool,
-        chains: int | None = None,
     ) -> Carry:
         """Run a phase several times in a row, in some chains fewer times than in others."""
 
         def once(repetition: Array, carry: Carry) -> Carry:
             here = jax.tree.map(lambda leaf: leaf[repetition], drawn)
-            return self.phase(phase, here, carry, sites, per_node, chains)[0]
+            return self.phase(phase, here, carry, sites, per_node)[0]
 
         if phase.repeats is None:
             return jax.lax.fori_loop(0, phase.repeat, once, carry)
-        counts = self.over_chains(phase.repeats, 0, chains)
+        counts = self.over_chains(phase.repeats)
 
         def due(place: tuple[Array, Carry]) -> Array:
             return place[0] < jnp.max(counts(place[1].hub))
@@ -387,12 +367,9 @@ class Iteration:
 
     # --- helpers ----------------------------------------------------------------------------------
 
-    def over_chains(
-        self, function: Callable[..., Any], axes: Any = 0, chains: int | None = None
-    ) -> Callable[..., Any]:
+    def over_chains(self, function: Callable[..., Any], axes: Any = 0) -> Callable[..., Any]:
         """Return a function of one chain, over all chains."""
-        chains = self.layout.chains if chains is None else chains
-        return function if chains == 1 else jax.vmap(function, in_axes=axes)
+        return function if self.layout.chains == 1 else jax.vmap(function, in_axes=axes)
 
     def everywhere(self, tree: PyTree) -> PyTree:
         """Return the same at every node, node axis first."""
@@ -484,23 +461,22 @@ class Program(Iteration):
         carry: Carry,
         sites: SiteArrays,
         per_node: bool,
-        chains: int | None = None,
     ) -> tuple[PyTree, PyTree, dict[str, Array]]:
         """Do the first half of a phase, which is traced once for all functions that hold it."""
         send = super().send
         if callable(drawn.noise):
-            return send(phase, drawn, carry, sites, per_node, chains)
+            return send(phase, drawn, carry, sites, per_node)
 
         def sent(drawn: PhaseRandomness, carry: Carry, sites: SiteArrays) -> Any:
-            return send(phase, drawn, carry, sites, per_node, chains)
+            return send(phase, drawn, carry, sites, per_node)
 
-        key = "send", id(phase), per_node, chains
+        key = "send", id(phase), per_node, self.layout.chains
         return self._traced.setdefault(key, jax.jit(sent, inline=True))(drawn, carry, sites)
 
-    def at_hub(self, phase: Phase, chains: int) -> Callable[..., Any]:
+    def at_hub(self, phase: Phase) -> Callable[..., Any]:
         """Return ``hub`` of a phase, which is traced once for all functions that hold it."""
-        made = jax.jit(super().at_hub(phase, chains), inline=True)
-        return self._traced.setdefault(("hub", id(phase), chains), made)
+        made = jax.jit(super().at_hub(phase), inline=True)
+        return self._traced.setdefault(("hub", id(phase), self.layout.chains), made)
 
     # --- stages -------------------------------------------------------------------------------
 
@@ -562,10 +538,12 @@ class Program(Iteration):
 
     def _once(self, stage: int, carry: Carry, sites: SiteArrays, keys: Keys) -> tuple[Carry, bool]:
         """Run a stage before the rounds; return also whether the inbox is per node then."""
-        phases, layout = self.phases_of(stage), self.layout_of(stage)
-        numbers = rng.round_randomness(phases, keys, Counter(0, 0), layout, sites.weights)
+        own, phases = copy.copy(self), self.phases_of(stage)
+        own.layout = self.layout_of(stage)
+        source = Source(own.layout, sites.weights)
+        numbers = rng.round_randomness(phases, keys, Counter(0, 0), source)
         begun = carry._replace(turn=self.first_turn)
-        carry, per_node, _, _ = self.run_phases(phases, numbers, begun, sites, False, layout.chains)
+        carry, per_node, _, _ = own.run_phases(phases, numbers, begun, sites, False)
         return carry._replace(turn=()), per_node
 
     def _advance(
@@ -578,6 +556,7 @@ class Program(Iteration):
     ) -> tuple[Carry, Buffers, Array]:
         """Run rounds first … stop − 1; return also which chains are still finite, (chains,)."""
         block, phases = self.layout.block, self.algorithm.phases
+        source = Source(self.layout, sites.weights, sites.events)
 
         def one_round(
             numbers: tuple[PhaseRandomness, ...], at: Array, state: tuple[Carry, Buffers]
@@ -589,14 +568,11 @@ class Program(Iteration):
 
         def one_block(index: Array, state: tuple[Carry, Buffers]) -> tuple[Carry, Buffers]:
             start = index * block
+            first = Counter(start, window.warmup)
             if block == 1:
-                numbers = rng.deferred_randomness(
-                    phases, keys, start, window.warmup, self.layout, sites.weights, sites.events
-                )
+                numbers = rng.deferred_randomness(phases, keys, first, source)
                 return one_round(numbers, start, state)
-            numbers = rng.block_randomness(
-                phases, keys, start, window.warmup, self.layout, sites.weights, sites.events
-            )
+            numbers = rng.block_randomness(phases, keys, first, source)
 
             def body(offset: Array, state: tuple[Carry, Buffers]) -> tuple[Carry, Buffers]:
                 here = jax.tree.map(lambda leaf: leaf[offset], numbers)
@@ -671,6 +647,5 @@ class Program(Iteration):
         self, keys: Keys, counter: Counter, sites: SiteArrays
     ) -> tuple[PhaseRandomness, ...]:
         """Return the numbers of one round."""
-        return rng.round_randomness(
-            self.algorithm.phases, keys, counter, self.layout, sites.weights, sites.events
-        )
+        source = Source(self.layout, sites.weights, sites.events)
+        return rng.round_randomness(self.algorithm.phases, keys, counter, source)

@@ -25,39 +25,24 @@ ROUTE_STREAM = "node that the chain visits"
 
 @dataclass(frozen=True)
 class Layout:
-    """Settings that fix the compiled program beside the algorithm and the shapes.
+    """Settings that fix the compiled program beside the algorithm and the shapes."""
 
-    Attributes:
-        nodes: number of sites.
-        chains: number of independent chains.
-        map_nodes: run the sites one after the other (for large gradients) or batched.
-        block: rounds whose random numbers are drawn at once.
-        slots: kept draws that fit in the buffers of one chunk.
-    """
-
-    nodes: int
-    chains: int
-    map_nodes: bool
-    block: int
-    slots: int
+    nodes: int  # number of sites
+    chains: int  # number of independent chains
+    map_nodes: bool  # run the sites one after the other (for large gradients) or batched
+    block: int  # rounds whose random numbers are drawn at once
+    slots: int  # kept draws that fit in the buffers of one chunk
 
 
 class Events(NamedTuple):
-    """A stretch of the trace of a `Mailbox`: whose gradient each update takes.
+    """A stretch of the trace of a `Mailbox`: whose gradient each update takes."""
 
-    Attributes:
-        first: the update of the first column, int32 scalar.
-        worker: (servers, updates), int32, as are the next two.
-        task: number of the worker's task.
-        staleness: updates of the server since the worker fetched its parameters.
-        shares: weight of each worker's site, (servers, workers).
-    """
-
-    first: Int32[Array, ""]
-    worker: Int32[Array, "servers updates"]
-    task: Int32[Array, "servers updates"]
+    first: Int32[Array, ""]  # the update of the first column, int32 scalar
+    worker: Int32[Array, "servers updates"]  # (servers, updates), int32, as are the next two
+    task: Int32[Array, "servers updates"]  # number of the worker's task
+    # updates of the server since the worker fetched its parameters
     staleness: Int32[Array, "servers updates"]
-    shares: Float[Array, "servers workers"]
+    shares: Float[Array, "servers workers"]  # weight of each worker's site, (servers, workers)
 
 
 class PhaseKeys(NamedTuple):
@@ -73,36 +58,25 @@ class PhaseKeys(NamedTuple):
 
 
 class Arrival(NamedTuple):
-    """The message that each chain's server takes in one update; (chains,), scalars of one chain.
+    """The message that each chain's server takes in one update; (chains,), scalars of one chain."""
 
-    Attributes:
-        update: l, the updates before this one; int32 scalar.
-        worker: numbered within its server, int32.
-        staleness: τ; the message was computed at the reply to update l − τ − 1.
-        weight: of the worker's site.
-    """
-
-    update: Int32[Array, ""]
-    worker: Int32[Array, "*chains"]
+    update: Int32[Array, ""]  # l, the updates before this one; int32 scalar
+    worker: Int32[Array, "*chains"]  # numbered within its server, int32
+    # τ; the message was computed at the reply to update l − τ − 1
     staleness: Int32[Array, "*chains"]
-    weight: Float[Array, "*chains"]
+    weight: Float[Array, "*chains"]  # of the worker's site
 
 
 class PhaseRandomness(NamedTuple):
-    """The numbers of one phase in one round.
+    """The numbers of one phase in one round."""
 
-    Attributes:
-        shared: chain axis first; a repetition axis in front of it when the phase repeats.
-        noise: node and chain axes first, or a function of the node's index that draws them there;
-            of a `Route` or `Mailbox`, that of the one node that acts, chain axis first.
-        visited: there, the site of that node, int32 (chains,) or scalar.
-        arrival: of a `Mailbox`, whose message arrives.
-    """
-
-    shared: PyTree
+    shared: PyTree  # chain axis first; a repetition axis in front of it when the phase repeats
+    # node and chain axes first, or a function of the node's index that draws them there; of a
+    # `Route` or `Mailbox`, that of the one node that acts, chain axis first
     noise: PyTree | Callable[[Array], PyTree]
+    # there, the site of that node, int32 (chains,) or scalar
     visited: Int32[Array, "*chains"] | None = None
-    arrival: Arrival | None = None
+    arrival: Arrival | None = None  # of a `Mailbox`, whose message arrives
 
 
 @dataclass(frozen=True)
@@ -120,6 +94,15 @@ class Counter:
     ) -> PyTree:
         """Return what a phase declares, under one key (2,)."""
         return random.declared(declare, key, self.iteration, self.warmup, self.repetition)
+
+
+class Source(NamedTuple):
+    """Settings that numbers depend on beside their phase, keys and place in the run."""
+
+    layout: Layout  # of nodes and chains
+    # of the sites, by which a `Route` chooses where it says nothing else
+    weights: Float[Array, " nodes"]
+    events: Events | tuple[()] = ()  # of a `Mailbox`
 
 
 def stage_keys(
@@ -141,22 +124,15 @@ def stage_keys(
 
 
 def phase_randomness(
-    phase: Phase,
-    keys: PhaseKeys,
-    counter: Counter,
-    layout: Layout,
-    weights: Float[Array, " nodes"],
-    events: Events | tuple[()] = (),
+    phase: Phase, keys: PhaseKeys, counter: Counter, source: Source
 ) -> PhaseRandomness:
     """Return all numbers of one phase in one round (every repetition of it)."""
     if isinstance(phase.exchange, Mailbox):
-        if not isinstance(events, Events):
-            raise TypeError("a phase with a Mailbox needs a trace of events")
-        return _arrival_randomness(phase, phase.exchange, keys, counter, layout, events)
+        return _arrival_randomness(phase, phase.exchange, keys, counter, source)
 
     def draw(repetition: Array | None) -> PhaseRandomness:
         here = Counter(counter.iteration, counter.warmup, repetition)
-        return once_randomness(phase, keys, here, layout, weights)
+        return once_randomness(phase, keys, here, source)
 
     if not phase.repeated:
         return draw(None)
@@ -164,30 +140,26 @@ def phase_randomness(
 
 
 def once_randomness(
-    phase: Phase, keys: PhaseKeys, counter: Counter, layout: Layout, weights: Float[Array, " nodes"]
+    phase: Phase, keys: PhaseKeys, counter: Counter, source: Source
 ) -> PhaseRandomness:
     """Return the numbers of one repetition of a phase in which nothing arrives one at a time.
 
     They are those of the nodes whose private ``keys`` are given.
     """
     if isinstance(phase.exchange, Route):
-        return _visit_randomness(phase, phase.exchange, keys, counter, layout, weights)
+        return _visit_randomness(phase, phase.exchange, keys, counter, source)
+    layout = source.layout
     noise = jax.vmap(lambda key: _per_chain(phase.noise, key, counter, layout))(keys.private)
     return PhaseRandomness(_per_chain(phase.shared, keys.shared, counter, layout), noise)
 
 
 def _visit_randomness(
-    phase: Phase,
-    route: Route,
-    keys: PhaseKeys,
-    counter: Counter,
-    layout: Layout,
-    weights: Float[Array, " nodes"],
+    phase: Phase, route: Route, keys: PhaseKeys, counter: Counter, source: Source
 ) -> PhaseRandomness:
     """Return the node that each chain visits, and the numbers there."""
-    shares = weights
+    layout, shares = source.layout, source.weights
     if route.probabilities is not None:
-        shares = jnp.asarray(route.probabilities, weights.dtype)
+        shares = jnp.asarray(route.probabilities, shares.dtype)
     bounds = jnp.cumsum(shares)
 
     def shared(rng: random.RandomStreams) -> tuple[PyTree, Array]:
@@ -204,14 +176,12 @@ def _visit_randomness(
 
 
 def _arrival_randomness(
-    phase: Phase,
-    mailbox: Mailbox,
-    keys: PhaseKeys,
-    counter: Counter,
-    layout: Layout,
-    events: Events,
+    phase: Phase, mailbox: Mailbox, keys: PhaseKeys, counter: Counter, source: Source
 ) -> PhaseRandomness:
     """Return the numbers of the worker that arrives, by its task, and of the server, by update."""
+    layout, events = source.layout, source.events
+    if not isinstance(events, Events):
+        raise TypeError("a phase with a Mailbox needs a trace of events")
     alone = layout.chains == 1
     servers = jnp.arange(mailbox.servers, dtype=jnp.int32)
     column = jnp.asarray(counter.iteration, jnp.int32) - events.first
@@ -255,18 +225,11 @@ def _arrival_randomness(
 
 
 def round_randomness(
-    phases: tuple[Phase, ...],
-    keys: tuple[PhaseKeys, ...],
-    counter: Counter,
-    layout: Layout,
-    weights: Float[Array, " nodes"],
-    events: Events | tuple[()] = (),
+    phases: tuple[Phase, ...], keys: tuple[PhaseKeys, ...], counter: Counter, source: Source
 ) -> tuple[PhaseRandomness, ...]:
     """Return all numbers of one round."""
-    return tuple(
-        phase_randomness(phase, own, counter, layout, weights, events)
-        for phase, own in zip(phases, keys, strict=True)
-    )
+    pairs = zip(phases, keys, strict=True)
+    return tuple(phase_randomness(phase, own, counter, source) for phase, own in pairs)
 
 
 def bytes_of_round(phases: tuple[Phase, ...], layout: Layout) -> int:
@@ -291,37 +254,25 @@ def _bytes_of(declare: Callable[[random.RandomStreams], PyTree]) -> int:
 
 
 def block_randomness(
-    phases: tuple[Phase, ...],
-    keys: tuple[PhaseKeys, ...],
-    first: Int32[Array, ""],
-    warmup: Int32[Array, ""],
-    layout: Layout,
-    weights: Float[Array, " nodes"],
-    events: Events | tuple[()] = (),
+    phases: tuple[Phase, ...], keys: tuple[PhaseKeys, ...], first: Counter, source: Source
 ) -> tuple[PhaseRandomness, ...]:
     """Return all numbers of ``layout.block`` rounds from ``first`` on, round axis first."""
 
     def at(iteration: Array) -> tuple[PhaseRandomness, ...]:
-        return round_randomness(phases, keys, Counter(iteration, warmup), layout, weights, events)
+        return round_randomness(phases, keys, Counter(iteration, first.warmup), source)
 
-    return jax.vmap(at)(first + jnp.arange(layout.block, dtype=jnp.int32))
+    return jax.vmap(at)(first.iteration + jnp.arange(source.layout.block, dtype=jnp.int32))
 
 
 def deferred_randomness(
-    phases: tuple[Phase, ...],
-    keys: tuple[PhaseKeys, ...],
-    at: Int32[Array, ""],
-    warmup: Int32[Array, ""],
-    layout: Layout,
-    weights: Float[Array, " nodes"],
-    events: Events | tuple[()] = (),
+    phases: tuple[Phase, ...], keys: tuple[PhaseKeys, ...], counter: Counter, source: Source
 ) -> tuple[PhaseRandomness, ...]:
     """Return the numbers of one round, private ones drawn only where and when their node runs."""
-    counter = Counter(at, warmup)
+    layout = source.layout
 
     def drawn(phase: Phase, own: PhaseKeys) -> PhaseRandomness:
         if phase.repeated or isinstance(phase.exchange, Route | Mailbox):
-            return phase_randomness(phase, own, counter, layout, weights, events)
+            return phase_randomness(phase, own, counter, source)
 
         def noise(node: Array) -> PyTree:
             return _per_chain(phase.noise, own.private[node], counter, layout)

@@ -18,7 +18,7 @@ from consortia.core.target import Target
 from consortia.engines import mailbox as mailboxes
 from consortia.engines import rng
 from consortia.engines.buffers import Buffers, Window
-from consortia.engines.contract import Run, from_names, named
+from consortia.engines.contract import Begin, Run, from_names, named
 from consortia.engines.phases import Carry, Program, SiteArrays
 from consortia.engines.rng import PhaseKeys
 from consortia.errors import InputError
@@ -26,14 +26,10 @@ from consortia.runtime import compiler
 
 
 class LocalRun(Run):
-    """One algorithm on one set of sites, in this process.
-
-    Attributes:
-        keys: of the phases of every iteration, once the run is started.
-    """
+    """One algorithm on one set of sites, in this process."""
 
     program: Program
-    keys: tuple[PhaseKeys, ...]
+    keys: tuple[PhaseKeys, ...]  # of the phases of every iteration, once the run is started
 
     def start_values(self, positions: Float[Array, "chains d"]) -> tuple[Array, Array, Array]:
         """Return log-prior (chains,), U_c and whether its gradient is finite, both (nodes, chains).
@@ -42,29 +38,9 @@ class LocalRun(Run):
         """
         return self.program.start_values(self._arrays, positions)
 
-    def start(
-        self,
-        seed: int,
-        positions: Float[Array, "chains d"],
-        rounds: int = 1,
-        warmup: int = 0,
-        state: Mapping[str, np.ndarray] | None = None,
-    ) -> Carry:
-        """Run ``fit`` and ``setup``, or take up a state; return the carry before the next round.
-
-        Args:
-            seed: seed of the run.
-            positions: starting points, (chains, d).
-            rounds: rounds after the warm-up, at most.
-            warmup: rounds before them.
-            state: of an earlier run, with the same arguments.
-
-        Raises:
-            InputError: the events of a simulated parameter server would change the target.
-            StoreError: the state is of another run.
-        """
-        base, ring = self._begin(seed, positions, rounds, warmup)
-        program = self.program
+    def _started(self, begin: Begin) -> Carry:
+        base, ring = self._begin(begin)
+        program, positions, state = self.program, begin.positions, begin.state
         if program.algorithm.fit:
             given = self._arrays, program.keys(rng.FIT, base), positions[0]
             if state is None:
@@ -87,28 +63,22 @@ class LocalRun(Run):
         """Return the carry, of the shapes of this process, from a state."""
         return from_names(state, shapes, "carry")
 
-    def _begin(
-        self,
-        seed: int,
-        positions: Float[Array, "chains d"],
-        rounds: int,
-        warmup: int,
-    ) -> tuple[Any, int]:
+    def _begin(self, begin: Begin) -> tuple[Any, int]:
         """Make the keys and the trace; return the base key, and how many past replies are kept."""
-        ring = 1
-        if self.participation is not None and len(self.participation) < warmup + rounds:
+        ring, rounds = 1, begin.warmup + begin.rounds
+        if self.participation is not None and len(self.participation) < rounds:
             raise InputError(
                 f"participation has {len(self.participation)} rows: give one for each of the "
-                f"{warmup + rounds} rounds, warm-up included."
+                f"{rounds} rounds, warm-up included."
             )
         if self.program.mailbox is not None:
             box = self.program.mailbox
-            self.arrivals = mailboxes.Arrivals(box, seed, warmup + rounds, warmup, self.names)
+            self.arrivals = mailboxes.Arrivals(box, begin.seed, rounds, begin.warmup, self.names)
             self._arrays = self._arrays._replace(events=self.arrivals.stretch(0)[0])
             ring = mailboxes.ring_length(
-                self.arrivals.trace.largest_staleness, box.workers, positions.nbytes
+                self.arrivals.trace.largest_staleness, box.workers, begin.positions.nbytes
             )
-        base = random.base_key(seed)
+        base = random.base_key(begin.seed)
         self.keys = self.program.keys(rng.ROUND, base)
         return base, ring
 

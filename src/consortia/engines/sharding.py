@@ -27,6 +27,7 @@ from consortia.core.target import Target
 from consortia.data.sites import Sites
 from consortia.engines import exchanges, rng
 from consortia.engines.buffers import Buffers, Window, empty_buffers
+from consortia.engines.contract import Begin
 from consortia.engines.mailbox import Ring
 from consortia.engines.phases import Carry, Keys, Program, SiteArrays
 from consortia.engines.rng import Layout, PhaseKeys
@@ -50,15 +51,10 @@ class Axes(NamedTuple):
 
 @dataclass(frozen=True)
 class Sharding:
-    """A mesh of devices with the axes ``nodes`` and ``chains``.
+    """A mesh of devices with the axes ``nodes`` and ``chains``."""
 
-    Attributes:
-        mesh: (nodes, chains) devices.
-        chain_axis: whether arrays have a chain axis at all: a single chain has none.
-    """
-
-    mesh: Mesh
-    chain_axis: bool
+    mesh: Mesh  # (nodes, chains) devices
+    chain_axis: bool  # whether arrays have a chain axis at all: a single chain has none
 
     @property
     def nodes(self) -> int:
@@ -590,17 +586,9 @@ class ShardedRun(LocalRun):
         """Return the values of `LocalRun`."""
         return self._here(super().start_values(_on_host(positions)))
 
-    def start(
-        self,
-        seed: int,
-        positions: Float[Array, "chains d"],
-        rounds: int = 1,
-        warmup: int = 0,
-        state: Mapping[str, np.ndarray] | None = None,
-    ) -> Carry:
-        """Start as `LocalRun`, on these devices."""
-        carry = super().start(seed, _on_host(positions), rounds, warmup, state)
-        if state is None:
+    def _started(self, begin: Begin) -> Carry:
+        carry = super()._started(begin._replace(positions=_on_host(begin.positions)))
+        if begin.state is None:
             return carry
         self._arrays = self._arrays._replace(
             fitted=self.division.place(self._arrays.fitted, ARRAYS.fitted)

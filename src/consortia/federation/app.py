@@ -30,7 +30,7 @@ from consortia.engines.flower.identities import (
     site_ring,
 )
 from consortia.engines.flower.plausible import MAXIMUM_POSITION, MAXIMUM_STEP
-from consortia.engines.flower.questions import Place, Question, Spending
+from consortia.engines.flower.questions import Leaving, Place, Question, Spending, Wrap
 from consortia.engines.flower.runtime import Job
 from consortia.engines.flower.secure_sums import plain_key
 from consortia.engines.flower.settled import Statement
@@ -554,9 +554,7 @@ def _folder(node: Config, config: Config) -> Path:
     return base.with_name(f"{base.name}-sites") / str(node.get("partition-id", "unknown"))
 
 
-def _refusal(
-    folder: Path, name: str, error: BaseException, run: str, wrap: Callable[[str], bytes]
-) -> bytes:
+def _refusal(folder: Path, name: str, error: BaseException, run: str, wrap: Wrap) -> bytes:
     from consortia.errors import LedgerError
     from consortia.federation.governance.gate import UNRECORDED, refusal
 
@@ -629,23 +627,10 @@ class Simulated:
     def before_masks(self, arrays: Mapping[str, Any]) -> None:
         """Allow any numbers to leave."""
 
-    def release(
-        self,
-        kind: str,
-        question: Question,
-        payload: bytes,
-        arrays: Any,
-        beside: int = 0,
-        statement: Statement | None = None,
-    ) -> bytes:
+    def release(self, leaving: Leaving) -> bytes:
         """Return the message."""
-        return payload
+        return leaving.payload
 
-    def refusal(
-        self,
-        error: BaseException,
-        wrap: Callable[[str], bytes],
-        question: Question | None = None,
-    ) -> bytes:
+    def refusal(self, error: BaseException, wrap: Wrap, question: Question | None = None) -> bytes:
         """Return the refusal of any site."""
         return _refusal(self._folder, self._name, error, "", wrap)

@@ -23,19 +23,12 @@ CLOCK_SKEW = datetime.timedelta(days=1)
 
 
 class Certificates(NamedTuple):
-    """The files that `make_certificates` wrote.
+    """The files that `make_certificates` wrote."""
 
-    Attributes:
-        authority: certificate of the authority; every machine gets a copy.
-        authority_key: its private key; it stays with who makes certificates.
-        server: certificate of the SuperLink.
-        server_key: its private key; it stays on the SuperLink's machine.
-    """
-
-    authority: Path
-    authority_key: Path
-    server: Path
-    server_key: Path
+    authority: Path  # certificate of the authority; every machine gets a copy
+    authority_key: Path  # its private key; it stays with who makes certificates
+    server: Path  # certificate of the SuperLink
+    server_key: Path  # its private key; it stays on the SuperLink's machine
 
 
 def make_certificates(

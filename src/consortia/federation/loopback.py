@@ -18,7 +18,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from consortia.errors import DeploymentError, InputError
@@ -35,17 +34,12 @@ DEADLINE_SECONDS = 90.0
 
 @dataclass(frozen=True)
 class Node:
-    """A SuperNode.
+    """A SuperNode."""
 
-    Attributes:
-        name: of the site.
-        config: its node configuration, which a site's own code reads.
-        apps: hashes of the apps that it runs; all when None.
-    """
-
-    name: str
+    name: str  # of the site
+    # its node configuration, which a site's own code reads
     config: Mapping[str, str | int | float | bool] = field(default_factory=dict)
-    apps: tuple[str, ...] | None = None
+    apps: tuple[str, ...] | None = None  # hashes of the apps that it runs; all when None
 
 
 class Loopback:
@@ -94,12 +88,7 @@ class Loopback:
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *details: Any) -> None:
         self.stop()
 
     @property

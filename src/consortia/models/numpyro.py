@@ -131,17 +131,11 @@ class _Own(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class _Traced:
-    """A NumPyro function whose statements can be listed.
+    """A NumPyro function whose statements can be listed."""
 
-    Attributes:
-        model: the function.
-        constants: arguments that are no columns.
-        kinds: shape of a row and type of each column.
-    """
-
-    model: Callable[..., Any]
-    constants: Mapping[str, Any]
-    kinds: Mapping[str, tuple[tuple[int, ...], Any]]
+    model: Callable[..., Any]  # the function
+    constants: Mapping[str, Any]  # arguments that are no columns
+    kinds: Mapping[str, tuple[tuple[int, ...], Any]]  # shape of a row and type of each column
 
     def statements(
         self,
@@ -187,27 +181,18 @@ def _log_density(statement: Mapping[str, Any]) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class _Sorted:
-    """A model whose statements are sorted.
+    """A model whose statements are sorted."""
 
-    Attributes:
-        traced: the function.
-        latents: of the latent variables, by name.
-        own: of those that are drawn for each site anew, by name.
-        prior: names of the statements that do not depend on rows, besides the latents.
-        likelihood: names of those that are sums over rows.
-        derived: names of the deterministic ones that do not depend on rows.
-        derived_of_own: of these, names of those that depend on what is the site's own.
-        point: a value of each latent variable, ``own`` included.
-    """
-
-    traced: _Traced
-    latents: Mapping[str, _Latent]
-    own: Mapping[str, _Own]
+    traced: _Traced  # the function
+    latents: Mapping[str, _Latent]  # of the latent variables, by name
+    own: Mapping[str, _Own]  # of those that are drawn for each site anew, by name
+    # names of the statements that do not depend on rows, besides the latents
     prior: tuple[str, ...]
-    likelihood: tuple[str, ...]
-    derived: tuple[str, ...]
+    likelihood: tuple[str, ...]  # names of those that are sums over rows
+    derived: tuple[str, ...]  # names of the deterministic ones that do not depend on rows
+    # of these, names of those that depend on what is the site's own
     derived_of_own: tuple[str, ...]
-    point: Mapping[str, np.ndarray]
+    point: Mapping[str, np.ndarray]  # a value of each latent variable, ``own`` included
 
     @cached_property
     def _names(self) -> tuple[str, ...]:

@@ -121,19 +121,12 @@ def _columns(model: Any, example: Mapping[str, np.ndarray]) -> dict[str, Any]:
 
 @dataclass(frozen=True, eq=False)
 class _Graph:
-    """A PyMC model whose pieces can be had as functions of JAX.
-
-    Attributes:
-        model: the model.
-        translate: see `_translator`.
-        columns: the shared variables in whose place columns stand, by name.
-        latents: the free random variables.
-    """
+    """A PyMC model whose pieces can be had as functions of JAX."""
 
     model: Any
-    translate: Callable[..., Callable[..., Any]]
-    columns: Mapping[str, Any]
-    latents: tuple[Any, ...]
+    translate: Callable[..., Callable[..., Any]]  # see `_translator`
+    columns: Mapping[str, Any]  # the shared variables in whose place columns stand, by name
+    latents: tuple[Any, ...]  # the free random variables
 
     @property
     def values(self) -> list[Any]:

@@ -12,29 +12,17 @@ from consortia.report.tables import Table
 
 @dataclass(frozen=True)
 class Part:
-    """A section of the page; one that would hold nothing is left out.
+    """A section of the page; one that would hold nothing is left out."""
 
-    Attributes:
-        key: its address on the page.
-        title: its heading.
-        text: what it is about.
-        plots: its figures.
-        tables: its tables.
-        notes: a list below them.
-        source: a file's text, folded.
-        quote: a paragraph to be copied.
-        numbered: a list with numbers, below it.
-    """
-
-    key: str
-    title: str
-    text: str
-    plots: Sequence[Plot | None] = ()
+    key: str  # its address on the page
+    title: str  # its heading
+    text: str  # what it is about
+    plots: Sequence[Plot | None] = ()  # its figures
     tables: Sequence[Table | None] = ()
-    notes: Sequence[str] = ()
-    source: str | None = None
-    quote: str = ""
-    numbered: Sequence[str] = ()
+    notes: Sequence[str] = ()  # a list below them
+    source: str | None = None  # a file's text, folded
+    quote: str = ""  # a paragraph to be copied
+    numbered: Sequence[str] = ()  # a list with numbers, below it
 
     @property
     def choices(self) -> list[str]:

@@ -52,22 +52,14 @@ MARGINAL_DRAWS = 1000
 
 @dataclass(frozen=True)
 class Response:
-    """Response that is modelled, from the record of a run.
+    """Response that is modelled, from the record of a run."""
 
-    Attributes:
-        name: of the response; of two levels with the event.
-        family: of a formula, else None.
-        effect: what exp(coefficient) is; None where a coefficient is a difference.
-        priors: in words, by the name of the parameter.
-        notes: what the user should know.
-        references: the level that the others of a factor are compared with, by factor.
-    """
-
-    name: str
-    family: str | None
-    effect: str | None
-    priors: Mapping[str, str]
-    notes: tuple[str, ...]
+    name: str  # of the response; of two levels with the event
+    family: str | None  # of a formula, else None
+    effect: str | None  # what exp(coefficient) is; None where a coefficient is a difference
+    priors: Mapping[str, str]  # in words, by the name of the parameter
+    notes: tuple[str, ...]  # what the user should know
+    # the level that the others of a factor are compared with, by factor
     references: Mapping[str, str] = field(default_factory=dict)
 
     def against(self, name: str) -> str:
@@ -168,7 +160,7 @@ def margins(report: RunReport) -> tuple[MarginalEffects | None, str]:
 def effects_forest(found: Estimates) -> Plot:
     """Return the forest plot of the effects."""
     with drawing():
-        figure = forest_figure({"": found.lines[:MOST_DRAWN]}, found.effect, found.level)
+        figure = forest_figure({"": found.blocks[""][:MOST_DRAWN]}, found.effect, found.level)
     return Plot(
         figure,
         f"Forest plot of {len(found)} {found.effect}s; the numbers are in the table.",
@@ -290,19 +282,12 @@ def number(value: float) -> str:
 
 @dataclass(frozen=True)
 class PriorBeside:
-    """A prior beside what the data made of it, on the scale of the link.
+    """A prior beside what the data made of it, on the scale of the link."""
 
-    Attributes:
-        name: of the parameter.
-        words: the prior.
-        prior: its 2.5, 50 and 97.5 % points.
-        posterior: likewise.
-    """
-
-    name: str
-    words: str
-    prior: np.ndarray
-    posterior: np.ndarray
+    name: str  # of the parameter
+    words: str  # the prior
+    prior: np.ndarray  # its 2.5, 50 and 97.5 % points
+    posterior: np.ndarray  # likewise
 
 
 def priors_beside(report: RunReport) -> list[PriorBeside]:

@@ -21,23 +21,14 @@ CHECK_DRAWS = 200
 
 @dataclass(frozen=True)
 class Examined:
-    """Results of what was examined; None of what was not.
+    """Results of what was examined; None of what was not."""
 
-    Attributes:
-        participants: Table 1.
-        curves: of follow-up.
-        sensitivity: of the parameters to the prior.
-        check: posterior predictive checks.
-        proportional: how hazard ratios change with time.
-        not_made: what could not be made, each with the reason.
-    """
-
-    participants: TableOne | None = None
-    curves: Curves | None = None
-    sensitivity: PriorSensitivity | None = None
-    check: PredictiveCheck | None = None
-    proportional: ProportionalHazards | None = None
-    not_made: tuple[str, ...] = ()
+    participants: TableOne | None = None  # Table 1
+    curves: Curves | None = None  # of follow-up
+    sensitivity: PriorSensitivity | None = None  # of the parameters to the prior
+    check: PredictiveCheck | None = None  # posterior predictive checks
+    proportional: ProportionalHazards | None = None  # how hazard ratios change with time
+    not_made: tuple[str, ...] = ()  # what could not be made, each with the reason
 
 
 def examined(report: RunReport) -> Examined:

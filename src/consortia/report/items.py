@@ -33,19 +33,12 @@ POLICIES = {
 
 
 class Item(NamedTuple):
-    """One item of a checklist.
+    """One item of a checklist."""
 
-    Attributes:
-        key: its number, such as "STROBE 12a".
-        title: the question of the item.
-        state: whether the report answers it.
-        answer: in words, or the reason why there is none.
-    """
-
-    key: str
-    title: str
-    state: State
-    answer: str
+    key: str  # its number, such as "STROBE 12a"
+    title: str  # the question of the item
+    state: State  # whether the report answers it
+    answer: str  # in words, or the reason why there is none
 
 
 def items(report: RunReport, looked: Examined, *, margins: bool) -> tuple[Item, ...]:

@@ -54,38 +54,26 @@ MOST_DRAWS = 4000
 
 @dataclass(frozen=True)
 class HeldOutScores:
-    """Predictions on held-out rows and their scores.
+    """Predictions on held-out rows and their scores."""
 
-    Attributes:
-        values: by name.
-        curve: confidence, accuracy and share of rows by bin, for a classifier; else None.
-        means: predicted means (rows,), for a regression; else None.
-        event: probability of the event (rows,), where there are two classes; else None.
-    """
-
-    values: dict[str, float]
+    values: dict[str, float]  # by name
+    # confidence, accuracy and share of rows by bin, for a classifier; else None
     curve: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None
-    means: np.ndarray | None = None
+    means: np.ndarray | None = None  # predicted means (rows,), for a regression; else None
+    # probability of the event (rows,), where there are two classes; else None
     event: np.ndarray | None = None
 
 
 @dataclass(frozen=True)
 class Worst:
-    """The worst numbers of a table; NaN where they are not available.
+    """The worst numbers of a table; NaN where they are not available."""
 
-    Attributes:
-        r_hat: largest R-hat.
-        ess: smallest bulk or tail effective sample size.
-        shift: largest |mean − reference mean| / reference sd, and the coordinate it belongs to.
-        shift_error: largest Monte Carlo standard error of such a shift, both sides' errors.
-        sd_ratio: smallest and largest sd / reference sd.
-    """
-
-    r_hat: float
-    ess: float
+    r_hat: float  # largest R-hat
+    ess: float  # smallest bulk or tail effective sample size
+    # largest |mean − reference mean| / reference sd, and the coordinate it belongs to
     shift: tuple[float, str] | None
-    shift_error: float
-    sd_ratio: tuple[float, float] | None
+    shift_error: float  # largest Monte Carlo standard error of such a shift, both sides' errors
+    sd_ratio: tuple[float, float] | None  # smallest and largest sd / reference sd
 
     def lines(self) -> list[str]:
         """Return the numbers in words."""

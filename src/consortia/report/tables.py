@@ -51,21 +51,13 @@ SCORE_NAMES = {
 
 @dataclass(frozen=True)
 class Table:
-    """Cells as text; the first column names the row.
+    """Cells as text; the first column names the row."""
 
-    Attributes:
-        caption: what it is.
-        columns: headings.
-        rows: cells.
-        folded: a page shows it when it is opened.
-        worded: its cells are sentences, which begin at the left.
-    """
-
-    caption: str
-    columns: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    folded: bool = False
-    worded: bool = False
+    caption: str  # what it is
+    columns: tuple[str, ...]  # headings
+    rows: tuple[tuple[str, ...], ...]  # cells
+    folded: bool = False  # a page shows it when it is opened
+    worded: bool = False  # its cells are sentences, which begin at the left
 
 
 def parameter_table(report: RunReport, columns: Sequence[str], most: int) -> Table:

@@ -45,27 +45,17 @@ MISSING_SECONDS = 60.0
 
 @dataclass(frozen=True)
 class View:
-    """A run at one moment.
+    """A run at one moment."""
 
-    Attributes:
-        title: of the run.
-        state: running, finished, interrupted, ...
-        alive: whether something is still to come.
-        facts: label and value of each fact.
-        share: of the rounds that are done, in [0, 1].
-        parameters: name, R-hat, bulk and tail ESS of those with the smallest ESS, as text.
-        sites: name, rows, state, as text.
-        late: names of the sites that are slow or missing.
-    """
-
-    title: str
-    state: str
-    alive: bool
-    facts: list[tuple[str, str]]
-    share: float
+    title: str  # of the run
+    state: str  # running, finished, interrupted, ...
+    alive: bool  # whether something is still to come
+    facts: list[tuple[str, str]]  # label and value of each fact
+    share: float  # of the rounds that are done, in [0, 1]
+    # name, R-hat, bulk and tail ESS of those with the smallest ESS, as text
     parameters: list[tuple[str, ...]]
-    sites: list[tuple[str, str, str]]
-    late: list[str]
+    sites: list[tuple[str, str, str]]  # name, rows, state, as text
+    late: list[str]  # names of the sites that are slow or missing
 
     @property
     def tables(self) -> list[Listed]:

@@ -203,23 +203,17 @@ def _record_of(panel: Panel, task: Task, method: Conversation) -> dict[str, Any]
 
 @dataclass
 class AnswerSource:
-    """Queries on their way to the sites, or to the answers that are stored.
-
-    Attributes:
-        answers: of the run directory; None: nothing is stored.
-        messages: of each query its purpose, and the points at which sites evaluate their rows.
-        sent: bytes up and down, of all sites.
-        evaluations: of a site's rows at a point, and the rows that they read, of all sites.
-        replaying: answers are taken from the directory.
-        waits: a query has no answer yet; after an error no process is where the others are.
-    """
+    """Queries on their way to the sites, or to the answers that are stored."""
 
     panel: Panel
-    answers: Answers | None
-    replaying: bool
+    answers: Answers | None  # of the run directory; None: nothing is stored
+    replaying: bool  # answers are taken from the directory
+    # of each query its purpose, and the points at which sites evaluate their rows
     messages: list[dict[str, Any]] = field(default_factory=list)
-    sent: tuple[int, int] = (0, 0)
+    sent: tuple[int, int] = (0, 0)  # bytes up and down, of all sites
+    # of a site's rows at a point, and the rows that they read, of all sites
     evaluations: tuple[int, int] = (0, 0)
+    # a query has no answer yet; after an error no process is where the others are
     waits: bool = False
 
     def answer(self, query: Query) -> Answer:

@@ -101,17 +101,11 @@ def _execute(task: Task) -> Any:
 
 
 class Start(NamedTuple):
-    """The starts of the chains.
+    """The starts of the chains."""
 
-    Attributes:
-        parameters: of each chain.
-        positions: the same, flat, (chains, d).
-        expands: the method's own start needs numbers that the prediction takes from its fit.
-    """
-
-    parameters: list[Any]
-    positions: np.ndarray
-    expands: bool
+    parameters: list[Any]  # of each chain
+    positions: np.ndarray  # the same, flat, (chains, d)
+    expands: bool  # the method's own start needs numbers that the prediction takes from its fit
 
     @property
     def chains(self) -> int:
@@ -121,21 +115,13 @@ class Start(NamedTuple):
 
 @dataclass(frozen=True)
 class Settled:
-    """The method with all its settings, and what was found on the way to them.
+    """The method with all its settings, and what was found on the way to them."""
 
-    Attributes:
-        algorithm: the method.
-        prediction: of its bias; None: none was made yet.
-        step_line: what the plan says of a step size that was chosen.
-        notes: of the plan.
-        warned: whether a warning of its stability was given.
-    """
-
-    algorithm: Method
-    prediction: BiasPrediction | None
-    step_line: str | None
-    notes: tuple[str, ...]
-    warned: bool
+    algorithm: Method  # the method
+    prediction: BiasPrediction | None  # of its bias; None: none was made yet
+    step_line: str | None  # what the plan says of a step size that was chosen
+    notes: tuple[str, ...]  # of the plan
+    warned: bool  # whether a warning of its stability was given
 
 
 def _start_of(task: Task, target: Target) -> Start:

@@ -47,18 +47,12 @@ class RunLength:
 
 @dataclass(frozen=True)
 class ResumePoint:
-    """The place at which a run is resumed.
+    """The place at which a run is resumed."""
 
-    Attributes:
-        done: iterations that are finished, warm-up included.
-        seconds: that they took.
-        ended: why the run ended there, if it did.
-        block: what was recorded of the block of thinned rounds in progress; empty at its end.
-    """
-
-    done: int = 0
-    seconds: float = 0.0
-    ended: Ending | None = None
+    done: int = 0  # iterations that are finished, warm-up included
+    seconds: float = 0.0  # that they took
+    ended: Ending | None = None  # why the run ended there, if it did
+    # what was recorded of the block of thinned rounds in progress; empty at its end
     block: Mapping[str, np.ndarray] = field(default_factory=dict)
 
 

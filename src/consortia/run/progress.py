@@ -29,21 +29,13 @@ Sent = tuple[int, int, int]
 
 
 class Moment(NamedTuple):
-    """The progress of a run at one moment.
+    """The progress of a run at one moment."""
 
-    Attributes:
-        rounds: that are done, warm-up included; of a conversation its messages.
-        end: the round at which it ends: as a rule, and once that is over at the latest.
-        draws: kept of each chain.
-        rate: rounds a second since the first call, which compiled; None before.
-        left: seconds to the end; None before.
-    """
-
-    rounds: int
-    end: int
-    draws: int
-    rate: float | None
-    left: float | None
+    rounds: int  # that are done, warm-up included; of a conversation its messages
+    end: int  # the round at which it ends: as a rule, and once that is over at the latest
+    draws: int  # kept of each chain
+    rate: float | None  # rounds a second since the first call, which compiled; None before
+    left: float | None  # seconds to the end; None before
 
 
 class Progress:

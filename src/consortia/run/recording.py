@@ -43,9 +43,6 @@ class Recorder:
         labels: names along the axes of the variables.
         natural: the natural quantities of the model.
         accumulator: takes the draws in the place of memory and store, where not all are kept.
-
-    Attributes:
-        kept: draws so far, per chain.
     """
 
     _: KW_ONLY
@@ -61,7 +58,7 @@ class Recorder:
     warmup: int = 0
     step_weights: Callable[[np.ndarray], np.ndarray | None] = lambda iterations: None
     stride: int = NEVER
-    kept: int = 0
+    kept: int = 0  # draws so far, per chain
     accumulator: Accumulator | None = None
     root: bool = True
     labels: Labels = field(default_factory=dict)

@@ -30,53 +30,35 @@ from consortia.theory.tuning import BiasTarget
 
 @dataclass(frozen=True)
 class Resumption:
-    """The state from which a run is resumed.
+    """The state from which a run is resumed."""
 
-    Attributes:
-        specification: of the run in the directory.
-        checkpoint: None when it has none yet: it then starts from the beginning.
-        exact: refuse what would change rounding.
-        finished: nothing is left to do.
-    """
-
-    specification: dict[str, Any]
-    checkpoint: Checkpoint | None
-    exact: bool
-    finished: bool
+    specification: dict[str, Any]  # of the run in the directory
+    checkpoint: Checkpoint | None  # None when it has none yet: it then starts from the beginning
+    exact: bool  # refuse what would change rounding
+    finished: bool  # nothing is left to do
 
 
 @dataclass(frozen=True)
 class Posterior:
-    """A posterior with its parameters' names, checked.
+    """A posterior with its parameters' names, checked."""
 
-    Attributes:
-        target: the posterior.
-        variables: the parameters' names and places in the flat position.
-        metadata: title, names and units, checked against them.
-    """
-
-    target: Target
+    target: Target  # the posterior
+    # the parameters' names and places in the flat position
     variables: tuple[parameters.Variable, ...]
-    metadata: Metadata
+    metadata: Metadata  # title, names and units, checked against them
 
 
 @dataclass(frozen=True)
 class Task:
-    """The arguments of a run; see `consortia.sample`.
-
-    Attributes:
-        request: how long it is, and what it starts from.
-        writer: the directory that it is written to; None: it stays in memory.
-        resumption: the state from which it is resumed; None for a new run.
-    """
+    """The arguments of a run; see `consortia.sample`."""
 
     model: Model
     sites: Sites
     algorithm: Method
-    request: Request
+    request: Request  # how long it is, and what it starts from
     init: Any
     engine: Engine
-    writer: RunStore | None
+    writer: RunStore | None  # the directory that it is written to; None: it stays in memory
     progress: bool
     stop: StopWhen | None
     keep: AccumulatorSpec | None
@@ -84,7 +66,7 @@ class Task:
     metadata: Metadata | None = None
     on_divergence: str = "warn"
     bias_target: BiasTarget | None = None
-    resumption: Resumption | None = None
+    resumption: Resumption | None = None  # the state from which it is resumed; None for a new run
 
     def check(self) -> None:
         """Check the arguments that depend on no data.

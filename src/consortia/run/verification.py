@@ -28,19 +28,12 @@ EXACT, SEED = "few_rounds", 1
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Verification:
-    """The result of `verify`; shown as the run's summary beside the reference, with its verdict.
+    """The result of `verify`; shown as the run's summary beside the reference, with its verdict."""
 
-    Attributes:
-        tree: the run.
-        reference: the result of `consortia.few_rounds`, or None where it refused.
-        stein: the draws beside the sites' gradients, or None.
-        skipped: what could not be had, each with the reason.
-    """
-
-    tree: Any
-    reference: Any
-    stein: Stein | None
-    skipped: tuple[str, ...] = ()
+    tree: Any  # the run
+    reference: Any  # the result of `consortia.few_rounds`, or None where it refused
+    stein: Stein | None  # the draws beside the sites' gradients, or None
+    skipped: tuple[str, ...] = ()  # what could not be had, each with the reason
 
     @property
     def summary(self) -> Summary:

@@ -26,15 +26,10 @@ MAX_ANSWER_BYTES = 2**32
 
 
 class Stored(NamedTuple):
-    """A stored answer.
+    """A stored answer."""
 
-    Attributes:
-        query: digest of the query that it answers.
-        arrays: of the answer.
-    """
-
-    query: str
-    arrays: dict[str, np.ndarray]
+    query: str  # digest of the query that it answers
+    arrays: dict[str, np.ndarray]  # of the answer
 
 
 def packed(query: Query) -> bytes:

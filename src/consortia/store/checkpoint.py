@@ -25,17 +25,12 @@ NAMES = ("checkpoint-a.bin", "checkpoint-b.bin")
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The state of a run between two rounds.
+    """The state of a run between two rounds."""
 
-    Attributes:
-        header: plain values: the specification of the run, its record, and how far it is.
-        arrays: everything else, by name.
-        index: which of the two files it was read from.
-    """
-
+    # plain values: the specification of the run, its record, and how far it is
     header: dict[str, Any]
-    arrays: dict[str, np.ndarray]
-    index: int = 0
+    arrays: dict[str, np.ndarray]  # everything else, by name
+    index: int = 0  # which of the two files it was read from
 
     @property
     def done(self) -> int:

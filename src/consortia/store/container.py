@@ -45,19 +45,12 @@ class VersionError(ContainerError):
 
 @dataclass(frozen=True)
 class Format:
-    """One use of the layout.
+    """One use of the layout."""
 
-    Attributes:
-        magic: eight bytes that name it.
-        version: of what stands in the header and the arrays.
-        nonfinite: the header may hold NaN and infinities, for which JSON has no words.
-        header_bytes: the longest header.
-    """
-
-    magic: bytes
-    version: int
-    nonfinite: bool = False
-    header_bytes: int = HEADER_BYTES_MAX
+    magic: bytes  # eight bytes that name it
+    version: int  # of what stands in the header and the arrays
+    nonfinite: bool = False  # the header may hold NaN and infinities, for which JSON has no words
+    header_bytes: int = HEADER_BYTES_MAX  # the longest header
 
     def pieces(self, header: Mapping[str, Any], arrays: Mapping[str, Any]) -> list[Any]:
         """Return the bytes in pieces, without a copy of the arrays; equal content, equal bytes.

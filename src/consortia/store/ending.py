@@ -27,15 +27,10 @@ class RunEnd(StrEnum):
 
 
 class Ending(NamedTuple):
-    """The end of one run.
+    """The end of one run."""
 
-    Attributes:
-        kind: see `RunEnd`.
-        text: the same in words, with the round, the rule or the error; ``stopped`` in the record.
-    """
-
-    kind: RunEnd
-    text: str
+    kind: RunEnd  # see `RunEnd`
+    text: str  # the same in words, with the round, the rule or the error; ``stopped`` in the record
 
     @classmethod
     def read(cls, stored: Sequence[str] | None) -> Ending | None:

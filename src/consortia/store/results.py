@@ -22,19 +22,12 @@ MOMENTS = "moments"
 
 
 class Records(NamedTuple):
-    """The recorded arrays of one chunk or of a whole run, on the host.
+    """The recorded arrays of one chunk or of a whole run, on the host."""
 
-    Attributes:
-        draws: (chains, draws, d).
-        agents: (chains, draws, sites, d) or None.
-        hub_info: name to (chains, draws).
-        node_info: name to (chains, draws, sites).
-    """
-
-    draws: np.ndarray
-    agents: np.ndarray | None
-    hub_info: Mapping[str, np.ndarray]
-    node_info: Mapping[str, np.ndarray]
+    draws: np.ndarray  # (chains, draws, d)
+    agents: np.ndarray | None  # (chains, draws, sites, d) or None
+    hub_info: Mapping[str, np.ndarray]  # name to (chains, draws)
+    node_info: Mapping[str, np.ndarray]  # name to (chains, draws, sites)
 
     @classmethod
     def of_buffers(cls, buffers: Any, filled: int, chains: int) -> Records:

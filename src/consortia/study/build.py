@@ -406,26 +406,17 @@ class Study(Table):
 
 @dataclass(frozen=True)
 class Built:
-    """A study as objects.
-
-    Attributes:
-        model: the model.
-        sites: the data at the sites; where values are imputed, each of the completed data.
-        algorithm: the algorithm.
-        held_out: rows for the predictive scores, a pytree as one site's data, or None.
-        stop: the stopping rule, or None.
-        metadata: title, settings, names along the axes of a ready model's variables, units.
-        skipped: what cannot be had in this process, each with the reason.
-        regression: of a formula, what gives results in the user's terms; else None.
-    """
+    """A study as objects."""
 
     model: Model
+    # the data at the sites; where values are imputed, each of the completed data
     sites: Sites | tuple[Sites, ...]
     algorithm: Method
-    held_out: Arrays | None
-    stop: StopWhen | None
-    metadata: Metadata
-    skipped: tuple[str, ...] = ()
+    held_out: Arrays | None  # rows for the predictive scores, a pytree as one site's data, or None
+    stop: StopWhen | None  # the stopping rule, or None
+    metadata: Metadata  # title, settings, names along the axes of a ready model's variables, units
+    skipped: tuple[str, ...] = ()  # what cannot be had in this process, each with the reason
+    # of a formula, what gives results in the user's terms; else None
     regression: Regression | None = None
 
     @property

@@ -34,17 +34,11 @@ NAME_SHOWN = 40
 
 
 class FileRows(NamedTuple):
-    """The rows of one file.
+    """The rows of one file."""
 
-    Attributes:
-        train: arrays (rows, ...), the response under the name y.
-        held_out: the rows that are held out, or None.
-        columns: one name per column of x, empty when they have none.
-    """
-
-    train: Arrays
-    held_out: Arrays | None
-    columns: tuple[str, ...]
+    train: Arrays  # arrays (rows, ...), the response under the name y
+    held_out: Arrays | None  # the rows that are held out, or None
+    columns: tuple[str, ...]  # one name per column of x, empty when they have none
 
 
 def read_rows(path: Path, target: str, test_share: float | None, seed: int) -> FileRows:

@@ -58,17 +58,11 @@ options_of.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
 
 
 class FormulaRows(NamedTuple):
-    """Parts of a study of a formula.
+    """Parts of a study of a formula."""
 
-    Attributes:
-        regression: the model and the rows.
-        held_out: rows for the predictive scores, or None.
-        skipped: what cannot be had in this process, each with the reason.
-    """
-
-    regression: Regression
-    held_out: Arrays | None
-    skipped: tuple[str, ...]
+    regression: Regression  # the model and the rows
+    held_out: Arrays | None  # rows for the predictive scores, or None
+    skipped: tuple[str, ...]  # what cannot be had in this process, each with the reason
 
 
 def check_data(data: Data, question: Question) -> None:

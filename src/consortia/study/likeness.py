@@ -37,19 +37,12 @@ Kind = Literal["words", "numbers"]
 
 
 class Suggestion(NamedTuple):
-    """One change of one site's table.
+    """One change of one site's table."""
 
-    Attributes:
-        site: its name.
-        kind: whether it is of names and words, or of numbers.
-        said: what is changed, and the counts behind it, a sentence.
-        change: returns the changes with it.
-    """
-
-    site: str
-    kind: Kind
-    said: str
-    change: Callable[[Harmonisation], Harmonisation]
+    site: str  # its name
+    kind: Kind  # whether it is of names and words, or of numbers
+    said: str  # what is changed, and the counts behind it, a sentence
+    change: Callable[[Harmonisation], Harmonisation]  # returns the changes with it
 
 
 def suggestions(

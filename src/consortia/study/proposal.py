@@ -53,56 +53,33 @@ SITES_MAX = 8
 
 @dataclass(frozen=True)
 class Used:
-    """A column of the formula.
+    """A column of the formula."""
 
-    Attributes:
-        name: of the column.
-        what: what it holds, in words.
-        missing: how many values miss at each site.
-        note: what the user should look at, or "".
-    """
-
-    name: str
-    what: str
-    missing: tuple[int, ...]
-    note: str = ""
+    name: str  # of the column
+    what: str  # what it holds, in words
+    missing: tuple[int, ...]  # how many values miss at each site
+    note: str = ""  # what the user should look at, or ""
 
 
 @dataclass(frozen=True)
 class Proposal:
-    """A study of a formula, to be written and looked at.
+    """A study of a formula, to be written and looked at."""
 
-    Attributes:
-        formula: response ~ terms.
-        family: of the response.
-        why: why this family.
-        missing: the policy.
-        integrate: whether levels by site are integrated out.
-        algorithm: its name.
-        sites: names of the sites.
-        rows: of each site.
-        complete: rows of each site in which no value of the formula misses.
-        used: the columns of the formula, the response first.
-        left_out: name and reason of every other column.
-        by_site: the column whose effect is of each site, or None.
-        levels: of the columns whose reference was chosen, it first.
-        trials: of a binomial response, the column of how many could have been.
-    """
-
-    formula: str
-    family: str
-    why: str
-    missing: str
-    integrate: bool
-    algorithm: str
-    sites: tuple[str, ...]
-    rows: tuple[int, ...]
-    complete: tuple[int, ...]
-    used: tuple[Used, ...]
-    left_out: tuple[tuple[str, str], ...]
-    by_site: str | None = None
+    formula: str  # response ~ terms
+    family: str  # of the response
+    why: str  # why this family
+    missing: str  # the policy
+    integrate: bool  # whether levels by site are integrated out
+    algorithm: str  # its name
+    sites: tuple[str, ...]  # names of the sites
+    rows: tuple[int, ...]  # of each site
+    complete: tuple[int, ...]  # rows of each site in which no value of the formula misses
+    used: tuple[Used, ...]  # the columns of the formula, the response first
+    left_out: tuple[tuple[str, str], ...]  # name and reason of every other column
+    by_site: str | None = None  # the column whose effect is of each site, or None
+    # of the columns whose reference was chosen, it first
     levels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    trials: str | None = None
+    trials: str | None = None  # of a binomial response, the column of how many could have been
 
     def toml(
         self,
@@ -238,21 +215,13 @@ def propose(
 
 
 class Outcome(NamedTuple):
-    """The response of a formula, and its family.
+    """The response of a formula, and its family."""
 
-    Attributes:
-        left: side of the formula.
-        columns: of the response.
-        arithmetic: it is computed from them.
-        family: chosen, or found from the values.
-        why: it is this family, in a sentence.
-    """
-
-    left: str
-    columns: tuple[str, ...]
-    arithmetic: bool
-    family: str
-    why: str
+    left: str  # side of the formula
+    columns: tuple[str, ...]  # of the response
+    arithmetic: bool  # it is computed from them
+    family: str  # chosen, or found from the values
+    why: str  # it is this family, in a sentence
 
 
 def _outcome(

@@ -30,15 +30,10 @@ OTHERWISE = ("--no-reference", "--verify", "--engine", "--devices", "--coordinat
 
 @dataclass(frozen=True, eq=False)
 class Aside:
-    """A process that samples the reference; made by `begun_aside`.
+    """A process that samples the reference; made by `begun_aside`."""
 
-    Attributes:
-        study: whose reference it is.
-        directory: that it writes.
-    """
-
-    study: Path
-    directory: Path
+    study: Path  # whose reference it is
+    directory: Path  # that it writes
     process: subprocess.Popen[bytes]
 
     def finished(self) -> bool:

@@ -18,7 +18,7 @@ from consortia.core.arguments import unknown
 from consortia.core.contract import Method
 from consortia.core.fingerprints import of_value
 from consortia.data import datasets, partition, preparation
-from consortia.data.facts import SiteFacts, read_labels, read_table, rows_of, run_on_all
+from consortia.data.facts import Gathering, SiteFacts, read_labels, read_table, rows_of, run_on_all
 from consortia.data.preparation import Moments
 from consortia.data.sites import Sites, alike, check_finite
 from consortia.engines.contract import Engine
@@ -164,7 +164,8 @@ class Data(Table):
             labels = _labels([arrays])
             return {"columns": list(columns), "labels": None if labels is None else list(labels)}
 
-        facts, of_test = engine.gather_facts(names, algorithm, contribute, contribute_test, same)
+        gathering = Gathering(names, algorithm, contribute, contribute_test, same)
+        facts, of_test = engine.gather_facts(gathering)
         kinds = common_kinds(facts, paths)
         labels = [one.labels for one in facts]
         if of_test is not None:
@@ -343,30 +344,21 @@ class Data(Table):
 
 @dataclass(frozen=True)
 class Prepared:
-    """Rows that are ready to be dealt out.
+    """Rows that are ready to be dealt out."""
 
-    Attributes:
-        train: arrays (rows, ...) of all rows when a partition is still to be made, else None.
-        sites: the sites of files, else None.
-        test: held-out rows, or None.
-        columns: the features and the response as they were read, (rows,) each, by name; empty
-            without a partition.
-        features: columns of x, None without x or columns.
-        feature_names: one name per column of x, empty when they have none.
-        class_names: one name per class, None when the response is not a class.
-        scaling: how columns and response were standardised, None where they were not.
-        skipped: what cannot be had in this process, each with the reason.
-    """
-
+    # arrays (rows, ...) of all rows when a partition is still to be made, else None
     train: Arrays | None
-    sites: Sites | None
-    test: Arrays | None
+    sites: Sites | None  # the sites of files, else None
+    test: Arrays | None  # held-out rows, or None
+    # the features and the response as they were read, (rows,) each, by name; empty without a
+    # partition
     columns: Arrays
-    features: int | None
-    feature_names: tuple[str, ...]
-    class_names: tuple[str, ...] | None
+    features: int | None  # columns of x, None without x or columns
+    feature_names: tuple[str, ...]  # one name per column of x, empty when they have none
+    class_names: tuple[str, ...] | None  # one name per class, None when the response is not a class
+    # how columns and response were standardised, None where they were not
     scaling: Scaling | None = None
-    skipped: tuple[str, ...] = ()
+    skipped: tuple[str, ...] = ()  # what cannot be had in this process, each with the reason
 
     def labels(self) -> dict[str, tuple[tuple[str, ...] | None, ...]]:
         """Return names along the axes of the ready models' parameters, (classes, features)."""
@@ -455,19 +447,12 @@ def deal(table: Any, data: Prepared) -> Sites:
 
 
 class _Agreed(NamedTuple):
-    """Facts of the rows of all sites together.
+    """Facts of the rows of all sites together."""
 
-    Attributes:
-        x: moments of the features, where they are to be standardised.
-        y: of the response, likewise.
-        classes: names of the classes, when the response is one.
-        changed: which columns of x are standardised, where some are.
-    """
-
-    x: Moments | None
-    y: Moments | None
-    classes: tuple[str, ...] | None
-    changed: tuple[bool, ...] = ()
+    x: Moments | None  # moments of the features, where they are to be standardised
+    y: Moments | None  # of the response, likewise
+    classes: tuple[str, ...] | None  # names of the classes, when the response is one
+    changed: tuple[bool, ...] = ()  # which columns of x are standardised, where some are
 
 
 def _labels(parts: list[Arrays]) -> Labels | None:

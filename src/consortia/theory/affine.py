@@ -31,17 +31,12 @@ _MOST_DENSE = 64
 
 
 class AffineMap(NamedTuple):
-    """``z -> matrix z + offset + N(0, covariance)``, or several such maps along leading axes.
+    """``z -> matrix z + offset + N(0, covariance)``, or several such maps along leading axes."""
 
-    Attributes:
-        matrix: A, (..., n, n); (..., n, m) where the map enlarges the state.
-        offset: b, (..., n).
-        covariance: Q, (..., n, n).
-    """
-
+    # A, (..., n, n); (..., n, m) where the map enlarges the state
     matrix: Float[np.ndarray, "*maps n m"]
-    offset: Float[np.ndarray, "*maps n"]
-    covariance: Float[np.ndarray, "*maps n n"]
+    offset: Float[np.ndarray, "*maps n"]  # b, (..., n)
+    covariance: Float[np.ndarray, "*maps n n"]  # Q, (..., n, n)
 
     def after(self, first: AffineMap) -> AffineMap:
         """Return the map that applies ``first`` and then this one."""
@@ -123,14 +118,10 @@ def operator_radius(apply: Callable[[Array], Array], shape: tuple[int, ...]) -> 
 
 
 class Normal(NamedTuple):
-    """Mean and covariance of a position, relative to the origin of a recursion.
+    """Mean and covariance of a position, relative to the origin of a recursion."""
 
-    Attributes:
-        mean: (d,).
-        covariance: (d, d), or the variances (d,) of independent coordinates.
-    """
-
-    mean: Float[np.ndarray, " d"]
+    mean: Float[np.ndarray, " d"]  # (d,)
+    # (d, d), or the variances (d,) of independent coordinates
     covariance: Float[np.ndarray, "*axes d"]
 
     @property
@@ -194,18 +185,13 @@ class Recursion(ABC):
 
 @dataclass(frozen=True, eq=False)
 class AffineRecursion(Recursion):
-    """One map repeated, in independent blocks; a position is the first part of every block.
+    """One map repeated, in independent blocks; a position is the first part of every block."""
 
-    Attributes:
-        step: an iteration, (blocks, n, n).
-        first: the first iteration, from positions to states, (blocks, n, width).
-        fresh: covariance of noise that is in the position and not yet in the state, (width, width).
-        relaxation: 1 − A where it is known without cancellation.
-    """
-
-    step: AffineMap
-    first: AffineMap
+    step: AffineMap  # an iteration, (blocks, n, n)
+    first: AffineMap  # the first iteration, from positions to states, (blocks, n, width)
+    # covariance of noise that is in the position and not yet in the state, (width, width)
     fresh: Float[np.ndarray, "width width"] | float = 0.0
+    # 1 − A where it is known without cancellation
     relaxation: Float[np.ndarray, "blocks n n"] | None = None
 
     @property

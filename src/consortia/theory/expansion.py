@@ -40,27 +40,17 @@ class Expansion:
     """The potentials of the sites to second order around the mode, with the mode as the origin.
 
     Site c has the log-likelihood −g_c·x − ½ x'H_c x, the log-prior is −p·x − ½ x'P x.
-
-    Attributes:
-        mode: of the posterior, (d,).
-        curvatures: H_c, (S, d, d).
-        gradients: g_c, (S, d).
-        prior_curvature: P, (d, d).
-        prior_gradient: p, (d,).
-        sizes: n_c, (S,).
-        gaussian: True if the curvature is the same two standard deviations away.
-        covariance: (Σ_c H_c + P)⁻¹, (d, d).
-        units: scales of the coordinates, by which a point is multiplied for the model.
     """
 
-    mode: Float[np.ndarray, " d"]
-    curvatures: Float[np.ndarray, "S d d"]
-    gradients: Float[np.ndarray, "S d"]
-    prior_curvature: Float[np.ndarray, "d d"]
-    prior_gradient: Float[np.ndarray, " d"]
-    sizes: Float[np.ndarray, " S"]
-    gaussian: bool
-    covariance: Float[np.ndarray, "d d"] = field(repr=False)
+    mode: Float[np.ndarray, " d"]  # of the posterior, (d,)
+    curvatures: Float[np.ndarray, "S d d"]  # H_c, (S, d, d)
+    gradients: Float[np.ndarray, "S d"]  # g_c, (S, d)
+    prior_curvature: Float[np.ndarray, "d d"]  # P, (d, d)
+    prior_gradient: Float[np.ndarray, " d"]  # p, (d,)
+    sizes: Float[np.ndarray, " S"]  # n_c, (S,)
+    gaussian: bool  # True if the curvature is the same two standard deviations away
+    covariance: Float[np.ndarray, "d d"] = field(repr=False)  # (Σ_c H_c + P)⁻¹, (d, d)
+    # scales of the coordinates, by which a point is multiplied for the model
     units: Float[np.ndarray, " d"] | float = 1.0
 
     def __post_init__(self) -> None:

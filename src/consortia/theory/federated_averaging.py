@@ -189,16 +189,11 @@ class FederatedRounds(AffineRecursion):
         \text{ without de-biasing}
 
     Round 0 of the de-biased variant has no anchor yet and is a plain round.
-
-    Attributes:
-        alpha: :math:`\alpha`, (blocks, w, w).
-        beta: :math:`\beta`, (d,).
-        innovation_covariance: V, (blocks, w, w).
     """
 
-    alpha: Blocks = field(kw_only=True)
-    beta: Float[np.ndarray, " d"] = field(kw_only=True)
-    innovation_covariance: Blocks = field(kw_only=True)
+    alpha: Blocks = field(kw_only=True)  # α, (blocks, w, w)
+    beta: Float[np.ndarray, " d"] = field(kw_only=True)  # β, (d,)
+    innovation_covariance: Blocks = field(kw_only=True)  # V, (blocks, w, w)
 
 
 def _law(
@@ -268,18 +263,12 @@ class GaussianClients(NamedTuple):
 
     Coordinates come in independent blocks of width w: d blocks of one coordinate where every
     curvature and the mass matrix are diagonal, which no dimension is too large for; else one of d.
-
-    Attributes:
-        weights: w_c, (N,).
-        means: m_c, (N, blocks, w).
-        curvatures: L_c, (N, blocks, w, w).
-        mass: M, (blocks, w, w).
     """
 
-    weights: Float[np.ndarray, " N"]
-    means: Float[np.ndarray, "N blocks w"]
-    curvatures: Float[np.ndarray, "N blocks w w"]
-    mass: Blocks
+    weights: Float[np.ndarray, " N"]  # w_c, (N,)
+    means: Float[np.ndarray, "N blocks w"]  # m_c, (N, blocks, w)
+    curvatures: Float[np.ndarray, "N blocks w w"]  # L_c, (N, blocks, w, w)
+    mass: Blocks  # M, (blocks, w, w)
 
     @property
     def precision(self) -> Blocks:

@@ -299,15 +299,11 @@ def agent_law(
 
 @dataclass(frozen=True, eq=False)
 class AgentRecursion(AffineRecursion):
-    """Iterations of all agents together, positions first in the state.
+    """Iterations of all agents together, positions first in the state."""
 
-    Attributes:
-        entry: where an agent's noise comes in, (n, N d).
-        batches: minibatch noise, None with exact gradients.
-    """
-
+    # where an agent's noise comes in, (n, N d)
     entry: Float[np.ndarray, "n Nd"] = field(kw_only=True)
-    batches: BatchNoise | None = field(kw_only=True)
+    batches: BatchNoise | None = field(kw_only=True)  # minibatch noise, None with exact gradients
 
     @cached_property
     def mean_square_radius(self) -> float:

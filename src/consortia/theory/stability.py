@@ -31,7 +31,7 @@ from consortia.core import arguments
 from consortia.core.contract import Method
 from consortia.core.model import Model
 from consortia.data.sites import Sites
-from consortia.dynamics.stochastic_gradient_hmc import EulerHMC
+from consortia.dynamics.stochastic_steps import EulerHMC
 from consortia.errors import InputError
 from consortia.graphs.weights import Mixing
 from consortia.theory.agents import GaussianAgents

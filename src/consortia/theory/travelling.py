@@ -187,17 +187,12 @@ class TravellingRecursion(Recursion):
               W_0 = \frac{(1 - A^T)^2}{1 - A^{2T}} V
 
     with V = 0 for α = 1: exact surrogates make the law independent of T.
-
-    Attributes:
-        shares: how often each site is visited, f_s, (S,).
-        update: θ ↦ A_s θ + b_s + N(0, Q_s), one update at each site.
-        local_steps: T, the updates of a visit.
-        record: the draws are the ends of ``"visits"``, or all ``"updates"`` of a visit together.
     """
 
-    shares: Float[np.ndarray, " S"]
-    update: AffineMap
-    local_steps: int
+    shares: Float[np.ndarray, " S"]  # how often each site is visited, f_s, (S,)
+    update: AffineMap  # θ ↦ A_s θ + b_s + N(0, Q_s), one update at each site
+    local_steps: int  # T, the updates of a visit
+    # the draws are the ends of ``"visits"``, or all ``"updates"`` of a visit together
     record: str = "visits"
 
     @cached_property

@@ -62,14 +62,10 @@ class BiasTarget:
     Where it is predicted, a short pilot from the mode confirms the step. Above 200 parameters
     nothing is predicted: a pilot beside half the step chooses, by ``sd`` in the mean square over
     all directions, which needs the rows of all sites in one process.
-
-    Attributes:
-        mean: largest |predicted mean − mean| in posterior standard deviations.
-        sd: largest |predicted sd / sd − 1|.
     """
 
-    mean: float = 0.05
-    sd: float = 0.10
+    mean: float = 0.05  # largest |predicted mean − mean| in posterior standard deviations
+    sd: float = 0.10  # largest |predicted sd / sd − 1|
 
     @classmethod
     def read(cls, given: Any) -> BiasTarget:
@@ -97,20 +93,13 @@ class BiasTarget:
 
 @dataclass(frozen=True)
 class Choice:
-    """A method with its step size, and what it rests on.
+    """A method with its step size, and what it rests on."""
 
-    Attributes:
-        method: with the step size.
-        step_size: h.
-        rounds_per_draw: rounds that an independent draw takes in the slowest direction; NaN where
-            a pilot has chosen.
-        prediction: of the method's bias.
-    """
-
-    method: Method
-    step_size: float
+    method: Method  # with the step size
+    step_size: float  # h
+    # rounds that an independent draw takes in the slowest direction; NaN where a pilot has chosen
     rounds_per_draw: float
-    prediction: BiasPrediction
+    prediction: BiasPrediction  # of the method's bias
 
     def line(self, target: BiasTarget) -> str:
         """Return the choice in words."""

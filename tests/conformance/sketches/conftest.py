@@ -44,7 +44,7 @@ class Runner:
         @jax.jit
         def drawn(keys: Any, at: Any) -> Any:
             counter = rng.Counter(at, jnp.int32(0))
-            return rng.round_randomness(phases, keys, counter, self.run.layout, weights)
+            return rng.round_randomness(phases, keys, counter, rng.Source(self.run.layout, weights))
 
         self.drawn, self.done = drawn, 0
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import consortia
-from consortia.engines.flower.questions import Place, Question
+from consortia.engines.flower.questions import Leaving, Place, Question
 from consortia.engines.flower.settled import Statement
 from consortia.errors import (
     ConsortiaError,
@@ -63,7 +63,7 @@ def lines(folder: Path) -> list[Any]:
 
 def test_a_message_leaves_as_it_is_and_has_its_line(tmp_path: Path) -> None:
     gate = gate_of(tmp_path)
-    assert gate.release("round", asked("round", 3), PAYLOAD, ARRAYS) is PAYLOAD
+    assert gate.release(Leaving("round", asked("round", 3), PAYLOAD, ARRAYS)) is PAYLOAD
     opened, line = lines(tmp_path)
     assert opened.event == "opened"
     assert opened.details["study"] == TERMS.study
@@ -123,7 +123,7 @@ def test_a_message_that_may_not_leave_has_no_line(tmp_path: Path, what: str) -> 
     limits, message, rule = BAD[what]
     gate = gate_of(tmp_path, **limits)
     with pytest.raises(PolicyError) as caught:
-        gate.release(message[0], asked(*message[:2]), *message[2:])
+        gate.release(Leaving(message[0], asked(*message[:2]), *message[2:]))
     assert caught.value.rules == (rule,)
     assert caught.value.of_rows == (what in OF_ROWS)
     assert [line.event for line in lines(tmp_path)] == ["opened"]
@@ -131,18 +131,18 @@ def test_a_message_that_may_not_leave_has_no_line(tmp_path: Path, what: str) -> 
 
 def test_the_limits_themselves_are_permitted(tmp_path: Path) -> None:
     gate = gate_of(tmp_path, maximum_bytes=24, maximum_norm=5.0, maximum_messages=1)
-    gate.release("round", asked("round", 9), PAYLOAD, ARRAYS)
+    gate.release(Leaving("round", asked("round", 9), PAYLOAD, ARRAYS))
     with pytest.raises(PolicyError) as caught:
-        gate.release("round", asked("round", 8), PAYLOAD, ARRAYS)
+        gate.release(Leaving("round", asked("round", 8), PAYLOAD, ARRAYS))
     assert caught.value.rules == ("maximum_messages",)
-    gate.release("round", asked("round", 9), PAYLOAD, ARRAYS)  # the same again
+    gate.release(Leaving("round", asked("round", 9), PAYLOAD, ARRAYS))  # the same again
 
 
 def test_the_same_is_not_sent_again_without_end(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr("consortia.federation.governance.gate.MOST_REPEATS", 3)
     gate = gate_of(tmp_path, maximum_messages=1)
     for _ in range(3):
-        gate.release("round", asked("round", 0), PAYLOAD, ARRAYS)
+        gate.release(Leaving("round", asked("round", 0), PAYLOAD, ARRAYS))
     assert rules_of(gate.admit, "round", asked("round", 0)) == ("maximum_messages",)
 
 
@@ -150,11 +150,11 @@ def test_messages_are_counted_over_all_processes_and_by_run(tmp_path: Path) -> N
     first = gate_of(tmp_path, maximum_messages=2)
     second = gate_of(tmp_path, maximum_messages=2)
     other = gate_of(tmp_path, dataclasses.replace(TERMS, run="42"), maximum_messages=2)
-    first.release("round", asked("round", 0), b"1", {})
-    second.release("round", asked("round", 1), b"1", {})
+    first.release(Leaving("round", asked("round", 0), b"1", {}))
+    second.release(Leaving("round", asked("round", 1), b"1", {}))
     with pytest.raises(PolicyError, match="maximum_messages"):
-        first.release("round", asked("round", 2), b"1", {})
-    other.release("round", asked("round", 0), b"1", {})
+        first.release(Leaving("round", asked("round", 2), b"1", {}))
+    other.release(Leaving("round", asked("round", 0), b"1", {}))
 
 
 def test_runs_are_counted(tmp_path: Path) -> None:
@@ -239,7 +239,7 @@ def test_of_a_policy_s_refusal_the_rules_leave_and_no_number(tmp_path: Path) -> 
 CALLS_OF_ROWS: dict[str, Callable[[Gate], Any]] = {
     "minimum_rows": lambda gate: gate.rows(49),
     "maximum_parameters_per_row": lambda gate: gate.rows(50, 11),
-    "maximum_norm": lambda gate: gate.release("round", asked("round", 0), PAYLOAD, ARRAYS),
+    "maximum_norm": lambda gate: gate.release(Leaving("round", asked("round", 0), PAYLOAD, ARRAYS)),
 }
 
 
@@ -265,12 +265,14 @@ def rules_of(call: Any, *arguments: Any, **more: Any) -> tuple[str, ...]:
 def test_a_place_has_one_answer_and_the_same_question_has_it_again(tmp_path: Path) -> None:
     gate = gate_of(tmp_path)
     assert not gate.admit("round", asked("round", 3))
-    gate.release("round", asked("round", 3), PAYLOAD, ARRAYS)
+    gate.release(Leaving("round", asked("round", 3), PAYLOAD, ARRAYS))
     assert gate.admit("round", asked("round", 3))
-    gate.release("round", asked("round", 3), PAYLOAD, ARRAYS)
+    gate.release(Leaving("round", asked("round", 3), PAYLOAD, ARRAYS))
     other = asked("round", 3, "bb")
     assert rules_of(gate.admit, "round", other) == ("maximum_answers",)
-    assert rules_of(gate_of(tmp_path).release, "round", other, b"", {}) == ("maximum_answers",)
+    assert rules_of(gate_of(tmp_path).release, Leaving("round", other, b"", {})) == (
+        "maximum_answers",
+    )
     assert not gate.admit("round", asked("round", 4, "bb"))
     assert not gate_of(tmp_path, maximum_answers=2).admit("round", other)
 
@@ -295,7 +297,7 @@ def test_after_some_refusals_a_run_is_closed_and_a_larger_number_opens_it(tmp_pa
 def test_one_refusal_that_depends_on_rows_closes_the_run(tmp_path: Path) -> None:
     gate = gate_of(tmp_path, maximum_norm=1.0)
     with pytest.raises(PolicyError) as caught:
-        gate.release("round", asked("round", 0), PAYLOAD, ARRAYS)
+        gate.release(Leaving("round", asked("round", 0), PAYLOAD, ARRAYS))
     gate.refusal(caught.value)
     with pytest.raises(RunClosedError):
         gate.admit("round", asked("round", 1))
@@ -361,7 +363,7 @@ def test_an_answer_with_which_too_many_rows_would_be_settled_does_not_leave(tmp_
     assert caught.value.rules == ("maximum_settled_rows",)
     assert caught.value.of_rows  # not even its name leaves
     assert rules_of(gate.settled, None) == ("unmeasured",)
-    gate.release("round", asked("round", 0), PAYLOAD, ARRAYS, 0, Statement(2, 40, 50))
+    gate.release(Leaving("round", asked("round", 0), PAYLOAD, ARRAYS, 0, Statement(2, 40, 50)))
     assert lines(tmp_path)[-1].details["settled"] == "2 of 50 rows (of 40 that were drawn)"
 
 

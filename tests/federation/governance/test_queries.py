@@ -11,7 +11,7 @@ from engines import toy_conversation as toy
 from parity import flower_sites
 
 import consortia
-from consortia.engines.flower.questions import Place, Question
+from consortia.engines.flower.questions import Leaving, Place, Question
 from consortia.errors import PolicyError, SiteRefusedError
 from consortia.federation.governance import StudyTerms, open_gate, verify
 from consortia.federation.governance.declared import declared_numbers
@@ -133,7 +133,7 @@ def test_another_question_at_the_same_place_is_refused_and_the_same_counts_once(
     for _ in range(2):
         again = gate.admit("query", query_at(0))
         gate.place(Place(1, 0.0, 0.0, np.zeros((1, 3)), 4), again=again)
-        gate.release("query", query_at(0), arrays["above"].tobytes(), arrays)
+        gate.release(Leaving("query", query_at(0), arrays["above"].tobytes(), arrays))
     assert rules_of(gate.admit, "query", query_at(0, "bb")) == ("maximum_answers",)
     place = Place(1, 0.0, 0.0, np.zeros((1, 3)), 3)
     assert rules_of(gate.place, place, again=False) == ("maximum_numbers",)

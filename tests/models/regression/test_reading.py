@@ -9,6 +9,7 @@ import unicodedata
 from pathlib import Path
 from typing import Any
 
+import insides
 import numpy as np
 import pandas as pd
 import pytest
@@ -17,7 +18,6 @@ from consortia.data.tables import read_table
 from consortia.errors import InputError
 from consortia.models.regression.construction import regression
 from consortia.models.regression.design import design_matrix
-from consortia.models.regression.model import _groups_of
 
 ROWS = 60
 RNG = np.random.default_rng(0)
@@ -227,9 +227,9 @@ def test_groups_of_a_prediction_are_the_texts_that_were_read(tmp_path: Path) -> 
     codes = np.array(["01067", "1067", "10670"])[np.arange(ROWS) % 3]
     rows = [f"{a},{k},{x}" for a, k, x in zip(Y, codes, X, strict=True)]
     column = read_table(file(tmp_path, "a.csv", "y,k,x", rows), "it")["k"]
-    assert _groups_of(column).tolist() == (np.arange(ROWS) % 3).tolist()
+    assert insides.groups_of_rows(column).tolist() == (np.arange(ROWS) % 3).tolist()
     numbers = read_table({"k": np.array([10, 9, 9, 100])}, "it")["k"]
-    assert _groups_of(numbers).tolist() == [1, 0, 0, 2]
+    assert insides.groups_of_rows(numbers).tolist() == [1, 0, 0, 2]
 
 
 def test_integers_of_a_frame_are_levels_to_the_last_digit() -> None:

@@ -315,15 +315,10 @@ class Trajectory(NamedTuple):
 
 
 class Reach(NamedTuple):
-    """Bounds of trajectories; none after the warm-up, and where the prior is flat.
+    """Bounds of trajectories; none after the warm-up, and where the prior is flat."""
 
-    Attributes:
-        centre: of the prior, (d,).
-        radius: from it, in each coordinate, (d,).
-    """
-
-    centre: Vector
-    radius: Vector
+    centre: Vector  # of the prior, (d,)
+    radius: Vector  # from it, in each coordinate, (d,)
 
     def holds(self, position: Vector) -> Bool[Array, ""]:
         """Return True if a position is within the reach."""
@@ -337,25 +332,15 @@ class Reach(NamedTuple):
 
 
 class Hub(NamedTuple):
-    """The state of the server.
+    """The state of the server."""
 
-    Attributes:
-        here: the chain's point.
-        trial: the trajectory from it.
-        kinetic: energy at the trajectory's start.
-        evaluations: of all sites so far, communication rounds.
-        learned: None when all is given.
-        reach: of trajectories while something is learned; None when all is given.
-        wire: what the wire keeps.
-    """
-
-    here: Point
-    trial: Trajectory
-    kinetic: Scalar
-    evaluations: Count
-    learned: adaptation.Adaptation | None
-    reach: Reach | None
-    wire: PyTree
+    here: Point  # the chain's point
+    trial: Trajectory  # the trajectory from it
+    kinetic: Scalar  # energy at the trajectory's start
+    evaluations: Count  # of all sites so far, communication rounds
+    learned: adaptation.Adaptation | None  # None when all is given
+    reach: Reach | None  # of trajectories while something is learned; None when all is given
+    wire: PyTree  # what the wire keeps
 
 
 Reply = tuple[Hub, PyTree, Info]

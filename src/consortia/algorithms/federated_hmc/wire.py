@@ -27,13 +27,9 @@ GRID_REFINEMENT = 0.1
 
 @dataclass(frozen=True)
 class FullWidth:
-    """Positions, potentials and gradients as floating-point numbers.
+    """Positions, potentials and gradients as floating-point numbers."""
 
-    Attributes:
-        fresh_start: the gradient at the start of a trajectory is evaluated anew.
-    """
-
-    fresh_start: bool = False
+    fresh_start: bool = False  # the gradient at the start of a trajectory is evaluated anew
 
     def state(self, position: Vector) -> PyTree:
         """Return what the server keeps for it."""
@@ -118,14 +114,10 @@ class Quantized(FullWidth):
     independent numbers whose law is the same in either direction of time; so the leapfrog with them
     preserves volume and is reversible, and the Metropolis test, whose potentials are not rounded,
     keeps the target exact. Feeding the rounding error back into the next message would break that.
-
-    Attributes:
-        bits: 8 or 16.
-        dither: add uniform noise before rounding.
     """
 
-    bits: int = 8
-    dither: bool = False
+    bits: int = 8  # 8 or 16
+    dither: bool = False  # add uniform noise before rounding
 
     @property
     def limit(self) -> int:

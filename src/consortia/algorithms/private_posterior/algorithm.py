@@ -50,21 +50,13 @@ class Settings(Protocol):
 
 
 class Received(NamedTuple):
-    """The answer to a stage, in the units of the model.
+    """The answer to a stage, in the units of the model."""
 
-    Attributes:
-        gradient: of minus the log-likelihood, (d,).
-        curvature: of it, symmetric (d, d); None of a stage without.
-        clipped: rows that were clipped, with noise.
-        sd: of the noise in each number of the gradient.
-        curvature_sd: the same of the curvature's diagonal; √2 times as much as beside it.
-    """
-
-    gradient: Float[np.ndarray, " d"]
-    curvature: Float[np.ndarray, "d d"] | None
-    clipped: float
-    sd: float
-    curvature_sd: float
+    gradient: Float[np.ndarray, " d"]  # of minus the log-likelihood, (d,)
+    curvature: Float[np.ndarray, "d d"] | None  # of it, symmetric (d, d); None of a stage without
+    clipped: float  # rows that were clipped, with noise
+    sd: float  # of the noise in each number of the gradient
+    curvature_sd: float  # the same of the curvature's diagonal; √2 times as much as beside it
 
 
 def converse(method: Settings, known: Known) -> Conversing:

@@ -39,17 +39,11 @@ DRAWS = 1000
 
 
 class Stage(NamedTuple):
-    """One message.
+    """One message."""
 
-    Attributes:
-        name: of its site function.
-        share: part of the budget.
-        curved: it brings the curvature, too.
-    """
-
-    name: str
-    share: float
-    curved: bool
+    name: str  # of its site function
+    share: float  # part of the budget
+    curved: bool  # it brings the curvature, too
 
 
 STAGES = (
@@ -67,17 +61,11 @@ def default_clip(dimension: int) -> float:
 
 
 class Units(NamedTuple):
-    """Units of the integers of an answer.
+    """Units of the integers of an answer."""
 
-    Attributes:
-        gradient: of a gradient.
-        curvature: of a curvature; entries beside the diagonal have a factor 1/√2.
-        clipped: of the number of clipped rows.
-    """
-
-    gradient: float
-    curvature: float
-    clipped: float
+    gradient: float  # of a gradient
+    curvature: float  # of a curvature; entries beside the diagonal have a factor 1/√2
+    clipped: float  # of the number of clipped rows
 
 
 def units_of(clip: float) -> Units:

@@ -73,55 +73,35 @@ class Seen(NamedTuple):
 
 
 class Rays(NamedTuple):
-    """Lines through the first surrogate's mean, and how far draws after the warm-up reach on them.
+    """Lines through the first surrogate's mean, and how far draws after warm-up reach on them."""
 
-    Attributes:
-        towards: of each line one standard deviation of the first surrogate, in white coordinates.
-        centre: that all lines pass through, in white coordinates.
-        steps: of the points, in units of the direction.
-        rises: of U at the points above that at the centre.
-        lowest: of the products of ζ and the direction, over the draws.
-        highest: of the same.
-    """
-
+    # of each line one standard deviation of the first surrogate, in white coordinates
     towards: Float[Array, "lines d"]
-    centre: Vector
-    steps: Float[Array, " steps"]
-    rises: Float[Array, "lines steps"]
-    lowest: Float[Array, " lines"]
-    highest: Float[Array, " lines"]
+    centre: Vector  # that all lines pass through, in white coordinates
+    steps: Float[Array, " steps"]  # of the points, in units of the direction
+    rises: Float[Array, "lines steps"]  # of U at the points above that at the centre
+    lowest: Float[Array, " lines"]  # of the products of ζ and the direction, over the draws
+    highest: Float[Array, " lines"]  # of the same
 
 
 class Hub(NamedTuple):
-    """The state of the server.
+    """The state of the server."""
 
-    Attributes:
-        search: for a surrogate; () once the chains start.
-        mean: m.
-        root: S.
-        rejections: since a proposal was accepted.
-        chosen: index of the angle in use after the warm-up.
-        last_rate: acceptance rate of the window that closed last.
-        trials: () with one angle only.
-        due: 1 where the surrogate is to be fitted after this round, 2 where an angle is chosen.
-        rays: `Rays`; () until there is a surrogate.
-    """
-
-    search: PyTree
+    search: PyTree  # for a surrogate; () once the chains start
     here: Place
     proposals: Proposals
     draws: Float[Array, "K d"]
-    mean: Vector
-    root: Float[Array, "d d"]
+    mean: Vector  # m
+    root: Float[Array, "d d"]  # S
     moments: Moments
-    rejections: Count
-    chosen: Count
-    last_rate: Scalar
+    rejections: Count  # since a proposal was accepted
+    chosen: Count  # index of the angle in use after the warm-up
+    last_rate: Scalar  # acceptance rate of the window that closed last
     tally: Tally
-    trials: Trials | tuple[()]
-    due: Count
+    trials: Trials | tuple[()]  # () with one angle only
+    due: Count  # 1 where the surrogate is to be fitted after this round, 2 where an angle is chosen
     seen: Seen
-    rays: PyTree
+    rays: PyTree  # `Rays`; () until there is a surrogate
 
 
 def start(position: Vector, search: PyTree, proposals: int, angles: int) -> Hub:

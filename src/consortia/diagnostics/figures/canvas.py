@@ -56,19 +56,12 @@ GAP = 0.15
 
 @dataclass(frozen=True, eq=False)
 class Plot:
-    """A figure.
+    """A figure."""
 
-    Attributes:
-        figure: of Matplotlib, drawn within `drawing`.
-        alt: what is to be seen, in words.
-        caption: one or two sentences below it.
-        of: the parameter that it is of, where the reader may choose one.
-    """
-
-    figure: Any
-    alt: str
-    caption: str = ""
-    of: str = ""
+    figure: Any  # of Matplotlib, drawn within `drawing`
+    alt: str  # what is to be seen, in words
+    caption: str = ""  # one or two sentences below it
+    of: str = ""  # the parameter that it is of, where the reader may choose one
 
     def svg(self, key: str) -> str:
         """Return the figure as an ``<svg>`` element; ``key`` is its own among those of a page."""

@@ -30,16 +30,11 @@ PUT_BACK = (
 
 @dataclass(frozen=True)
 class Beginning:
-    """Values with which a run begins, and the flags of the sites.
+    """Values with which a run begins, and the flags of the sites."""
 
-    Attributes:
-        values: facts of all sites, and the fingerprint of the model.
-        arrays: the positions (chains, d).
-        flags: of each site, by its index, once it has answered.
-    """
-
-    values: Mapping[str, Any]
-    arrays: Mapping[str, np.ndarray]
+    values: Mapping[str, Any]  # facts of all sites, and the fingerprint of the model
+    arrays: Mapping[str, np.ndarray]  # the positions (chains, d)
+    # of each site, by its index, once it has answered
     flags: dict[int, Flags] = field(default_factory=dict)
 
     def digest(self, channel: RequestChannel) -> str:

@@ -14,7 +14,6 @@ import numpy as np
 from consortia.core.privacy import Privacy, simulated_generator, with_noise
 from consortia.core.queries import Conversation, SiteFunction, in_width
 from consortia.engines.flower.envelope import Envelope, EnvelopeError
-from consortia.engines.flower.files import RunFiles
 from consortia.engines.flower.questions import (
     NOWHERE,
     Place,
@@ -23,7 +22,7 @@ from consortia.engines.flower.questions import (
     place_of,
     question_of,
 )
-from consortia.engines.flower.runtime import Job, SiteWork
+from consortia.engines.flower.runtime import Assignment, SiteWork
 from consortia.engines.flower.settled import Settled, Statement
 from consortia.engines.flower.stages import QUERY, Label, function_names
 from consortia.engines.panel import Answer
@@ -38,28 +37,14 @@ class QueryRuntime(SiteWork):
     """One run of a conversation at one site.
 
     Args:
-        job: the study, with the rows of this site.
-        number: of this site.
-        files: of the run.
-        begun: the arrays that the run began with: positions (1, d).
+        assignment: the run.
         method: of the study; its functions alone are answered, whatever a server asks for.
-        run: identity of the run.
-        secret: of the site, from which it draws noise; None where nothing is private.
     """
 
-    def __init__(
-        self,
-        job: Job,
-        number: int,
-        files: RunFiles,
-        begun: Mapping[str, np.ndarray],
-        method: Conversation,
-        run: str = "",
-        secret: bytes | None = None,
-    ) -> None:
-        super().__init__(job, number, files, begun, method, 1)
-        self._method, self._run, self._secret = method, run, secret
-        parts = self._target, self._arrays, number, 1
+    def __init__(self, assignment: Assignment, method: Conversation) -> None:
+        super().__init__(assignment, 1)
+        self._method = method
+        parts = self._target, self._arrays, self._number, 1
         self._programs = SitePrograms(*parts, mapped=True, lasting=True)
         self._made: tuple[Envelope | None, Answer] = None, {}
 

@@ -6,7 +6,7 @@ import copy
 import json
 import math
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -20,7 +20,7 @@ from consortia.core.model import Model
 from consortia.core.queries import Conversation
 from consortia.core.start import start_values
 from consortia.core.target import Target
-from consortia.data.facts import UNREAD, SiteFacts
+from consortia.data.facts import UNREAD, Gathering, SiteFacts
 from consortia.data.sites import Sites, site_names
 from consortia.engines.contract import Engine
 from consortia.engines.flower.agreement import Beginning
@@ -177,22 +177,16 @@ class FlowerEngine(Engine):
             )
         return np.zeros(0, int)
 
-    def gather_facts(
-        self,
-        names: Sequence[str],
-        method: Method,
-        contribute: Callable[[int], SiteFacts],
-        contribute_root: Callable[[], Any] = lambda: None,
-        same: Callable[[], Mapping[str, Any]] = dict,
-    ) -> tuple[list[SiteFacts], Any]:
+    def gather_facts(self, gathering: Gathering) -> tuple[list[SiteFacts], Any]:
         """Return the facts of all sites, as they have described themselves.
 
         Raises:
             SiteRefusedError: a site cannot; why stands in its own log.
             SiteMissingError: a site did not answer.
         """
-        self.local_sites(len(names), method)
-        from_root = contribute_root()
+        names = gathering.names
+        self.local_sites(len(names), gathering.method)
+        from_root = gathering.contribute_root()
         self.barrier()
         known = self._channel.facts
         facts = [UNREAD if self._registered else known[site] for site in range(len(names))]

@@ -35,25 +35,17 @@ class EnvelopeError(ConsortiaError, ValueError):
 
 @dataclass(frozen=True)
 class Envelope:
-    """One message.
+    """One message."""
 
-    Attributes:
-        kind: what it requests or answers.
-        run: identity of the run.
-        site: name of the site that it goes to, or comes from.
-        study: fingerprint of the study that the sender runs.
-        label: where in the run: stage, iteration, phase, repetition; empty outside of it.
-        values: plain values, as in JSON; NaN and infinities travel in arrays only.
-        arrays: by name.
-    """
-
-    kind: str
-    run: str
-    site: str
-    study: str
+    kind: str  # what it requests or answers
+    run: str  # identity of the run
+    site: str  # name of the site that it goes to, or comes from
+    study: str  # fingerprint of the study that the sender runs
+    # where in the run: stage, iteration, phase, repetition; empty outside of it
     label: tuple[int, ...] = ()
+    # plain values, as in JSON; NaN and infinities travel in arrays only
     values: Mapping[str, Any] = field(default_factory=dict)
-    arrays: Mapping[str, np.ndarray] = field(default_factory=dict)
+    arrays: Mapping[str, np.ndarray] = field(default_factory=dict)  # by name
 
     def encode(self) -> bytes:
         """Return the message as bytes; equal messages give equal bytes.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from consortia.core.contract import Method
 from consortia.core.target import Target
-from consortia.data.facts import SiteFacts
+from consortia.data.facts import Gathering, SiteFacts
 from consortia.data.sites import Sites
 from consortia.engines.contract import Engine, Run
 from consortia.engines.flower.errors import MismatchError
@@ -53,23 +53,17 @@ class SiteEngine(Engine):
         """Return its own index."""
         return np.array([self._index])
 
-    def gather_facts(
-        self,
-        names: Sequence[str],
-        method: Method,
-        contribute: Callable[[int], SiteFacts],
-        contribute_root: Callable[[], Any] = lambda: None,
-        same: Callable[[], Mapping[str, Any]] = dict,
-    ) -> tuple[list[SiteFacts], Any]:
+    def gather_facts(self, gathering: Gathering) -> tuple[list[SiteFacts], Any]:
         """Return the given facts; the rows of this site are read, and must still have its own.
 
         Raises:
             MismatchError: the rows have changed since their facts were gathered.
         """
         facts, _ = self._facts
-        if len(facts) != len(names):
+        if len(facts) != len(gathering.names):
             raise MismatchError("facts")
-        if self._own(contribute(self._index)) != replace(facts[self._index], beside=None):
+        own = self._own(gathering.contribute(self._index))
+        if own != replace(facts[self._index], beside=None):
             raise MismatchError("facts")
         return self._facts
 

@@ -37,17 +37,11 @@ MARK, SIGNATURE_BYTES = b"CONSIGN1", 64
 
 @dataclass(frozen=True)
 class KeyRing:
-    """A private key, and the public keys of all, as a policy or the coordinator's file names them.
+    """A private key, and the public keys of all, as a policy or a coordinator's file names them."""
 
-    Attributes:
-        private: Ed25519 key of whoever holds the ring, 32 bytes.
-        coordinator: public key.
-        sites: public keys, by name.
-    """
-
-    private: bytes
-    coordinator: bytes
-    sites: Mapping[str, bytes]
+    private: bytes  # Ed25519 key of whoever holds the ring, 32 bytes
+    coordinator: bytes  # public key
+    sites: Mapping[str, bytes]  # public keys, by name
 
 
 def make_identity(folder: Path) -> bytes:

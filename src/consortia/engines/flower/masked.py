@@ -32,17 +32,11 @@ Integers = tuple[np.ndarray, ...]
 
 
 class Layout(NamedTuple):
-    """The order of the numbers of an answer among the integers that are masked.
+    """The order of the numbers of an answer among the integers that are masked."""
 
-    Attributes:
-        shapes: of all arrays, by name.
-        rings: of those with a bound.
-        sites: that are added.
-    """
-
-    shapes: Mapping[str, tuple[int, ...]]
-    rings: Mapping[str, Ring]
-    sites: int
+    shapes: Mapping[str, tuple[int, ...]]  # of all arrays, by name
+    rings: Mapping[str, Ring]  # of those with a bound
+    sites: int  # that are added
 
     @classmethod
     def of(cls, like: Mapping[str, Any], bounds: Mapping[str, float], sites: int) -> Layout:

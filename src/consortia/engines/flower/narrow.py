@@ -22,17 +22,11 @@ MOST_BITS = 64
 
 
 class Ring(NamedTuple):
-    """Integers mod 2^bits for sums over so many sites.
+    """Integers mod 2^bits for sums over so many sites."""
 
-    Attributes:
-        sites: C.
-        fraction: f, bits behind the point.
-        most: F in units of 2^-f.
-    """
-
-    sites: int
-    fraction: int
-    most: int
+    sites: int  # C
+    fraction: int  # f, bits behind the point
+    most: int  # F in units of 2^-f
 
     @property
     def mark(self) -> int:

@@ -40,20 +40,14 @@ class Sent(NamedTuple):
 
 @dataclass(frozen=True)
 class Judge:
-    """Bounds on what an honest site may send.
+    """Bounds on what an honest site may send."""
 
-    Attributes:
-        scale: of the prior.
-        weights: w_c of all sites.
-        position: the farthest that a site may be from the prior's centre, in any parameter, in
-            standard deviations of the prior.
-        step: the farthest that it may move in a message.
-    """
-
-    scale: PriorScale
-    weights: np.ndarray
+    scale: PriorScale  # of the prior
+    weights: np.ndarray  # w_c of all sites
+    # the farthest that a site may be from the prior's centre, in any parameter, in standard
+    # deviations of the prior
     position: float
-    step: float
+    step: float  # the farthest that it may move in a message
 
     def implausible(self, phase: Phase, sent: Mapping[int, Sent]) -> tuple[int, str] | None:
         """Return the first site whose message is implausible, and why; None where all may be.

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from consortia.core.contract import Evaluation
 from consortia.core.prior import PriorScale
 from consortia.engines.flower.envelope import Envelope, EnvelopeError
+from consortia.engines.flower.settled import Statement
 
 OWN_DRAWS = 3.0
 """Standard deviations to which the points reach that a site draws around a position itself."""
@@ -24,17 +26,11 @@ NOWHERE = np.zeros((0, 0))
 
 @dataclass(frozen=True)
 class Question:
-    """One question of a run; the same one has the same bits, however often it is sent.
+    """One question of a run; the same one has the same bits, however often it is sent."""
 
-    Attributes:
-        message: kind of the message.
-        label: stage, iteration, phase and repetition; empty outside of them.
-        digest: SHA-256 of all that decides the answer.
-    """
-
-    message: str
-    label: tuple[int, ...]
-    digest: str
+    message: str  # kind of the message
+    label: tuple[int, ...]  # stage, iteration, phase and repetition; empty outside of them
+    digest: str  # SHA-256 of all that decides the answer
 
     @property
     def place(self) -> str:
@@ -49,41 +45,42 @@ class Question:
 
 @dataclass(frozen=True)
 class Spending:
-    """Cost of an answer in a privacy budget, see `consortia.core.privacy`.
+    """Cost of an answer in a privacy budget, see `consortia.core.privacy`."""
 
-    Attributes:
-        question: digest of the question, which costs once however often it is answered.
-        loss: (Δ/σ)².
-        share: of the budget of its run.
-    """
-
-    question: str
-    loss: float
-    share: float
+    question: str  # digest of the question, which costs once however often it is answered
+    loss: float  # (Δ/σ)²
+    share: float  # of the budget of its run
 
 
 @dataclass(frozen=True)
 class Place:
-    """Position at which the rows would be evaluated, in standard deviations of the prior.
+    """Position at which the rows would be evaluated, in standard deviations of the prior."""
 
-    Attributes:
-        points: positions of the message, of all chains.
-        farthest: the largest distance from the prior's centre, over parameters and points.
-        moved: the same from where the chain was evaluated before, for each round between.
-        middles: the middle of each chain's points, (chains, d).
-        numbers: that depend on rows and would leave in the answer, where it is known.
-        declared: the most that the method declares of such an answer; None where the answer has the
-            shape that the study's own phases give it.
-        spent: of a privacy budget; None where the answer has no guarantee.
-    """
-
-    points: int
-    farthest: float
-    moved: float
-    middles: np.ndarray
-    numbers: int = 0
+    points: int  # positions of the message, of all chains
+    farthest: float  # the largest distance from the prior's centre, over parameters and points
+    moved: float  # the same from where the chain was evaluated before, for each round between
+    middles: np.ndarray  # the middle of each chain's points, (chains, d)
+    numbers: int = 0  # that depend on rows and would leave in the answer, where it is known
+    # the most that the method declares of such an answer; None where the answer has the shape
+    # that the study's own phases give it
     declared: int | None = None
-    spent: Spending | None = None
+    spent: Spending | None = None  # of a privacy budget; None where the answer has no guarantee
+
+
+Wrap = Callable[[str], bytes]
+"""Maker of the message that leaves of a refusal."""
+
+
+class Leaving(NamedTuple):
+    """A message before it leaves the site."""
+
+    kind: str  # of `consortia.federation.governance.terms.KINDS`
+    question: Question  # that it answers
+    payload: bytes  # the message, as it will be sent
+    arrays: Mapping[str, np.ndarray]  # the arrays in it, by name
+    beside: int = 0  # numbers among its plain values that depend on rows
+    # what this answer and those before settle of rows, for the ledger
+    statement: Statement | None = None
 
 
 def question_of(request: Envelope) -> Question:

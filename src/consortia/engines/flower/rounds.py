@@ -146,9 +146,7 @@ class StageLoop(Iteration):
         self._alone = [compiled(partial(self._hub_only, index)) for index in indices]
         self._end = [compiled(partial(self._second_half, index)) for index in indices]
         self._repeats = [
-            None
-            if phase.repeats is None
-            else jax.jit(self.over_chains(phase.repeats, 0, stage.chains))
+            None if phase.repeats is None else jax.jit(self.over_chains(phase.repeats))
             for phase in stage.phases
         ]
         self._visited = jax.jit(self._visited_sites)
@@ -166,7 +164,7 @@ class StageLoop(Iteration):
                 note(outbox, self._visits)
 
         carry, _, node_info, hub_info = self.run_phases(
-            phases, labels, carry, NO_SITES, False, self.stage.chains, seen
+            phases, labels, carry, NO_SITES, False, seen
         )
         return carry, node_info, hub_info
 
@@ -177,7 +175,6 @@ class StageLoop(Iteration):
         carry: Carry,
         sites: SiteArrays,
         per_node: bool,
-        chains: int | None = None,
     ) -> tuple[Carry, dict[str, Any], dict[str, Any], PyTree]:
         """Ask the sites for their half of a phase, and do the hub's; as of `Iteration`."""
         if phase.local is None:
@@ -192,7 +189,6 @@ class StageLoop(Iteration):
         carry: Carry,
         sites: SiteArrays,
         per_node: bool,
-        chains: int | None = None,
     ) -> Carry:
         """Run a phase as often as the chain wants that wants it most; as of `Iteration`."""
         if phase.local is None:
@@ -200,7 +196,7 @@ class StageLoop(Iteration):
         repetition = 0
         while repetition < self._counts(drawn.phase, carry).max():
             label = drawn._replace(repetition=repetition)
-            carry = self.phase(phase, label, carry, sites, per_node, chains)[0]
+            carry = self.phase(phase, label, carry, sites, per_node)[0]
             repetition += 1
         return carry
 
@@ -338,8 +334,8 @@ class StageLoop(Iteration):
     def _hub_only(self, index: int, carry: Carry, keys: PhaseKeys, counter: Array) -> Any:
         stage, phase = self.stage, self.stage.phases[index]
         here = Counter(counter[0], counter[1])
-        drawn = rng.phase_randomness(phase, keys, here, stage.layout, stage.weights)
-        rest = (phase, drawn, carry, NO_SITES, False, stage.chains)
+        drawn = rng.phase_randomness(phase, keys, here, stage.source)
+        rest = (phase, drawn, carry, NO_SITES, False)
         if phase.repeated:
             return stage.own.repeated(*rest), {}
         after, _, info, _ = stage.own.phase(*rest)
@@ -359,9 +355,9 @@ class StageLoop(Iteration):
         message = outbox
         if not isinstance(phase.exchange, Route):
             message = exchanges.message_of(phase.exchange, outbox, weights)
-        after, info = self.receive(phase, drawn, carry, outbox, message, stage.chains)
+        after, info = self.receive(phase, drawn, carry, outbox, message)
         if phase.repeats is not None:
-            count = self.over_chains(phase.repeats, 0, stage.chains)(carry.hub)
+            count = self.over_chains(phase.repeats)(carry.hub)
             after = kept_where(counter[2] < count, after, carry, False)
         return after, {} if phase.repeated else info
 

@@ -17,7 +17,7 @@ from consortia.core.target import Target
 from consortia.data.sites import Sites
 from consortia.engines import rng
 from consortia.engines.buffers import Buffers, Window, empty_buffers
-from consortia.engines.contract import Run, from_names, named
+from consortia.engines.contract import Begin, Run, from_names, named
 from consortia.engines.flower import fixed_point, nonfinite
 from consortia.engines.flower.agreement import Beginning, agreed, values_of
 from consortia.engines.flower.asking import RequestChannel
@@ -49,12 +49,9 @@ class FlowerRun(Run):
 
     ``carry.node`` is not the states of the sites, which stay there: it says after which message
     each site's state is, int32 (sites, 4).
-
-    Attributes:
-        rounds: the exchanges, once the run is started.
     """
 
-    rounds: Rounds
+    rounds: Rounds  # the exchanges, once the run is started
 
     def __init__(
         self,
@@ -102,22 +99,11 @@ class FlowerRun(Run):
         agreed(self._channel, begin)
         return begin
 
-    def start(
-        self,
-        seed: int,
-        positions: Float[Array, "chains d"],
-        rounds: int = 1,
-        warmup: int = 0,
-        state: Mapping[str, np.ndarray] | None = None,
-    ) -> Carry:
-        """Run ``fit`` and ``setup``; return the state before the next round.
-
-        Raises:
-            StoreError: ``state`` is of another run, or of another engine.
-        """
-        if state is not None:
-            return self._taken_up(state, seed, positions)
-        self._keyed(seed, positions)
+    def _started(self, begin: Begin) -> Carry:
+        self._keyed(begin)
+        if begin.state is not None:
+            return self._taken_up(begin.state, begin.positions)
+        positions = begin.positions
         algorithm = self.program.algorithm
         before = np.full((len(self.names), 4), -1, np.int32)
         if algorithm.fit:
@@ -148,9 +134,9 @@ class FlowerRun(Run):
         )
         return node, everywhere
 
-    def _keyed(self, seed: int, positions: Float[Array, "chains d"]) -> None:
-        base = random.base_key(seed)
-        scale = prior_scale(self._target, np.asarray(positions)[0])
+    def _keyed(self, begin: Begin) -> None:
+        base = random.base_key(begin.seed)
+        scale = prior_scale(self._target, np.asarray(begin.positions)[0])
         judge = Judge(scale, self._weights, *self._bounds)
         self.rounds = Rounds(self._stages, self._weights, self._channel, self._enough, base, judge)
 
@@ -172,7 +158,7 @@ class FlowerRun(Run):
         return np.array([list(bytes.fromhex(one)) for one in found], np.uint8)
 
     def _taken_up(
-        self, state: Mapping[str, np.ndarray], seed: int, positions: Float[Array, "chains d"]
+        self, state: Mapping[str, np.ndarray], positions: Float[Array, "chains d"]
     ) -> Carry:
         """Return the carry of a state; the sites have theirs."""
         if RUN not in state:
@@ -184,7 +170,6 @@ class FlowerRun(Run):
         if ANSWERED in state:  # not in checkpoints of older versions
             digests = enumerate(state[ANSWERED])
             self._channel.answered = {n: one.tobytes().hex() for n, one in digests if one.any()}
-        self._keyed(seed, positions)
         self._begun(positions)
         self.rounds.away = {int(row[0]): row[1:].astype(bool) for row in state[AWAY]}
         after = self._stages.rounds.shapes(0).carry

@@ -12,7 +12,7 @@ import hmac
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -62,57 +62,47 @@ START_TOLERANCE = 1e-5
 
 @dataclass(frozen=True)
 class Job:
-    """A study as objects: what must be the same at server and sites.
-
-    Attributes:
-        model: the model.
-        sites: names and sizes of all sites, rows where they are.
-        algorithm: the algorithm.
-        chains: of the run.
-        seed: of the run.
-        warmup: of the run.
-        init: as `consortia.sample` takes it.
-        registered: sites carry equal shares of the prior, as no site knows the others' rows.
-    """
+    """A study as objects: what must be the same at server and sites."""
 
     model: Model
-    sites: Sites
+    sites: Sites  # names and sizes of all sites, rows where they are
     algorithm: Method
-    chains: int
-    seed: int
-    warmup: int
-    init: Any = None
+    chains: int  # of the run
+    seed: int  # of the run
+    warmup: int  # of the run
+    init: Any = None  # as `consortia.sample` takes it
+    # sites carry equal shares of the prior, as no site knows the others' rows
     registered: bool = False
+
+
+class Assignment(NamedTuple):
+    """One run at one site."""
+
+    job: Job  # the study, with the rows of this site
+    number: int  # of this site
+    files: RunFiles  # of the run
+    begun: Mapping[str, np.ndarray]  # arrays that the run began with: positions (chains, d)
+    run: str  # its identity
+    secret: bytes | None  # of the site, from which it draws what is private; else from the seed
 
 
 class SiteWork:
     """The target and the rows of a run at a site, and where they were evaluated last.
 
     Args:
-        job: the study, with the rows of this site.
-        number: of this site.
-        files: of the run.
-        begun: the arrays that the run began with: positions (chains, d).
-        method: of the study.
+        assignment: the run.
         chains: that travel in a message.
 
     Attributes:
         dimension: d.
     """
 
-    def __init__(
-        self,
-        job: Job,
-        number: int,
-        files: RunFiles,
-        begun: Mapping[str, np.ndarray],
-        method: Method,
-        chains: int,
-    ) -> None:
-        self._job, self._number, self._files = job, number, files
+    def __init__(self, assignment: Assignment, chains: int) -> None:
+        job, self._number, self._files, begun, self._run, self._secret = assignment
+        self._job = job
         starts = start.starting_parameters(job.model, job.init, job.seed, chains)
         self._target = Target(job.model, starts[0])
-        self._arrays = site_arrays(job.model, job.sites, method, np.array([number]))
+        self._arrays = site_arrays(job.model, job.sites, job.algorithm, np.array([self._number]))
         if job.registered:  # nobody here knows how many rows the others have
             equal = jnp.full_like(self._arrays.prior_shares, 1 / len(job.sites))
             self._arrays = self._arrays._replace(weights=equal, prior_shares=equal)
@@ -172,29 +162,12 @@ class SiteWork:
 
 
 class SiteRuntime(SiteWork):
-    """One run of phases at one site.
+    """One run of phases at one site."""
 
-    Args:
-        job: the study, with the rows of this site.
-        number: of this site.
-        files: of the run.
-        begun: the arrays that the run began with: positions (chains, d).
-        run: identity of the run.
-        secret: of the site, from which it draws what is private; from the seed when None.
-    """
-
-    def __init__(
-        self,
-        job: Job,
-        number: int,
-        files: RunFiles,
-        begun: Mapping[str, np.ndarray],
-        run: str,
-        secret: bytes | None,
-    ) -> None:
+    def __init__(self, assignment: Assignment) -> None:
+        job = assignment.job
         method, chains = job.algorithm, job.chains
-        super().__init__(job, number, files, begun, method, chains)
-        self._run, self._secret = run, secret
+        super().__init__(assignment, chains)
         self._algorithm = method.build(self._target)
         check_carried(self._algorithm)
         layout = LocalEngine(block=1).layout(self._target, job.sites, method, chains)
@@ -393,9 +366,7 @@ class SiteRuntime(SiteWork):
         phase = stage.phases[index]
         drawn = stage.drawn(phase, keys, counter)
         carry = Carry(node, (), inbox)
-        after, outbox, info = self._stages.own.send(
-            phase, drawn, carry, arrays, False, stage.chains
-        )
+        after, outbox, info = stage.own.send(phase, drawn, carry, arrays, False)
         if not isinstance(runs, tuple):
             which = runs if stage.chains > 1 else runs[0]
             kept = kept_where(which, Carry(after, (), ()), Carry(node, (), ()), False)
@@ -458,8 +429,8 @@ class SiteRuntime(SiteWork):
     ) -> tuple[Array, PyTree, PyTree]:
         phase = stage.phases[index]
         drawn = stage.drawn(phase, keys, counter)
-        after, outbox = self._stages.own.visit_of_chain(
-            phase, drawn, chain, 0, self._number, node, inbox, arrays, stage.chains
+        after, outbox = stage.own.visit_of_chain(
+            phase, drawn, chain, 0, self._number, node, inbox, arrays
         )
         visited = jnp.atleast_1d(jnp.asarray(drawn.visited))[chain]
         return visited, after, outbox

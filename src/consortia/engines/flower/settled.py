@@ -54,17 +54,11 @@ POINTS_AT_ONCE = 64
 
 
 class Statement(NamedTuple):
-    """Rows that the answers so far determine.
+    """Rows that the answers so far determine."""
 
-    Attributes:
-        settled: rows whose measurements are all known to within `NEAR`.
-        looked_at: rows that were looked at.
-        rows: of the site.
-    """
-
-    settled: int
-    looked_at: int
-    rows: int
+    settled: int  # rows whose measurements are all known to within `NEAR`
+    looked_at: int  # rows that were looked at
+    rows: int  # of the site
 
     def __str__(self) -> str:
         looked = "" if self.looked_at == self.rows else f" (of {self.looked_at} that were drawn)"
@@ -72,19 +66,13 @@ class Statement(NamedTuple):
 
 
 class Unknowns(NamedTuple):
-    """The measurements of a site that are taken for unknown.
+    """The measurements of a site that are taken for unknown."""
 
-    Attributes:
-        places: for each array of the rows the indices of its columns of measurements.
-        units: standard deviations of these columns, in the order of a row's measurements.
-        needed: which measurements of a row must be known for the row to be settled.
-        rows: indices of the rows that are looked at.
-    """
-
+    # for each array of the rows the indices of its columns of measurements
     places: tuple[np.ndarray, ...]
-    units: np.ndarray
-    needed: np.ndarray
-    rows: np.ndarray
+    units: np.ndarray  # standard deviations of these columns, in the order of a row's measurements
+    needed: np.ndarray  # which measurements of a row must be known for the row to be settled
+    rows: np.ndarray  # indices of the rows that are looked at
 
     @property
     def each(self) -> int:
@@ -204,17 +192,11 @@ def triangular_root(stacked: Float[np.ndarray, "m N"]) -> Float[np.ndarray, "r N
 
 
 class _Shape(NamedTuple):
-    """Sizes that a program is compiled for, hashable.
+    """Sizes that a program is compiled for, hashable."""
 
-    Attributes:
-        places: columns of measurements of each array of the rows.
-        structure: of these arrays.
-        orders: of the derivatives.
-    """
-
-    places: tuple[tuple[int, ...], ...]
-    structure: Any
-    orders: tuple[int, ...]
+    places: tuple[tuple[int, ...], ...]  # columns of measurements of each array of the rows
+    structure: Any  # of these arrays
+    orders: tuple[int, ...]  # of the derivatives
 
 
 def _derivatives(

@@ -37,8 +37,16 @@ from consortia.engines.flower.identities import (
     signed,
 )
 from consortia.engines.flower.masked import PACKED_NUMBERS, Layout, is_masked
-from consortia.engines.flower.questions import LAST, Place, Question, Spending, question_of
-from consortia.engines.flower.runtime import Job, SiteRuntime
+from consortia.engines.flower.questions import (
+    LAST,
+    Leaving,
+    Place,
+    Question,
+    Spending,
+    Wrap,
+    question_of,
+)
+from consortia.engines.flower.runtime import Assignment, Job, SiteRuntime
 from consortia.engines.flower.secure_sums import (
     BEGUN,
     SUM_KEYS,
@@ -105,24 +113,11 @@ class Gate(Protocol):
         """Refuse numbers that may not leave, before masks hide what they are."""
         ...
 
-    def release(
-        self,
-        kind: str,
-        question: Question,
-        payload: bytes,
-        arrays: Mapping[str, np.ndarray],
-        beside: int = 0,
-        statement: Statement | None = None,
-    ) -> bytes:
-        """Return the message, when it may leave; ``beside`` its arrays it holds such numbers."""
+    def release(self, leaving: Leaving) -> bytes:
+        """Return the message, when it may leave."""
         ...
 
-    def refusal(
-        self,
-        error: BaseException,
-        wrap: Callable[[str], bytes],
-        question: Question | None = None,
-    ) -> bytes:
+    def refusal(self, error: BaseException, wrap: Wrap, question: Question | None = None) -> bytes:
         """Return what may leave of an error: a fixed phrase, and where the site has its text.
 
         ``wrap`` makes the message of it that leaves.
@@ -160,7 +155,7 @@ class FlowerSite:
         contribute: Callable[[], SiteFacts],
         build: Callable[[SiteEngine], Job],
         gate: Callable[[str], Gate],
-        refuse: Callable[[BaseException, str, Callable[[str], bytes]], bytes],
+        refuse: Callable[[BaseException, str, Wrap], bytes],
         *,
         private: bool = False,
         digests: Callable[[bytes], Sequence[bytes]] | None = None,
@@ -212,7 +207,7 @@ class FlowerSite:
             reply = _sealed(self._reply(request, named, values, arrays), ring)
             beside = SiteFacts.read(values["facts"]).numbers if "facts" in values else 0
             beside += values.get(PACKED_NUMBERS, 0)
-            return gate.release(kind, question, reply, arrays, beside, statement)
+            return gate.release(Leaving(kind, question, reply, arrays, beside, statement))
         except Exception as error:
             code = error.code if isinstance(error, MismatchError) else None
 
@@ -395,13 +390,14 @@ class FlowerSite:
                 raise MismatchError("begun")
             job = self._build(SiteEngine(self.number, _facts(begun.header["facts"]), self._own))
             density.check_data(job.model, job.sites.held)
-            parts = job, self.number, files, begun.arrays
             secret = secret_of(self.folder) if self._private else None
+            assignment = Assignment(job, self.number, files, begun.arrays, run, secret)
             if isinstance(job.algorithm, Conversation):
                 # Two studies of one run must not have the same noise.
-                work = QueryRuntime(*parts, job.algorithm, f"{self.study} {run}", secret)
+                named = assignment._replace(run=f"{self.study} {run}")
+                work = QueryRuntime(named, job.algorithm)
             else:
-                work = SiteRuntime(*parts, run, secret)
+                work = SiteRuntime(assignment)
             rows = job.sites.site(self.number)
             gate.rows(int(job.sites.sizes[self.number]), work.dimension, smallest_cell(rows))
             self._work[run] = work

@@ -42,19 +42,12 @@ class Label(NamedTuple):
 
 
 class Sent(NamedTuple):
-    """Shapes around the first half of a phase at one site, its node axis of length 1 first.
+    """Shapes around the first half of a phase at one site, its node axis of length 1 first."""
 
-    Attributes:
-        carry: before it.
-        node: the site's state after it.
-        outbox: what it sends.
-        info: the infos, by name.
-    """
-
-    carry: Carry
-    node: PyTree
-    outbox: PyTree
-    info: dict[str, Any]
+    carry: Carry  # before it
+    node: PyTree  # the site's state after it
+    outbox: PyTree  # what it sends
+    info: dict[str, Any]  # the infos, by name
 
 
 def function_names(method: Conversation) -> list[str]:
@@ -113,7 +106,7 @@ class Stage:
     Args:
         number: of `STAGES`.
         phases: of the stage.
-        own: the functions of one node.
+        algorithm: whose.
         whole: the layout of all nodes.
         carry: shapes of the carry before the stage, of one node.
         arrays: shapes of one site's data.
@@ -124,16 +117,17 @@ class Stage:
         self,
         number: int,
         phases: tuple[Phase, ...],
-        own: Iteration,
+        algorithm: Algorithm,
         whole: Layout,
         carry: Carry,
         arrays: SiteArrays,
         weights: np.ndarray,
     ) -> None:
-        self.number, self.phases, self.own = number, phases, own
+        self.number, self.phases = number, phases
         self.chains = 1 if number == rng.FIT else whole.chains
         self.layout = replace(whole, chains=self.chains)
-        self.weights = jnp.asarray(weights, jnp.result_type(float))
+        self.own = Iteration(algorithm, replace(self.layout, nodes=1))
+        self.source = rng.Source(self.layout, jnp.asarray(weights, jnp.result_type(float)))
         self._arrays = arrays
         self._sent: list[Sent] = []
         self._first = self._next = carry
@@ -165,7 +159,7 @@ class Stage:
         """
         repetition = counter[2] if phase.repeated else None
         here = Counter(counter[0], counter[1], repetition)
-        return rng.once_randomness(phase, keys, here, self.layout, self.weights)
+        return rng.once_randomness(phase, keys, here, self.source)
 
     def keys(self, base: np.ndarray, only: int | None = None) -> tuple[PhaseKeys, ...]:
         """Return the keys of all phases, private ones of one node only; of a `Route` of all."""
@@ -179,17 +173,16 @@ class Stage:
         return tuple(map(chosen, self.phases, every))
 
     def _step(self, index: int, carry: Carry) -> tuple[Sent, Carry]:
-        phase, chains = self.phases[index], self.chains
+        phase = self.phases[index]
 
         def run(carry: Carry, arrays: SiteArrays, keys: PhaseKeys) -> tuple[Any, Carry]:
             drawn = self.drawn(phase, keys, jnp.zeros(3, jnp.int32))
             if drawn.visited is not None:
                 drawn = drawn._replace(visited=jnp.zeros_like(drawn.visited))  # the one site
-            node, outbox, info = self.own.send(phase, drawn, carry, arrays, False, chains)
+            node, outbox, info = self.own.send(phase, drawn, carry, arrays, False)
             message = exchanges.message_of(phase.exchange, outbox, arrays.weights)
-            after, _ = self.own.receive(
-                phase, drawn, carry._replace(node=node), outbox, message, chains
-            )
+            sent = carry._replace(node=node)
+            after, _ = self.own.receive(phase, drawn, sent, outbox, message)
             return (node, outbox, {} if phase.repeated else info), after
 
         keys = self.keys(random.base_key(0), only=0)[index]
@@ -223,7 +216,7 @@ class Stages:
         effort: compiler.Effort,
     ) -> None:
         self.effort = effort
-        self.own = own = Iteration(algorithm, replace(whole, nodes=1))
+        self.own = Iteration(algorithm, replace(whole, nodes=1))
         shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), arrays)
         chains = () if whole.chains == 1 else (whole.chains,)
         dtype = jnp.result_type(float)
@@ -231,7 +224,7 @@ class Stages:
         several = jax.ShapeDtypeStruct((*chains, dimension), dtype)
 
         def stage(number: int, phases: tuple[Phase, ...], carry: Carry) -> Stage:
-            return Stage(number, phases, own, whole, carry, shapes, weights)
+            return Stage(number, phases, algorithm, whole, carry, shapes, weights)
 
         self.fit = stage(rng.FIT, algorithm.fit, jax.eval_shape(self.begin_fit, one))
         if algorithm.fit:

@@ -15,20 +15,13 @@ LETTERS = "letters"
 
 @dataclass(frozen=True)
 class Arrival:
-    """Reply to a message.
+    """Reply to a message."""
 
-    Attributes:
-        message: the message that is answered, as `Transport.push` named it.
-        sender: the node that the answer came from, as the transport knows it.
-        payload: the bytes, or None where the transport has only an error to tell.
-        error: in that case a fixed phrase of the transport, never a text from a site.
-        granted: the answer is awaited, and this one was made here, as nearly all sites give it.
-    """
-
-    message: str
-    sender: int
-    payload: bytes | None
-    error: str = ""
+    message: str  # the message that is answered, as `Transport.push` named it
+    sender: int  # the node that the answer came from, as the transport knows it
+    payload: bytes | None  # the bytes, or None where the transport has only an error to tell
+    error: str = ""  # in that case a fixed phrase of the transport, never a text from a site
+    # the answer is awaited, and this one was made here, as nearly all sites give it
     granted: bool = False
 
 

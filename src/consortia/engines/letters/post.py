@@ -52,21 +52,14 @@ USED = "the last answer of {name!r} has been used: open the study anew if it was
 
 @dataclass
 class Exchange:
-    """A letter to a site and its answer.
+    """A letter to a site and its answer."""
 
-    Attributes:
-        question: the letter.
-        digest: of the letter.
-        data: bytes of the answer, or None while it is awaited.
-        replies: by the digest of each request, the site's reply to it.
-        refused: the last reply is a refusal, which a later answer may replace.
-    """
-
-    question: Letter
-    digest: str
-    data: bytes | None = None
+    question: Letter  # the letter
+    digest: str  # of the letter
+    data: bytes | None = None  # bytes of the answer, or None while it is awaited
+    # by the digest of each request, the site's reply to it
     replies: dict[str, bytes] = field(default_factory=dict)
-    refused: bool = False
+    refused: bool = False  # the last reply is a refusal, which a later answer may replace
 
 
 class Post:

@@ -39,25 +39,17 @@ class LetterError(ConsortiaError, ValueError):
 
 @dataclass(frozen=True)
 class Letter:
-    """One letter.
+    """One letter."""
 
-    Attributes:
-        kind: `QUESTION` or `ANSWER`.
-        run: identity of the correspondence.
-        site: name of the site that it goes to, or comes from.
-        number: of the question, from 1; an answer has that of its question.
-        messages: envelopes as bytes, see `consortia.engines.flower.envelope`.
-        about: of an answer the digest of the question; of a question the SHA-256 of the last reply
-            of the site that the coordinator has accepted, or "".
-        values: plain values; the first question of a site has the study and the key of the seal.
-    """
-
-    kind: str
-    run: str
-    site: str
-    number: int
-    messages: tuple[bytes, ...]
+    kind: str  # `QUESTION` or `ANSWER`
+    run: str  # identity of the correspondence
+    site: str  # name of the site that it goes to, or comes from
+    number: int  # of the question, from 1; an answer has that of its question
+    messages: tuple[bytes, ...]  # envelopes as bytes, see `consortia.engines.flower.envelope`
+    # of an answer the digest of the question; of a question the SHA-256 of the last reply of the
+    # site that the coordinator has accepted, or ""
     about: str = ""
+    # plain values; the first question of a site has the study and the key of the seal
     values: Mapping[str, Any] = field(default_factory=dict)
 
     def _encoded(self, **more: str) -> bytes:

@@ -16,7 +16,7 @@ from consortia.core.contract import Mailbox
 from consortia.data.sites import Sites
 from consortia.engines import mailbox as mailboxes
 from consortia.engines.buffers import Buffers, Window, held_bytes, infos_at, with_infos
-from consortia.engines.contract import Run, from_names, named
+from consortia.engines.contract import Begin, Run, from_names, named
 from consortia.engines.events import simulate
 from consortia.engines.mpi.communicator import Communicator
 from consortia.engines.mpi.workers import AsyncKernels, Server, Worker
@@ -35,14 +35,10 @@ class AsynchronousRun(Run):
         sites: names and sizes of all sites.
         communicator: the ranks.
         dimension: d.
-
-    Attributes:
-        keys: of the only phase, of this rank's chains, once the run is started.
-        servers: the servers by themselves, where this rank is one.
     """
 
-    keys: PhaseKeys
-    servers: Communicator
+    keys: PhaseKeys  # of the only phase, of this rank's chains, once the run is started
+    servers: Communicator  # the servers by themselves, where this rank is one
 
     def __init__(
         self,
@@ -77,36 +73,25 @@ class AsynchronousRun(Run):
         both = self._of_all(np.stack([np.asarray(values), np.asarray(finite)], axis=1))
         return prior, both[:, 0], both[:, 1] > 0
 
-    def start(
-        self,
-        seed: int,
-        positions: Float[Array, "chains d"],
-        rounds: int = 1,
-        warmup: int = 0,
-        state: Mapping[str, np.ndarray] | None = None,
-    ) -> Carry:
-        """Return the state of one server's chains before the next round.
-
-        Raises:
-            StoreError: ``state`` is of another run.
-        """
+    def _started(self, begin: Begin) -> Carry:
+        """Return the state of one server's chains before the next round."""
         server, worker = self._place
         chains = self._own.layout.chains
-        here = positions[server * chains : (server + 1) * chains]
+        here = begin.positions[server * chains : (server + 1) * chains]
         node, hub, inbox = self._own.over_chains(self.program.algorithm.init)(
             here[0] if chains == 1 else here
         )
         carry = Carry(node, hub, inbox)
         self._kernels.fix(*self._kernels.wires(carry, self._arrays))
-        base = random.base_key(seed)
+        base = random.base_key(begin.seed)
         self.keys = self._kernels.keys(base, max(worker, 0))
-        self._warmup = warmup
+        self._warmup = begin.warmup
         if not self.serves:
             ranks = [rank_of(self._box, server, w) for w in range(self._box.workers)]
             names = [self._site_of(w) for w in range(self._box.workers)]
             self._server = Server(self._kernels, self._communicator, self._box, ranks, names)
-            if state is not None:
-                return self._taken_up(state, carry)
+            if begin.state is not None:
+                return self._taken_up(begin.state, carry)
         return carry
 
     def _site_of(self, worker: int) -> str:

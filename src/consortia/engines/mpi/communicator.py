@@ -62,23 +62,14 @@ def load_mpi() -> Any:
 
 @dataclass(frozen=True)
 class Links:
-    """Rows for each neighbouring rank; both sides list them in the order of the nodes.
+    """Rows for each neighbouring rank; both sides list them in the order of the nodes."""
 
-    Attributes:
-        sources: ranks from which rows come.
-        received: rows from each of them.
-        destinations: ranks to which rows go.
-        rows: own rows in the order in which they leave, for all destinations in turn.
-        sent: rows to each destination.
-        graph: (receiver, sender) of all ranks, the same at each of them.
-    """
-
-    sources: tuple[int, ...]
-    received: tuple[int, ...]
-    destinations: tuple[int, ...]
-    rows: np.ndarray
-    sent: tuple[int, ...]
-    graph: tuple[tuple[int, int], ...]
+    sources: tuple[int, ...]  # ranks from which rows come
+    received: tuple[int, ...]  # rows from each of them
+    destinations: tuple[int, ...]  # ranks to which rows go
+    rows: np.ndarray  # own rows in the order in which they leave, for all destinations in turn
+    sent: tuple[int, ...]  # rows to each destination
+    graph: tuple[tuple[int, int], ...]  # (receiver, sender) of all ranks, the same at each of them
 
 
 class Communicator:

@@ -13,17 +13,11 @@ from consortia.graphs import MixingMatrix, MixingSchedule
 
 @dataclass(frozen=True)
 class Places:
-    """The sites of each rank: consecutive ones, as evenly as their number permits.
+    """The sites of each rank: consecutive ones, as evenly as their number permits."""
 
-    Attributes:
-        nodes: number of sites.
-        ranks: number of ranks, at most one for each site.
-        rank: the one whose view this is.
-    """
-
-    nodes: int
-    ranks: int
-    rank: int
+    nodes: int  # number of sites
+    ranks: int  # number of ranks, at most one for each site
+    rank: int  # the one whose view this is
 
     def __post_init__(self) -> None:
         if self.ranks > self.nodes:
@@ -57,20 +51,14 @@ class Places:
 
 @dataclass(frozen=True)
 class Neighbourhood:
-    """The part of a mixing matrix that concerns this rank's agents.
+    """The part of a mixing matrix that concerns this rank's agents."""
 
-    Attributes:
-        links: rows to and from neighbouring ranks.
-        senders: of each own agent, one neighbour after the other: an own agent, or one from
-            elsewhere behind all own ones, (slots, own agents); itself where it has fewer.
-        slots: where the weights of those are found, (slots, own agents).
-        weights: W_ij and, behind them, a zero for an agent that hears itself, float64
-            (turns, links + 1).
-    """
-
-    links: Links
+    links: Links  # rows to and from neighbouring ranks
+    # of each own agent, one neighbour after the other: an own agent, or one from elsewhere behind
+    # all own ones, (slots, own agents); itself where it has fewer
     senders: np.ndarray
-    slots: np.ndarray
+    slots: np.ndarray  # where the weights of those are found, (slots, own agents)
+    # W_ij and, behind them, a zero for an agent that hears itself, float64 (turns, links + 1)
     weights: np.ndarray
 
     @classmethod

@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, PyTree
 from consortia.core.contract import Site
 from consortia.data.sites import Sites
 from consortia.engines.buffers import Buffers, Window, infos_at, with_infos
-from consortia.engines.contract import from_names, named
+from consortia.engines.contract import Begin, from_names, named
 from consortia.engines.mpi.callback import raised
 from consortia.engines.mpi.communicator import Communicator
 from consortia.engines.mpi.placement import Places
@@ -59,17 +59,9 @@ class MPIRun(LocalRun):
         both = self._of_all(np.stack([np.asarray(values), np.asarray(finite)], axis=1))
         return prior, both[:, 0], both[:, 1] > 0
 
-    def start(
-        self,
-        seed: int,
-        positions: Float[Array, "chains d"],
-        rounds: int = 1,
-        warmup: int = 0,
-        state: Mapping[str, np.ndarray] | None = None,
-    ) -> Carry:
-        """Start as `LocalRun`; of a state, take up this rank's part."""
+    def _started(self, begin: Begin) -> Carry:
         with raised(*self.program.callbacks.values()):
-            return jax.block_until_ready(super().start(seed, positions, rounds, warmup, state))
+            return jax.block_until_ready(super()._started(begin))
 
     # --- between two rounds, see `contract.named` ------------------------------------------------
 

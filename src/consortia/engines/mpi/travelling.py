@@ -7,12 +7,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, PyTree
 
 from consortia.core.contract import Phase
 from consortia.engines import rng
 from consortia.engines.buffers import Buffers, Window
-from consortia.engines.contract import named
+from consortia.engines.contract import Begin, named
 from consortia.engines.mpi.run import MPIRun
 from consortia.engines.mpi.wire import Wire
 from consortia.engines.phases import Carry, Keys, Program, SiteArrays
@@ -50,15 +50,9 @@ class TravellingRun(MPIRun):
 
     # --- where the chains are ---------------------------------------------------------------------
 
-    def _begin(
-        self,
-        seed: int,
-        positions: Float[Array, "chains d"],
-        rounds: int,
-        warmup: int,
-    ) -> tuple[Any, int]:
+    def _begin(self, begin: Begin) -> tuple[Any, int]:
         # Where a chain goes next, and by which random numbers, every rank must know.
-        base, ring = super()._begin(seed, positions, rounds, warmup)
+        base, ring = super()._begin(begin)
         phases, layout = self.program.algorithm.phases, self.layout
         self._route = jax.device_put(rng.stage_keys(phases, rng.ROUND, base, layout))
         self._block = None
@@ -74,8 +68,9 @@ class TravellingRun(MPIRun):
         return self._randomness[0], offset
 
     def _of_block(self, keys: Keys, first: Array, warmup: Array) -> tuple[PhaseRandomness, ...]:
-        phases, layout = self.program.algorithm.phases, self.layout
-        return rng.block_randomness(phases, keys, first, warmup, layout, self._weights)
+        source = rng.Source(self.layout, self._weights)
+        begin = rng.Counter(first, warmup)
+        return rng.block_randomness(self.program.algorithm.phases, keys, begin, source)
 
     def _visits(self, iteration: int, warmup: int) -> np.ndarray:
         """Return the site that each chain visits in an iteration, (chains,)."""
@@ -178,7 +173,7 @@ class TravellingRun(MPIRun):
         inbox = jax.tree.map(lambda leaf: self._of(leaf, chain), carry.inbox)
         number = node + int(self._places.own[0])
         node_state, reply = self.program.visit_of_chain(
-            self._phase, here, chain, node, number, carry.node, inbox, arrays, self.layout.chains
+            self._phase, here, chain, node, number, carry.node, inbox, arrays
         )
         hub = self._phase.hub
         hub_state = carry.hub

@@ -16,17 +16,11 @@ Packed = tuple[Any, ...]
 
 @dataclass(frozen=True)
 class Wire:
-    """The form of one kind of message.
+    """The form of one kind of message."""
 
-    Attributes:
-        structure: of the pytree.
-        shapes: of its leaves, without the leading axis of rows.
-        dtypes: names of their types of number.
-    """
-
-    structure: Any
-    shapes: tuple[tuple[int, ...], ...]
-    dtypes: tuple[str, ...]
+    structure: Any  # of the pytree
+    shapes: tuple[tuple[int, ...], ...]  # of its leaves, without the leading axis of rows
+    dtypes: tuple[str, ...]  # names of their types of number
 
     @classmethod
     def of(cls, tree: PyTree) -> Wire:

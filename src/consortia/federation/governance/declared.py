@@ -27,17 +27,11 @@ ROWS, SITES = 2, 2
 
 
 class Declared(NamedTuple):
-    """Numbers that depend on rows, in the messages of one site.
+    """Numbers that depend on rows, in the messages of one site."""
 
-    Attributes:
-        usual: in those after which a run has ended as a rule.
-        proposed: in those that a proposed policy permits.
-        most: in all that a run may ever send.
-    """
-
-    usual: int
-    proposed: int
-    most: int
+    usual: int  # in those after which a run has ended as a rule
+    proposed: int  # in those that a proposed policy permits
+    most: int  # in all that a run may ever send
 
 
 def declared_of(study: Study, file: Path, index: int) -> list[Declared]:

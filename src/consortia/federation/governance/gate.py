@@ -46,7 +46,7 @@ from consortia.federation.governance.terms import BEFORE_PHASES, StudyTerms
 from consortia.store.durable import private
 
 if TYPE_CHECKING:
-    from consortia.engines.flower.questions import Place, Question, Spending
+    from consortia.engines.flower.questions import Leaving, Place, Question, Spending, Wrap
     from consortia.engines.flower.settled import Statement
 
 LEDGER, HELD_LOCK = "ledger.jsonl", "held.lock"
@@ -293,29 +293,14 @@ class Gate:
         if found:
             raise forbidden("this question", found, of_rows=True)
 
-    def release(
-        self,
-        kind: str,
-        question: Question,
-        payload: bytes,
-        arrays: Mapping[str, np.ndarray],
-        beside: int = 0,
-        statement: Statement | None = None,
-    ) -> bytes:
+    def release(self, leaving: Leaving) -> bytes:
         """Return the message once it may leave and its line is in the ledger.
-
-        Args:
-            kind: of `consortia.federation.governance.terms.KINDS`.
-            question: that it answers.
-            payload: the message, as it will be sent.
-            arrays: the arrays in it, by name.
-            beside: numbers among its plain values that depend on rows.
-            statement: what this answer and those before settle of rows, for the ledger.
 
         Raises:
             PolicyError: it may not leave; the message has every reason.
             LedgerError: the ledger is broken, or cannot be written.
         """
+        kind, question, payload, arrays, beside, statement = leaving
         shapes = [(name, array.dtype.str, array.shape) for name, array in arrays.items()]
         what = f"the message {kind!r} of {question.place}"
         masked = any(name.startswith(MASKED) for name in arrays)
@@ -355,10 +340,7 @@ class Gate:
         return payload
 
     def refusal(
-        self,
-        error: BaseException,
-        wrap: Callable[[str], bytes] = str.encode,
-        question: Question | None = None,
+        self, error: BaseException, wrap: Wrap = str.encode, question: Question | None = None
     ) -> bytes:
         """Return what may leave of an error; see `refusal`."""
         folder, run = self._folder, self.terms.run
@@ -475,7 +457,7 @@ def refusal(
     folder: str | os.PathLike[str],
     site: str,
     run: str,
-    wrap: Callable[[str], bytes] = str.encode,
+    wrap: Wrap = str.encode,
     place: str = "",
 ) -> bytes:
     """Return what may leave of an error, also where no gate could be opened.

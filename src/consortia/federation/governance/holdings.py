@@ -22,14 +22,10 @@ MOST_OF = 0.5
 
 
 class Known(NamedTuple):
-    """Facts about some rows.
+    """Facts about some rows."""
 
-    Attributes:
-        data: name of the data whose budget they draw on.
-        changed: fewest rows that came or went since a run before; None where none or all did.
-    """
-
-    data: str
+    data: str  # name of the data whose budget they draw on
+    # fewest rows that came or went since a run before; None where none or all did
     changed: int | None
 
 

@@ -75,38 +75,24 @@ LOCK_SECONDS = 60.0
 
 @dataclass(frozen=True)
 class Entry:
-    """One line.
+    """One line."""
 
-    Attributes:
-        index: from 0.
-        time: UTC, by the clock of the site.
-        event: one of `EVENTS`.
-        run: which run.
-        site: the site's name.
-        kind: what the message is (`consortia.federation.governance.policy.KINDS`), "" without one.
-        round: the iteration that it belongs to, None outside of the iterations.
-        bytes: length of the message.
-        sha256: of the message.
-        arrays: name, type and shape of each array in it.
-        details: further words: of a run the hashes of its policy, study and model; of a message
-            its place in the run, and the SHA-256 of the question that it answers.
-        previous: the hash of the line before.
-        hash: SHA-256 of all of this.
-    """
-
-    index: int
-    time: str
-    event: str
-    run: str
-    site: str
+    index: int  # from 0
+    time: str  # UTC, by the clock of the site
+    event: str  # one of `EVENTS`
+    run: str  # which run
+    site: str  # the site's name
+    # what the message is (`consortia.federation.governance.policy.KINDS`), "" without one
     kind: str
-    round: int | None
-    bytes: int
-    sha256: str
-    arrays: tuple[tuple[str, str, tuple[int, ...]], ...]
+    round: int | None  # the iteration that it belongs to, None outside of the iterations
+    bytes: int  # length of the message
+    sha256: str  # of the message
+    arrays: tuple[tuple[str, str, tuple[int, ...]], ...]  # name, type and shape of each array in it
+    # further words: of a run the hashes of its policy, study and model; of a message its place in
+    # the run, and the SHA-256 of the question that it answers
     details: Mapping[str, str]
-    previous: str
-    hash: str
+    previous: str  # the hash of the line before
+    hash: str  # SHA-256 of all of this
 
     @property
     def left(self) -> bool:
@@ -116,19 +102,12 @@ class Entry:
 
 @dataclass(frozen=True)
 class Verification:
-    """The state of a ledger.
+    """The state of a ledger."""
 
-    Attributes:
-        entries: the lines up to the first that is wrong.
-        problem: what is wrong with ``line``, or None.
-        line: the first wrong line, from 1 as editors count, or None.
-        notes: what cannot be known, and what a crash has left.
-    """
-
-    entries: tuple[Entry, ...]
-    problem: str | None
-    line: int | None
-    notes: tuple[str, ...]
+    entries: tuple[Entry, ...]  # the lines up to the first that is wrong
+    problem: str | None  # what is wrong with ``line``, or None
+    line: int | None  # the first wrong line, from 1 as editors count, or None
+    notes: tuple[str, ...]  # what cannot be known, and what a crash has left
 
     @property
     def head(self) -> str:

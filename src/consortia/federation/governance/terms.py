@@ -48,56 +48,41 @@ DECIDING = ("data", "partition", "model", "registered", "compare", "algorithm", 
 
 @dataclass(frozen=True)
 class StudyTerms:
-    """Requirements of a study at a site.
+    """Requirements of a study at a site."""
 
-    Attributes:
-        run: which run, as its engine calls it; "" before there is one.
-        study: SHA-256 of everything in the study file that decides what is computed, with the
-            model: see `terms_of`.
-        model: SHA-256 of the model alone.
-        algorithm: its name.
-        parameters: the algorithm's parameters as plain values, defaults included.
-        rounds: iterations, the warm-up included.
-        chains: independent chains, each with a position in every message.
-        sites: number of sites; 0 where one machine deals a data set out.
-        exchanges: messages that a site sends in an undisturbed run, at most.
-        messages: kinds of messages that leave the site, of `policy.KINDS`.
-        version: of consortia, with which the study is run elsewhere.
-        answers: of each function that answers a server's questions its name and what it says of the
-            rows, where the algorithm asks any.
-        usual: questions after which such a run has ended as a rule.
-        before: messages of an undisturbed run before its first question, phase or fit.
-        own_levels: whether a formula has what a site adds of its own, its level or slopes, as
-            parameters of the run, of which the server has draws.
-        noisy: of the functions that answer a server's questions those to whose answers the site
-            adds noise from its own secret.
-        measured: whether the site measures, before each answer, how many rows are settled.
-        sums: what becomes of answers that are sums: "" where there are none, or fewer than three
-            sites; "masked", so that nobody can take the sum apart; or "plain", as the study says.
-        apart: why no secure sums are had of the method, where there are three sites or more.
-        besides: requirements of the studies that are run after it on the same rows, of the same
-            model or of the one that it is compared with.
-    """
-
-    run: str
+    run: str  # which run, as its engine calls it; "" before there is one
+    # SHA-256 of everything in the study file that decides what is computed, with the model: see
+    # `terms_of`
     study: str
-    model: str
-    algorithm: str
-    parameters: Mapping[str, Any]
-    rounds: int
-    chains: int
-    sites: int
-    exchanges: int
-    messages: tuple[str, ...]
-    version: str
+    model: str  # SHA-256 of the model alone
+    algorithm: str  # its name
+    parameters: Mapping[str, Any]  # the algorithm's parameters as plain values, defaults included
+    rounds: int  # iterations, the warm-up included
+    chains: int  # independent chains, each with a position in every message
+    sites: int  # number of sites; 0 where one machine deals a data set out
+    exchanges: int  # messages that a site sends in an undisturbed run, at most
+    messages: tuple[str, ...]  # kinds of messages that leave the site, of `policy.KINDS`
+    version: str  # of consortia, with which the study is run elsewhere
+    # of each function that answers a server's questions its name and what it says of the rows,
+    # where the algorithm asks any
     answers: tuple[tuple[str, str], ...] = ()
-    usual: int | None = None
+    usual: int | None = None  # questions after which such a run has ended as a rule
+    # messages of an undisturbed run before its first question, phase or fit
     before: int = BEFORE_PHASES
+    # whether a formula has what a site adds of its own, its level or slopes, as parameters of the
+    # run, of which the server has draws
     own_levels: bool = False
+    # of the functions that answer a server's questions those to whose answers the site adds noise
+    # from its own secret
     noisy: tuple[str, ...] = ()
+    # whether the site measures, before each answer, how many rows are settled
     measured: bool = False
+    # what becomes of answers that are sums: "" where there are none, or fewer than three sites;
+    # "masked", so that nobody can take the sum apart; or "plain", as the study says
     sums: str = ""
-    apart: str = ""
+    apart: str = ""  # why no secure sums are had of the method, where there are three sites or more
+    # requirements of the studies that are run after it on the same rows, of the same model or of
+    # the one that it is compared with
     besides: tuple[StudyTerms, ...] = ()
 
     @property

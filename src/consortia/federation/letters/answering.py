@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from consortia.core.queries import Conversation
 from consortia.engines.flower.asking import REFUSAL
 from consortia.engines.flower.envelope import Envelope, EnvelopeError, decode
 from consortia.engines.flower.identities import body_of
-from consortia.engines.flower.questions import Place, Question
-from consortia.engines.flower.settled import Statement
+from consortia.engines.flower.questions import Leaving, Place, Question, Wrap
 from consortia.engines.flower.site import DESCRIPTION, FlowerSite
 from consortia.engines.letters.sealing import (
     ANSWER,
@@ -47,15 +44,10 @@ class Declined(BaseException):
 
 @dataclass
 class Shown:
-    """Sentences for a person before an answer.
+    """Sentences for a person before an answer."""
 
-    Attributes:
-        study: the study file, when the first letter has come; else None.
-        lines: sentences on what the letter requests and what would leave.
-    """
-
-    study: Path | None
-    lines: list[str]
+    study: Path | None  # the study file, when the first letter has come; else None
+    lines: list[str]  # sentences on what the letter requests and what would leave
 
 
 Permit = Callable[[Shown], bool]
@@ -63,22 +55,14 @@ Permit = Callable[[Shown], bool]
 
 @dataclass(frozen=True)
 class Answered:
-    """An answer that was written.
+    """An answer that was written."""
 
-    Attributes:
-        path: of the file.
-        number: of the letter that it answers.
-        site: the site.
-        bytes: of the file.
-        left: one sentence for each message in it.
-        error: why the site refused, as its own people may read it; None where it did not.
-    """
-
-    path: Path
-    number: int
+    path: Path  # of the file
+    number: int  # of the letter that it answers
     site: str
-    bytes: int
-    left: tuple[str, ...]
+    bytes: int  # of the file
+    left: tuple[str, ...]  # one sentence for each message in it
+    # why the site refused, as its own people may read it; None where it did not
     error: BaseException | None
 
 
@@ -121,29 +105,18 @@ class AskingGate(Gate):
             lines.append("The same was answered before: the same numbers would leave again.")
         self._ask(Shown(None, lines))
 
-    def release(
-        self,
-        kind: str,
-        question: Question,
-        payload: bytes,
-        arrays: Mapping[str, np.ndarray],
-        beside: int = 0,
-        statement: Statement | None = None,
-    ) -> bytes:
+    def release(self, leaving: Leaving) -> bytes:
         """Return the message, when it may leave, and note what is in it."""
-        data = super().release(kind, question, payload, arrays, beside, statement)
-        numbers = sum(array.size for array in arrays.values()) + beside
-        text = f"{question.message}: {numbers:,} numbers, {len(data):,} bytes"
-        if statement is not None:
-            text += f"; all answers so far settle {statement}"
+        data = super().release(leaving)
+        numbers = sum(array.size for array in leaving.arrays.values()) + leaving.beside
+        text = f"{leaving.question.message}: {numbers:,} numbers, {len(data):,} bytes"
+        if leaving.statement is not None:
+            text += f"; all answers so far settle {leaving.statement}"
         self.left.append(text)
         return data
 
     def refusal(
-        self,
-        error: BaseException,
-        wrap: Callable[[str], bytes] = str.encode,
-        question: Question | None = None,
+        self, error: BaseException, wrap: Wrap = str.encode, question: Question | None = None
     ) -> bytes:
         """Return what may leave of an error, and keep it for the site's own people."""
         self.error = error

@@ -34,19 +34,12 @@ STEEP = 2e5
 
 @dataclass(frozen=True)
 class Reading:
-    """Result of an attack.
+    """Result of an attack."""
 
-    Attributes:
-        rows: that were read, every feature within `reading.NEAR`.
-        messages: questions that were answered.
-        refused: what the site said to the first that was not; "" where all were answered.
-        error: median error of a feature, where all rows are guessed; else NaN.
-    """
-
-    rows: int
-    messages: int
-    refused: str = ""
-    error: float = float("nan")
+    rows: int  # that were read, every feature within `reading.NEAR`
+    messages: int  # questions that were answered
+    refused: str = ""  # what the site said to the first that was not; "" where all were answered
+    error: float = float("nan")  # median error of a feature, where all rows are guessed; else NaN
 
 
 class Refused(Exception):  # noqa: N818
@@ -232,7 +225,7 @@ def _drawn(stage: Stage, built: Built, index: int) -> Any:
     @jax.jit
     def at(iteration: Any) -> Any:
         counter = rng.Counter(iteration, jnp.int32(run.warmup))
-        found = rng.once_randomness(phase, keys, counter, layout, weights)
+        found = rng.once_randomness(phase, keys, counter, rng.Source(layout, weights))
         noise: Any = found.noise
         return noise.first[index], found.shared
 

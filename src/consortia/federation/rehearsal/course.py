@@ -48,43 +48,25 @@ MOST_ROWS = 2000
 
 @dataclass(frozen=True)
 class Finding:
-    """One attack.
+    """One attack."""
 
-    Attributes:
-        attack: its name.
-        sentence: what it comes to, in words.
-        numbers: the same as plain values.
-        known: False where it was not tried, so that nothing is known of what it reads.
-    """
-
-    attack: str
-    sentence: str
-    numbers: dict[str, float | int | str]
-    known: bool = True
+    attack: str  # its name
+    sentence: str  # what it comes to, in words
+    numbers: dict[str, float | int | str]  # the same as plain values
+    known: bool = True  # False where it was not tried, so that nothing is known of what it reads
 
 
 class Rehearsal(NamedTuple):
-    """Study that an attack is tried on.
+    """Study that an attack is tried on."""
 
-    Attributes:
-        path: the study file.
-        study: what is in it.
-        built: the same with the site's own rows at every site.
-        files: of all sites by name, each the site's own.
-        name: of the site.
-        before: text of a policy without limits on requests.
-        policy: of the one under which the site would take part.
-        folder: for what sites keep.
-    """
-
-    path: Path
-    study: Study
-    built: Built
-    files: dict[str, Path]
-    name: str
-    before: str
-    policy: str
-    folder: Path
+    path: Path  # the study file
+    study: Study  # what is in it
+    built: Built  # the same with the site's own rows at every site
+    files: dict[str, Path]  # of all sites by name, each the site's own
+    name: str  # of the site
+    before: str  # text of a policy without limits on requests
+    policy: str  # of the one under which the site would take part
+    folder: Path  # for what sites keep
 
     @property
     def rows(self) -> np.ndarray:

@@ -25,19 +25,13 @@ TOLERANCE = 1e-3
 
 
 class Network(NamedTuple):
-    """A network as functions of its weights.
+    """A network as functions of its weights."""
 
-    Attributes:
-        start: from a JAX key to weights, by name.
-        outputs: of weights and inputs (rows, ...), (rows, ...).
-        source: the function that made it, for the messages.
-        fan_in: inputs of a weight with several axes, from its shape.
-    """
-
-    start: Callable[[Array], dict[str, Array]]
+    start: Callable[[Array], dict[str, Array]]  # from a JAX key to weights, by name
+    # of weights and inputs (rows, ...), (rows, ...)
     outputs: Callable[[Mapping[str, Array], Array], Array]
-    source: str
-    fan_in: Callable[[tuple[int, ...]], int]
+    source: str  # the function that made it, for the messages
+    fan_in: Callable[[tuple[int, ...]], int]  # inputs of a weight with several axes, from its shape
 
 
 def network_model(

@@ -17,21 +17,15 @@ from consortia.models._shared import Array, log_class_probability, two_classes, 
 
 
 class Likelihood(NamedTuple):
-    """A likelihood given a network's outputs.
+    """A likelihood given a network's outputs."""
 
-    Attributes:
-        log_density: of outputs, targets and the parameters beside the network, (rows,).
-        predict: of outputs and the same: class probabilities or the mean; None where not known.
-        wrong: what is wrong with targets, or None.
-        width: numbers that the network returns for each row; None: one for each class.
-        beside: starting values of parameters beside the network, by name.
-    """
-
+    # of outputs, targets and the parameters beside the network, (rows,)
     log_density: Callable[[Array, Any, dict[str, Array]], Array]
+    # of outputs and the same: class probabilities or the mean; None where not known
     predict: Callable[[Array, dict[str, Array]], Array] | None
-    wrong: Callable[[np.ndarray, int], str | None]
-    width: int | None
-    beside: tuple[str, ...] = ()
+    wrong: Callable[[np.ndarray, int], str | None]  # what is wrong with targets, or None
+    width: int | None  # numbers that the network returns for each row; None: one for each class
+    beside: tuple[str, ...] = ()  # starting values of parameters beside the network, by name
 
 
 def _fine(targets: np.ndarray, width: int) -> str | None:

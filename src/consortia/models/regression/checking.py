@@ -77,17 +77,12 @@ class Line(NamedTuple):
 
 @dataclass(frozen=True)
 class PredictiveCheck:
-    """Predictions of the responses that the model was fitted to; `str` renders them.
+    """Predictions of the responses that the model was fitted to; `str` renders them."""
 
-    Attributes:
-        lines: the sites and all of them, a line for each statistic.
-        r2: draws of Bayesian R² over the rows of all sites, (draws,); None of levels and times.
-        level: probability inside the intervals.
-    """
-
-    lines: tuple[Line, ...]
+    lines: tuple[Line, ...]  # the sites and all of them, a line for each statistic
+    # draws of Bayesian R² over the rows of all sites, (draws,); None of levels and times
     r2: np.ndarray | None
-    level: float
+    level: float  # probability inside the intervals
 
     def __str__(self) -> str:
         """Return the table as plain text."""

@@ -21,7 +21,7 @@ from consortia.core.faults import Faults
 from consortia.core.fingerprints import of_value
 from consortia.data.columns import Table, TableError, TableFacts, as_levels, rows_of
 from consortia.data.description import SiteDescription, Wanted
-from consortia.data.facts import Gatherer, SiteFacts
+from consortia.data.facts import Gatherer, Gathering, SiteFacts
 from consortia.data.facts import rows_of as rows_elsewhere
 from consortia.data.sites import Sites, alike, check_finite, read_rows, site_names
 from consortia.data.tables import read_table
@@ -420,7 +420,7 @@ def gathered(
         return facts
 
     try:
-        return engine.gather_facts(names, algorithm, contributed, same=same)[0]
+        return engine.gather_facts(Gathering(names, algorithm, contributed, same=same))[0]
     except InputError as error:
         faults = Faults()
         own = {index: asdict(table) for index, table in tables.items()}

@@ -26,15 +26,10 @@ from consortia.models._shared import Array
 
 @dataclass(frozen=True)
 class LKJ:
-    """The density above.
+    """The density above."""
 
-    Attributes:
-        shape: η > 0; 1 is uniform over correlation matrices, more is nearer to none.
-        scaled: False, as of `consortia.models.regression.priors.Prior`.
-    """
-
-    shape: float
-    scaled: bool = False
+    shape: float  # η > 0; 1 is uniform over correlation matrices, more is nearer to none
+    scaled: bool = False  # False, as of `consortia.models.regression.priors.Prior`
 
     def __str__(self) -> str:
         """Return it as it is written."""

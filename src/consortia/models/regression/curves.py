@@ -58,19 +58,12 @@ class Curve:
 
 @dataclass(frozen=True, eq=False)
 class Curves:
-    """Kaplan–Meier and cumulative incidence of all sites that tell counts; `str` renders them.
+    """Kaplan–Meier and cumulative incidence of all sites that tell counts; `str` renders them."""
 
-    Attributes:
-        strata: the estimates, by stratum.
-        kinds: names of the kinds of events.
-        sites: which are in them.
-        without: the sites whose cells are too small.
-    """
-
-    strata: Mapping[str, Curve]
-    kinds: tuple[str, ...]
-    sites: tuple[str, ...]
-    without: tuple[str, ...] = ()
+    strata: Mapping[str, Curve]  # the estimates, by stratum
+    kinds: tuple[str, ...]  # names of the kinds of events
+    sites: tuple[str, ...]  # which are in them
+    without: tuple[str, ...] = ()  # the sites whose cells are too small
 
     def __str__(self) -> str:
         """Return one line a time and stratum."""

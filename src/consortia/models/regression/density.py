@@ -44,15 +44,10 @@ THRESHOLDS, HAZARD, CORRELATION = "thresholds", "log_hazard", "correlation"
 
 @dataclass(frozen=True, eq=False)  # by identity, so that programs are kept for it
 class Density:
-    """Parameters, priors and likelihood of one specification.
+    """Parameters, priors and likelihood of one specification."""
 
-    Attributes:
-        specification: what the sites agreed on.
-        prior: in words, as the user gave them.
-    """
-
-    specification: Specification
-    prior: Mapping[str, Any]
+    specification: Specification  # what the sites agreed on
+    prior: Mapping[str, Any]  # in words, as the user gave them
 
     @property
     def family(self) -> Family:

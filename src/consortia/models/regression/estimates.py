@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,8 +16,34 @@ from consortia.diagnostics.summary import Shown
 from consortia.errors import InputError
 
 
+class Drawn(Shown):
+    """A table of effects that can be drawn as a forest plot."""
+
+    effect: str
+    level: float
+
+    @property
+    @abstractmethod
+    def blocks(self) -> Mapping[str, Sequence[Any]]:
+        """The lines of a forest plot, as `Line`, by the heading of each panel."""
+
+    def forest(self, path: str | Path, title: str = "") -> Path:
+        """Draw the effects with their intervals; return the file.
+
+        Args:
+            path: of the picture, .png, .svg or .pdf.
+            title: above it.
+
+        Raises:
+            MissingExtraError: the extra ``plots`` is not installed.
+        """
+        from consortia.diagnostics.figures.forest import draw_forest  # Matplotlib is optional
+
+        return draw_forest(self.blocks, self.effect, self.level, Path(path), title)
+
+
 @dataclass(frozen=True, repr=False)
-class Estimates(Shown):
+class Estimates(Drawn):
     """One row for every coefficient; `str` renders it as plain text.
 
     Attributes:
@@ -65,24 +92,10 @@ class Estimates(Shown):
         return pd.DataFrame({**columns, "P(above)": self.above}, index=list(self.names))
 
     @property
-    def lines(self) -> list[Line]:
-        """The lines of a forest plot."""
+    def blocks(self) -> dict[str, list[Line]]:
+        """The lines of a forest plot, in one panel."""
         columns = (self.names, self.median, self.lower, self.upper)
-        return [Line(*values) for values in zip(*columns, strict=True)]
-
-    def forest(self, path: str | Path, title: str = "") -> Path:
-        """Draw the effects with their intervals; return the file.
-
-        Args:
-            path: of the picture, .png, .svg or .pdf.
-            title: above it.
-
-        Raises:
-            MissingExtraError: the extra ``plots`` is not installed.
-        """
-        from consortia.diagnostics.figures.forest import draw_forest  # Matplotlib is optional
-
-        return draw_forest({"": self.lines}, self.effect, self.level, Path(path), title)
+        return {"": [Line(*values) for values in zip(*columns, strict=True)]}
 
 
 class Line(NamedTuple):

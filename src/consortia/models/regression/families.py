@@ -23,45 +23,30 @@ Response = Literal["number", "two", "count", "share", "positive", "ordered", "le
 
 
 class Auxiliary(NamedTuple):
-    """A parameter of a family that is bounded below.
+    """A parameter of a family that is bounded below."""
 
-    Attributes:
-        name: on its natural scale.
-        lower: its bound.
-        prior: in words; ``{sd}`` is the standard deviation of the response.
-    """
-
-    name: str
-    lower: float
-    prior: str
+    name: str  # on its natural scale
+    lower: float  # its bound
+    prior: str  # in words; ``{sd}`` is the standard deviation of the response
 
 
 class Family(NamedTuple):
-    """A family of responses.
+    """A family of responses."""
 
-    Attributes:
-        name: as the user writes it.
-        link: of the mean, in words.
-        response: what a response is; see `consortia.models.regression.question`.
-        log_likelihood: of η, batch and the family's own parameters, (rows,).
-        predict: the mean (rows,) or the classes' probabilities (rows, classes), likewise.
-        draw: responses of a NumPy generator, likewise; (rows,).
-        auxiliaries: its bounded parameters.
-        effect: what exp(coefficient) is; None where a coefficient is a difference.
-        logarithmic: whether the mean is exp(η) times something.
-        of_site: the log-likelihood of a site's rows, of η, batch and mask, a scalar, where there is
-            none of a row.
-    """
-
-    name: str
-    link: str
-    response: Response
+    name: str  # as the user writes it
+    link: str  # of the mean, in words
+    response: Response  # what a response is; see `consortia.models.regression.question`
+    # of η, batch and the family's own parameters, (rows,)
     log_likelihood: Callable[[Array, PyTree, Own], Array]
+    # the mean (rows,) or the classes' probabilities (rows, classes), likewise
     predict: Callable[[Array, PyTree, Own], Array] | None
+    # responses of a NumPy generator, likewise; (rows,)
     draw: Callable[[np.random.Generator, np.ndarray, PyTree, Mapping[str, Any]], np.ndarray]
-    auxiliaries: tuple[Auxiliary, ...] = ()
-    effect: str | None = None
-    logarithmic: bool = False
+    auxiliaries: tuple[Auxiliary, ...] = ()  # its bounded parameters
+    effect: str | None = None  # what exp(coefficient) is; None where a coefficient is a difference
+    logarithmic: bool = False  # whether the mean is exp(η) times something
+    # the log-likelihood of a site's rows, of η, batch and mask, a scalar, where there is none of
+    # a row
     of_site: Callable[[Array, PyTree, Array], Array] | None = None
 
     @property
@@ -134,19 +119,12 @@ def _binomial(eta: Array, batch: PyTree, own: Own) -> Array:
 
 
 class Link(NamedTuple):
-    """A link of a probability p that is not the logit.
+    """A link of a probability p that is not the logit."""
 
-    Attributes:
-        text: its name in words.
-        log_p: log p, of η.
-        log_rest: log(1 − p), of η.
-        effect: what exp(coefficient) is; None where a coefficient is a difference.
-    """
-
-    text: str
-    log_p: Callable[[Array], Array]
-    log_rest: Callable[[Array], Array]
-    effect: str | None
+    text: str  # its name in words
+    log_p: Callable[[Array], Array]  # log p, of η
+    log_rest: Callable[[Array], Array]  # log(1 − p), of η
+    effect: str | None  # what exp(coefficient) is; None where a coefficient is a difference
 
 
 def _log_of_minimum(eta: Array) -> Array:

@@ -24,17 +24,11 @@ OTHERS = "other levels"
 
 
 class Counts(NamedTuple):
-    """Counts of a site, observed and in the simulated responses.
+    """Counts of a site, observed and in the simulated responses."""
 
-    Attributes:
-        rows: of the site.
-        observed: by name.
-        simulated: by the same names, (draws,) each.
-    """
-
-    rows: int
-    observed: Mapping[str, float]
-    simulated: Mapping[str, Float[np.ndarray, " draws"]]
+    rows: int  # of the site
+    observed: Mapping[str, float]  # by name
+    simulated: Mapping[str, Float[np.ndarray, " draws"]]  # by the same names, (draws,) each
 
 
 def counts_of_levels(

@@ -76,19 +76,13 @@ KIND = re.compile(
 
 
 class Group(NamedTuple):
-    """A group term, ``(1 + x | site)``.
+    """A group term, ``(1 + x | site)``."""
 
-    Attributes:
-        by: the column of the groups, or the site's own name.
-        inside: text of each factor that is multiplied, "" for the intercept.
-        correlated: whether levels and slopes are; not where two bars are written.
-        kind: "own" where the same label at two sites is of two groups, as ``site:ward`` says;
-            "shared" where it is of one, as ``shared(surgeon)`` does; "plain" where neither is said.
-    """
-
-    by: str
-    inside: tuple[str, ...]
-    correlated: bool
+    by: str  # the column of the groups, or the site's own name
+    inside: tuple[str, ...]  # text of each factor that is multiplied, "" for the intercept
+    correlated: bool  # whether levels and slopes are; not where two bars are written
+    # "own" where the same label at two sites is of two groups, as ``site:ward`` says; "shared"
+    # where it is of one, as ``shared(surgeon)`` does; "plain" where neither is said
     kind: GroupKind = "plain"
 
     @property
@@ -104,24 +98,15 @@ class Group(NamedTuple):
 
 
 class Factor(NamedTuple):
-    """One factor of a term.
+    """One factor of a term."""
 
-    Attributes:
-        text: as it is written.
-        kind: what is done with its values.
-        tree: the expression inside.
-        columns: of the table, that it needs.
-        reference: of ``C(column, reference)``, or None.
-        knots: of ``s(column, k=knots)``.
-        basis: of a column of ``bs``, ``ns`` or ``poly``, how it is made of the expression.
-    """
-
-    text: str
-    kind: Kind
-    tree: ast.expr
-    columns: tuple[str, ...]
-    reference: str | None = None
-    knots: int = KNOTS
+    text: str  # as it is written
+    kind: Kind  # what is done with its values
+    tree: ast.expr  # the expression inside
+    columns: tuple[str, ...]  # of the table, that it needs
+    reference: str | None = None  # of ``C(column, reference)``, or None
+    knots: int = KNOTS  # of ``s(column, k=knots)``
+    # of a column of ``bs``, ``ns`` or ``poly``, how it is made of the expression
     basis: Basis | None = None
 
     @property
@@ -184,29 +169,17 @@ class Factor(NamedTuple):
 
 @dataclass(frozen=True)
 class Parsed:
-    """A formula, taken apart.
+    """A formula, taken apart."""
 
-    Attributes:
-        text: as it is written.
-        response: the factors on the left side; two in ``Surv(time, event)``.
-        survival: whether it is that.
-        terms: for each term the text of each factor; () is the intercept.
-        factors: by text, those of the terms.
-        groups: the group terms.
-        offset: of ``offset(expression)``, or None.
-        entry: the start of ``Surv(start, stop, event)``, or None.
-        strata: the columns of ``strata(...)``.
-    """
-
-    text: str
-    response: tuple[Factor, ...]
-    survival: bool
-    terms: tuple[tuple[str, ...], ...]
-    factors: Mapping[str, Factor]
-    groups: tuple[Group, ...] = ()
-    offset: Factor | None = None
-    entry: Factor | None = None
-    strata: tuple[str, ...] = ()
+    text: str  # as it is written
+    response: tuple[Factor, ...]  # the factors on the left side; two in ``Surv(time, event)``
+    survival: bool  # whether it is that
+    terms: tuple[tuple[str, ...], ...]  # for each term the text of each factor; () is the intercept
+    factors: Mapping[str, Factor]  # by text, those of the terms
+    groups: tuple[Group, ...] = ()  # the group terms
+    offset: Factor | None = None  # of ``offset(expression)``, or None
+    entry: Factor | None = None  # the start of ``Surv(start, stop, event)``, or None
+    strata: tuple[str, ...] = ()  # the columns of ``strata(...)``
 
     @property
     def columns(self) -> tuple[str, ...]:

@@ -9,15 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from consortia.core import arguments
-from consortia.diagnostics.summary import Shown
 from consortia.models.regression.density import Density
-from consortia.models.regression.estimates import effects_of, interval_ends, short, shorts
+from consortia.models.regression.estimates import Drawn, effects_of, interval_ends, short, shorts
 from consortia.models.regression.formula import SITE
 
 Kind = Literal["site", "common", "new site", "spread"]
@@ -25,18 +23,12 @@ ROW_NAMES = {"common": "all sites", "new site": "a new site", "spread": "sd betw
 
 
 class Varying(NamedTuple):
-    """Draws of one coefficient that differs between sites, on the scale of the link.
+    """Draws of one coefficient that differs between sites, on the scale of the link."""
 
-    Attributes:
-        term: its name; "Intercept" for a level.
-        common: (draws,); 0 for a level, which is relative to the common one.
-        spread: standard deviation between sites, (draws,).
-        deviations: u by the names of the sites of which there are draws, (draws,).
-    """
-
-    term: str
-    common: np.ndarray
-    spread: np.ndarray
+    term: str  # its name; "Intercept" for a level
+    common: np.ndarray  # (draws,); 0 for a level, which is relative to the common one
+    spread: np.ndarray  # standard deviation between sites, (draws,)
+    # u by the names of the sites of which there are draws, (draws,)
     deviations: Mapping[str, np.ndarray]
 
 
@@ -65,7 +57,7 @@ class Row(NamedTuple):
 
 
 @dataclass(frozen=True, repr=False)
-class SiteEffects(Shown):
+class SiteEffects(Drawn):
     """Effects that differ between sites; `str` renders them as plain text.
 
     Attributes:
@@ -122,20 +114,6 @@ class SiteEffects(Shown):
         import pandas as pd  # heavy, and only wanted here
 
         return pd.DataFrame(self.rows, columns=list(Row._fields))
-
-    def forest(self, path: str | Path, title: str = "") -> Path:
-        """Draw the forest plot: sites, the common effect and a new site's; return the file.
-
-        Args:
-            path: of the picture, .png, .svg or .pdf.
-            title: above it.
-
-        Raises:
-            MissingExtraError: the extra ``plots`` is not installed.
-        """
-        from consortia.diagnostics.figures.forest import draw_forest  # Matplotlib is optional
-
-        return draw_forest(self.blocks, self.effect, self.level, Path(path), title)
 
 
 def varying_between(

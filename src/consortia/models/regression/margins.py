@@ -17,7 +17,6 @@ import ast
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -26,12 +25,11 @@ import numpy as np
 
 from consortia.core.arguments import unknown
 from consortia.data.columns import Table, as_levels, rows_of
-from consortia.diagnostics.summary import Shown
 from consortia.errors import InputError
 from consortia.models._shared import Array, PyTree
 from consortia.models.regression.density import Density
 from consortia.models.regression.design import new_rows, time_rows
-from consortia.models.regression.estimates import Line, interval_ends, short
+from consortia.models.regression.estimates import Drawn, Line, interval_ends, short
 from consortia.models.regression.formula import SITE
 from consortia.models.regression.heterogeneity import ROW_NAMES
 from consortia.models.regression.prediction import (
@@ -67,29 +65,18 @@ class Key(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """Rows of a site, and what stays there.
+    """Rows of a site, and what stays there."""
 
-    Attributes:
-        table: the rows.
-        levels: levels and slopes of the groups that stay at the site, (draws, groups, K).
-        group: the index of each row's group, (rows,).
-    """
-
-    table: Table
-    levels: np.ndarray
-    group: np.ndarray
+    table: Table  # the rows
+    levels: np.ndarray  # levels and slopes of the groups that stay at the site, (draws, groups, K)
+    group: np.ndarray  # the index of each row's group, (rows,)
 
 
 class Average(NamedTuple):
-    """An effect at one site.
+    """An effect at one site."""
 
-    Attributes:
-        rows: that it is averaged over, of binomial their trials.
-        draws: (draws,).
-    """
-
-    rows: float
-    draws: np.ndarray
+    rows: float  # that it is averaged over, of binomial their trials
+    draws: np.ndarray  # (draws,)
 
 
 class Effect(NamedTuple):
@@ -124,7 +111,7 @@ class Effect(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class MarginalEffects(Shown):
+class MarginalEffects(Drawn):
     """Effects on the mean response over the rows of all sites, and of each; `str` renders them.
 
     Attributes:
@@ -140,6 +127,7 @@ class MarginalEffects(Shown):
     draws: np.ndarray
     level: float
     notes: tuple[str, ...] = ()
+    effect = "difference"
 
     @property
     def over_all(self) -> MarginalEffects:
@@ -183,24 +171,15 @@ class MarginalEffects(Shown):
 
         return pd.DataFrame(self.lines, columns=list(Effect._fields))
 
-    def forest(self, path: str | Path, title: str = "") -> Path:
-        """Draw each effect at the sites and over all of them; return the file.
-
-        Args:
-            path: of the picture, .png, .svg or .pdf.
-            title: above it.
-
-        Raises:
-            MissingExtraError: the extra ``plots`` is not installed.
-        """
-        from consortia.diagnostics.figures.forest import draw_forest  # Matplotlib is optional
-
+    @property
+    def blocks(self) -> dict[str, list[Line]]:
+        """The lines of a forest plot: each effect at the sites and over all of them."""
         panels: dict[str, list[Line]] = {}
         for one in sorted(self.lines, key=lambda one: one.site == ALL):
             kind = "common" if one.site == ALL else "site"
             line = Line(one.site, one.median, one.lower, one.upper, kind)
             panels.setdefault(str(one.key), []).append(line)
-        return draw_forest(panels, "difference", self.level, Path(path), title)
+        return panels
 
 
 def columns_with_effects(agreed: Specification) -> tuple[str, ...]:

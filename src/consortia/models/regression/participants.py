@@ -186,21 +186,13 @@ class Line:
 
 @dataclass(frozen=True, eq=False)
 class TableOne:
-    """Characteristics of participants by site and overall; `str` renders it.
+    """Characteristics of participants by site and overall; `str` renders it."""
 
-    Attributes:
-        columns: names of the sites, and `OVERALL`.
-        flow: rows that were read, left out and analysed.
-        missing: rows that were read in which each column misses.
-        lines: of each variable its levels, or mean and standard deviation.
-        notes: what the signs mean.
-    """
-
-    columns: tuple[str, ...]
-    flow: tuple[Line, ...]
-    missing: tuple[Line, ...]
-    lines: tuple[Line, ...]
-    notes: tuple[str, ...]
+    columns: tuple[str, ...]  # names of the sites, and `OVERALL`
+    flow: tuple[Line, ...]  # rows that were read, left out and analysed
+    missing: tuple[Line, ...]  # rows that were read in which each column misses
+    lines: tuple[Line, ...]  # of each variable its levels, or mean and standard deviation
+    notes: tuple[str, ...]  # what the signs mean
 
     def __str__(self) -> str:
         """Return flow, missing values and characteristics as plain text."""

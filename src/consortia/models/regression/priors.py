@@ -26,21 +26,13 @@ from consortia.models._shared import Array
 
 
 class _Form(NamedTuple):
-    """A family of densities.
+    """A family of densities."""
 
-    Attributes:
-        arguments: names of the parameters.
-        positive: of these, the ones that must be.
-        log_density: of value and parameters, on all of the real line or above 0.
-        scipy: the same as a frozen law, of `scipy.stats` and the parameters.
-        lower: end of the support, 0 or −∞.
-    """
-
-    arguments: tuple[str, ...]
-    positive: tuple[str, ...]
-    log_density: Callable[..., Array]
-    scipy: Callable[..., Any]
-    lower: float = -math.inf
+    arguments: tuple[str, ...]  # names of the parameters
+    positive: tuple[str, ...]  # of these, the ones that must be
+    log_density: Callable[..., Array]  # of value and parameters, on all of the real line or above 0
+    scipy: Callable[..., Any]  # the same as a frozen law, of `scipy.stats` and the parameters
+    lower: float = -math.inf  # end of the support, 0 or −∞
 
 
 def _normal(v: Array, location: float, scale: float) -> Array:
@@ -157,16 +149,11 @@ FORMS: dict[str, _Form] = {
 
 @dataclass(frozen=True)
 class Prior:
-    """A prior density.
+    """A prior density."""
 
-    Attributes:
-        form: one of `FORMS`.
-        arguments: its parameters.
-        scaled: whether these follow from the data, and are not as a user has written them.
-    """
-
-    form: str
-    arguments: tuple[float, ...]
+    form: str  # one of `FORMS`
+    arguments: tuple[float, ...]  # its parameters
+    # whether these follow from the data, and are not as a user has written them
     scaled: bool = False
 
     def __str__(self) -> str:

@@ -23,17 +23,11 @@ from consortia.diagnostics.summary import aligned
 
 @dataclass(frozen=True, eq=False)
 class ProportionalHazards:
-    """Slopes of log hazard ratios in the logarithm of time; `str` renders the table.
+    """Slopes of log hazard ratios in the logarithm of time; `str` renders the table."""
 
-    Attributes:
-        names: of the coefficients.
-        change: of each log hazard ratio, where time is e times as long.
-        error: its standard error.
-    """
-
-    names: tuple[str, ...]
-    change: np.ndarray
-    error: np.ndarray
+    names: tuple[str, ...]  # of the coefficients
+    change: np.ndarray  # of each log hazard ratio, where time is e times as long
+    error: np.ndarray  # its standard error
 
     @property
     def p(self) -> np.ndarray:

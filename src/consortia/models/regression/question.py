@@ -57,35 +57,25 @@ IMPUTATIONS_MAX = 1000
 
 @dataclass(frozen=True)
 class Question:
-    """Request for facts of every site's table; the same in all processes.
+    """Request for facts of every site's table; the same in all processes."""
 
-    Attributes:
-        parsed: the formula.
-        family: of the response.
-        missing: what is done with missing values.
-        levels: of columns, the first being the reference; those given are not requested.
-        extra: expressions beside the formula, by what they are: weights, exposure, trials.
-        integrated: whether a level of each site is integrated out at the site.
-        imputations: how many times missing values are drawn, where they are imputed.
-        imputation_seed: of these draws.
-        harmonise: what is changed in a site's table as it is read, by site.
-        nodes: of the rule that integrates levels out, along each dimension; None: a run chooses.
-        described: the description requested of the participants; None: nothing.
-        weights_are: what the weights are, one of `WEIGHTS`.
-    """
-
-    parsed: Parsed
-    family: Family
-    missing: str
+    parsed: Parsed  # the formula
+    family: Family  # of the response
+    missing: str  # what is done with missing values
+    # of columns, the first being the reference; those given are not requested
     levels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    # expressions beside the formula, by what they are: weights, exposure, trials
     extra: Mapping[str, Factor] = field(default_factory=dict)
-    integrated: bool = False
+    integrated: bool = False  # whether a level of each site is integrated out at the site
+    # how many times missing values are drawn, where they are imputed
     imputations: int = IMPUTATIONS
-    imputation_seed: int = 0
+    imputation_seed: int = 0  # of these draws
+    # what is changed in a site's table as it is read, by site
     harmonise: Mapping[str, Harmonisation] = field(default_factory=dict)
+    # of the rule that integrates levels out, along each dimension; None: a run chooses
     nodes: int | None = None
-    described: Wanted | None = None
-    weights_are: str = "frequency"
+    described: Wanted | None = None  # the description requested of the participants; None: nothing
+    weights_are: str = "frequency"  # what the weights are, one of `WEIGHTS`
 
     def __post_init__(self) -> None:
         one_of("missing", self.missing, POLICIES)

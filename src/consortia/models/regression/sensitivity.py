@@ -45,17 +45,11 @@ class Line(NamedTuple):
 
 @dataclass(frozen=True)
 class Sensitivity:
-    """Estimates under several priors of the spread; `str` renders the table.
+    """Estimates under several priors of the spread; `str` renders the table."""
 
-    Attributes:
-        effect: what the common effect is, "odds ratio" or "difference".
-        lines: one for each coefficient and prior, that of the run first.
-        level: probability inside the intervals.
-    """
-
-    effect: str
-    lines: tuple[Line, ...]
-    level: float
+    effect: str  # what the common effect is, "odds ratio" or "difference"
+    lines: tuple[Line, ...]  # one for each coefficient and prior, that of the run first
+    level: float  # probability inside the intervals
 
     def __str__(self) -> str:
         """Return the table as plain text."""

@@ -33,25 +33,15 @@ class Unit(NamedTuple):
 
 
 class Block(NamedTuple):
-    """Columns whose coefficients have a common standard deviation that is estimated.
+    """Columns whose coefficients have a common standard deviation that is estimated."""
 
-    Attributes:
-        name: of that standard deviation.
-        columns: names of the coefficients.
-        factor: text of the factor that is multiplied, "" for none.
-        smooth: whether it is the curved part of a smooth; else a level or slope of each site.
-        level: of a categorical factor, the level whose indicator is multiplied.
-        by: of a level or slope, the column of the groups.
-        shared: whether its groups are one set over all sites.
-    """
-
-    name: str
-    columns: tuple[str, ...]
-    factor: str
-    smooth: bool
-    level: str | None = None
-    by: str = ""
-    shared: bool = False
+    name: str  # of that standard deviation
+    columns: tuple[str, ...]  # names of the coefficients
+    factor: str  # text of the factor that is multiplied, "" for none
+    smooth: bool  # whether it is the curved part of a smooth; else a level or slope of each site
+    level: str | None = None  # of a categorical factor, the level whose indicator is multiplied
+    by: str = ""  # of a level or slope, the column of the groups
+    shared: bool = False  # whether its groups are one set over all sites
 
     @property
     def term(self) -> str:
@@ -61,31 +51,20 @@ class Block(NamedTuple):
 
 @dataclass(frozen=True)
 class Specification:
-    """A formula as all sites use it; every process makes the same from the facts.
+    """A formula as all sites use it; every process makes the same from the facts."""
 
-    Attributes:
-        question: the regression that was requested.
-        sites: names.
-        rows: of each site, those that are kept.
-        units: of numbers, by expression.
-        levels: of factors, by expression, the reference first; of the response under "response()".
-        fills: what stands for a missing number, by column.
-        notes: what the user should know.
-        breaks: where the hazard may change, of a piecewise constant one.
-        imputed: how many values miss of each column that is imputed.
-        readings: what was taken for what when the tables were read.
-    """
-
-    question: Question
-    sites: tuple[str, ...]
-    rows: tuple[int, ...]
-    units: Mapping[str, Unit]
+    question: Question  # the regression that was requested
+    sites: tuple[str, ...]  # names
+    rows: tuple[int, ...]  # of each site, those that are kept
+    units: Mapping[str, Unit]  # of numbers, by expression
+    # of factors, by expression, the reference first; of the response under "response()"
     levels: Mapping[str, tuple[str, ...]]
-    fills: Mapping[str, float]
-    notes: tuple[str, ...] = ()
-    breaks: tuple[float, ...] = ()
+    fills: Mapping[str, float]  # what stands for a missing number, by column
+    notes: tuple[str, ...] = ()  # what the user should know
+    breaks: tuple[float, ...] = ()  # where the hazard may change, of a piecewise constant one
+    # how many values miss of each column that is imputed
     imputed: Mapping[str, int] = field(default_factory=dict)
-    readings: tuple[Guess, ...] = ()
+    readings: tuple[Guess, ...] = ()  # what was taken for what when the tables were read
 
     @cached_property
     def digest(self) -> str:

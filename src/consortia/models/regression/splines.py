@@ -20,19 +20,12 @@ WORDS = ("bs", "ns", "poly")
 
 
 class Basis(NamedTuple):
-    """One column of a basis.
+    """One column of a basis."""
 
-    Attributes:
-        word: one of `WORDS`.
-        column: its index, from 0.
-        knots: inside the boundary, ascending; of ``poly`` none.
-        boundary: both ends; of ``poly`` none.
-    """
-
-    word: str
-    column: int
-    knots: tuple[float, ...] = ()
-    boundary: tuple[float, ...] = ()
+    word: str  # one of `WORDS`
+    column: int  # its index, from 0
+    knots: tuple[float, ...] = ()  # inside the boundary, ascending; of ``poly`` none
+    boundary: tuple[float, ...] = ()  # both ends; of ``poly`` none
 
     def outside(self, values: Float[np.ndarray, " n"]) -> np.ndarray:
         """Return where the column is not known: beyond the boundary of ``bs``."""

@@ -25,17 +25,11 @@ AMBIGUOUS = re.compile(r".*[()\[\]:|].*|[0-9]+|Intercept")
 
 
 class Code(NamedTuple):
-    """A formula, or a part of one, with placeholders for its names.
+    """A formula, or a part of one, with placeholders for its names."""
 
-    Attributes:
-        text: with placeholders.
-        columns: name of the column by placeholder.
-        written: what was written, by placeholder.
-    """
-
-    text: str
-    columns: dict[str, str]
-    written: dict[str, str]
+    text: str  # with placeholders
+    columns: dict[str, str]  # name of the column by placeholder
+    written: dict[str, str]  # what was written, by placeholder
 
     def part(self, text: str) -> Code:
         """Return a part of it."""

@@ -19,15 +19,10 @@ if TYPE_CHECKING:
 
 
 class Place(NamedTuple):
-    """First place of a level of a column at a site.
+    """First place of a level of a column at a site."""
 
-    Attributes:
-        where: the file and the line, or the site.
-        written: how it is written there.
-    """
-
-    where: str
-    written: str
+    where: str  # the file and the line, or the site
+    written: str  # how it is written there
 
 
 Located = Callable[[int, str, str], Place]
@@ -347,19 +342,12 @@ def merged_order(
 
 
 class Apart(NamedTuple):
-    """A column whose numbers are larger or smaller at one site by a factor.
+    """A column whose numbers are larger or smaller at one site by a factor."""
 
-    Attributes:
-        column: its name.
-        site: where.
-        size: |mean| and sd there.
-        usual: the same elsewhere.
-    """
-
-    column: str
-    site: str
-    size: np.ndarray
-    usual: np.ndarray
+    column: str  # its name
+    site: str  # where
+    size: np.ndarray  # |mean| and sd there
+    usual: np.ndarray  # the same elsewhere
 
     @property
     def guess(self) -> Guess:

@@ -12,7 +12,7 @@ from algorithms.stale_problem import MODEL, one_site
 
 import consortia
 from consortia.algorithms.stale import stale_sgld
-from consortia.dynamics.langevin import Langevin
+from consortia.dynamics.stochastic_steps import Langevin
 from consortia.errors import InputError
 from consortia.oracles import psgld_short_memory_variance, stale_sgld_law
 from consortia.theory.bias import Problem, law_of
