@@ -347,6 +347,11 @@ def place(parts: Sequence[Mapping[str, Any]], score: str, one: str) -> int:
     return sorted(by, key=lambda label: by[label]).index(one) + 1
 
 
+def finished(parts: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return the settings of a sweep that were run to their end, without those tuned alone."""
+    return [part for part in parts if not part["label"].endswith(" rounds")]
+
+
 def fewest_runs(parts: Sequence[Mapping[str, Any]]) -> int:
     """Return how many runs with the same seeds all labels have."""
     return min(len(part["runs"]) for part in parts)

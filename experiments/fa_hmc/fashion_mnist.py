@@ -154,8 +154,9 @@ def by_themselves(task: Task, chosen: Scale, one: Setting, seed: int) -> dict[st
 
 def findings(results: dict[str, Any]) -> dict[str, Finding]:
     """Return the findings of figures 3 and 4, of the settings that there are."""
-    leapfrog = {part["label"]: part for part in results["leapfrog"]}
-    local = classification.with_fifty(results["local"], results["leapfrog"])
+    by_leapfrog, own = (classification.finished(results[name]) for name in ("leapfrog", "local"))
+    leapfrog = {part["label"]: part for part in by_leapfrog}
+    local = classification.with_fifty(own, by_leapfrog)
     found = {}
     one = results.get("headline") or leapfrog.get("K = 10")
     if one is not None:
@@ -165,9 +166,9 @@ def findings(results: dict[str, Any]) -> dict[str, Finding]:
             f"fig3-{score}": Finding(one["runs"][0][-1][score], untuned=coarse)
             for score in classification.SCORES
         }
-    found |= of_leapfrogs(results["leapfrog"]) | of_local_steps(local)
-    repeated = [part for part in results["leapfrog"] + results["local"] if len(part["runs"]) > 2]
-    if repeated and results["local"]:
+    found |= of_leapfrogs(by_leapfrog) | of_local_steps(local)
+    repeated = [part for part in by_leapfrog + own if len(part["runs"]) > 2]
+    if repeated and own:
         found["suppl-runs"] = spread(repeated)
     return found
 

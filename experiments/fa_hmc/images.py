@@ -141,7 +141,9 @@ def findings(results: dict[str, Any]) -> dict[str, Finding]:
     """Return the findings of figures 6 and 7, of the settings that there are."""
     found = {}
     for name in CLASSES:
-        leapfrog, local = results[name]["leapfrog"], results[name]["local"]
+        leapfrog, local = (
+            classification.finished(results[name][sweep]) for sweep in ("leapfrog", "local")
+        )
         for part in [part for part in leapfrog if part["label"] != "K = 1"][:1]:
             for score in ("accuracy", "brier", "ece"):
                 found[f"fig6-{name}-{score}"] = Finding(

@@ -121,6 +121,7 @@ def of_sweeps(
 ) -> dict[str, Finding]:
     """Return the findings of one of the two networks."""
     found = {}
+    leapfrog, local = classification.finished(leapfrog), classification.finished(local)
     labels = {part["label"] for part in leapfrog}
     shown = [part for part in leapfrog if part["label"] in ("K = 10", "K = 2")]  # K = 2 is quick's
     for score in ("accuracy", "brier", "ece") if shown else ():

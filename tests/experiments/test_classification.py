@@ -9,7 +9,7 @@ import pytest
 import consortia
 from consortia.diagnostics import scores
 from consortia.errors import NonFiniteError
-from experiments.fa_hmc import classification
+from experiments.fa_hmc import classification, fashion_mnist, images
 from experiments.fa_hmc.classification import Setting, Task
 
 SETTING = Setting(leapfrog_steps=2, local_steps=3, step_size=0.02, batch_size=20)
@@ -69,3 +69,20 @@ def test_a_sweep_keeps_the_step_size_with_the_least_loss_and_says_which_diverged
     hopeless = {"K = 2": [SETTING._replace(step_size=9.0)]}
     with pytest.raises(RuntimeError, match="every step size diverged"):
         classification.sweep(model_of(task), task, hopeless, classification.Lengths(3), seed=5)
+
+
+def test_a_setting_that_was_tuned_alone_is_compared_with_no_finished_one() -> None:
+    def part(label: str, accuracy: float) -> dict[str, Any]:
+        scored = {"round": 200, "accuracy": accuracy, "brier": 0.2, "ece": 0.1, "nll": 4e3}
+        tried = [{"step_size": step} for step in (1e-3, 2e-3, 3e-3, 4e-3)]
+        setting = {"step_size": 2e-3}
+        return {"label": label, "setting": setting, "tried": tried, "runs": [[scored]]}
+
+    leapfrog = [part("K = 1", 0.7), part("K = 10, 50 rounds", 0.6)]
+    local = [part("T = 1", 0.5), part("T = 10", 0.7), part("T = 20", 0.7), part("T = 50", 0.7)]
+    begun = part("T = 100, 50 rounds", 0.4)
+    alone = fashion_mnist.findings({"leapfrog": leapfrog, "local": local})
+    assert fashion_mnist.findings({"leapfrog": leapfrog, "local": [*local, begun]}) == alone
+    assert alone["fig4-worst-all"].value >= 1  # in accuracy, whatever else was begun
+    both = {name: {"leapfrog": leapfrog, "local": []} for name in images.CLASSES}
+    assert not images.findings(both)
