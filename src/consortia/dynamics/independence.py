@@ -62,5 +62,5 @@ def smallest_effective_size(draws: Float[np.ndarray, "C n d"]) -> float:
     """Return the smallest effective size over the parameters, of the bulk and of both tails."""
     from consortia.dynamics.rank_statistics import bulk_and_tail_ess_of  # its room loads much
 
-    bulk, tail = bulk_and_tail_ess_of(draws.transpose(2, 0, 1))
+    bulk, tail = bulk_and_tail_ess_of(np.ascontiguousarray(draws.transpose(2, 0, 1)))
     return float(min(bulk.min(), tail.min()))

@@ -162,8 +162,10 @@ class Panel(Prepared):
     def completed(self, query: Query) -> Answer:
         """Return the arrays that the site function takes, in JAX's own width; made once a query."""
         if self._completed[0] is not query.arrays:
-            function = self.function(query)
-            self._completed = query.arrays, in_width(function.complete(query.arrays))
+            made = query.completed
+            if made is None:
+                made = self.function(query).complete(query.arrays)
+            self._completed = query.arrays, in_width(made)
         return self._completed[1]
 
     def bytes_up(self, function: SiteFunction, answer: Answer) -> int:

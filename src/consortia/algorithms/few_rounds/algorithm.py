@@ -254,7 +254,7 @@ class Server:
                 query = asking.send(answer)  # type: ignore[arg-type]
             except StopIteration as end:
                 return end.value
-            answer = yield self.query(*query)
+            answer = yield self.query(*query[:3])
 
     def base(self, covariance: Float[np.ndarray, "d d"]) -> Coordinates:
         """Return coordinates that the model suggests, around the highest point."""
@@ -479,9 +479,12 @@ def _evaluate(
 ) -> Generator[Query, Arrays, tuple[list[Profile], Judged | None]]:
     """Ask for log-densities; return the straight lines' profiles, and the judged batch of draws."""
     purpose = "exploration" if sent.exploring else "draws"
-    answer = yield server.query(
-        "log_densities", {"reference": server.reference} | dict(sent.arrays), purpose
-    )
+    arrays = {"reference": server.reference} | dict(sent.arrays)
+    query = server.query("log_densities", arrays, purpose)
+    if "accepted" in arrays:  # the sites draw what is here already
+        points = np.concatenate([sent.points, arrays["points"]]).astype(server.dtype)
+        query = query._replace(completed={"reference": query.arrays["reference"], "points": points})
+    answer = yield query
     potentials = np.where(np.isfinite(answer["potentials"]), answer["potentials"], np.inf)
     server.take_height(float(answer["height"].sum()))
     heights = server.offset - potentials
