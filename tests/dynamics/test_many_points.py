@@ -38,3 +38,22 @@ def test_a_likelihood_of_a_site_with_many_numbers_a_row_is_evaluated_at_few_poin
     compiled = jax.jit(at_all).lower(jnp.zeros((POINTS, 1))).compile()
     # All at once are 133 MB in each of several arrays.
     assert compiled.memory_analysis().temp_size_in_bytes < 20e6
+
+
+def test_points_are_taken_in_blocks_that_stay_in_a_cache() -> None:
+    columns, rows, points = 8, 128, 20_000
+    model = consortia.models.logistic_regression(columns)
+    target = Target(model, model.init)
+    one = jnp.ones(())
+    data = {"x": jnp.ones((rows, columns)), "y": jnp.ones(rows, jnp.int32)}
+    site = Site(data, jnp.asarray(rows, jnp.int32), one, one)
+
+    def at_all(positions: Any) -> Any:
+        def function(position: Any) -> Any:
+            return metropolis.potential(target, position, site).value
+
+        return metropolis.at_all(target, function, positions, site)
+
+    compiled = jax.jit(at_all).lower(jnp.zeros((points, columns))).compile()
+    # All values are 10 MB in each of several arrays, the points .6 MB.
+    assert compiled.memory_analysis().temp_size_in_bytes < 4e6

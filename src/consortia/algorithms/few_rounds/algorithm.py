@@ -419,13 +419,9 @@ def _local_fits(server: Server, scale: PriorScale) -> Generator[Query, Arrays, l
 def _exploration(server: Server, centres: list[np.ndarray], covariances: list[np.ndarray]) -> Sent:
     """Return points of a mixture around the guesses, and rays through the first."""
     wide = WIDE if server.dimension <= FEW_PARAMETERS else NARROW
-    shares, middles, scales = [], [], []
-    for centre, covariance in zip(centres, covariances, strict=True):
-        for share, factor in wide:
-            shares.append(share)
-            middles.append(centre)
-            scales.append(factor * covariance)
-    envelope = mixture.mixture_of(shares, middles, scales)
+    guesses = list(zip(centres, covariances, strict=True))
+    parts = [(share, at, factor * scale) for at, scale in guesses for share, factor in wide]
+    envelope = mixture.mixture_of(*map(list, zip(*parts, strict=True)))
     lines = lines_through(covariances[0], server.rays, [])
     server.centre = centres[0]
     return _drawn(server, Proposal(envelope, None, Plain()), lines, exploring=True)
