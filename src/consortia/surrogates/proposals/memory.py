@@ -83,7 +83,7 @@ class Memory:
         return self.points[np.argmax(self.heights)]
 
     def weighted(self) -> Weighted:
-        """Return the last drawn points against the mixture of what drew them; made at the first call."""
+        """Return the last drawn points against the mixture of what drew them."""
         if self._weighted is not None:
             return self._weighted
         total = max(sum(len(one.points) for one in self.drawn), 1)
