@@ -109,12 +109,14 @@ def _weighted(
     missed: list[Float[np.ndarray, " d"]],
     rng: np.random.Generator,
 ) -> Learnt:
-    """Return proposals from a t near weighted points.
+    """Return proposals from one or two t near weighted points.
 
     With many parameters a regression that predicts would need more terms than there are points.
     Its quadratic part needs fewer, and says by their heights what weighted points alone say badly.
-    With still more parameters there is no room for that, nor for a covariance of the points: it is
-    shrunk towards the guess, by as much as serves the half that it was not learnt from.
+    It is blind to skewness, whose tail it leaves out: half of the proposals have mean and
+    covariance of the points. With still more parameters there is no room for a regression, nor for
+    a covariance of the points: it is shrunk towards the guess, by as much as serves the half that
+    it was not learnt from.
     """
     weighted = memory.weighted()
     n, d = weighted.points.shape
@@ -123,7 +125,9 @@ def _weighted(
         own = mixture.tempered(weighted.log_weights, min(terms, n / 4))
         root = mixture.cholesky_root(guess)
         mean, covariance = regression.fit_quadratic(weighted, own, memory.best, root, rng)
-        envelope = mixture.mixture_of([1.0], [mean], [mixture.INFLATED * covariance])
+        middle, spread = _moments(weighted.points, own)
+        scales = [mixture.INFLATED * covariance, _scale_of(spread)]
+        envelope = mixture.mixture_of([0.5, 0.5], [mean, middle], scales)
         envelope = _stretched(envelope, missed, Plain(), memory.best)
         return Learnt(Proposal(envelope, None, Plain()), covariance, 0.0)
     own = mixture.tempered(weighted.log_weights, mixture.TEMPERED * d)
@@ -149,8 +153,13 @@ def _moments(
 
 def _between(mean: np.ndarray, covariance: np.ndarray, guess: np.ndarray, share: float) -> Mixture:
     """Return the t whose scale is between those of a covariance and of a guess."""
-    own = covariance * (1 - 2 / mixture.freedom(len(mean))) * mixture.INFLATED
-    return mixture.mixture_of([1.0], [mean], [(1 - share) * own + share * guess])
+    scale = (1 - share) * _scale_of(covariance) + share * guess
+    return mixture.mixture_of([1.0], [mean], [scale])
+
+
+def _scale_of(covariance: Float[np.ndarray, "d d"]) -> Float[np.ndarray, "d d"]:
+    """Return the scale matrix of a t with a covariance, which is made wider."""
+    return covariance * (1 - 2 / mixture.freedom(len(covariance))) * mixture.INFLATED
 
 
 class _Held(NamedTuple):

@@ -48,7 +48,7 @@ OF_BUMPS = (0.0, 3.0)
 HELD_OUT = 0.15
 """Share of the points by which penalties are chosen."""
 
-MOST_QUADRATIC = 2000
+MOST_QUADRATIC = 1900
 """Terms of a quadratic regression alone, at most."""
 
 RIDGE, LEAST_CURVED = 30.0, 0.05
