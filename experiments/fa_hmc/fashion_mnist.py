@@ -80,7 +80,7 @@ SCALES = {
         headline_rounds=0,
         langevin_rounds=0,
         batch_size=1000,
-        lengths=Lengths(200, tune_rounds=50, runs=3, most=classification.MOST_STEPS),
+        lengths=Lengths(200, tune_rounds=50, best_runs=2, most=classification.MOST_STEPS),
         leapfrog={
             1: (1.5e-3, 2.5e-3, 4e-3, 6e-3),
             10: (7e-4, 1.1e-3, 1.6e-3, 2.4e-3),

@@ -70,7 +70,7 @@ SCALES = {
     ),
     "full": Scale(
         train_rows=None,
-        lengths=Lengths(200, tune_rounds=50, runs=3, most=classification.MOST_STEPS),
+        lengths=Lengths(200, tune_rounds=50, most=classification.MOST_STEPS),
         local_runs=5,
         batch_size=1000,
         local_steps=50,

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from experiments import records
-from experiments.claims import Finding, over_pairs
+from experiments.claims import Finding, over_pairs, untuned
 from experiments.stale_gradients import cifar, images, lenet, logistic, workers
 
 WORKERS = tuple(range(1, 10))
@@ -109,6 +109,7 @@ def findings(results: dict[str, Any]) -> dict[str, Finding]:
             paired,
             shown=f"{paired.text}: {first['final'][0]:.4f} with 1 worker, {last['final'][0]:.4f} "
             f"with {last['workers']}",
+            untuned=untuned("rate", [logistic.RATE], logistic.RATE),
         )
     }
     for name, by_workers in results["servers"].items():

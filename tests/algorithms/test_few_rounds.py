@@ -23,7 +23,7 @@ import consortia
 from consortia.algorithms.few_rounds import algorithm
 from consortia.algorithms.few_rounds.site_functions import FUNCTIONS
 from consortia.core.prior import PriorScale
-from consortia.core.queries import Known
+from consortia.core.queries import Known, Query
 from consortia.core.target import Target
 from consortia.dynamics.independence import Chains, metropolis_chains
 from consortia.dynamics.rank_statistics import rhat_and_ess_of
@@ -226,6 +226,45 @@ def test_the_points_of_a_message_are_those_of_the_server(double: bool) -> None:
         np.testing.assert_allclose(
             sent.proposal.log_density(sent.points), sent.log_density, atol=1e-3
         )
+
+
+def test_what_the_server_has_at_hand_is_what_the_sites_would_draw(monkeypatch) -> None:
+    seen = []
+    asked = LocalPanel.ask
+
+    def ask(panel: LocalPanel, query: Query, number: int = 0) -> Any:
+        if "accepted" in query.arrays:
+            drawn = FUNCTIONS[query.function].complete(query.arrays)
+            assert drawn.keys() == panel.completed(query).keys()
+            for name, values in panel.completed(query).items():
+                np.testing.assert_array_equal(values, drawn[name])
+                assert values.dtype == drawn[name].dtype
+            seen.append(query)
+        return asked(panel, query, number)
+
+    monkeypatch.setattr(LocalPanel, "ask", ask)
+    sampled(MODEL, EMPTY, consortia.few_rounds(effective_size=200.0))
+    assert len(seen) == 2
+    assert all(query.completed is not None for query in seen)
+
+
+def test_no_density_is_computed_before_the_points_are_weighted() -> None:
+    counts: list[int] = []
+
+    def density(points: np.ndarray) -> np.ndarray:
+        counts.append(len(points))
+        return np.zeros(len(points))
+
+    memory = Memory(np.zeros((0, 1)))
+    for size in (3, 2):
+        memory.add(np.zeros((size, 1)), np.zeros(size), size, density)
+    assert not counts
+    weighted = memory.weighted()
+    assert sorted(counts) == [2, 2, 3, 3]  # of each message, under both
+    assert memory.weighted() is weighted
+    memory.add(np.zeros((1, 1)), np.zeros(1), 1, density)
+    assert len(memory.weighted().points) == 6
+    assert len(counts) == 9
 
 
 # --- coordinates ---------------------------------------------------------------------------------

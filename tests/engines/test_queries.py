@@ -16,6 +16,7 @@ import consortia
 from consortia.core.queries import Query, SiteFunction, in_width
 from consortia.core.target import Target
 from consortia.engines import programs
+from consortia.engines.panel import evaluated_points
 from consortia.errors import InputError
 
 
@@ -230,3 +231,16 @@ def test_sums_of_integers_are_exact_in_single_precision():
     found = insides.replies_of_sites(count, target, sites, {}, *np.zeros((2, 3), np.int32))
     assert found["rows"].tolist() == 3 * [number]
     assert found["share"].dtype == np.float32
+
+
+def test_points_are_counted_once_for_all_arrays_of_one_shape():
+    looked = []
+
+    def evaluation(arrays):
+        looked.append(arrays["points"].shape)
+        return toy.at_points(arrays)
+
+    function = SiteFunction(toy.differences, evaluation, "")
+    for count in (3, 3, 5, 3):
+        assert evaluated_points(function, {"points": np.zeros((count, 2))}) == count
+    assert looked == [(3, 2), (5, 2)]

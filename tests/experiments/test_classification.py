@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+import re
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -9,6 +12,8 @@ import pytest
 import consortia
 from consortia.diagnostics import scores
 from consortia.errors import NonFiniteError
+from experiments import claims, records
+from experiments.claims import Study
 from experiments.fa_hmc import classification, fashion_mnist, images
 from experiments.fa_hmc.classification import Setting, Task
 
@@ -86,3 +91,76 @@ def test_a_setting_that_was_tuned_alone_is_compared_with_no_finished_one() -> No
     assert alone["fig4-worst-all"].value >= 1  # in accuracy, whatever else was begun
     both = {name: {"leapfrog": leapfrog, "local": []} for name in images.CLASSES}
     assert not images.findings(both)
+
+
+# --- what notes and causes tell of the stored records ---------------------------------------------
+
+PAPER = claims.read("fa-hmc")
+TOLD = re.compile(r"(?<![\d.])(?:\.\d{4}|[34]\d{3})(?![\d.]*\d)")
+"""Scores in a text: four decimals, or an NLL."""
+
+
+def numbers(of: Any) -> Iterator[float]:
+    if isinstance(of, (dict, list)):
+        for one in of.values() if isinstance(of, dict) else of:
+            yield from numbers(one)
+    elif isinstance(of, (int, float)):
+        yield float(of)
+
+
+def told_in_no_record(study: Study) -> list[str]:
+    """Return the scores in a study's notes and causes that none of its records has."""
+    stored = records.stored(PAPER, study).values()
+    there = [one for record in stored for one in numbers(record["results"])]
+    texts = "\n".join([study.notes, *(claim.why for claim in study.claims)])
+    return [
+        told
+        for told in TOLD.findall(texts)
+        if min(abs(float(told) - one) for one in there) > (0.501e-4 if "." in told else 0.501)
+    ]
+
+
+@pytest.mark.parametrize("name", ["fashion_mnist", "neural_network", "images"])
+def test_a_score_that_a_note_tells_stands_in_a_record(name: str) -> None:
+    (study,) = PAPER.chosen(name)
+    assert told_in_no_record(study) == []
+    planted = dataclasses.replace(study, notes="The end is at .9876 and 3999, after 10,000 rows.")
+    assert told_in_no_record(planted) == [".9876", "3999"]
+
+
+def test_what_is_told_of_the_orders_in_figures_3_and_4_is_what_the_record_shows() -> None:
+    (study,) = PAPER.chosen("fashion_mnist")
+    full = records.stored(PAPER, study)["full"]["results"]
+    by_k = {part["label"]: part for part in full["leapfrog"]}
+    by_t = {
+        part["label"]: part for part in classification.with_fifty(full["local"], [*by_k.values()])
+    }
+    assert len(by_t) == 5
+
+    def at_round(part: dict[str, Any], score: str, number: int) -> float:
+        """Return a loss of the tuned run."""
+        (point,) = (point for point in part["runs"][0] if point["round"] == number)
+        return -point[score] if score == "accuracy" else point[score]
+
+    def tuned_for(part: dict[str, Any], score: str) -> float:
+        """Return the least loss after 50 rounds of all step sizes."""
+        losses = [-one[score] if score == "accuracy" else one[score] for one in part["tried"]]
+        return min(losses)
+
+    for score in classification.SCORES:
+        others = [part for label, part in by_t.items() if label != "T = 1"]
+        worst = [
+            at_round(by_t["T = 1"], score, r) - max(at_round(o, score, r) for o in others)
+            for r in (50, 200)
+        ]
+        few = [
+            at_round(by_k["K = 1"], score, r) - at_round(by_k["K = 10"], score, r)
+            for r in (50, 200)
+        ]
+        expected = [True, score != "ece"]
+        assert [one > 0 for one in worst] == expected, score
+        assert [one > 0 for one in few] == expected, score
+        assert tuned_for(by_t["T = 1"], score) > max(tuned_for(o, score) for o in others)
+        assert tuned_for(by_k["K = 1"], score) > tuned_for(by_k["K = 10"], score)
+    gaps = [at_round(o, "ece", 200) - at_round(by_t["T = 1"], "ece", 200) for o in others]
+    assert (round(min(gaps), 3), round(max(gaps), 3)) == (0.003, 0.007)

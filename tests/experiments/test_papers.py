@@ -162,8 +162,11 @@ def test_every_stored_finding_is_what_the_program_finds_in_the_stored_results(pa
 def differs(one: Finding, other: Finding) -> float:
     """Return how far two findings are apart, in parts of the larger one; 0 where neither has one.
 
-    What is smaller than a thousandth counts as that.
+    What is smaller than a thousandth counts as that. Without the same tuning and pairs they are
+    infinitely far apart: a verdict follows from these too.
     """
+    if (one.untuned, one.pairs) != (other.untuned, other.pairs):
+        return math.inf
     if one.value is None or other.value is None or not math.isfinite(one.value):
         return 0.0 if one.value == other.value or other.value is None else math.inf
     return abs(one.value - other.value) / max(abs(one.value), abs(other.value), 1e-3)
@@ -174,8 +177,21 @@ def test_a_finding_that_is_edited_by_hand_is_told_apart():
     record = records.stored(paper, study)["quick"]
     again = records.program(paper, study).findings(record["results"])
     name, kept = next((n, one) for n, one in records.findings(record).items() if one.value)
-    edited = Finding(1.05 * kept.value)
+    edited = dataclasses.replace(kept, value=1.05 * kept.value)
     assert differs(again[name], kept) < 0.01 < differs(again[name], edited)
+
+
+def test_an_edge_of_a_grid_that_is_planted_in_a_record_is_told_apart():
+    (study,) = (one for paper, one in STUDIES if one.name == "fashion_mnist")
+    record = records.stored(PAPERS[0], study)["full"]
+    program = records.program(PAPERS[0], study)
+    (part,) = (one for one in record["results"]["local"] if one["label"] == "T = 20")
+    part["tried"] = [one for one in part["tried"] if one["step_size"] <= 0.0016]
+    part["tried"].append({**part["tried"][0], "step_size": 0.0001})
+    again, kept = program.findings(record["results"]), records.findings(record)
+    assert again["fig4-nll"].untuned == "T = 20: the best step size is the largest of 4"
+    assert differs(again["fig4-nll"], kept["fig4-nll"]) == math.inf
+    assert differs(again["fig3-nll"], kept["fig3-nll"]) < 0.01
 
 
 def test_every_picture_is_there_and_small():

@@ -106,7 +106,7 @@ def energy_exponents(sign: int) -> tuple[float, float]:
     return float(slopes[0]), float(slopes[1])
 
 
-# --- FA-HMC, figure 1: K = 5 against K = 1 at Kη = .2, T = 10, clients of few rows ---------------
+# --- FA-HMC, figure 1: K = 5 against K = 1 at equal trajectories Kη, T = 10, clients of few rows --
 
 
 def one_client(curvature: np.ndarray, step: float, leapfrogs: int):
@@ -165,11 +165,17 @@ def clients():
     return [h for h, _ in found], [m for _, m in found]
 
 
-def leapfrog_gain() -> float:
-    """Return by how many per cent K = 5 is better than K = 1 at Kη = .2."""
+def leapfrog_gain(trajectory: float = 0.17) -> float:
+    """Return by how many per cent K = 5 is better than K = 1 at this Kη, by default the tuned."""
     curvatures, means = clients()
-    one, five = (averaging_error(curvatures, means, 0.2 / k, k, 10) for k in (1, 5))
+    one, five = (averaging_error(curvatures, means, trajectory / k, k, 10) for k in (1, 5))
     return 100 * (1 - five / one)
+
+
+def long_over_tuned() -> float:
+    """Return the ME of K = 10 at Kη = 1, near ⌊π/(3η)⌋ η, over that of K = 5 at the tuned Kη."""
+    rule, best = (averaging_error(*clients(), kn / k, k, 10) for kn, k in ((1.0, 10), (0.17, 5)))
+    return rule / best
 
 
 def least_error_of_long_trajectories() -> float:
@@ -195,7 +201,8 @@ CHECKS: dict[tuple[str, str], tuple[Callable[[], float], float, float]] = {
     ("decentralized-ma-hmc", "linear-sd-published"): (agents_sd, 0.69, 0.73),
     ("decentralized-ma-hmc", "thm31-printed"): (lambda: energy_exponents(1)[0], 1.9, 2.1),
     ("decentralized-ma-hmc", "thm31-distance"): (lambda: energy_exponents(1)[1], 2.9, 3.1),
-    ("fa-hmc", "fig1a-long-run"): (leapfrog_gain, -2.5, 2.5),
+    ("fa-hmc", "fig1a-sampled"): (leapfrog_gain, -2.5, 2.5),
+    ("fa-hmc", "fig1a-rule-sampled"): (long_over_tuned, 1.25, 10.0),
     ("fa-hmc", "fig1c-reach"): (least_error_of_long_trajectories, 0.101, 1.0),
     ("stale-gradients", "fig1-literal"): (lambda: min(map(stale_growth, (1, 2, 5, 10, 20))), 1, 9),
 }
@@ -203,19 +210,26 @@ CHECKS: dict[tuple[str, str], tuple[Callable[[], float], float, float]] = {
 
 
 def test_every_claim_that_is_not_reproduced_has_a_second_implementation():
-    told = {
-        (name, claim.id)
+    rows = [
+        (name, claim.id, verdict)
         for name in claims.PAPERS
         for _, claim, _, verdict in pages.rows(claims.read(name))
-        if verdict in (NOT_REPRODUCED, NOT_UNDER_THIS_READING, BEYOND_BOUND)
-    }
-    assert told == set(CHECKS)
+    ]
+    whole = (NOT_REPRODUCED, NOT_UNDER_THIS_READING, BEYOND_BOUND)
+    told = {(name, one) for name, one, verdict in rows if verdict in whole}
+    smaller = {(name, one) for name, one, verdict in rows if "does not hold" in verdict}
+    assert told <= set(CHECKS) <= told | smaller
 
 
 @pytest.mark.parametrize("of", CHECKS, ids=lambda of: "-".join(of))
 def test_a_second_implementation_finds_the_same(of):
     compute, low, high = CHECKS[of]
     assert low < compute() < high
+
+
+def test_who_is_ahead_at_equal_trajectories_depends_on_their_length():
+    assert leapfrog_gain(0.05) == pytest.approx(-2.4, abs=0.1)
+    assert leapfrog_gain(0.5) == pytest.approx(3.9, abs=0.1)
 
 
 def test_the_other_sign_meets_the_bound():

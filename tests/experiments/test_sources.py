@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import consortia
-from experiments import claims, pages, sources
+from experiments import claims, pages, records, sources
 from experiments.claims import Claim
 from experiments.fa_hmc import classification
 
@@ -131,6 +131,39 @@ def test_a_planted_edge_of_a_grid_leaves_no_verdict():
     found = [classification.better([good, one], "nll", "K = 10", "K = 1") for one in (inside, edge)]
     assert [better.verdict(one) for one in found] == ["reproduced", "untuned"]
     assert found[1].untuned == "K = 1: the best step size is the largest of 4"
+
+
+@pytest.mark.parametrize(
+    ("paper", "study", "rows", "reason"),
+    [
+        ("fa-hmc", "marginal_error", ["fig1a-long-run", "fig1b-long-run"], "Kη: one step"),
+        ("stale-gradients", "logistic", ["fig3-a9a-most", "fig4-a9a"], "rate: one step"),
+        ("stale-gradients", "appendix", ["app-i-workers"], "rate: one step"),
+        ("stale-gradients", "lenet", ["fig3-lenet-most", "fig4-lenet"], "rate: 2 step sizes"),
+        ("stale-gradients", "cifar", ["fig3-cifar-most", "fig3-cifar-worse"], "rate: 2 step"),
+        ("fsgld", "neural_network", ["anchored-unlike"], "networks: one step"),
+    ],
+)
+def test_a_step_that_is_ours_and_that_few_others_were_tried_beside_gives_no_verdict(
+    paper, study, rows, reason
+):
+    found = {
+        claim.id: (finding, verdict)
+        for one, claim, finding, verdict in pages.rows(claims.read(paper))
+        if one is not None and one.name == study
+    }
+    for row in rows:
+        finding, verdict = found[row]
+        assert finding.untuned.startswith(reason), row
+        assert verdict.split("; ")[-1] == "untuned", row
+
+
+def test_a_rate_that_the_paper_prints_needs_no_tuning():
+    paper = claims.read("stale-gradients")
+    (study,) = paper.chosen("lenet")
+    results = records.stored(paper, study)["small"]["results"]
+    own = {**results, "rates": results["rates"][:1]}
+    assert records.program(paper, study).findings(own)["fig3-lenet-most"].untuned == ""
 
 
 def test_a_sweep_makes_its_grid_longer_until_the_best_step_is_inside(monkeypatch):

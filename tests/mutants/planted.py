@@ -38,8 +38,8 @@ MUTANTS = (
     ),
     Mutant(
         "dynamics/independence.py",
-        "taken = levels[:, step] < logs[:, step] - weight",
-        "taken = levels[:, step] < np.inf",
+        "if level < log_weight - weight:",
+        "if level < np.inf:",
         "algorithms/test_few_rounds.py::"
         "test_its_draws_are_those_of_the_gaussian_with_their_heights",
     ),

@@ -26,25 +26,31 @@ def are_many(mask: Array) -> bool:
     return mask.shape[0] > ROWS_AT_ONCE
 
 
-def map_blocks(function: Callable[[PyTree, Array], PyTree], rows: PyTree, mask: Array) -> PyTree:
+def map_blocks(
+    function: Callable[[PyTree, Array], PyTree],
+    rows: PyTree,
+    mask: Array,
+    block: int | None = None,
+) -> PyTree:
     """Return the values of a function of each block's rows and mask, stacked.
 
     Args:
-        function: from a pytree of leaves (`BLOCK`, ...) and a mask (`BLOCK`,).
-        rows: pytree, leaves (n, ...), n >= `BLOCK`.
+        function: from a pytree of leaves (block, ...) and a mask (block,).
+        rows: pytree, leaves (n, ...), n >= block.
         mask: bool (n,), False where the rows are padding.
+        block: rows of a block; `BLOCK` when None.
     """
-    count = mask.shape[0]
+    count, block = mask.shape[0], block or BLOCK
 
     def of_block(number: Array) -> PyTree:
         # The last block begins earlier, and leaves out what the one before it has.
-        first = jnp.minimum(number * BLOCK, count - BLOCK)
+        first = jnp.minimum(number * block, count - block)
         part, kept = jax.tree.map(
-            lambda leaf: lax.dynamic_slice_in_dim(leaf, first, BLOCK), (rows, mask)
+            lambda leaf: lax.dynamic_slice_in_dim(leaf, first, block), (rows, mask)
         )
-        return function(part, kept & (first + jnp.arange(BLOCK) >= number * BLOCK))
+        return function(part, kept & (first + jnp.arange(block) >= number * block))
 
-    return lax.map(of_block, jnp.arange(-(-count // BLOCK)))
+    return lax.map(of_block, jnp.arange(-(-count // block)))
 
 
 def sum_over_rows(

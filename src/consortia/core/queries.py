@@ -44,11 +44,14 @@ class Query(NamedTuple):
         function: name of the site function that answers it.
         arrays: what it needs, by name.
         purpose: one or two words for progress and record.
+        completed: what `SiteFunction.complete` makes of the arrays, where the server has made it
+            already. It does not travel.
     """
 
     function: str
     arrays: Arrays
     purpose: str
+    completed: Arrays | None = None
 
 
 class Batch(NamedTuple):

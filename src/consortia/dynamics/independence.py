@@ -38,13 +38,16 @@ def metropolis_chains(
     length = len(points) // chains
     index = np.arange(chains * length).reshape(chains, length)
     levels, logs = np.log(rng.random(index.shape)), log_weights[index]
-    here, weight = len(points) + np.arange(chains), starts[2]
     places, accepted = np.empty_like(index), np.empty(index.shape, bool)
-    for step in range(length):
-        taken = levels[:, step] < logs[:, step] - weight
-        here = np.where(taken, index[:, step], here)
-        weight = np.where(taken, logs[:, step], weight)
-        places[:, step], accepted[:, step] = here, taken
+    for chain, weight in enumerate(starts[2].tolist()):  # numbers of Python: each step is short
+        here, steps = len(points) + chain, list[int]()
+        own = (values[chain].tolist() for values in (index, levels, logs))
+        for place, level, log_weight in zip(*own, strict=True):
+            if level < log_weight - weight:
+                here, weight = place, log_weight
+            steps.append(here)
+        places[chain] = steps
+        accepted[chain] = places[chain] == index[chain]
     every = np.concatenate([points, starts[0]])
     return Chains(every[places], np.concatenate([heights, starts[1]])[places], accepted)
 
@@ -53,5 +56,5 @@ def smallest_effective_size(draws: Float[np.ndarray, "C n d"]) -> float:
     """Return the smallest effective size over the parameters, of the bulk and of both tails."""
     from consortia.dynamics.rank_statistics import bulk_and_tail_ess_of  # its room loads much
 
-    bulk, tail = bulk_and_tail_ess_of(draws.transpose(2, 0, 1))
+    bulk, tail = bulk_and_tail_ess_of(np.ascontiguousarray(draws.transpose(2, 0, 1)))
     return float(min(bulk.min(), tail.min()))

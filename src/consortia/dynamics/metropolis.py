@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -25,6 +26,15 @@ COARSE = 64.0
 
 VALUES_AT_ONCE = 2**22
 """Row values that a site holds at once when it evaluates many points."""
+
+VALUES_IN_CACHE, FEWEST_AT_ONCE = 2**15, 192
+"""The same on a processor, where more leave its cache, and points for which a product is still
+fast: 1,000 rows of 32 columns at 8,000 points take 39 ms in place of 70 (measured)."""
+
+ROWS_TOGETHER, POINTS_TOGETHER = 2**13, 64
+"""Rows of a block, on a processor, and points that are evaluated there at once where a site has
+more rows than whole ones of so many points may be held: 10⁶ rows of 10 columns take 1.5 ms a point
+in place of 4 (measured)."""
 
 NUMBERS_AT_ONCE, NUMBERS_OF_ROW = 2**19, 128
 """The same of a model with a likelihood of each site, which may hold many numbers a row, such as
@@ -141,6 +151,20 @@ def potential(target: Target, position: Float[Array, " d"], site: Site) -> Poten
     return _potential(values, real, share * target.log_prior(position))
 
 
+def potentials(target: Target, positions: Float[Array, "n d"], site: Site) -> Potential:
+    """Return U_c(θ) alone at each of the positions."""
+    rows, _ = site.all()
+    many = jax.tree.leaves(rows)[0].shape[0] > VALUES_AT_ONCE // POINTS_TOGETHER
+    if not many or target.model.by_site or jax.default_backend() != "cpu":
+        return at_all(target, partial(potential, target, site=site), positions, site)
+
+    def at(position: Float[Array, " d"]) -> Potential:
+        return _of_blocks(target, position, site, ROWS_TOGETHER)[0]
+
+    found: Potential = compiler.map_in_blocks(at, positions, POINTS_TOGETHER)
+    return found
+
+
 def _of_site(
     target: Target,
     position: Float[Array, " d"],
@@ -159,7 +183,7 @@ def _of_site(
 
 
 def _of_blocks(
-    target: Target, position: Float[Array, " d"], site: Site
+    target: Target, position: Float[Array, " d"], site: Site, block: int | None = None
 ) -> tuple[Potential, Float[Array, " d"]]:
     """Return U_c(θ) and ∇U_c(θ) from many rows; XLA drops the gradient where it is not used."""
     share = jnp.asarray(site.prior_share, target.dtype)
@@ -169,7 +193,7 @@ def _of_blocks(
         (gradient,) = pull_back(-mask.astype(target.dtype))
         return *compensated_sum(jnp.where(mask, -values, 0)), gradient
 
-    totals, errors, gradients = blocks.map_blocks(of_block, *site.all())
+    totals, errors, gradients = blocks.map_blocks(of_block, *site.all(), block)
     prior, prior_gradient = jax.value_and_grad(target.log_prior)(position)
     total, error = compensated_sum(totals)
     total, lost = two_sum(total, -share * prior)
@@ -184,6 +208,8 @@ def at_all(
     rows, _ = site.all()
     length = jax.tree.leaves(rows)[0].shape[0]
     most = VALUES_AT_ONCE // length
+    if jax.default_backend() == "cpu":
+        most = min(most, max(VALUES_IN_CACHE // length, FEWEST_AT_ONCE))
     if target.model.by_site:
         most = NUMBERS_AT_ONCE // (NUMBERS_OF_ROW * length)
     return compiler.map_in_blocks(function, positions, max(most, 1))

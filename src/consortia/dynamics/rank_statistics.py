@@ -75,12 +75,10 @@ def _normal_scores(values: np.ndarray) -> np.ndarray:
     if first.all():
         of_ranks = _scores(size, 1)[None]
     else:
-        last = np.ones(rows.shape, dtype=bool)
-        last[:, :-1] = first[:, 1:]
-        place = np.arange(size)
-        lowest = np.maximum.accumulate(np.where(first, place, 0), axis=1)
-        highest = np.minimum.accumulate(np.where(last, place, size)[:, ::-1], axis=1)[:, ::-1]
-        of_ranks = _scores(size, 2)[lowest + highest]
+        begins = np.flatnonzero(first)
+        equal = np.diff(begins, append=rows.size)
+        of_ranks = _scores(size, 2)[2 * (begins % size) + equal - 1].repeat(equal)
+        of_ranks = of_ranks.reshape(rows.shape)
     scores = np.empty_like(rows)
     np.put_along_axis(scores, order, of_ranks, axis=1)
     return scores.reshape(values.shape)

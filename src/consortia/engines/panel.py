@@ -8,6 +8,7 @@ An engine prepares a panel as it prepares a run. The root asks; other processes 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any
 
@@ -157,8 +158,10 @@ class Panel(Prepared):
     def completed(self, query: Query) -> Answer:
         """Return the arrays that the site function takes, in JAX's own width; made once a query."""
         if self._completed[0] is not query.arrays:
-            function = self.function(query)
-            self._completed = query.arrays, in_width(function.complete(query.arrays))
+            made = query.completed
+            if made is None:
+                made = self.function(query).complete(query.arrays)
+            self._completed = query.arrays, in_width(made)
         return self._completed[1]
 
     def bytes_up(self, function: SiteFunction, answer: Answer) -> int:
@@ -181,8 +184,25 @@ def simulated_noise(function: SiteFunction, query: Query, summed: Answer, sites:
     return summed
 
 
+_counts: OrderedDict[Any, int] = OrderedDict()
+"""Points of the site functions in use, by the shapes of their arrays."""
+
+KEPT_COUNTS = 64
+
+
 def evaluated_points(function: SiteFunction, arrays: Arrays) -> int:
-    """Return at how many points a site evaluates its rows for completed arrays, 0 for none."""
-    evaluation = function.evaluation(arrays)
-    positions = np.shape(evaluation.positions)
-    return int(np.prod(positions[:-1], dtype=np.int64)) * evaluation.points if positions else 0
+    """Return at how many points a site evaluates its rows for completed arrays, 0 for none.
+
+    The shapes of the arrays decide it: what lies where is worked out once for all of one shape.
+    """
+    shapes = tuple((name, np.shape(values)) for name, values in sorted(arrays.items()))
+    count = _counts.pop((function.evaluation, shapes), None)
+    if count is None:
+        evaluation = function.evaluation(arrays)
+        positions = np.shape(evaluation.positions)
+        of_each = evaluation.points if positions else 0
+        count = int(np.prod(positions[:-1], dtype=np.int64)) * of_each
+    _counts[function.evaluation, shapes] = count  # the youngest last
+    while len(_counts) > KEPT_COUNTS:
+        _counts.popitem(last=False)
+    return count

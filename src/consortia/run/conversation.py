@@ -7,7 +7,9 @@ is missing; draws that are stored already are not stored again.
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -15,7 +17,7 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from threadpoolctl import threadpool_limits
+from threadpoolctl import ThreadpoolController
 
 from consortia.core import start
 from consortia.core.contract import Plan
@@ -267,6 +269,12 @@ class AnswerSource:
         )
 
 
+@functools.lru_cache(maxsize=1)
+def _libraries(modules: int) -> ThreadpoolController:
+    """Return the libraries of this process, looked for again once more modules are imported."""
+    return ThreadpoolController()
+
+
 class ConversationRun:
     """One conversation in progress.
 
@@ -392,7 +400,7 @@ class ConversationRun:
         try:
             while True:
                 # On one thread: many share a small product badly, and round it by their number.
-                with threadpool_limits(1, "blas"):
+                with _libraries(len(sys.modules)).limit(limits=1, user_api="blas"):
                     yielded = generator.send(to_send)
                 if isinstance(yielded, Batch):
                     to_send = None

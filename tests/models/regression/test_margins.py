@@ -372,3 +372,25 @@ def test_the_table_has_all_sites_and_each(tmp_path: Path) -> None:
     drawn = found.forest(tmp_path / "margins.svg").read_text(encoding="utf-8")
     for word in ("arm, old − new", "all sites", "bern"):
         assert word in drawn
+
+
+def test_levels_that_two_tables_need_are_drawn_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    from consortia.models.regression import model
+
+    made_of, seeds = model.levels_given_rows, []
+
+    def counted(*arguments: Any) -> Any:
+        seeds.append(arguments[-1])
+        return made_of(*arguments)
+
+    monkeypatch.setattr(model, "levels_given_rows", counted)
+    one = made("age + (1 | site)", integrate=True)
+    raw, others = draws_of(one), draws_of(one, DRAWS + 1)
+    first = one.marginal_effects(raw)
+    one.by_site(raw)
+    again = one.marginal_effects(raw)
+    assert len(seeds) == len(ROWS)
+    np.testing.assert_array_equal(effect(again, "age, per unit"), effect(first, "age, per unit"))
+    one.by_site(others)
+    one.by_site(others, seed=1)
+    assert len(seeds) == len(set(seeds)) + len(ROWS) == 3 * len(ROWS)

@@ -254,7 +254,7 @@ class Server:
                 query = asking.send(answer)  # type: ignore[arg-type]
             except StopIteration as end:
                 return end.value
-            answer = yield self.query(*query)
+            answer = yield self.query(*query[:3])
 
     def base(self, covariance: Float[np.ndarray, "d d"]) -> Coordinates:
         """Return coordinates that the model suggests, around the highest point."""
@@ -419,13 +419,9 @@ def _local_fits(server: Server, scale: PriorScale) -> Generator[Query, Arrays, l
 def _exploration(server: Server, centres: list[np.ndarray], covariances: list[np.ndarray]) -> Sent:
     """Return points of a mixture around the guesses, and rays through the first."""
     wide = WIDE if server.dimension <= FEW_PARAMETERS else NARROW
-    shares, middles, scales = [], [], []
-    for centre, covariance in zip(centres, covariances, strict=True):
-        for share, factor in wide:
-            shares.append(share)
-            middles.append(centre)
-            scales.append(factor * covariance)
-    envelope = mixture.mixture_of(shares, middles, scales)
+    guesses = list(zip(centres, covariances, strict=True))
+    parts = [(share, at, factor * scale) for at, scale in guesses for share, factor in wide]
+    envelope = mixture.mixture_of(*map(list, zip(*parts, strict=True)))
     lines = lines_through(covariances[0], server.rays, [])
     server.centre = centres[0]
     return _drawn(server, Proposal(envelope, None, Plain()), lines, exploring=True)
@@ -479,9 +475,12 @@ def _evaluate(
 ) -> Generator[Query, Arrays, tuple[list[Profile], Judged | None]]:
     """Ask for log-densities; return the straight lines' profiles, and the judged batch of draws."""
     purpose = "exploration" if sent.exploring else "draws"
-    answer = yield server.query(
-        "log_densities", {"reference": server.reference} | dict(sent.arrays), purpose
-    )
+    arrays = {"reference": server.reference} | dict(sent.arrays)
+    query = server.query("log_densities", arrays, purpose)
+    if "accepted" in arrays:  # the sites draw what is here already
+        points = np.concatenate([sent.points, arrays["points"]]).astype(server.dtype)
+        query = query._replace(completed={"reference": query.arrays["reference"], "points": points})
+    answer = yield query
     potentials = np.where(np.isfinite(answer["potentials"]), answer["potentials"], np.inf)
     server.take_height(float(answer["height"].sum()))
     heights = server.offset - potentials

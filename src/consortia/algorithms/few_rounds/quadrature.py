@@ -49,7 +49,7 @@ def with_rule(
             sent = item.arrays
             if nodes != rules.choices[0]:
                 sent = {**sent, "rule": np.zeros(nodes, np.int8)}
-            answer = yield item._replace(arrays=sent)
+            answer = yield item._replace(arrays=sent, completed=None)
             if item.function == "local_fits" and around is None:
                 around = guess_of(answer, item.arrays["reference"])
                 if around is not None:

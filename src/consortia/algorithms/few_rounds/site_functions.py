@@ -36,7 +36,7 @@ def _log_densities(target: Target, given: Mapping[str, Array], site: Site) -> Re
     """Return U_c at the points minus U_c at the reference, and U_c there in two parts."""
     target = _ruled(target, given)
     places = jnp.concatenate([given["reference"][None], given["points"]])
-    at = metropolis.at_all(target, partial(metropolis.potential, target, site=site), places, site)
+    at = metropolis.potentials(target, places, site)
     base = jax.tree.map(lambda leaf: leaf[0], at)
     there = jax.tree.map(lambda leaf: leaf[1:], at)
     return {"potentials": there.above(base), "height": jnp.stack([base.coarse, base.fine])}

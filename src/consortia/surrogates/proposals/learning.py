@@ -133,10 +133,8 @@ def _weighted(
     own = mixture.tempered(weighted.log_weights, mixture.TEMPERED * d)
     half = rng.random(len(own)) < 0.5
     mean, covariance = _moments(weighted.points[half], own[half])
-    scores = [
-        (_covered(_between(mean, covariance, guess, share), Plain(), weighted, own, ~half), share)
-        for share in SHRUNK
-    ]
+    held = _held(_mapped(Plain(), weighted.points), weighted, own, ~half)
+    scores = [(_covered(_between(mean, covariance, guess, one), held), one) for one in SHRUNK]
     mean, covariance = _moments(weighted.points, own)
     envelope = _between(mean, covariance, guess, max(scores)[1])
     envelope = _stretched(envelope, missed, Plain(), memory.best)
@@ -164,19 +162,31 @@ def _scale_of(covariance: Float[np.ndarray, "d d"]) -> Float[np.ndarray, "d d"]:
     return covariance * (1 - 2 / mixture.freedom(len(covariance))) * mixture.INFLATED
 
 
-def _covered(
-    envelope: Mixture,
-    coordinates: Coordinates,
+class _Held(NamedTuple):
+    """Points that were held out in some coordinates, log π there, and what each weighs."""
+
+    z: Float[np.ndarray, "h d"]
+    heights: Float[np.ndarray, " h"]
+    weights: Float[np.ndarray, " h"]
+
+
+def _held(
+    mapped: tuple[np.ndarray, np.ndarray, np.ndarray],
     weighted: Weighted,
     own: Float[np.ndarray, " n"],
     chosen: Bool[np.ndarray, " n"],
-) -> float:
-    """Return the logarithm of the effective share that an envelope would have at some points."""
-    z, volume, usable = _mapped(coordinates, weighted.points)
+) -> _Held:
+    """Return those of the chosen points that the coordinates map to usable places."""
+    z, volume, usable = mapped
     rest = chosen & usable
-    logs = np.log(own[rest] + 1e-300)
-    ratio = weighted.heights[rest] - volume[rest] - mixture.log_density(envelope, z[rest])
-    ratio = np.clip(ratio - np.average(ratio, weights=own[rest] + 1e-300), -40, 40)
+    return _Held(z[rest], weighted.heights[rest] - volume[rest], own[rest] + 1e-300)
+
+
+def _covered(envelope: Mixture, held: _Held) -> float:
+    """Return the logarithm of the effective share that an envelope would have at some points."""
+    logs = np.log(held.weights)
+    ratio = held.heights - mixture.log_density(envelope, held.z)
+    ratio = np.clip(ratio - np.average(ratio, weights=held.weights), -40, 40)
     both = special.logsumexp(logs + ratio) + special.logsumexp(logs - ratio)
     return float(2 * special.logsumexp(logs) - both)
 
@@ -315,14 +325,14 @@ def _covering(
             tried.append((Plain(), Plain()))
     scores = []
     for index, (of_half, _) in enumerate(tried):
-        z, _, usable = _mapped(of_half, weighted.points)
+        mapped = z, _, usable = _mapped(of_half, weighted.points)
         if usable.mean() < USABLE:
             continue
+        held = _held(mapped, weighted, own, ~half)
         for components in (1, proposal.COMPONENTS) if len(tried) > 1 else (1,):
             learnt = half & usable
             found = mixture.fit_mixture(z[learnt], weighted.log_weights[learnt], components, rng)
-            score = _covered(found, of_half, weighted, own, ~half)
-            scores.append((score, index, components))
+            scores.append((_covered(found, held), index, components))
     _, index, components = max(scores)
     of_all = tried[index][1]
     coordinates: Coordinates = fit_flow(weighted.points, own) if of_all is None else of_all

@@ -37,7 +37,7 @@ class Weighted(NamedTuple):
 class Drawn(NamedTuple):
     """The points that one message drew from a density, log π there, and log q of itself.
 
-    ``others`` holds log q there of each kept message, by its number.
+    ``others`` holds log q there of kept messages, by their numbers.
     """
 
     number: int
@@ -61,6 +61,7 @@ class Memory:
     heights: Float[np.ndarray, " n"] = field(default_factory=lambda: np.zeros(0))
     drawn: list[Drawn] = field(default_factory=list)
     _count: int = 0
+    _weighted: Weighted | None = None
 
     def add(self, points: np.ndarray, heights: np.ndarray, drawn: int, density: Density) -> None:
         """Take the points of a message, of which the first ones were drawn from a density."""
@@ -70,14 +71,11 @@ class Memory:
         own = finite[:drawn]
         self._count += 1
         batch = Drawn(self._count, points[:drawn][own], heights[:drawn][own], density, {})
-        self.drawn = [*self.drawn, batch][-KEPT:]
-        for one in self.drawn:
-            batch.others[one.number] = one.density(batch.points)
-            one.others[batch.number] = density(one.points)
+        self.drawn, self._weighted = [*self.drawn, batch][-KEPT:], None
 
     def forget_drawn(self) -> None:
         """Weight no earlier points any more; they stay in the regressions."""
-        self.drawn = []
+        self.drawn, self._weighted = [], None
 
     @property
     def best(self) -> Float[np.ndarray, " d"]:
@@ -86,13 +84,19 @@ class Memory:
 
     def weighted(self) -> Weighted:
         """Return the last drawn points against the mixture of what drew them."""
+        if self._weighted is not None:
+            return self._weighted
         total = max(sum(len(one.points) for one in self.drawn), 1)
         weights = []
         for one in self.drawn:
+            for other in self.drawn:
+                if other.number not in one.others:
+                    one.others[other.number] = other.density(one.points)
             each = [
                 one.others[other.number] + math.log(max(len(other.points), 1) / total)
                 for other in self.drawn
             ]
             weights.append(one.heights - special.logsumexp(each, axis=0))
         points, heights = (np.concatenate([one[i] for one in self.drawn]) for i in (1, 2))
-        return Weighted(points, heights, np.concatenate(weights))
+        self._weighted = Weighted(points, heights, np.concatenate(weights))
+        return self._weighted

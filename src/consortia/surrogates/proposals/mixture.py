@@ -99,7 +99,8 @@ def draw(mixture: Mixture, rng: np.random.Generator, count: int) -> Float[np.nda
 
 def log_density(mixture: Mixture, points: Float[np.ndarray, "n d"]) -> Float[np.ndarray, " n"]:
     """Return log e, normalised."""
-    return special.logsumexp(_parts(mixture, points)[0], axis=0)
+    parts = _parts(mixture, points)[0]
+    return parts[0] if len(parts) == 1 else special.logsumexp(parts, axis=0)
 
 
 def _parts(mixture: Mixture, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
