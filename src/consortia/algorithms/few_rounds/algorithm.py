@@ -254,7 +254,7 @@ class Server:
                 query = asking.send(answer)  # type: ignore[arg-type]
             except StopIteration as end:
                 return end.value
-            answer = yield self.query(*query[:3])
+            answer = yield self.query(query.function, query.arrays, query.purpose)
 
     def base(self, covariance: Float[np.ndarray, "d d"]) -> Coordinates:
         """Return coordinates that the model suggests, around the highest point."""

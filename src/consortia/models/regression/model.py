@@ -641,7 +641,7 @@ class Regression:
     def _last_levels(self) -> dict[str, tuple[int, dict[str, np.ndarray], np.ndarray]]:
         """The levels of each site that were drawn last, by which seed and parameters.
 
-        A report asks twice for the same ones, and they take as long as all else of it.
+        A report asks for the same ones twice.
         """
         return {}
 

@@ -114,9 +114,9 @@ def _weighted(
     With many parameters a regression that predicts would need more terms than there are points.
     Its quadratic part needs fewer, and says by their heights what weighted points alone say badly.
     It is blind to skewness, whose tail it leaves out: half of the proposals have mean and
-    covariance of the points. With still more parameters there is no room for a regression, nor for
-    a covariance of the points: it is shrunk towards the guess, by as much as serves the half that
-    it was not learnt from.
+    covariance of the points. With still more parameters a regression would take too long, and a
+    covariance needs more points than there are: it is shrunk towards the guess, by as much as
+    serves the half of the points that it was not learnt from.
     """
     weighted = memory.weighted()
     n, d = weighted.points.shape
