@@ -17,6 +17,7 @@ checkpoint.
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
@@ -35,6 +36,21 @@ LEEWAY = 4
 
 Arrays = Mapping[str, np.ndarray]
 Reply = Mapping[str, Array]
+
+
+class Noise(NamedTuple):
+    """Standard deviation of what sites add to potentials, as long as their sum has at most so much.
+
+    A site is protected by its own noise alone where its answer is seen: with more sites a part of
+    a fixed sum would protect each of them less.
+    """
+
+    each: float
+    most: float
+
+    def sd(self, sites: int) -> float:
+        """Return the standard deviation of what each of so many sites adds."""
+        return min(self.each, self.most / math.sqrt(sites))
 
 
 class Query(NamedTuple):
@@ -136,10 +152,10 @@ class SiteFunction:
         reveals: ``(arrays, answer) -> Revealed``, several, on the host: the sums over rows in an
             answer, from which the site measures what it gives away. The answer may hold only such
             sums and functions of them. None where that is not known.
-        noise: by name of arrays of potentials U_c, the standard deviation σ of normal noise in
-            their sum over the sites, of mean σ²/2. Between institutions each site adds its part to
-            each number, from its own secret. The mean of exp(−U) stays what it is, and with it the
-            law of a Metropolis chain that keeps the number of the point where it is.
+        noise: by name of arrays of potentials U_c, the normal noise that each site adds to each
+            number between institutions, from its own secret: of standard deviation σ and mean
+            σ²/2. The mean of exp(−U) stays what it is, and with it the law of a Metropolis chain
+            that keeps the number of the point where it is.
         privacy: ``dimension -> Privacy``, of an answer of integers: discrete Gaussian noise that
             the sites add in every engine. None where there is no guarantee.
         bounds: by name of arrays of potentials, the height F from which on a number may count as
@@ -154,7 +170,7 @@ class SiteFunction:
     summed: bool = True
     disclosure: Callable[[Arrays], Disclosure] | None = None
     reveals: Callable[[Arrays, Arrays], tuple[Revealed, ...]] | None = None
-    noise: Mapping[str, float] = field(default_factory=dict)
+    noise: Mapping[str, Noise] = field(default_factory=dict)
     privacy: Callable[[int], Privacy] | None = None
     bounds: Mapping[str, float] = field(default_factory=dict)
 

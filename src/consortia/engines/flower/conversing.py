@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import hmac
-import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -92,7 +91,7 @@ class QueryRuntime(SiteWork):
         if self._secret is not None and function.noise:
             rng = private_generator(self._secret, self._run, question_of(request))
             for name in sorted(function.noise):
-                sd = function.noise[name] / math.sqrt(len(self._job.sites))
+                sd = function.noise[name].sd(len(self._job.sites))
                 drawn = rng.standard_normal(found[name].shape)
                 found[name] = found[name] + (sd * drawn + sd**2 / 2)
         if function.privacy is not None:
@@ -147,7 +146,8 @@ class QueryRuntime(SiteWork):
 
     def _noise(self, function: SiteFunction) -> float:
         """Return the standard deviation of what this site adds to each potential."""
-        return min(function.noise.values(), default=0.0) / math.sqrt(len(self._job.sites))
+        sites = len(self._job.sites)
+        return min((noise.sd(sites) for noise in function.noise.values()), default=0.0)
 
     def summands(self, label: Label, request: Envelope, answer: Answer) -> Answer:
         """Return the numbers that are added over the sites: the answer itself."""
