@@ -39,14 +39,16 @@ Reply = Mapping[str, Array]
 
 
 class Noise(NamedTuple):
-    """Standard deviation of what sites add to potentials, as long as their sum has at most so much.
+    """Normal noise that sites add to potentials.
 
-    A site is protected by its own noise alone where its answer is seen: with more sites a part of
-    a fixed sum would protect each of them less.
+    Where a site's answer is seen, only the site's own noise protects its rows: a part of a fixed
+    sum would protect each of many sites less.
     """
 
-    each: float
-    most: float
+    each: float  # standard deviation of what a site adds
+    most: (
+        float  # of the sum over the sites; what each adds is smaller where the sum would have more
+    )
 
     def sd(self, sites: int) -> float:
         """Return the standard deviation of what each of so many sites adds."""
