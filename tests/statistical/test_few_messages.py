@@ -12,6 +12,7 @@ from statistical import bends, regressions, tails
 from statistical.compared import effective
 
 import consortia
+from consortia.dynamics.independence import smallest_effective_size
 from consortia.errors import WarmupError
 
 pytestmark = pytest.mark.slow
@@ -44,7 +45,7 @@ def draws(tree: Any) -> np.ndarray:
 @pytest.mark.parametrize("name", regressions.CASES)
 def test_a_regression_is_right_in_four_messages_from_ten_starts(name: str) -> None:
     case = regressions.CASES[name]()
-    mean, sd = case.moments()
+    mean, sd, quantiles = case.law()
     rng, messages = np.random.default_rng(1), []
     for seed in range(STARTS):
         start = {"x": (2 * rng.normal(size=len(mean))).astype(np.float32) if seed else 0 * mean}
@@ -53,13 +54,16 @@ def test_a_regression_is_right_in_four_messages_from_ten_starts(name: str) -> No
         ess = effective(found)
         shift = np.abs(found.mean((0, 1)) - mean) / sd
         ratio = np.abs(found.std((0, 1)) / sd - 1)
+        tails_off = np.abs(np.quantile(found, regressions.LEVELS, axis=(0, 1)) - quantiles) / sd
         messages.append(tree.attrs["communication_rounds"])
         print(f"{name}, start {seed}: {messages[-1]} messages, ESS {ess.min():.0f}, means "
-              f"{shift.max():.3f} sd, sds {ratio.max():.3f}")  # fmt: skip
-        assert ess.min() >= 1000
+              f"{shift.max():.3f} sd, sds {ratio.max():.3f}, quantiles {tails_off.max():.3f}")  # fmt: skip
+        assert smallest_effective_size(found) >= 1000  # of bulk and tails
         # The reference has an error of up to .02 sd.
         assert np.all(shift < 0.05 + 4 / np.sqrt(ess)), (name, seed)
         assert np.all(ratio < 0.05 + 4 / np.sqrt(2 * ess)), (name, seed)
+        # A normal quantile of .025 has the error of a share, .156/√n, by a density of .058.
+        assert np.all(tails_off < 0.1 + 4 * 0.156 / 0.058 / np.sqrt(ess)), (name, seed)
     assert max(messages) <= MOST_MESSAGES.get(name, 4)
 
 

@@ -574,17 +574,24 @@ class Regression:
             notes += (f"without the rows of {away}, which are in other processes",)
         params = self._flat(tree)
         size = len(next(iter(params.values())))
-        kept = spaced(size, arguments.whole("draws", draws, 2))
+        most = arguments.whole("draws", draws, 2)
+        every = spaced(size, max(MOST_DRAWS, most))
+        kept = every[spaced(len(every), most)]
         parts = [(self, kept)]
         if data is None and not isinstance(self.sites, Sites):
             parts = self._split_draws(tree, kept, size)
         found, left = [], dict[str, str]()
         for made, which in parts:
-            own = {name: values[which] for name, values in params.items()}
+            # Levels of sites are drawn for the draws that `by_site` takes, once for both.
+            drawn = every if made is self and spec.grouping == SITE else which
+            own = {name: values[drawn] for name, values in params.items()}
             rows = {
                 site: made._with_levels(own, table, site, seed, new=data is not None)
                 for site, table in (made.tables if data is None else given).items()
             }
+            places = np.searchsorted(drawn, which)
+            own = {name: values[places] for name, values in own.items()}
+            rows = {site: one._replace(levels=one.levels[places]) for site, one in rows.items()}
             averages, unmoved = averages_of(self.density, own, rows, names, times)
             found.append(averages)
             left |= unmoved
