@@ -57,7 +57,8 @@ def test_a_regression_is_right_in_four_messages_from_ten_starts(name: str) -> No
         tails_off = np.abs(np.quantile(found, regressions.LEVELS, axis=(0, 1)) - quantiles) / sd
         messages.append(tree.attrs["communication_rounds"])
         print(f"{name}, start {seed}: {messages[-1]} messages, ESS {ess.min():.0f}, means "
-              f"{shift.max():.3f} sd, sds {ratio.max():.3f}, quantiles {tails_off.max():.3f}")  # fmt: skip
+              f"{shift.max():.3f} sd, sds {ratio.max():.3f}, quantiles "
+              f"{tails_off.max():.3f}")  # fmt: skip
         assert smallest_effective_size(found) >= 1000  # of bulk and tails
         # The reference has an error of up to .02 sd.
         assert np.all(shift < 0.05 + 4 / np.sqrt(ess)), (name, seed)

@@ -389,7 +389,7 @@ def test_levels_that_two_tables_need_are_drawn_once(monkeypatch: pytest.MonkeyPa
     first = one.marginal_effects(raw)
     one.by_site(raw)
     again = one.marginal_effects(raw)
-    one.marginal_effects(raw, draws=DRAWS // 4)
+    one.marginal_effects(raw, draws=DRAWS // 2)
     assert len(seeds) == len(ROWS)
     np.testing.assert_array_equal(effect(again, "age, per unit"), effect(first, "age, per unit"))
     one.by_site(others)
