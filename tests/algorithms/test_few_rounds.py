@@ -1024,6 +1024,43 @@ def test_a_covariance_of_one_point_does_not_replace_the_one_before() -> None:
     assert not learning._definite(np.ones((2, 2)))
 
 
+# --- starts from which nothing is found ----------------------------------------------------------
+
+
+def test_a_start_from_which_no_fit_ends_costs_no_message() -> None:
+    case = regressions.CASES["Weibull, censored"]()  # exp of exp: 1e10 and 1e24 below the mode
+    mean, sd, _ = case.law()
+    for start in ([1.25, 4.33, 1.91, -2.16, -1.19, 1.72], [1.51, 2.81, -0.78, 0.72, -2.78, 2.16]):
+        tree = sampled(case.model, case.sites, init={"x": np.array(start, np.float32)})
+        assert tree.attrs["communication_rounds"] == 3
+        # 3,000 effective draws; the reference has an error of .02 sd
+        assert np.all(np.abs(draws_of(tree).mean((0, 1)) - mean) < 0.12 * sd)
+
+
+def test_points_are_sent_again_where_the_reference_is_too_low_for_the_precision() -> None:
+    def potential(x: np.ndarray) -> np.ndarray:
+        return 0.5 * np.asarray(x, float)[..., 0] ** 2
+
+    known = SimpleNamespace(target=SimpleNamespace(dtype=np.dtype(np.float32), dimension=1))
+    rng, points = np.random.default_rng(0), np.linspace(-3, 3, 101)[:, None]
+    server = algorithm.Server(known, 101, rng, np.array([1e6]), Memory(np.zeros((0, 1))))  # type: ignore[arg-type]
+    proposal = Proposal(Mixture(*[np.zeros(0)] * 3), None, Plain())  # type: ignore[call-arg]
+    sent = algorithm.Sent(
+        points, points[:, 0], proposal, True, [], points[0], {"points": points}, 1
+    )
+    asking = algorithm._heights(server, sent)
+    query, heights = next(asking), None
+    while heights is None:
+        at, base = query.arrays["points"], potential(query.arrays["reference"])
+        answer = (potential(at) - base).astype(np.float32).astype(float)
+        try:
+            query = asking.send({"potentials": answer, "height": np.array([base])})
+        except StopIteration as end:
+            heights = end.value
+    assert server.messages == 2
+    np.testing.assert_allclose(heights - heights.max(), -potential(points), atol=1e-5)
+
+
 # --- what a site can measure, and what a longer run drops ----------------------------------------
 
 

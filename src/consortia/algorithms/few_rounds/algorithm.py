@@ -108,6 +108,9 @@ TO_MIDDLE = 1.15
 """Sum of the distances of a point and of the centre, by the farthest distance; sites permit 1.22,
 with the median of a message's points in place of the centre."""
 
+COARSE = 0.1
+"""Largest rounding of log-densities, by how far the reference lies below the best of them."""
+
 REFERENCE = 20.0
 """Smallest excess of a point's log-density over the reference's for which it replaces it."""
 
@@ -404,15 +407,9 @@ def _local_fits(server: Server, scale: PriorScale) -> Generator[Query, Arrays, l
     wide = np.minimum(scale.sd, ELSEWHERE)
     away = wide * server.rng.standard_normal(d)
     starts = [start, scale.centre + away, scale.centre - away][: FITS if server.small else 1]
-    answer = yield server.query(
-        "local_fits",
-        {
-            "reference": start,
-            "starts": np.stack(starts),
-            "share": np.array(1 / len(server.known.sizes)),
-        },
-        "local fits",
-    )
+    arrays = {"reference": start, "starts": np.stack(starts)}
+    arrays["share"] = np.array(1 / len(server.known.sizes))
+    answer = yield server.query("local_fits", arrays, "local fits")
     return local_fits.guesses(answer, start, wide, np.finfo(server.dtype).eps)
 
 
@@ -470,21 +467,31 @@ def _drawn(
     return Sent(points, density, proposal, exploring, lines, centre, arrays, share)
 
 
+def _heights(server: Server, sent: Sent) -> Generator[Query, Arrays, np.ndarray]:
+    """Ask for log-densities; again from their best point where the reference lies too far below."""
+    purpose = "exploration" if sent.exploring else "draws"
+    while True:
+        query = server.query(
+            "log_densities", {"reference": server.reference, **sent.arrays}, purpose
+        )
+        points = query.arrays["points"]
+        if "accepted" in sent.arrays:  # the sites draw what is here already
+            points = np.concatenate([sent.points, points]).astype(server.dtype)
+            made = {"reference": query.arrays["reference"], "points": points}
+            query = query._replace(completed=made)
+        answer = yield query
+        potentials = np.where(np.isfinite(answer["potentials"]), answer["potentials"], np.inf)
+        if -potentials.min() * np.finfo(server.dtype).eps <= COARSE:
+            server.take_height(float(answer["height"].sum()))
+            return server.offset - potentials
+        server.reference = points[potentials.argmin()]
+
+
 def _evaluate(
     server: Server, sent: Sent
 ) -> Generator[Query, Arrays, tuple[list[Profile], Judged | None]]:
     """Ask for log-densities; return the straight lines' profiles, and the judged batch of draws."""
-    purpose = "exploration" if sent.exploring else "draws"
-    arrays = {"reference": server.reference} | dict(sent.arrays)
-    query = server.query("log_densities", arrays, purpose)
-    if "accepted" in arrays:  # the sites draw what is here already
-        points = np.concatenate([sent.points, arrays["points"]]).astype(server.dtype)
-        query = query._replace(completed={"reference": query.arrays["reference"], "points": points})
-    answer = yield query
-    potentials = np.where(np.isfinite(answer["potentials"]), answer["potentials"], np.inf)
-    server.take_height(float(answer["height"].sum()))
-    heights = server.offset - potentials
-    count = len(sent.points)
+    heights, count = (yield from _heights(server, sent)), len(sent.points)
     on_rays = points_of(sent.lines, sent.centre)
     ray_heights = heights[count : count + len(on_rays)]
     profiles = [profile_of(*one) for one in along_lines(sent.lines, ray_heights)]
@@ -550,7 +557,9 @@ def _search(
     """Search for the mode."""
     bound, near = search.within(scale.centre, scale.sd), server.dimension / 4
     asking = search.find_mode(starts, server.reference, bound, MOST_SEARCHED, near)
-    return (yield from server.counted(asking))
+    found = yield from server.counted(asking)
+    server.reference = found.best if found.converged else server.reference
+    return found
 
 
 def _walk(server: Server, settings: Settings) -> Conversing:

@@ -5,6 +5,3 @@ WALKERS, MOST_NUMBERS, FEWEST_WALKERS = 2048, 2**21, 64
 
 MOST_CURVED, GROUPS = 200, 8
 """Parameters up to which curvatures are sent; and places where chains begin with more of them."""
-
-HIGHEST = 2.0**16
-"""Height of a site's potential above that at the reference from which on it counts as infinite."""

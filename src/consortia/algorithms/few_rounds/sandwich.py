@@ -24,6 +24,12 @@ from consortia.surrogates.sandwich import Adjustment, adjustment
 MOST_SEARCHED = 16
 """Messages of the search for the mode."""
 
+LOST = (
+    f"few_rounds: the mode of the weighted log-posterior was not found in {MOST_SEARCHED} "
+    "messages, so that there is no sandwich: give coefficients tighter priors, or leave terms out "
+    "whose coefficients the rows do not know"
+)
+
 
 def with_sandwich(
     make: Callable[[], Conversing], known: Known
@@ -54,7 +60,7 @@ def with_sandwich(
                 found = yield from _adjustment(known, item.arrays, answer)
                 if found is None:
                     conversing.close()
-                    return Outcome("no draws", failure=_lost())
+                    return Outcome("no draws", failure=LOST)
             continue
         assert found is not None
         draws = found.mode + (item.draws - found.mode) @ found.matrix.T
@@ -73,13 +79,12 @@ def _adjustment(
     scale = prior_scale(target, known.start)
     bound = search.within(scale.centre, scale.sd)
     asking = search.find_mode(start[None], start, bound, MOST_SEARCHED)
-    found: search.Found | None = None
     sums: Any = None
-    while found is None:
+    while True:
         try:
             query = asking.send(sums)
         except StopIteration as end:
-            found = end.value
+            found: search.Found = end.value
             break
         arrays = {name: np.asarray(one, target.dtype) for name, one in query.arrays.items()}
         sums = yield query._replace(arrays=arrays)
@@ -96,11 +101,3 @@ def _without_evidence(outcome: Outcome) -> Outcome:
     """Return an outcome without the evidence, which only a likelihood has."""
     kept = {name: one for name, one in outcome.report.items() if "log_evidence" not in name}
     return outcome._replace(report=kept)
-
-
-def _lost() -> str:
-    return (
-        f"few_rounds: the mode of the weighted log-posterior was not found in {MOST_SEARCHED} "
-        "messages, so that there is no sandwich: give coefficients tighter priors, or leave terms "
-        "out whose coefficients the rows do not know"
-    )

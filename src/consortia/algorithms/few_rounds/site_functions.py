@@ -14,7 +14,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from consortia.algorithms.few_rounds.limits import HIGHEST
 from consortia.core.contract import Evaluation, Site
 from consortia.core.queries import Arrays, Noise, Reply, Revealed, SiteFunction
 from consortia.core.target import Target
@@ -25,6 +24,9 @@ from consortia.surrogates.proposals.mixture import Mixture, envelope_points
 
 ROWS_PER_PARAMETER = 2
 """Rows of a site by parameters, below which its local fit is not trusted."""
+
+HIGHEST = 2.0**16
+"""Height of a site's potential above that at the reference from which on it counts as infinite."""
 
 NOISE = Noise(each=0.15, most=0.4)
 """Noise of log-densities: with .06 every second site of 50 rows had one settled, and refused."""
@@ -78,20 +80,21 @@ def _local_fits(target: Target, given: Mapping[str, Array], site: Site) -> Reply
     r"""Return A_c and A_c (m_c - reference) of Gaussians fitted to the site's own posterior.
 
     From each start, m_c is where damped Newton steps on log L_c + (1/S) log p end, with S sites,
-    and A_c is minus the curvature there. The first fit comes once more at the end, as 0 of a site
-    with few rows: where a scale is a parameter, such a site fits its rows exactly, and claims a
-    precision that it does not have.
+    and A_c is minus the curvature there. Fits that reached a mode come first. The first one comes
+    once more at the end, as 0 of a site with few rows: where a scale is a parameter, such a site
+    fits its rows exactly, and claims a precision that it does not have.
     """
     target = _ruled(target, given)
     own = replace(site, prior_share=given["share"])
     rows, mask = own.all()
     upper = np.triu_indices(target.dimension)
 
-    def from_start(start: Array) -> tuple[Array, Array]:
-        fitted, precision, _ = mode_of(lambda at: target.potential(at, rows, mask, own), start)
-        return precision[upper], precision @ (fitted - given["reference"])
+    def from_start(start: Array) -> tuple[Array, Array, Array]:
+        fitted, precision, there = mode_of(lambda at: target.potential(at, rows, mask, own), start)
+        return precision[upper], precision @ (fitted - given["reference"]), there
 
-    fits = jax.lax.map(from_start, given["starts"])
+    *fits, there = jax.lax.map(from_start, given["starts"])
+    fits = [fitted[jnp.argsort(~there, stable=True)] for fitted in fits]
     enough = jnp.sum(mask) >= ROWS_PER_PARAMETER * target.dimension
     precisions, pulls = (
         jnp.concatenate([fitted, jnp.where(enough, fitted[:1], 0)]) for fitted in fits
@@ -138,10 +141,6 @@ def _at_points(arrays: Arrays) -> Evaluation:
     return Evaluation(jnp.asarray((points + middle) / 2))
 
 
-def _at_starts(arrays: Arrays) -> Evaluation:
-    return Evaluation(jnp.asarray(arrays["starts"]))
-
-
 # --- what an answer gives away -------------------------------------------------------------------
 
 
@@ -173,15 +172,10 @@ def _of_products(arrays: Arrays, answer: Arrays) -> tuple[Revealed]:
     return (Revealed(arrays["points"], (2,)),)
 
 
-def _of_rules(arrays: Arrays, answer: Arrays) -> tuple[Revealed, ...]:
-    """Return nothing: only models with integrated levels answer, and these are unmeasured."""
-    return ()
-
-
 FUNCTIONS = {
     "local_fits": SiteFunction(
         _local_fits,
-        _at_starts,
+        lambda arrays: Evaluation(jnp.asarray(arrays["starts"])),
         "the curvature of the log-posterior of the site alone at its modes, and where these are",
         reveals=_of_fits,
     ),
@@ -212,7 +206,8 @@ FUNCTIONS = {
         _at_points,
         "how far a rule of quadrature is from a finer one, in the log-likelihood of all rows of "
         "the site together, at each of a few points",
-        reveals=_of_rules,
+        # only models with integrated levels answer, and these are unmeasured
+        reveals=lambda arrays, answer: (),
     ),
     "scores": SiteFunction(
         _scores,
