@@ -17,19 +17,16 @@ TIMES_MAX, STRATA_MAX, KINDS_MAX = 200, 50, 20
 
 @dataclass(frozen=True)
 class SiteCounts:
-    """Follow-up at a site.
+    """Follow-up at a site."""
 
-    Attributes:
-        ends: numbers of agreed intervals after which a sent one ends; () where even all together
-            have a cell that is too small.
-        counts: by stratum, of each sent interval the ends of follow-up and then the events of each
-            kind, (sent, 1 + kinds).
-        ended: numbers of agreed intervals to which ends of follow-up were put off, because there
-            were few of them before.
-    """
-
+    # numbers of agreed intervals after which a sent one ends; () where even all together have a
+    # cell that is too small
     ends: tuple[int, ...]
+    # by stratum, of each sent interval the ends of follow-up and then the events of each kind,
+    # (sent, 1 + kinds)
     counts: Mapping[str, tuple[tuple[int, ...], ...]]
+    # numbers of agreed intervals to which ends of follow-up were put off, because there were few of
+    # them before
     ended: tuple[int, ...] = ()
 
     @classmethod

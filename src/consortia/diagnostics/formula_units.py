@@ -33,15 +33,10 @@ class Recipe(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class NaturalOfFormula:
-    """`Model.natural` of a formula: of one draw, and of all together in double precision.
+    """`Model.natural` of a formula: of one draw, and of all together in double precision."""
 
-    Args:
-        of_one: parameters of one draw to natural ones.
-        recipe: of the same transform.
-    """
-
-    of_one: Callable[[PyTree], dict[str, Array]]
-    recipe: Recipe
+    of_one: Callable[[PyTree], dict[str, Array]]  # parameters of one draw to natural ones
+    recipe: Recipe  # of the same transform
 
     def __call__(self, params: PyTree) -> dict[str, Array]:
         """Return the natural parameters of one draw."""

@@ -330,12 +330,9 @@ def told_by_sites(
 
 @dataclass(frozen=True, eq=False)
 class Compared(Model):
-    """Models of the same rows, side by side: parameters and rows of each under its name.
+    """Models of the same rows, side by side: parameters and rows of each under its name."""
 
-    Attributes:
-        parts: the models by name, in the order of the names.
-    """
-
+    # the models by name, in the order of the names
     parts: Mapping[str, Model] = field(default_factory=dict)
 
 

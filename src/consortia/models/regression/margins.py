@@ -80,29 +80,17 @@ class Average(NamedTuple):
 
 
 class Effect(NamedTuple):
-    """One effect, over the rows of one site or of all.
+    """One effect, over the rows of one site or of all."""
 
-    Attributes:
-        column: that is moved.
-        contrast: "per unit" of a number, "b − a" of levels.
-        outcome: the level of the response, or the time; "" where the effect is one on the mean.
-        site: or "all sites".
-        mean: of the posterior.
-        median: of the posterior.
-        lower: end of the interval.
-        upper: the other end.
-        above: posterior probability that the effect is above 0.
-    """
-
-    column: str
-    contrast: str
-    outcome: str
-    site: str
-    mean: float
-    median: float
-    lower: float
-    upper: float
-    above: float
+    column: str  # that is moved
+    contrast: str  # "per unit" of a number, "b − a" of levels
+    outcome: str  # the level of the response, or the time; "" where the effect is one on the mean
+    site: str  # or "all sites"
+    mean: float  # of the posterior
+    median: float  # of the posterior
+    lower: float  # end of the interval
+    upper: float  # the other end
+    above: float  # posterior probability that the effect is above 0
 
     @property
     def key(self) -> Key:
@@ -112,21 +100,13 @@ class Effect(NamedTuple):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class MarginalEffects(Drawn):
-    """Effects on the mean response over the rows of all sites, and of each; `str` renders them.
+    """Effects on the mean response over the rows of all sites, and of each; `str` renders them."""
 
-    Attributes:
-        scale: what is changed: "the probability of died = 'yes'".
-        lines: of each effect that of all sites, then those of the sites.
-        draws: of each line, (lines, draws).
-        level: probability inside the intervals.
-        notes: what the user should know.
-    """
-
-    scale: str
-    lines: tuple[Effect, ...]
-    draws: np.ndarray
-    level: float
-    notes: tuple[str, ...] = ()
+    scale: str  # what is changed: "the probability of died = 'yes'"
+    lines: tuple[Effect, ...]  # of each effect that of all sites, then those of the sites
+    draws: np.ndarray  # of each line, (lines, draws)
+    level: float  # probability inside the intervals
+    notes: tuple[str, ...] = ()  # what the user should know
     effect = "difference"
 
     @property

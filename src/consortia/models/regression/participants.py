@@ -171,17 +171,11 @@ def _beside(question: Question, wanted: Wanted, table: Table, where: str) -> Tab
 
 @dataclass(frozen=True)
 class Line:
-    """One line of Table 1.
+    """One line of Table 1."""
 
-    Attributes:
-        variable: its name.
-        level: of the variable; "" of a number, or of its missing values.
-        cells: by site and of all sites, as text.
-    """
-
-    variable: str
-    level: str
-    cells: tuple[str, ...]
+    variable: str  # its name
+    level: str  # of the variable; "" of a number, or of its missing values
+    cells: tuple[str, ...]  # by site and of all sites, as text
 
 
 @dataclass(frozen=True, eq=False)

@@ -45,17 +45,13 @@ NOTE = "levels, centres and scales are those that the study registers"
 
 @dataclass(frozen=True)
 class Registration:
-    """Levels and units that a study file states.
+    """Levels and units that a study file states."""
 
-    Attributes:
-        levels: by factor, the reference first; of the response under "response()".
-        numbers: centre and scale by expression, inside ``center`` and ``scale`` too.
-        fills: what stands for a missing number, by column.
-    """
-
+    # by factor, the reference first; of the response under "response()"
     levels: Mapping[str, tuple[str, ...]]
+    # centre and scale by expression, inside ``center`` and ``scale`` too
     numbers: Mapping[str, Unit]
-    fills: Mapping[str, float]
+    fills: Mapping[str, float]  # what stands for a missing number, by column
 
     @classmethod
     def of(cls, agreed: Specification) -> Registration:

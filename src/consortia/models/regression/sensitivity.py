@@ -26,21 +26,14 @@ RELIABLE = 0.7
 
 
 class Line(NamedTuple):
-    """Estimates under one prior.
+    """Estimates under one prior."""
 
-    Attributes:
-        term: the coefficient that differs between sites.
-        prior: of its spread, in words.
-        spread: median and ends of the interval of the standard deviation.
-        common: the same of the effect common to all sites; None of a level.
-        k_hat: Pareto shape of the weights; NaN for the run's own prior.
-    """
-
-    term: str
-    prior: str
-    spread: tuple[float, float, float]
+    term: str  # the coefficient that differs between sites
+    prior: str  # of its spread, in words
+    spread: tuple[float, float, float]  # median and ends of the interval of the standard deviation
+    # the same of the effect common to all sites; None of a level
     common: tuple[float, float, float] | None
-    k_hat: float
+    k_hat: float  # Pareto shape of the weights; NaN for the run's own prior
 
 
 @dataclass(frozen=True)
