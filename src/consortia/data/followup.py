@@ -118,11 +118,8 @@ def site_counts(
 def put_off(cells: np.ndarray, least: int) -> tuple[np.ndarray, list[int]]:
     """Return cells whose ends of follow-up come later where they are few, and when they come.
 
-    Few ends between two times then leave the events between them to be sent.
-
-    Args:
-        cells: (intervals, strata, 1 + kinds), the ends of follow-up first.
-        least: fewest rows of a cell that has any.
+    Few ends between two times then leave the events between them to be sent. ``cells`` are
+    (intervals, strata, 1 + kinds), the ends of follow-up first.
     """
     ended = split(cells[..., :1], least)
     moved = cells.copy()

@@ -48,12 +48,7 @@ class NaturalOfFormula:
 
 
 def in_natural_units(sampled: Any, recipe: Recipe) -> Any:
-    """Return a dataset of the natural parameters, at zero of the columns.
-
-    Args:
-        sampled: `xarray.Dataset` (chain, draw, ...) of the parameters of a formula.
-        recipe: of them.
-    """
+    """Return a dataset of the natural parameters, at zero of all columns, from the sampled ones."""
     posterior = sampled.assign(turned(sampled, recipe.scaling))
     values = {str(name): np.asarray(sampled[name], np.float64) for name in sampled.data_vars}
     found: dict[str, np.ndarray] = {}

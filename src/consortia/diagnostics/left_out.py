@@ -206,13 +206,9 @@ def other_rows(rows: Sequence[Any]) -> str | None:
 def positions_of(
     caller: str, results: Sequence[tuple[Any, Model]], engine: Engine, most: int
 ) -> list[np.ndarray]:
-    """Return draws of every model as flat positions, (draws, d), of a process that has them.
+    """Return at most so many draws of every model as flat positions, (draws, d), evenly spaced.
 
-    Args:
-        caller: the function, for messages.
-        results: results of runs, None where a process keeps nothing, with their models.
-        engine: gathers.
-        most: draws of each, evenly spaced.
+    A process that keeps nothing has None for a result.
     """
 
     def own() -> list[Any] | None:

@@ -58,11 +58,7 @@ class BiasPrediction:
         return self.reason is not None and not self.diverges and not self.settled
 
     def lines(self, names: Sequence[str] | None = None) -> list[str]:
-        """Return the prediction in words.
-
-        Args:
-            names: of the coordinates, in the place of their own; an empty sequence for none.
-        """
+        """Return the prediction in words, by these names of coordinates, or by none if empty."""
         if self.reason is not None:
             return [f"No prediction: {self.reason}."]
         if self.shift is None:

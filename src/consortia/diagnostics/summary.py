@@ -292,13 +292,8 @@ def tabulate(
 ) -> Summary:
     """Return the table of a result's group ``posterior``, without a verdict.
 
-    Args:
-        tree: the result.
-        reference: of the same variables, or None.
-        origin: notes on the units of the table, and on who handed the draws over.
-        probabilities: the quantiles.
-        between: as of `summary`.
-        max_coordinates: likewise.
+    Other arguments are as of `summary`; ``origin`` are notes on the units of the table, and on who
+    handed the draws over.
     """
     found = convergence(tree, between=between, max_coordinates=max_coordinates)
     columns, notes = _columns(tree, probabilities, found)
@@ -370,14 +365,10 @@ def verdict_of(
     stein: Stein | None = None,
     shown: Tabled | None = None,
 ) -> Verdict:
-    """Return the verdict on a result.
+    """Return the verdict on a result, from the table of what was sampled.
 
-    Args:
-        tree: the result.
-        table: of what was sampled.
-        beside: columns of the reference, or None.
-        stein: what `consortia.verify` found, or None.
-        shown: natural quantities, where there are others than what was sampled.
+    ``beside`` are columns of the reference; ``shown`` natural quantities, where there are others
+    than what was sampled.
     """
     evidence = Evidence.of(
         tree, table.columns, table.coordinates, table.missing, beside, stein, shown

@@ -144,13 +144,9 @@ class _Traced:
         seed: int = 0,
         normals: Mapping[str, Array] | None = None,
     ) -> dict[str, Any]:
-        """Return the statements of a run with these latent values; others are drawn.
+        """Return the statements of a run at these values of latent variables; others are drawn.
 
-        Args:
-            values: of latent variables.
-            rows: the columns.
-            seed: of what is drawn.
-            normals: standard normal variables, of which these latent variables are made.
+        Those in ``normals`` are made of the standard normal variables given there.
         """
         import numpyro
         from numpyro import handlers

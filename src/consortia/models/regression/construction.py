@@ -357,13 +357,8 @@ def contribution(
 ) -> SiteFacts:
     """Return what all processes learn of a site's table.
 
-    Args:
-        question: the regression that is requested.
-        table: the rows as they were read.
-        site: its name.
-        least: levels with fewer rows are left out, see `Question.facts`.
-        cells: fewest rows of a number that is sent about participants.
-        key: of the digests of groups; None: they are not sent.
+    ``least`` and ``key`` are as of `Question.facts`; a number about participants is of ``cells``
+    rows or more.
     """
     of_table = question.facts(table, site, least, key)
     kept = question.kept(table, site)
@@ -393,14 +388,8 @@ def gathered(
 ) -> list[SiteFacts]:
     """Return the facts of all sites.
 
-    Args:
-        question: the regression that is requested.
-        names: of the sites.
-        contribute: reads the site of an index.
-        read: the tables that it has read, by index.
-        engine: decides which sites this process reads.
-        algorithm: what is run.
-        same: what all processes must have been given, by name.
+    ``contribute`` reads the site of an index, whose table is then in ``read``; ``same`` makes what
+    all processes must have been given, by name.
 
     Raises:
         InputError: tables cannot be used; with what is wrong with each, and what those that can be

@@ -94,15 +94,9 @@ class Curves:
 def curves(
     reported: Mapping[str, SiteCounts], times: Sequence[float], kinds: Sequence[str]
 ) -> Curves | None:
-    """Return the estimates of all sites together, at the times that all of them tell.
+    """Return the estimates of all sites together, at the times that all of them report.
 
-    Args:
-        reported: what each site tells.
-        times: agreed.
-        kinds: names of the kinds of events.
-
-    Returns:
-        The estimates; None where no site tells counts up to a time, or no time is common.
+    None where no site has counts up to a time, or no time is common.
     """
     there = {
         site: one for site, one in reported.items() if len(one.ends) > 1

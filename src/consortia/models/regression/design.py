@@ -82,11 +82,7 @@ def template(agreed: Specification) -> Arrays:
 def new_rows(agreed: Specification, table: Table, where: str, site: str | None) -> Arrays:
     """Return rows without a response, for predictions, from a table as it was read.
 
-    Args:
-        agreed: what the sites agreed on.
-        table: the rows.
-        where: what it is, for the messages.
-        site: whose levels they have; None for a site that is not among those agreed on.
+    They have the levels of ``site``; None stands for one that is not among those agreed on.
 
     Returns:
         ``x`` as `site_rows` has it, and offset and trials where the model has them; of a new site

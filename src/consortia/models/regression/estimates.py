@@ -110,12 +110,8 @@ def estimates_of(
 ) -> Estimates:
     """Return the table of the coefficients, and of the other parameters as they are.
 
-    Args:
-        draws: natural parameters, (chain, draw, ...), by name.
-        labels: names along their axes.
-        effect: what exp(coefficient) is; None where a coefficient is a difference.
-        level: probability inside the central interval, in (0, 1).
-        notes: to stand below.
+    ``draws`` (chain, draw, ...) are natural parameters by name; ``effect`` is what exp(coefficient)
+    is, None where a coefficient is a difference.
     """
     arguments.positive("level", level, below=1.0)
     if "coefficients" not in draws:

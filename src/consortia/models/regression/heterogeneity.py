@@ -104,11 +104,8 @@ def varying_between(
 ) -> list[Varying]:
     """Return what differs between sites, term after term, of each class of the response.
 
-    Args:
-        density: of a formula with levels or slopes by site.
-        natural: draws on the natural scale, (draws, ...).
-        staying: (draws, terms), u of terms that are integrated out, by the names of the sites
-            where they were drawn.
+    ``natural`` has draws (draws, ...); ``staying`` the u of terms that are integrated out, (draws,
+    terms), by the names of the sites where they were drawn.
     """
     spec, labels = density.specification, density.labels
     draws = {name: np.asarray(values) for name, values in natural.items()}
@@ -143,12 +140,7 @@ def site_effects(
 ) -> SiteEffects:
     """Return the table of what differs between sites.
 
-    Args:
-        varying: draws of the coefficients that do.
-        effect: what exp(coefficient) is; None where a coefficient is a difference.
-        level: probability inside the central intervals, in (0, 1).
-        seed: of the draws of a new site.
-        notes: to stand below.
+    ``effect`` is what exp(coefficient) is, None where a coefficient is a difference.
     """
     arguments.positive("level", level, below=1.0)
     rng, rows = np.random.default_rng(seed), []

@@ -226,12 +226,8 @@ def averages_of(
 ) -> tuple[dict[str, dict[Key, Average]], dict[str, str]]:
     """Return the effects over the rows of each site, and why columns have none.
 
-    Args:
-        density: of the formula.
-        params: draws as they are sampled, (draws, ...) each.
-        rows: of the sites, by name.
-        columns: that are moved.
-        times: of survival; None for the mean.
+    ``params`` are draws as they are sampled, (draws, ...) each; ``times`` those of survival, None
+    for the mean.
 
     Raises:
         InputError: the rows cannot be used.
@@ -314,12 +310,9 @@ def in_order_of(
     parts: Sequence[Mapping[str, Mapping[Key, Average]]],
     left: Collection[str] = (),
 ) -> dict[str, dict[Key, Average]]:
-    """Return the effects at the sites of draws that were taken in parts, by the order of all.
+    """Return effects at the sites in the order of all draws, which were taken in parts.
 
-    Args:
-        order: of the draws.
-        parts: by site, of the draws of each part.
-        left: columns that are left out.
+    Columns that are ``left`` out have none.
     """
     return {
         site: {
@@ -336,14 +329,7 @@ def in_order_of(
 def summarised(
     sites: Mapping[str, Mapping[Key, Average]], scale: str, level: float, notes: Sequence[str]
 ) -> MarginalEffects:
-    """Return the table of effects over all rows, and at the sites.
-
-    Args:
-        sites: effects of each, by its name.
-        scale: what is changed, in words.
-        level: probability inside the central intervals, in (0, 1).
-        notes: to stand below.
-    """
+    """Return the table of effects over all rows and at the sites; ``scale`` says what changes."""
     ends, lines, kept = interval_ends(level), [], []
     for key in dict.fromkeys(key for found in sites.values() for key in found):
         parts = {name: found[key] for name, found in sites.items() if key in found}

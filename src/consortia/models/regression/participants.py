@@ -39,13 +39,8 @@ def described(
 ) -> SiteDescription:
     """Return what a site tells of its participants.
 
-    Args:
-        question: what the formula asks.
-        wanted: the description that is requested beside it.
-        table: the rows as they were read.
-        kept: those that are analysed, as `Question.kept` returns them.
-        site: its name.
-        least: fewest rows of a cell that the site allows; the larger one of both counts.
+    ``kept`` are the rows that are analysed, as `Question.kept` returns them. A cell has at least as
+    many rows as both the request and the site's ``least`` say.
 
     Raises:
         InputError: a column cannot be used.
@@ -222,12 +217,7 @@ class TableOne:
 
 
 def table_one(reported: Mapping[str, SiteDescription], rows: Sequence[int]) -> TableOne:
-    """Return Table 1 from what the sites tell.
-
-    Args:
-        reported: by site.
-        rows: that are analysed, of each site.
-    """
+    """Return Table 1 from the sites' descriptions and the numbers of rows that are analysed."""
     every = list(reported.values())
     least = max(one.cells for one in every)
     given = [one.given for one in every]

@@ -170,10 +170,8 @@ class Question:
     ) -> tuple[dict[str, Column], Faults]:
         """Return the columns that are used and can be read, and what is wrong with the others.
 
-        Args:
-            table: the rows as they were read.
-            site: its name.
-            words: look for words that seem to be numbers, and for one word in several writings.
+        With ``words`` also words that seem to be numbers, and one word in several writings, are
+        found.
         """
         used: dict[str, Column] = {}
         faults = Faults()
@@ -239,13 +237,7 @@ class Question:
             raise InputError("\n".join(faults))
 
     def guesses(self, kept: Table, site: str, least: int) -> tuple[Guess, ...]:
-        """Return what was taken for what in the columns that are used.
-
-        Args:
-            kept: what `kept` returned.
-            site: its name.
-            least: what fewer rows have is left out.
-        """
+        """Return what was taken for what in the columns of `kept`, in ``least`` rows or more."""
         found = [one for name in self.columns for one in kept[name].guesses]
         changes = self.harmonise.get(site)
         confirmed = set() if changes is None else {*changes.missing_values}
@@ -275,12 +267,7 @@ class Question:
         return tuple(one for one in found if not one.rows or one.rows >= least)
 
     def imputed(self, kept: Table, site: str, number: int) -> Table:
-        """Return one imputation of a site's rows; equal numbers give equal ones.
-
-        Args:
-            kept: what `kept` returned.
-            site: its name.
-            number: of the imputation.
+        """Return an imputation of the rows of `kept`; equal numbers give equal ones.
 
         Raises:
             InputError: no value of a column is known at the site.
@@ -342,11 +329,8 @@ class Question:
     ) -> TableFacts:
         """Return what all processes learn of a site's table.
 
-        Args:
-            table: its rows as they were read.
-            site: its name.
-            least: levels with fewer rows are left out, and numbers of fewer groups.
-            key: of the digests of groups; None: they are not sent.
+        Left out are levels with fewer rows than ``least``, and numbers of fewer groups. Digests of
+        groups are made with ``key``; without one they are not sent.
 
         Raises:
             TableError: the table cannot be used, with all that is wrong with it.

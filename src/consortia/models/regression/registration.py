@@ -93,10 +93,7 @@ class Registration:
     ) -> Specification:
         """Return the formula as all sites use it, as `agreement.agree` does from their facts.
 
-        Args:
-            question: the regression that was requested.
-            names: of the sites.
-            breaks: where a piecewise constant hazard may change.
+        ``breaks`` are where a piecewise constant hazard may change.
 
         Raises:
             InputError: something is stated that the formula does not have, or not stated.
@@ -200,11 +197,7 @@ class Registration:
     ) -> None:
         """Refuse the table of a site that has a level which is not registered.
 
-        Args:
-            question: the regression that was requested.
-            table: the rows as they were read.
-            site: its name.
-            located: returns where a level of a column is first, by both.
+        ``located`` returns where a level of a column is first.
 
         Raises:
             InputError: a level is not registered; the message has its file and its line.

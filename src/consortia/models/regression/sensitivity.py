@@ -84,13 +84,8 @@ def lines_of(
 ) -> list[Line]:
     """Return a line for the run's prior of a spread, and one for each other.
 
-    Args:
-        term: the coefficient that differs between sites.
-        own: the prior of the run.
-        others: other priors.
-        spread: draws of the standard deviation, (draws,).
-        common: of the common effect, as it is shown; None of a level.
-        level: probability inside the intervals.
+    ``spread`` (draws,) are draws of the standard deviation, ``common`` of the common effect as it
+    is shown; None of a level.
     """
     from arviz_stats.base.array import array_stats  # a second that few runs need
 
