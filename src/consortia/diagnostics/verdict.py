@@ -98,6 +98,10 @@ class Severity(IntEnum):
         )[self]
 
 
+TEXTS = ("title", "value", "reason", "action", "counts")
+"""Fields of a check beside its severity, in the order in which JSON has them."""
+
+
 @dataclass(frozen=True)
 class Check:
     """One finding."""
@@ -174,14 +178,7 @@ class Verdict:
             "verdict": self.word,
             "headline": self.headline,
             "checks": [
-                {
-                    "verdict": one.severity.word,
-                    "title": one.title,
-                    "value": one.value,
-                    "reason": one.reason,
-                    "action": one.action,
-                    "counts": one.counts,
-                }
+                {"verdict": one.severity.word} | {name: vars(one)[name] for name in TEXTS}
                 for one in self.checks
             ],
         }
@@ -251,14 +248,15 @@ class Evidence:
     def of(
         cls,
         tree: Any,
-        columns: Mapping[str, np.ndarray],
-        names: Sequence[str],
-        missing: Mapping[str, tuple[str, ...]],
+        table: Any,
         reference: Mapping[str, np.ndarray] | None = None,
         stein: Stein | None = None,
         shown: Tabled | None = None,
     ) -> Evidence:
-        """Return the evidence of a result and its summary, which is of what was sampled."""
+        """Return the evidence of a result and its `consortia.summary` of what was sampled.
+
+        The rows of the ``reference`` are those of the summary.
+        """
         arrays = {name: np.asarray(array) for name, array in sampled_draws(tree).items()}
         chains, draws = next(iter(arrays.values())).shape[:2]
         moves = np.zeros((chains, max(draws - 1, 0)), bool)
@@ -271,9 +269,9 @@ class Evidence:
         if stats is not None and "diverging" in stats.data_vars:
             diverging = float(np.mean(np.asarray(stats["diverging"]) > 0))
         return cls(
-            columns,
-            names,
-            missing,
+            table.columns,
+            table.coordinates,
+            table.missing,
             chains,
             draws,
             dict(getattr(tree, "attrs", {})),

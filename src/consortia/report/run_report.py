@@ -180,15 +180,8 @@ class RunReport:
     @property
     def verdict(self) -> Verdict:
         """Verdict on the run, with its reasons."""
-        evidence = Evidence.of(
-            self.tree,
-            self.table.columns,
-            self.table.coordinates,
-            self.table.missing,
-            self.sampled.reference,
-            self.stein,
-            Tabled(self.shown_table.columns, self.shown_table.coordinates),
-        )
+        shown = Tabled(self.shown_table.columns, self.shown_table.coordinates)
+        evidence = Evidence.of(self.tree, self.table, self.sampled.reference, self.stein, shown)
         return judge(self.prediction, evidence)
 
     @property
