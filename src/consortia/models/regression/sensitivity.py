@@ -17,6 +17,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
+from consortia.diagnostics.influence import smoothed
 from consortia.diagnostics.summary import aligned
 from consortia.models.regression.estimates import interval_ends, short
 from consortia.models.regression.priors import Prior
@@ -87,20 +88,14 @@ def lines_of(
     ``spread`` (draws,) are draws of the standard deviation, ``common`` of the common effect as it
     is shown; None of a level.
     """
-    from arviz_stats.base.array import array_stats  # a second that few runs need
-
     found: list[Line] = []
     at = jnp.asarray(spread)
     before = np.asarray(own.log_density(at, 0.0), float)
     for prior in (own, *others):
         log_ratios = np.asarray(prior.log_density(at, 0.0), float) - before
-        weights, k = np.zeros(len(spread)), np.nan
+        share, k = np.full(len(spread), 1 / len(spread)), np.nan
         if prior != own:
-            with np.errstate(all="ignore"):  # of ratios that are all but equal
-                weights, shape = array_stats.psislw(-log_ratios)  # it takes their negatives
-            k = float(shape)
-        share = np.exp(weights - weights.max())
-        share = share / share.sum()
+            share, k = smoothed(log_ratios)
         effect = None if common is None else _weighted(common, share, level)
         found.append(Line(term, str(prior), _weighted(spread, share, level), effect, k))
     return found
