@@ -144,18 +144,6 @@ def survival(
     return np.stack(parts, axis=-1)
 
 
-def responses(
-    density: Density,
-    params: Mapping[str, np.ndarray],
-    rows: PyTree,
-    shift: np.ndarray,
-    seed: int,
-) -> np.ndarray:
-    """Return responses of new rows, one a draw, (draws, rows)."""
-    rng = np.random.default_rng(seed)
-    return density.simulated(rng, params, rows, shift)
-
-
 def _over_draws(
     density: Density, what: str, params: Mapping[str, np.ndarray], rows: PyTree, shift: np.ndarray
 ) -> np.ndarray:
