@@ -242,11 +242,8 @@ def _participants(looked: Examined) -> list[Part]:
 
 
 def _parts(report: RunReport) -> list[Part]:
-    (margins, why), looked, response = (
-        effects.margins(report),
-        examined(report),
-        effects.response_of(report),
-    )
+    margins, why = effects.margins(report)
+    looked, response = examined(report), effects.response_of(report)
     return [
         *_participants(looked),
         *_show_effects(report, margins, why, response),
