@@ -188,20 +188,15 @@ def _show(
     study: Study, plan: Plan, costs: dict[str, Any], prediction: Any, built: Built, verdict: Any
 ) -> None:
     from rich.markup import escape
-    from rich.table import Table
 
     from consortia.core.queries import Conversation
-    from consortia.report.terminal import console_of, plan_panel, verdict_text
+    from consortia.report.terminal import console_of, grid_of, plan_panel, verdict_text
 
     console = console_of()
     console.print(plan_panel(study.title or study.name, plan))
     stops = " as a rule: it ends by itself" if isinstance(study.method, Conversation) else ""
     stops = " at most: the study has a [stop]" if study.stop else stops
-    table = Table.grid(padding=(0, 2))
-    table.add_column(style="bold")
-    for label, value in cost_lines(costs):
-        table.add_row(label, escape(value))
-    console.print(f"[bold]Cost of the whole run[/]{stops}", table)
+    console.print(f"[bold]Cost of the whole run[/]{stops}", grid_of(cost_lines(costs)))
     if prediction is not None:
         natural = built.model.natural is not None  # what is predicted has other names than those
         own = () if natural else [_labelled(one, built.labels) for one in prediction.names]

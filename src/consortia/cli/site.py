@@ -314,13 +314,9 @@ def _show(
     from rich.table import Table
 
     from consortia.core.printable import printable
-    from consortia.report.terminal import console_of
+    from consortia.report.terminal import console_of, grid_of
 
-    table = Table.grid(padding=(0, 2))
-    table.add_column(style="bold", no_wrap=True)
-    table.add_column()
-    for heading, text in explained:
-        table.add_row(heading, escape(printable(text)))
+    table = grid_of(((heading, printable(text)) for heading, text in explained), no_wrap=True)
     exact = Table.grid(padding=(0, 2))
     exact.add_row("study", terms.study)
     exact.add_row("model", terms.model)
