@@ -103,9 +103,6 @@ class SiteDescription:
     def read(cls, values: Any) -> SiteDescription:
         """Return a description that another process sent; nothing in it is taken on trust.
 
-        Args:
-            values: as `dataclasses.asdict` and JSON make them.
-
         Raises:
             ValueError: the values are no description.
         """
@@ -122,8 +119,6 @@ class SiteDescription:
         if not all(map(is_name, units.values())):
             raise ValueError("the units of a description are not strings")
         followup = values["followup"]
-        if followup is not None:
-            followup = SiteCounts.read(followup)
         return cls(
             values["cells"],
             None if values["given"] is None else _range(values["given"]),
@@ -131,7 +126,7 @@ class SiteDescription:
             {name: _cells(one) for name, one in levels.items()},
             {name: _number(one) for name, one in numbers.items()},
             units,
-            followup,
+            None if followup is None else SiteCounts.read(followup),
         )
 
 
