@@ -172,7 +172,11 @@ def _read_sites(
 ) -> tuple[Question, list[SiteFacts], tuple[str, ...], dict[int, Table]]:
     """Return the question with what is changed, facts and names of all sites, and the tables."""
     tables, names = _tables(sites)
-    changes = _changes(harmonise, names)
+    changes: Mapping[str, Any] = {}
+    if harmonise is not None:
+        from consortia.data.harmonisation import read_harmonisations  # it needs pydantic
+
+        changes = read_harmonisations(harmonise, names)
     question = replace(question, harmonise=changes)
     read: dict[int, Table] = {}
 
@@ -187,17 +191,6 @@ def _read_sites(
         raise InputError("algorithm is missing: with an engine it decides who reads which site.")
     facts = gathered(question, names, contribute, read, engine or Gatherer(), algorithm)
     return question, facts, names, read
-
-
-def _changes(
-    harmonise: Mapping[str, Mapping[str, Any]] | None, names: Sequence[str]
-) -> Mapping[str, Any]:
-    """Return what is changed in the tables of sites, by site."""
-    if harmonise is None:
-        return {}
-    from consortia.data.harmonisation import read_harmonisations  # it needs pydantic
-
-    return read_harmonisations(harmonise, names)
 
 
 def question_of(

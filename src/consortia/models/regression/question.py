@@ -185,7 +185,7 @@ class Question:
                 column = table[stands].with_levels(self.levels.get(name, ()))
                 declared = site in self.harmonise and name in self.harmonise[site].missing_values
                 if name not in self.numbers and not declared:
-                    column = column.as_words(partial(_word, name, site))
+                    column = column.as_words(partial(word_kept, name, site))
                 if words:
                     self._check_doubt(name, column)
                 used[name] = column
@@ -435,13 +435,10 @@ class Question:
 
     def levels_of_response(self, table: Table) -> bool:
         """Return True if the response is one of several levels by name."""
-        kind = self.family.response
-        if kind in ("ordered", "levels"):
-            return True
         column = self.parsed.response[0].column
-        if kind != "two" or column is None:
-            return False
-        return column in self.levels or table[column].kind in ("text", "truth")
+        if self._names_levels or column is None or self.family.response != "two":
+            return self._names_levels
+        return table[column].kind in ("text", "truth")
 
     def response(self, table: Table, where: str) -> tuple[np.ndarray, ...]:
         """Return the response of numbers, (rows,); of a time also whether there was an event.
@@ -553,10 +550,6 @@ def groups_told(column: Column, least: int, key: bytes | None) -> tuple[int, tup
     if key is None:
         return count, ()
     return count, tuple(sorted(label_digest(one, key) for one in found))
-
-
-def _word(name: str, site: str, word: str, count: int) -> Guess:
-    return word_kept(name, word, count, site)
 
 
 def _without_writings(levels: Sequence[str], column: Column) -> tuple[str, ...]:
