@@ -432,12 +432,8 @@ def _derived(
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the deterministic values that all sites share, and those of each site's own.
 
-    Args:
-        of: rows and values of the latents to the statements.
-        names: of deterministic statements.
-        example: some rows.
-        point: values of the latents.
-        elsewhere: the same with other values of the site's own; None without such.
+    ``of`` takes rows and values of the latents to the statements; ``point`` has such values, and
+    ``elsewhere`` the same with others of the site's own, None without such.
     """
 
     @jax.jit
