@@ -108,11 +108,6 @@ def group_names(agreed: Specification, table: Table, site: str) -> tuple[str, ..
     return tuple(np.unique(as_levels(kept[str(agreed.grouping)])).tolist())
 
 
-def design_matrix(agreed: Specification, table: Table, where: str) -> np.ndarray:
-    """Return X, (rows, p), in the units of the columns; the intercept's included."""
-    return agreed.matrix(factor_values(agreed, table, where), rows_of(table)).to_numpy(float)
-
-
 def factor_values(agreed: Specification, table: Table, where: str) -> dict[str, np.ndarray]:
     """Return the values of every factor, numbers or the indices of levels.
 
