@@ -14,9 +14,12 @@ import numpy as np
 import pytest
 
 from consortia.algorithms import fa_hmc, gossip
+from consortia.data.columns import rows_of
 from consortia.engines import local, programs
 from consortia.models.regression import model as regression_model
 from consortia.models.regression.density import Density
+from consortia.models.regression.design import factor_values
+from consortia.models.regression.specification import Specification
 from consortia.run import progress
 from consortia.store import runs
 from consortia.theory import stability
@@ -81,6 +84,11 @@ def family_parameters(density: Density, params: Any) -> dict[str, Any]:
 def slopes_of_basis(density: Density) -> np.ndarray:
     """Return the matrix from the sampled slopes to those of the columns."""
     return density._slopes_of_basis
+
+
+def design_matrix(agreed: Specification, table: Any, where: str) -> np.ndarray:
+    """Return X, (rows, p), in the units of the columns; the intercept's included."""
+    return agreed.matrix(factor_values(agreed, table, where), rows_of(table)).to_numpy(float)
 
 
 def law_of_prior(prior: Any) -> Any:

@@ -11,6 +11,7 @@ import unicodedata
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import insides
 import numpy as np
 import pytest
 
@@ -21,7 +22,6 @@ from consortia.data.mending import in_formula
 from consortia.data.writing import loosely
 from consortia.errors import InputError
 from consortia.models.regression.construction import regression
-from consortia.models.regression.design import design_matrix
 from consortia.models.regression.model import Regression
 from consortia.study.build import load_study
 from consortia.study.likeness import toml
@@ -187,7 +187,7 @@ def as_meant(made: Regression, meant: Meant) -> bool:
     }
     for site in SITES:
         table: Table = made.tables[site]
-        matrix = design_matrix(spec, table, site)
+        matrix = insides.design_matrix(spec, table, site)
         kept = np.ones(len(meant.response[site]), bool)
         for name in used:
             if name in meant.numbers:

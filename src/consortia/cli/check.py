@@ -130,11 +130,15 @@ def cost(study: Study, built: Built, plan: Plan) -> dict[str, Any]:
     from consortia.store.accumulators import keep_moments
     from consortia.theory.tuning import completed
 
-    run = study.run
+    run, times = study.run, max(built.imputations, 1)
+    if isinstance(built.algorithm, Conversation):  # its points and draws are not known
+        messages, up, down = plan.whole
+        whole = {"iterations": messages, "communication_rounds": messages, "bytes_up": up}
+        whole |= {"bytes_down": down, "bytes_sent": up + down, "gradients": 0, "row_gradients": 0}
+        whole |= {"draws": 0, "draws_kept": 0, "bytes_of_draws": 0}
+        return {name: times * value for name, value in whole.items()}
     start = starting_parameters(built.model, None, run.seed, 1)[0]
     target = Target(built.model, start)
-    if isinstance(built.algorithm, Conversation):
-        return cost_of_queries(study, built, plan, target)
     algorithm = completed(built.algorithm, target.dimension).build(target)
     chains, done = run.chains * servers_of(algorithm), run.warmup + run.rounds
     whole = cost_of(plan, built.algorithm, target, built.rows, chains, done, done)
@@ -146,17 +150,6 @@ def cost(study: Study, built: Built, plan: Plan) -> dict[str, Any]:
     whole["bytes_of_draws"] = (
         kept * chains * target.dimension * np.dtype(target.dtype).itemsize * copies
     )
-    times = max(built.imputations, 1)
-    return {name: times * value for name, value in whole.items()}
-
-
-def cost_of_queries(study: Study, built: Built, plan: Plan, target: Any) -> dict[str, Any]:
-    """Return the cost of a usual run of a conversation; its points and draws are not known."""
-    messages, up, down = plan.whole
-    whole = {"iterations": messages, "communication_rounds": messages, "bytes_up": up}
-    whole |= {"bytes_down": down, "bytes_sent": up + down, "gradients": 0, "row_gradients": 0}
-    whole |= {"draws": 0, "draws_kept": 0, "bytes_of_draws": 0}
-    times = max(built.imputations, 1)
     return {name: times * value for name, value in whole.items()}
 
 
@@ -188,20 +181,15 @@ def _show(
     study: Study, plan: Plan, costs: dict[str, Any], prediction: Any, built: Built, verdict: Any
 ) -> None:
     from rich.markup import escape
-    from rich.table import Table
 
     from consortia.core.queries import Conversation
-    from consortia.report.terminal import console_of, plan_panel, verdict_text
+    from consortia.report.terminal import console_of, grid_of, plan_panel, verdict_text
 
     console = console_of()
     console.print(plan_panel(study.title or study.name, plan))
     stops = " as a rule: it ends by itself" if isinstance(study.method, Conversation) else ""
     stops = " at most: the study has a [stop]" if study.stop else stops
-    table = Table.grid(padding=(0, 2))
-    table.add_column(style="bold")
-    for label, value in cost_lines(costs):
-        table.add_row(label, escape(value))
-    console.print(f"[bold]Cost of the whole run[/]{stops}", table)
+    console.print(f"[bold]Cost of the whole run[/]{stops}", grid_of(cost_lines(costs)))
     if prediction is not None:
         natural = built.model.natural is not None  # what is predicted has other names than those
         own = () if natural else [_labelled(one, built.labels) for one in prediction.names]

@@ -100,18 +100,13 @@ def _show(name: str, entry: Entry) -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    from consortia.report.terminal import console_of
+    from consortia.report.terminal import console_of, grid_of
 
     found, console = _facts(entry), console_of()
-    facts = Table.grid(padding=(0, 2))
-    facts.add_column(style="bold", no_wrap=True)
-    facts.add_column()
-    facts.add_row("samples", escape(found["samples"]))
-    facts.add_row("bias", escape(found["bias"]))
-    facts.add_row("one draw is", escape(found["draw"]))
-    facts.add_row("step size", escape(found["step_size"]))
-    facts.add_row("paper", escape(found["source"]))
-    facts.add_row("engines", ", ".join(found["engines"]))
+    heads = ("samples", "bias", "one draw is", "step size", "paper")
+    names = ("samples", "bias", "draw", "step_size", "source")
+    rows = [(head, found[name]) for head, name in zip(heads, names, strict=True)]
+    facts = grid_of([*rows, ("engines", ", ".join(found["engines"]))], no_wrap=True)
     console.print(f"[bold]{name}[/]", facts, "", "[bold]Arguments[/]", sep="\n")
     arguments = Table.grid(padding=(0, 2))
     arguments.add_column(no_wrap=True)

@@ -14,7 +14,7 @@ from consortia.cli.exits import INTERRUPTED, reported
 
 if TYPE_CHECKING:
     from consortia.federation.governance import Policy
-    from consortia.federation.loopback import Loopback, Node
+    from consortia.federation.loopback import Node
 
 NODE_PORT = 9094
 POLICY = "site-policy.toml"
@@ -125,7 +125,9 @@ def loopback(
         try:
             with Loopback(place / "network", nodes) as network:
                 typer.echo(f"SuperLink at {network.address}; logs in {place / 'network'}")
-                status = _run(network, app, place)
+                folders = {"output": place / "run", "keys": place / KEYS}
+                config = {name: str(path.resolve()) for name, path in folders.items()}
+                status = network.run(app, config=config, show=typer.echo)
         except KeyboardInterrupt:
             typer.echo("interrupted; everything is stopped, what there is of the run is kept")
             raise typer.Exit(INTERRUPTED) from None
@@ -164,14 +166,6 @@ def prepared_sites(app: Path, data: Path, place: Path, rows: int) -> list[Node]:
         config = _node_config(site.resolve(), data / file, name)
         nodes.append(Node(name, config, (hashed,)))
     return nodes
-
-
-def _run(network: Loopback, app: Path, place: Path) -> str:
-    config = {
-        "output": str((place / "run").resolve()),
-        "keys": str((place / KEYS).resolve()),
-    }
-    return network.run(app, config=config, show=typer.echo)
 
 
 def _node_config(folder: Path, data: Path, name: str) -> dict[str, str | int | float | bool]:

@@ -81,7 +81,7 @@ def run(
 ) -> None:
     """Run the programs of a paper, and draw its figures with the paper's numbers and verdicts."""
     with reported(False):
-        claims, records, drawing = _modules("claims", "records", "drawing")
+        claims, records = _modules("claims", "records")
         if (name is None) != every:
             raise InputError("name one paper, or give --all.")
         if name is not None and name not in claims.PAPERS:
@@ -97,7 +97,7 @@ def run(
                 if resume or store:
                     parts = records.parts_in(records.parts_of(paper, study, scale.value, seed, out))
                 with parts:
-                    _redraw(records, drawing, paper, study, scale.value, seed, out, store)
+                    _redraw(paper, study, scale.value, seed, out, store)
         if store:
             _write_pages()
 
@@ -113,19 +113,11 @@ def write() -> None:
         _write_pages()
 
 
-def _redraw(
-    records: Any,
-    drawing: Any,
-    paper: Any,
-    study: Any,
-    scale: str,
-    seed: int,
-    out: Path,
-    store: bool,
-) -> None:
+def _redraw(paper: Any, study: Any, scale: str, seed: int, out: Path, store: bool) -> None:
     """Run a study and draw it; where its data are absent, draw the nearest stored record."""
     from consortia.data.downloads import DatasetMissing
 
+    records, drawing = _modules("records", "drawing")
     typer.echo(f"{paper.name}, {study.name}: {study.title}")
     remark = ""
     try:

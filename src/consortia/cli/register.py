@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -38,7 +39,7 @@ def register(
     with reported(False):
         from consortia.federation.governance import terms_of
         from consortia.store.durable import replace_file
-        from consortia.study.build import load_study
+        from consortia.study.build import load_study, study_of
 
         given = load_study(study)
         if given.registered is not None and run is not None:
@@ -47,7 +48,7 @@ def register(
             found = _of_files(given) if run is None else _of_run(given, run)
             text = study.read_text(encoding="utf-8")
             made = f"{text.rstrip()}\n\n{found.toml()}"
-            _check(made, study)
+            study_of(tomllib.loads(made), study)  # refuses it before anything is written
             replace_file(study, [made.encode()])
             given = load_study(study)
         digest = terms_of(given).study
@@ -101,12 +102,3 @@ def _of_run(study: Study, run: Path) -> Registration:
         differ = ", ".join(f"{name} {value!r}" for name, value in kept.items()) or "no formula"
         raise InputError(f"{run} is a run of another study ({differ}): give one of the same.")
     return Registered.model_validate(agreed).registration
-
-
-def _check(text: str, path: Path) -> None:
-    """Refuse a table that the study cannot have, before anything is written."""
-    import tomllib
-
-    from consortia.study.build import study_of
-
-    study_of(tomllib.loads(text), path)

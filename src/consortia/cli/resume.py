@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -25,6 +25,9 @@ from consortia.errors import InputError, StoreError
 from consortia.report.study_run import sample_and_report
 from consortia.store.durable import read_regular
 from consortia.study.runs import COMMAND, STUDY, beginning, compared_over, left_out_over
+
+if TYPE_CHECKING:
+    from consortia.study.build import Study
 
 SUMMARY = "summary.json"
 COMMAND_BYTES = 2**20
@@ -73,102 +76,83 @@ def resume(
 ) -> None:
     """Resume a run from its last checkpoint, or make a finished one longer, bit by bit."""
     over = engine_of(engine or Engine.local, devices, (coordinator, processes, process))
-    as_before = engine in (None, Engine.local) and devices is None
+    chosen = None if engine in (None, Engine.local) and devices is None else over
     quiet = quiet or not over.root
     with reported(quiet, over):
-        ended = _resume(
+        import consortia
+        from consortia.engines.local import LocalEngine
+        from consortia.store.runs import holds_run
+
+        request = _request(run)
+        begun = holds_run(run)
+        if begun and rounds is None and stop and (run / SUMMARY).exists():
+            record, _ = _record(run)
+            if record.get("state") == "finished":
+                if not quiet:
+                    typer.echo(
+                        f"{run} is finished: {record['stopped']}. --rounds N makes it N rounds "
+                        "long."
+                    )
+                return
+        if chosen is None:
+            _divide_processor(run)
+        study = _study(run, Path(request["study"]), code=code)
+        options = {name: request.get(name) for name in ("seed", "chains", "rounds")}
+        if not begun and rounds is not None:
+            options["rounds"] = rounds
+        study = study.with_run(**options)
+        built = study.build(chosen)
+        begin = beginning(study, built, run, chosen)
+        if begun:
+            rule = "same" if stop else None
+            more: dict[str, Any] = {"rounds": rounds, "stop": rule, "exact": exact}
+            begin = functools.partial(consortia.resume, run, engine=chosen, **more)
+        compare = request.get("verify") if verify is None else verify
+        loo = request.get("loo") or study.left_out is not None
+        over = chosen or LocalEngine()
+        ended = sample_and_report(
+            study,
+            built,
             run,
-            rounds,
-            None if as_before else over,
-            stop=stop,
-            exact=exact,
-            reference=reference,
-            verify=verify,
-            code=code,
+            begin,
+            request=lambda: None,
+            reference=request.get("reference", True) if reference is None else reference,
+            verify=compared_over(built, over, quiet=quiet) if compare else None,
+            leave_out=left_out_over(study, built, run, over, quiet=quiet) if loo else None,
             quiet=quiet,
         )
     raise typer.Exit(0 if ended else INTERRUPTED)
 
 
-def _resume(
-    directory: Path,
-    rounds: int | None,
-    engine: Any,
-    *,
-    stop: bool,
-    exact: bool,
-    reference: bool | None,
-    verify: bool | None,
-    code: bool,
-    quiet: bool,
-) -> bool:
-    import consortia
-    from consortia.engines.local import LocalEngine
-    from consortia.engines.sharding import cores, offer_cpu_devices
-    from consortia.store.runs import holds_run, read_record
+def _study(run: Path, source: Path, *, code: bool) -> Study:
+    """Return the study of a run, from its copy there; refuse a factory that was not run before."""
     from consortia.study.build import load_study
     from consortia.study.code import WARNING, may_run
 
-    request = _request(directory)
-    begun = holds_run(directory)
-    if begun and rounds is None and stop and (directory / SUMMARY).exists():
-        record, _ = _record(directory, read_record)
-        if record.get("state") == "finished":
-            if not quiet:
-                typer.echo(
-                    f"{directory} is finished: {record['stopped']}. "
-                    "--rounds N makes it N rounds long."
-                )
-            return True
-    if engine is None:
-        rounding = _record(directory, read_record)[1].get("rounding", {})
-        nodes, chains = rounding.get("devices", (1, 1))
-        if nodes * chains > cores():
-            offer_cpu_devices(nodes * chains)
-    source = Path(request["study"])
-    study = load_study(directory / STUDY, origin=source)
+    study = load_study(run / STUDY, origin=source)
     if not may_run(*study.code, code=code):
         raise InputError(
-            f"{directory / STUDY}: the factory {study.model.factory} was not run here before, and "
+            f"{run / STUDY}: the factory {study.model.factory} was not run here before, and "
             f"{WARNING}: read it, then give --code."
         )
-    options = {name: request.get(name) for name in ("seed", "chains", "rounds")}
-    if not begun and rounds is not None:
-        options["rounds"] = rounds
-    study = study.with_run(**options)
-    built = study.build(engine)
-    wanted = request.get("reference", True) if reference is None else reference
-    begin = beginning(study, built, directory, engine)
-    if begun:
-        begin = functools.partial(
-            consortia.resume,
-            directory,
-            rounds=rounds,
-            stop="same" if stop else None,
-            exact=exact,
-            engine=engine,
-        )
-    compare = request.get("verify") if verify is None else verify
-    loo = request.get("loo") or study.left_out is not None
-    over = engine or LocalEngine()
-    left_out = left_out_over(study, built, directory, over, quiet=quiet) if loo else None
-    return sample_and_report(
-        study,
-        built,
-        directory,
-        begin,
-        request=lambda: None,
-        reference=wanted,
-        verify=compared_over(built, over, quiet=quiet) if compare else None,
-        leave_out=left_out,
-        quiet=quiet,
-    )
+    return study
 
 
-def _record(directory: Path, read: Any) -> tuple[dict[str, Any], Any]:
+def _divide_processor(run: Path) -> None:
+    """Divide the processor of this machine into as many devices as the run has had."""
+    from consortia.engines.sharding import cores, offer_cpu_devices
+
+    nodes, chains = _record(run)[1].get("rounding", {}).get("devices", (1, 1))
+    if nodes * chains > cores():
+        offer_cpu_devices(nodes * chains)
+
+
+def _record(directory: Path) -> tuple[dict[str, Any], Any]:
     """Return the record, or an empty one where it is damaged: the checkpoint then has it."""
+    from consortia.store.runs import read_record
+
     try:
-        return read(directory)
+        return read_record(directory)
     except StoreError:
         return {}, {}
 

@@ -6,6 +6,7 @@ import contextlib
 import json
 import math
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -86,18 +87,18 @@ def check(
                 limits["keys"] = lines_in(identities)
             typer.echo(proposed(terms, of_app, two_sites=two_sites, **limits), nl=False)
             return
+        answer = {"terms": asdict(terms), "app": of_app}
         try:
             found.permits(terms, of_app)
             found.check_keys(terms)
         except PolicyError as error:
             if as_json:
-                answer = {"app": of_app, "permitted": False, "rules": error.rules}
-                typer.echo(json.dumps(_plain(terms) | answer))
+                typer.echo(json.dumps(answer | {"permitted": False, "rules": error.rules}))
             else:
                 _show(terms, of_app, explained)
             raise
         if as_json:
-            typer.echo(json.dumps(_plain(terms) | {"app": of_app, "permitted": True, "rules": []}))
+            typer.echo(json.dumps(answer | {"permitted": True, "rules": []}))
             return
         _show(terms, of_app, explained)
         typer.echo(f"{policy} permits it, at a site with {found.minimum_rows} rows or more.")
@@ -305,12 +306,6 @@ def _explained(
     return terms, hashed, explained, limits
 
 
-def _plain(terms: StudyTerms) -> dict[str, Any]:
-    from dataclasses import asdict
-
-    return json.loads(json.dumps({"terms": asdict(terms)}))
-
-
 def _show(
     terms: StudyTerms, app: str | None, explained: list[tuple[str, str]], *, err: bool = False
 ) -> None:
@@ -319,13 +314,9 @@ def _show(
     from rich.table import Table
 
     from consortia.core.printable import printable
-    from consortia.report.terminal import console_of
+    from consortia.report.terminal import console_of, grid_of
 
-    table = Table.grid(padding=(0, 2))
-    table.add_column(style="bold", no_wrap=True)
-    table.add_column()
-    for heading, text in explained:
-        table.add_row(heading, escape(printable(text)))
+    table = grid_of(((heading, printable(text)) for heading, text in explained), no_wrap=True)
     exact = Table.grid(padding=(0, 2))
     exact.add_row("study", terms.study)
     exact.add_row("model", terms.model)

@@ -47,12 +47,7 @@ def is_large(count: int, least: int) -> bool:
 
 
 def merged(counts: Mapping[str, int], least: int) -> Cells:
-    """Return cells of which none below ``least`` can be inferred from the others.
-
-    Args:
-        counts: rows of each cell; they share no row, and the number of all is known.
-        least: fewest rows of a cell.
-    """
+    """Return cells of which none below ``least`` follows from the others and the sum of all."""
     total = sum(counts.values())
     large = {name: count for name, count in counts.items() if count >= least}
     if all(is_large(count, least) for count in counts.values()):

@@ -108,8 +108,7 @@ class Column(NamedTuple):
     def as_words(self, said: Callable[[str, int], Guess]) -> Column:
         """Return a column of which levels alone are used: words such as NA are levels, too.
 
-        Args:
-            said: returns what is said of a word in so many rows.
+        ``said`` returns what is said of a word in so many rows.
         """
         if self.given is None or self.words is None or not self.words.any():
             return self

@@ -285,12 +285,7 @@ def kmnist(*, download: bool = False, test_only: bool = True) -> Dataset:
     """
     train = None if test_only else _idx("kmnist", "train", KMNIST, download)
     test = _idx("kmnist", "test", KMNIST, download)
-    return _dataset(
-        "kmnist",
-        train,
-        test,
-        target_names=KMNIST_NAMES,
-    )
+    return _dataset("kmnist", train, test, target_names=KMNIST_NAMES)
 
 
 # --- tables and pixels from one file -----------------------------------------------------------

@@ -28,22 +28,16 @@ DIGITS = 2
 class Wanted:
     """Description requested of every site's participants, beside what the formula says.
 
-    Args:
-        cells: fewest rows of a cell that leaves a site: 1, or at least 3.
-        times: at which follow-up is reported, of a time to an event.
-        by: a categorical column, each level of which has a curve of its own.
-        event: a column of codes, 0 where follow-up ended; when None the event of the formula.
-        causes: names of the codes of ``event``.
-
     Raises:
         InputError: an argument cannot be used.
     """
 
-    cells: int = MINIMUM_CELLS
-    times: tuple[float, ...] = ()
-    by: str | None = None
+    cells: int = MINIMUM_CELLS  # fewest rows of a cell that leaves a site: 1, or at least 3
+    times: tuple[float, ...] = ()  # at which follow-up is reported, of a time to an event
+    by: str | None = None  # a categorical column, each level of which has a curve of its own
+    # a column of codes, 0 where follow-up ended; when None the event of the formula
     event: str | None = None
-    causes: tuple[tuple[int, str], ...] = ()
+    causes: tuple[tuple[int, str], ...] = ()  # names of the codes of ``event``
 
     @classmethod
     def read(cls, given: Any) -> Wanted:
@@ -91,32 +85,23 @@ def _causes(given: Any) -> tuple[tuple[int, str], ...]:
 
 @dataclass(frozen=True)
 class SiteDescription:
-    """Description of a site's participants; plain values, as in JSON.
+    """Description of a site's participants; plain values, as in JSON."""
 
-    Attributes:
-        cells: fewest rows of a cell.
-        given: range of the number of rows that were read; None where it would tell a small cell.
-        missing: by column, the range of the number of rows in which it misses.
-        levels: by column, counts of its levels among the analysed rows, and of all others together.
-        numbers: by column, mean and standard deviation over the analysed rows that have a value.
-        units: what the counts of a column are of, where they are not rows.
-        followup: counts between the agreed times.
-    """
-
-    cells: int
+    cells: int  # fewest rows of a cell
+    # range of the number of rows that were read; None where it would tell a small cell
     given: Range | None
-    missing: Mapping[str, Range]
+    missing: Mapping[str, Range]  # by column, the range of the number of rows in which it misses
+    # by column, counts of its levels among the analysed rows, and of all others together
     levels: Mapping[str, Cells]
+    # by column, mean and standard deviation over the analysed rows that have a value
     numbers: Mapping[str, tuple[float, float]]
+    # what the counts of a column are of, where they are not rows
     units: Mapping[str, str] = field(default_factory=dict)
-    followup: SiteCounts | None = None
+    followup: SiteCounts | None = None  # counts between the agreed times
 
     @classmethod
     def read(cls, values: Any) -> SiteDescription:
         """Return a description that another process sent; nothing in it is taken on trust.
-
-        Args:
-            values: as `dataclasses.asdict` and JSON make them.
 
         Raises:
             ValueError: the values are no description.
@@ -134,8 +119,6 @@ class SiteDescription:
         if not all(map(is_name, units.values())):
             raise ValueError("the units of a description are not strings")
         followup = values["followup"]
-        if followup is not None:
-            followup = SiteCounts.read(followup)
         return cls(
             values["cells"],
             None if values["given"] is None else _range(values["given"]),
@@ -143,7 +126,7 @@ class SiteDescription:
             {name: _cells(one) for name, one in levels.items()},
             {name: _number(one) for name, one in numbers.items()},
             units,
-            followup,
+            None if followup is None else SiteCounts.read(followup),
         )
 
 

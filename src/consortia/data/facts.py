@@ -312,9 +312,7 @@ def read_sites(
 def merge_facts(gathered: Sequence[Mapping[Any, Any]], names: Sequence[str]) -> list[SiteFacts]:
     """Return the facts of each site in order, from what every process has contributed.
 
-    Args:
-        gathered: of each process, `SiteFacts.plain` by the index of the site.
-        names: of all sites.
+    Each process gives `SiteFacts.plain` by the index of the site.
 
     Raises:
         InputError: two processes with the same site have contributed different facts.
@@ -341,10 +339,7 @@ def run_on_all(
 ) -> Result:
     """Return what ``work`` returns in this process, once it has succeeded in all.
 
-    Args:
-        engine: of the processes.
-        work: what each does.
-        same: what all processes must have been given, by name.
+    ``same`` makes what all processes must have been given, by name.
 
     Raises:
         InputError: in all processes when ``work`` raises it in one.

@@ -17,19 +17,16 @@ TIMES_MAX, STRATA_MAX, KINDS_MAX = 200, 50, 20
 
 @dataclass(frozen=True)
 class SiteCounts:
-    """Follow-up at a site.
+    """Follow-up at a site."""
 
-    Attributes:
-        ends: numbers of agreed intervals after which a sent one ends; () where even all together
-            have a cell that is too small.
-        counts: by stratum, of each sent interval the ends of follow-up and then the events of each
-            kind, (sent, 1 + kinds).
-        ended: numbers of agreed intervals to which ends of follow-up were put off, because there
-            were few of them before.
-    """
-
+    # numbers of agreed intervals after which a sent one ends; () where even all together have a
+    # cell that is too small
     ends: tuple[int, ...]
+    # by stratum, of each sent interval the ends of follow-up and then the events of each kind,
+    # (sent, 1 + kinds)
     counts: Mapping[str, tuple[tuple[int, ...], ...]]
+    # numbers of agreed intervals to which ends of follow-up were put off, because there were few of
+    # them before
     ended: tuple[int, ...] = ()
 
     @classmethod
@@ -121,11 +118,8 @@ def site_counts(
 def put_off(cells: np.ndarray, least: int) -> tuple[np.ndarray, list[int]]:
     """Return cells whose ends of follow-up come later where they are few, and when they come.
 
-    Few ends between two times then leave the events between them to be sent.
-
-    Args:
-        cells: (intervals, strata, 1 + kinds), the ends of follow-up first.
-        least: fewest rows of a cell that has any.
+    Few ends between two times then leave the events between them to be sent. ``cells`` are
+    (intervals, strata, 1 + kinds), the ends of follow-up first.
     """
     ended = split(cells[..., :1], least)
     moved = cells.copy()

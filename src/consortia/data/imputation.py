@@ -46,13 +46,8 @@ def imputed(
 ) -> Table:
     """Return the table with one imputation of these columns.
 
-    Args:
-        table: the rows.
-        columns: those that are imputed where they have gaps, and are regressed on.
-        levels: of these, the ones whose values are levels, not numbers.
-        fixed: further columns that are regressed on, (rows,) without gaps: the response.
-        rng: of this imputation.
-        where: what the table is, for the messages.
+    The ``columns`` are regressed on one another, and on ``fixed`` ones (rows,) without gaps, the
+    response; those in ``levels`` hold levels, not numbers.
 
     Raises:
         InputError: no value of a column is known.

@@ -251,7 +251,7 @@ def _of_texts(
         # in a column of words only the empty field misses
         column = column._replace(values=np.where(empty, "", texts).astype(str), missing=empty)
         if name not in changes.missing_values:
-            guesses += [word_kept(name, *one, source.site) for one in counts.items()]
+            guesses += [word_kept(name, source.site, *one) for one in counts.items()]
     elif counts:
         column = column._replace(words=words_missing & ~empty)
         for word, count in counts.items():
@@ -365,7 +365,7 @@ def _declared_missing(texts: np.ndarray, codes: Sequence[str | int | float]) -> 
     return found
 
 
-def word_kept(name: str, word: str, count: int, site: str) -> Guess:
+def word_kept(name: str, site: str, word: str, count: int) -> Guess:
     """Return what is said of a word such as NA that is taken as a level."""
     where = f"{site}: " if site else ""
     said = f"{where}{name}: {_shown(word)} is a level, and not missing, in {_rows(count)}"

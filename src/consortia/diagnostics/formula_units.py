@@ -33,15 +33,10 @@ class Recipe(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class NaturalOfFormula:
-    """`Model.natural` of a formula: of one draw, and of all together in double precision.
+    """`Model.natural` of a formula: of one draw, and of all together in double precision."""
 
-    Args:
-        of_one: parameters of one draw to natural ones.
-        recipe: of the same transform.
-    """
-
-    of_one: Callable[[PyTree], dict[str, Array]]
-    recipe: Recipe
+    of_one: Callable[[PyTree], dict[str, Array]]  # parameters of one draw to natural ones
+    recipe: Recipe  # of the same transform
 
     def __call__(self, params: PyTree) -> dict[str, Array]:
         """Return the natural parameters of one draw."""
@@ -53,12 +48,7 @@ class NaturalOfFormula:
 
 
 def in_natural_units(sampled: Any, recipe: Recipe) -> Any:
-    """Return a dataset of the natural parameters, at zero of the columns.
-
-    Args:
-        sampled: `xarray.Dataset` (chain, draw, ...) of the parameters of a formula.
-        recipe: of them.
-    """
+    """Return a dataset of the natural parameters, at zero of all columns, from the sampled ones."""
     posterior = sampled.assign(turned(sampled, recipe.scaling))
     values = {str(name): np.asarray(sampled[name], np.float64) for name in sampled.data_vars}
     found: dict[str, np.ndarray] = {}

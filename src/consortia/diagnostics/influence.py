@@ -29,11 +29,10 @@ from consortia.core.model import Model
 from consortia.core.parameters import structure_of, variables
 from consortia.core.target import Target, in_jax_width
 from consortia.data.sites import Sites
-from consortia.diagnostics.left_out import positions_of
+from consortia.diagnostics.left_out import of_sites, positions_of
 from consortia.diagnostics.summary import Shown
 from consortia.engines.contract import Engine
 from consortia.engines.local import LocalEngine
-from consortia.errors import InputError
 
 Labels = Mapping[str, Sequence[Sequence[str] | None]]
 Draws = Float[np.ndarray, "S d"]
@@ -160,7 +159,7 @@ def leave_one_site_out(
         mean, sd = moments_of(values, share)
         return {"mean": mean.tolist(), "sd": sd.tolist(), "k": k}
 
-    found = _of_sites(together, sites, of_site)
+    found = of_sites(together, sites, of_site)
     mean, sd = moments_of(values, np.full(len(values), 1 / len(values)))
     means, sds, k_hat = (np.array([one[key] for one in found]) for key in ("mean", "sd", "k"))
     return WithoutSites(names, sites.names, mean, sd, means, sds, k_hat)
@@ -291,22 +290,10 @@ def prior_sensitivity(
         def of_site(index: int) -> list[float]:
             return _log_likelihoods(target, drawn, held.shards[index]).tolist()
 
-        total = np.sum(_of_sites(together, held, of_site), axis=0)
+        total = np.sum(of_sites(together, held, of_site), axis=0)
         likelihood = _measure(values, total)
     k_hat = max(k for _, k in weighted)
     return PriorSensitivity(names, shift, ratio, _measure(values, prior), likelihood, k_hat)
-
-
-def _of_sites(engine: Engine, sites: Sites, make: Callable[[int], Any]) -> list[Any]:
-    """Return what ``make`` returns for each site, in order, where its rows are."""
-    found: dict[int, Any] = {}
-    gathered = engine.allgather(lambda: {str(index): make(index) for index in sites.here})
-    for process in gathered:
-        for index, one in process.items():
-            found.setdefault(int(index), one)
-    if len(found) < len(sites):
-        raise InputError("no process has the rows of all sites: give engine=.")
-    return [found[index] for index in range(len(sites))]
 
 
 def natural_of(

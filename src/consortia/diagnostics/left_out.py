@@ -15,7 +15,7 @@ cross-validation and WAIC" (2017); smoothing and k-hat by ArviZ.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -158,27 +158,32 @@ def loo(
     drawn = positions_of("loo", [one[:2] for one in results.values()], together, MOST_DRAWS)
     targets = [Target(model, structure_of(model.init)) for model in models]
 
-    def own() -> dict[str, Any]:
-        found = {}
-        for index in first.here:
-            shards = [sites.shards[index] for _, _, sites in results.values()]
-            if problem := other_rows(shards):
-                raise InputError(f"loo: site {first.names[index]!r}: {problem}")
-            found[str(index)] = _of_site(targets, drawn, shards)
-        return found
+    def of_site(index: int) -> dict[str, Any]:
+        shards = [sites.shards[index] for sites in every]
+        if problem := other_rows(shards):
+            raise InputError(f"loo: site {first.names[index]!r}: {problem}")
+        return sums_of([_pointwise(*one) for one in zip(targets, drawn, shards, strict=True)])
 
-    sums: dict[str, Any] = {}
-    for process in together.allgather(own):
-        sums |= {index: site for index, site in process.items() if index not in sums}
-    if len(sums) < len(first):
-        raise InputError("loo: no process has the rows of all sites: give engine=.")
+    sums = of_sites(together, first, of_site, "loo: ")
     total = {
-        key: np.sum([np.asarray(site[key], float) for site in sums.values()], axis=0)
-        for key in next(iter(sums.values()))
+        key: np.sum([np.asarray(site[key], float) for site in sums], axis=0) for key in sums[0]
     }
     unit = "site" if models[0].by_site else "row"
     rows = len(first) if unit == "site" else first.rows
     return LeftOut(names, unit, rows, **total)
+
+
+def of_sites(
+    engine: Engine, sites: Sites, make: Callable[[int], Any], caller: str = ""
+) -> list[Any]:
+    """Return what ``make`` returns for each site, in order, where its rows are."""
+    found: dict[int, Any] = {}
+    for process in engine.allgather(lambda: {str(index): make(index) for index in sites.here}):
+        for index, one in process.items():
+            found.setdefault(int(index), one)
+    if len(found) < len(sites):
+        raise InputError(f"{caller}no process has the rows of all sites: give engine=.")
+    return [found[index] for index in range(len(sites))]
 
 
 def check_same_rows(every: Sequence[Any]) -> None:
@@ -206,13 +211,9 @@ def other_rows(rows: Sequence[Any]) -> str | None:
 def positions_of(
     caller: str, results: Sequence[tuple[Any, Model]], engine: Engine, most: int
 ) -> list[np.ndarray]:
-    """Return draws of every model as flat positions, (draws, d), of a process that has them.
+    """Return at most so many draws of every model as flat positions, (draws, d), evenly spaced.
 
-    Args:
-        caller: the function, for messages.
-        results: results of runs, None where a process keeps nothing, with their models.
-        engine: gathers.
-        most: draws of each, evenly spaced.
+    A process that keeps nothing has None for a result.
     """
 
     def own() -> list[Any] | None:
@@ -242,14 +243,6 @@ def positions_of(
     if not known:
         raise InputError(f"{caller}: no process has a result.")
     return [np.asarray(one, float) for one in known[0]]
-
-
-def _of_site(targets: list[Target], drawn: list[np.ndarray], shards: list[Any]) -> dict[str, Any]:
-    """Return the sums of one site as plain values."""
-    found = []
-    for target, positions, rows in zip(targets, drawn, shards, strict=True):
-        found.append(_pointwise(target, positions, rows))
-    return sums_of(found)
 
 
 def sums_of(models: Sequence[Terms]) -> dict[str, Any]:

@@ -74,11 +74,7 @@ def natural(tree: Any, model: Model, labels: Labels | None = None) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class Quantities:
-    """The natural quantities of a model, as the group ``posterior`` of its results holds them.
-
-    Args:
-        model: the model.
-    """
+    """The natural quantities of a model, as the group ``posterior`` of its results holds them."""
 
     model: Model
 

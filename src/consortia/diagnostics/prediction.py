@@ -19,40 +19,29 @@ OPTIMISER = "at temperature 0 it is an optimiser, whose iterates are no draws of
 
 @dataclass(frozen=True, eq=False, repr=False)
 class BiasPrediction:
-    """The predicted bias of the draws, coordinate by coordinate; read-only.
+    """The predicted bias of the draws, coordinate by coordinate; read-only."""
 
-    Attributes:
-        reason: why there is no prediction, or None where there is one.
-        basis: what the prediction rests on, in words.
-        notes: what it leaves out, and what else it says.
-        names: of the coordinates, "theta[3]", in the order of the flat position.
-        mean: of the posterior's Gaussian law, (d,); the mode.
-        sd: its standard deviations, (d,).
-        shift: (predicted mean − mean) / sd, (d,).
-        sd_ratio: predicted standard deviation / sd, (d,), or None where it is not predicted.
-        gaussian: True if the posterior is Gaussian, so that ``mean`` and ``sd`` are its own.
-        diverges: True if the chain has no stationary law near the mode; ``reason`` says so.
-        k_hat: Pareto shape of the importance ratios of the posterior to its Gaussian law; above
-            0.7 that law does not stand for the posterior. None where it was not computed.
-        rounds_per_draw: rounds that an independent draw takes in the slowest direction, near the
-            mode; None where that is not known.
-        unsure: why the prediction may not hold on this posterior, or None.
-        settled: True if there is none, and trying again would say less than ``reason`` does.
-    """
-
-    reason: str | None = None
-    basis: str = ""
-    notes: tuple[str, ...] = ()
-    names: tuple[str, ...] = ()
-    mean: Float[np.ndarray, " d"] | None = None
-    sd: Float[np.ndarray, " d"] | None = None
-    shift: Float[np.ndarray, " d"] | None = None
+    reason: str | None = None  # why there is no prediction, or None where there is one
+    basis: str = ""  # what the prediction rests on, in words
+    notes: tuple[str, ...] = ()  # what it leaves out, and what else it says
+    names: tuple[str, ...] = ()  # of the coordinates, "theta[3]", in the order of the flat position
+    mean: Float[np.ndarray, " d"] | None = None  # of the posterior's Gaussian law, (d,); the mode
+    sd: Float[np.ndarray, " d"] | None = None  # its standard deviations, (d,)
+    shift: Float[np.ndarray, " d"] | None = None  # (predicted mean − mean) / sd, (d,)
+    # predicted standard deviation / sd, (d,), or None where it is not predicted
     sd_ratio: Float[np.ndarray, " d"] | None = None
+    # True if the posterior is Gaussian, so that ``mean`` and ``sd`` are its own
     gaussian: bool = False
+    # True if the chain has no stationary law near the mode; ``reason`` says so
     diverges: bool = False
+    # Pareto shape of the importance ratios of the posterior to its Gaussian law; above 0.7 that law
+    # does not stand for the posterior. None where it was not computed.
     k_hat: float | None = None
+    # rounds that an independent draw takes in the slowest direction, near the mode; None where that
+    # is not known
     rounds_per_draw: float | None = None
-    unsure: str | None = None
+    unsure: str | None = None  # why the prediction may not hold on this posterior, or None
+    # True if there is none, and trying again would say less than ``reason`` does
     settled: bool = False
 
     def __post_init__(self) -> None:
@@ -69,11 +58,7 @@ class BiasPrediction:
         return self.reason is not None and not self.diverges and not self.settled
 
     def lines(self, names: Sequence[str] | None = None) -> list[str]:
-        """Return the prediction in words.
-
-        Args:
-            names: of the coordinates, in the place of their own; an empty sequence for none.
-        """
+        """Return the prediction in words, by these names of coordinates, or by none if empty."""
         if self.reason is not None:
             return [f"No prediction: {self.reason}."]
         if self.shift is None:

@@ -184,7 +184,8 @@ def _over_rows(
 ) -> tuple[Float[Array, " m*(m+6)"], Float[Array, " S"]]:
     """Return the sums over all rows, and the first log L_c at the draws; some rows at a time."""
     first = parts[0].target
-    shape = jax.ShapeDtypeStruct((_numbers(len(parts)),), first.dtype)
+    m = len(parts)
+    shape = jax.ShapeDtypeStruct((m * (m + 6),), first.dtype)
     whole = mask.shape[0]
     size = whole if first.model.by_site else min(whole, AT_ONCE)
 
@@ -212,11 +213,6 @@ def _over_rows(
     return sums.sum(axis=0), logs.sum(axis=0)
 
 
-def _numbers(models: int) -> int:
-    """Return how many sums over rows there are of so many models."""
-    return models * (models + 6)
-
-
 def _natural(target: Target, positions: Float[Array, "S d"]) -> Float[Array, "S p"]:
     """Return the parameters on the model's natural scale, as `leave_one_site_out` orders them."""
     natural = target.model.natural
@@ -237,12 +233,12 @@ def _on_host(function: Any, shape: Any, *given: Array) -> Array:
 
 def _row_sums(values: Any, kept: Any, count: Any) -> np.ndarray:
     """Return the sums of some rows from their log-likelihoods (m, S, rows)."""
-    dtype, shape = np.asarray(values).dtype, (_numbers(len(values)),)
+    dtype, m = np.asarray(values).dtype, len(values)
     held = np.asarray(values, np.float64)[:, : int(count), np.asarray(kept)]
     if int(count) < LEAST_DRAWS:  # of a few points the sums are densities there: no site tells it
-        return np.full(shape, np.nan, dtype)
+        return np.full(m * (m + 6), np.nan, dtype)
     if not held.size:
-        return np.zeros(shape, dtype)
+        return np.zeros(m * (m + 6), dtype)
     found = sums_of([terms_of(one) for one in held])
     order = ("sums", "products", "parameters", "waic", "shapes")
     return np.concatenate([np.ravel(found[name]) for name in order]).astype(dtype)
@@ -330,12 +326,9 @@ def told_by_sites(
 
 @dataclass(frozen=True, eq=False)
 class Compared(Model):
-    """Models of the same rows, side by side: parameters and rows of each under its name.
+    """Models of the same rows, side by side: parameters and rows of each under its name."""
 
-    Attributes:
-        parts: the models by name, in the order of the names.
-    """
-
+    # the models by name, in the order of the names
     parts: Mapping[str, Model] = field(default_factory=dict)
 
 

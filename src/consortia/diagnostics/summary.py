@@ -264,12 +264,13 @@ def summary(
     own, theirs = as_sampled(tree), as_sampled(reference)
     if scaling is None and not natural:
         others = None if theirs is None else _alike(tabulate(theirs, None, (), *how), theirs, own)
-        return replace(made, verdict=verdict_of(own, made, others, stein))
-    # Judged are the parameters as they were sampled.
-    sampled = tabulate(own, theirs, (), probabilities, between)
-    others = None if theirs is None else _alike(tabulate(theirs), theirs, own)
-    named = Tabled(made.columns, made.coordinates)
-    return replace(made, verdict=verdict_of(own, sampled, others, stein, named))
+        evidence = Evidence.of(own, made, others, stein)
+    else:  # judged are the parameters as they were sampled
+        sampled = tabulate(own, theirs, (), probabilities, between)
+        others = None if theirs is None else _alike(tabulate(theirs), theirs, own)
+        named = Tabled(made.columns, made.coordinates)
+        evidence = Evidence.of(own, sampled, others, stein, named)
+    return replace(made, verdict=judge(prediction_in(own), evidence))
 
 
 def _alike(table: Summary, reference: Any, tree: Any) -> dict[str, np.ndarray]:
@@ -292,13 +293,8 @@ def tabulate(
 ) -> Summary:
     """Return the table of a result's group ``posterior``, without a verdict.
 
-    Args:
-        tree: the result.
-        reference: of the same variables, or None.
-        origin: notes on the units of the table, and on who handed the draws over.
-        probabilities: the quantiles.
-        between: as of `summary`.
-        max_coordinates: likewise.
+    Other arguments are as of `summary`; ``origin`` are notes on the units of the table, and on who
+    handed the draws over.
     """
     found = convergence(tree, between=between, max_coordinates=max_coordinates)
     columns, notes = _columns(tree, probabilities, found)
@@ -363,28 +359,6 @@ def _columns(
     return columns, notes
 
 
-def verdict_of(
-    tree: Any,
-    table: Summary,
-    beside: Mapping[str, np.ndarray] | None = None,
-    stein: Stein | None = None,
-    shown: Tabled | None = None,
-) -> Verdict:
-    """Return the verdict on a result.
-
-    Args:
-        tree: the result.
-        table: of what was sampled.
-        beside: columns of the reference, or None.
-        stein: what `consortia.verify` found, or None.
-        shown: natural quantities, where there are others than what was sampled.
-    """
-    evidence = Evidence.of(
-        tree, table.columns, table.coordinates, table.missing, beside, stein, shown
-    )
-    return judge(prediction_in(tree), evidence)
-
-
 # --- the statistics ------------------------------------------------------------------------------
 
 
@@ -418,10 +392,8 @@ def _errors(
         return error_of_mean(array, weights), np.empty(0)
 
     def of_one(part: np.ndarray) -> np.ndarray:
-        own = (
-            None if weights is None else weights[..., : part.shape[1]]
-        )  # all parts have one length
-        return error_of_mean(part, own)
+        # all parts have one length
+        return error_of_mean(part, None if weights is None else weights[..., : part.shape[1]])
 
     return pooled_error(array, numbers, of_one)
 

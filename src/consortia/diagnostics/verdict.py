@@ -98,25 +98,20 @@ class Severity(IntEnum):
         )[self]
 
 
+TEXTS = ("title", "value", "reason", "action", "counts")
+"""Fields of a check beside its severity, in the order in which JSON has them."""
+
+
 @dataclass(frozen=True)
 class Check:
-    """One finding.
+    """One finding."""
 
-    Attributes:
-        severity: how serious it is.
-        title: what was looked at.
-        value: the number, as text.
-        reason: what it means.
-        action: what to do next; "" where nothing is to be done.
-        counts: False for what is only shown and does not count for the verdict.
-    """
-
-    severity: Severity
-    title: str
-    value: str
-    reason: str
-    action: str = ""
-    counts: bool = True
+    severity: Severity  # how serious it is
+    title: str  # what was looked at
+    value: str  # the number, as text
+    reason: str  # what it means
+    action: str = ""  # what to do next; "" where nothing is to be done
+    counts: bool = True  # False for what is only shown and does not count for the verdict
 
     @property
     def text(self) -> str:
@@ -126,18 +121,12 @@ class Check:
 
 @dataclass(frozen=True)
 class Verdict:
-    """All findings on one run.
-
-    Attributes:
-        checks: the findings.
-        drawn: False before there are draws: the verdict is then on the settings.
-        optimised: True of the iterates of an optimiser.
-        estimates: True of draws with the spread of a sandwich, which are of no posterior.
-    """
+    """All findings on one run."""
 
     checks: tuple[Check, ...]
-    drawn: bool = True
-    optimised: bool = False
+    drawn: bool = True  # False before there are draws: the verdict is then on the settings
+    optimised: bool = False  # True of the iterates of an optimiser
+    # True of draws with the spread of a sandwich, which are of no posterior
     estimates: bool = False
 
     @property
@@ -189,14 +178,7 @@ class Verdict:
             "verdict": self.word,
             "headline": self.headline,
             "checks": [
-                {
-                    "verdict": one.severity.word,
-                    "title": one.title,
-                    "value": one.value,
-                    "reason": one.reason,
-                    "action": one.action,
-                    "counts": one.counts,
-                }
+                {"verdict": one.severity.word} | {name: vars(one)[name] for name in TEXTS}
                 for one in self.checks
             ],
         }
@@ -241,51 +223,40 @@ class Tabled(NamedTuple):
 
 @dataclass(frozen=True)
 class Evidence:
-    """Measurements of the draws of a run.
+    """Measurements of the draws of a run."""
 
-    Attributes:
-        columns: of `consortia.summary`, as sampled, (rows,) each.
-        names: of the rows.
-        missing: why R-hat or ESS is not available, by "R-hat" and "ESS".
-        chains: of the result.
-        draws: kept draws of each.
-        record: attributes of the run.
-        finite: False if a draw is not.
-        stuck: indices of chains that do not move.
-        diverging: share of draws whose trajectory diverged; None where that is not recorded.
-        reference: columns of the reference's summary, or None.
-        stein: the draws beside the gradients of the sites, or None where nobody has looked.
-        moved: how far the last tenth of the draws moved, in parts of their whole way.
-        shown: natural quantities, by whose names a reader knows what is off or missing; None where
-            there are none but what was sampled.
-    """
-
-    columns: Mapping[str, np.ndarray]
-    names: Sequence[str]
+    columns: Mapping[str, np.ndarray]  # of `consortia.summary`, as sampled, (rows,) each
+    names: Sequence[str]  # of the rows
+    # why R-hat or ESS is not available, by "R-hat" and "ESS"
     missing: Mapping[str, tuple[str, ...]]
-    chains: int
-    draws: int
-    record: Mapping[str, Any]
-    finite: bool = True
-    stuck: tuple[int, ...] = ()
+    chains: int  # of the result
+    draws: int  # kept draws of each
+    record: Mapping[str, Any]  # attributes of the run
+    finite: bool = True  # False if a draw is not
+    stuck: tuple[int, ...] = ()  # indices of chains that do not move
+    # share of draws whose trajectory diverged; None where that is not recorded
     diverging: float | None = None
-    reference: Mapping[str, np.ndarray] | None = None
+    reference: Mapping[str, np.ndarray] | None = None  # columns of the reference's summary, or None
+    # the draws beside the gradients of the sites, or None where nobody has looked
     stein: Stein | None = None
-    moved: float = 0.0
+    moved: float = 0.0  # how far the last tenth of the draws moved, in parts of their whole way
+    # natural quantities, by whose names a reader knows what is off or missing; None where there are
+    # none but what was sampled
     shown: Tabled | None = None
 
     @classmethod
     def of(
         cls,
         tree: Any,
-        columns: Mapping[str, np.ndarray],
-        names: Sequence[str],
-        missing: Mapping[str, tuple[str, ...]],
+        table: Any,
         reference: Mapping[str, np.ndarray] | None = None,
         stein: Stein | None = None,
         shown: Tabled | None = None,
     ) -> Evidence:
-        """Return the evidence of a result and its summary, which is of what was sampled."""
+        """Return the evidence of a result and its `consortia.summary` of what was sampled.
+
+        The rows of the ``reference`` are those of the summary.
+        """
         arrays = {name: np.asarray(array) for name, array in sampled_draws(tree).items()}
         chains, draws = next(iter(arrays.values())).shape[:2]
         moves = np.zeros((chains, max(draws - 1, 0)), bool)
@@ -298,9 +269,9 @@ class Evidence:
         if stats is not None and "diverging" in stats.data_vars:
             diverging = float(np.mean(np.asarray(stats["diverging"]) > 0))
         return cls(
-            columns,
-            names,
-            missing,
+            table.columns,
+            table.coordinates,
+            table.missing,
             chains,
             draws,
             dict(getattr(tree, "attrs", {})),

@@ -111,12 +111,7 @@ def is_sum_over_rows(
 ) -> bool:
     """Return True of a statement that is a sum over rows, False of one that no row changes.
 
-    Args:
-        caller: the function, for messages.
-        name: of the statement.
-        whole: its log-density of all rows, (points,).
-        parts: of each single row, (points, rows).
-        reads: whether values of the rows enter it.
+    The arguments are those of `check_law`.
 
     Raises:
         InputError: it is neither.

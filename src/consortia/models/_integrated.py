@@ -118,11 +118,8 @@ def log_integrals(
 def drawn(log_likelihoods: OfGroups, uniforms: Array) -> Array:
     """Return z of every group given its rows, (groups, K), one coordinate after the other.
 
-    Each is drawn on a line, given those before it; those after it are integrated out.
-
-    Args:
-        log_likelihoods: of z.
-        uniforms: in (0, 1), (groups, K).
+    Each is drawn on a line by one of the ``uniforms`` (groups, K) in (0, 1), given those before
+    it; those after it are integrated out.
     """
     from scipy.interpolate import CubicSpline  # heavy, and only wanted here
 

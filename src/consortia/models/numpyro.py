@@ -144,13 +144,9 @@ class _Traced:
         seed: int = 0,
         normals: Mapping[str, Array] | None = None,
     ) -> dict[str, Any]:
-        """Return the statements of a run with these latent values; others are drawn.
+        """Return the statements of a run at these values of latent variables; others are drawn.
 
-        Args:
-            values: of latent variables.
-            rows: the columns.
-            seed: of what is drawn.
-            normals: standard normal variables, of which these latent variables are made.
+        Those in ``normals`` are made of the standard normal variables given there.
         """
         import numpyro
         from numpyro import handlers
@@ -436,12 +432,8 @@ def _derived(
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the deterministic values that all sites share, and those of each site's own.
 
-    Args:
-        of: rows and values of the latents to the statements.
-        names: of deterministic statements.
-        example: some rows.
-        point: values of the latents.
-        elsewhere: the same with other values of the site's own; None without such.
+    ``of`` takes rows and values of the latents to the statements; ``point`` has such values, and
+    ``elsewhere`` the same with others of the site's own, None without such.
     """
 
     @jax.jit

@@ -25,13 +25,7 @@ from consortia.report.examined import (
     proportional_table,
     sensitivity_table,
 )
-from consortia.report.participants import (
-    characteristics_table,
-    curves_plots,
-    curves_table,
-    flow_table,
-    missing_table,
-)
+from consortia.report.participants import curves_plots, curves_table, participant_tables
 from consortia.report.run_report import RunReport, load_run, short_names
 from consortia.report.tables import (
     PAGE,
@@ -219,11 +213,7 @@ def _participants(looked: Examined) -> list[Part]:
             "Who was analysed",
             "Rows that were read, left out and analysed; values that miss; and what the analysed "
             "rows are like. These are the sites' own counts of their rows, and sums of them.",
-            tables=[
-                flow_table(described),
-                missing_table(described),
-                characteristics_table(described),
-            ],
+            tables=participant_tables(described),
             notes=described.notes,
         )
     ]
@@ -242,11 +232,8 @@ def _participants(looked: Examined) -> list[Part]:
 
 
 def _parts(report: RunReport) -> list[Part]:
-    (margins, why), looked, response = (
-        effects.margins(report),
-        examined(report),
-        effects.response_of(report),
-    )
+    margins, why = effects.margins(report)
+    looked, response = examined(report), effects.response_of(report)
     return [
         *_participants(looked),
         *_show_effects(report, margins, why, response),

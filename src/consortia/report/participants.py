@@ -36,22 +36,18 @@ def _lists(value: Any) -> Any:
     return [_lists(one) for one in value] if isinstance(value, (list, tuple)) else value
 
 
-def flow_table(found: TableOne) -> Table:
-    """Return rows read, left out and analysed, by site and overall."""
-    rows = tuple((found.named(line), *line.cells) for line in found.flow)
-    return Table("Flow of rows", ("", *found.columns), rows)
-
-
-def missing_table(found: TableOne) -> Table:
-    """Return in how many of the rows that were read each column misses."""
-    rows = tuple((found.named(line), *line.cells) for line in found.missing)
-    return Table("Missing values, in rows read", ("", *found.columns), rows)
-
-
-def characteristics_table(found: TableOne) -> Table:
-    """Return Table 1: the variables of the analysed rows, by site and overall."""
-    rows = tuple((found.named(line), *line.cells) for line in found.lines)
-    return Table("Table 1: analysed rows by site", ("", *found.columns), rows)
+def participant_tables(found: TableOne) -> list[Table]:
+    """Return the flow of rows, the missing values, and Table 1, by site and overall."""
+    parts = {
+        "Flow of rows": found.flow,
+        "Missing values, in rows read": found.missing,
+        "Table 1: analysed rows by site": found.lines,
+    }
+    heads = ("", *found.columns)
+    return [
+        Table(caption, heads, tuple((found.named(line), *line.cells) for line in lines))
+        for caption, lines in parts.items()
+    ]
 
 
 def curves_table(found: Curves) -> Table:

@@ -164,12 +164,7 @@ def forest(reports: Sequence[RunReport]) -> list[Plot]:
 
 
 def together_on_an_axis(low: np.ndarray, high: np.ndarray) -> list[list[int]]:
-    """Return which intervals are drawn on one axis, so that each has a length to be seen there.
-
-    Args:
-        low: ends, (rows,).
-        high: the other ends.
-    """
+    """Return which intervals (rows,) share an axis, so that each has a length to be seen there."""
     widths, found = high - low, list[list[int]]()
     for row in np.argsort(-widths, kind="stable").tolist():
         for members in found:

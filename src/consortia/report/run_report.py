@@ -93,69 +93,41 @@ class Worst:
 
 @dataclass(frozen=True, eq=False)
 class RunReport:
-    """A run and what is known of it.
+    """A run and what is known of it."""
 
-    Attributes:
-        name: short, to tell runs apart.
-        title: one line.
-        tree: the result, with the coordinates that were sampled in its posterior.
-        table: one row a parameter as it was sampled, beside the reference where there is one.
-        shown: the result with natural quantities in its posterior, or coefficients in the units of
-            the columns; where there are neither, what was sampled.
-        shown_table: the table of it.
-        record: the run's attributes, those in JSON read.
-        reference: the result that it stands beside, or None.
-        shown_reference: the reference likewise, its variables in the same order, or None.
-        reference_table: the table of that, or None.
-        reference_record: the reference's attributes, or None.
-        scores: on the held-out rows, or None.
-        reference_scores: the reference's, or None.
-        observed: held-out responses, or None.
-        held_out_rows: how many rows are held out.
-        prediction: the bias that the method's oracle predicts, or None without a study.
-        places: of the rows of the table in the prediction's arrays, (d,), or None.
-        fitted: predictions of the rows that the run was fitted to, where none is held out and they
-            are available; else None.
-        fitted_observed: their responses, or None.
-        model: the model, or None without a study.
-        sites: the rows, or None likewise.
-        regression: of a formula, what gives results in the user's terms, or None.
-        algorithm: the method, or None likewise.
-        study: the study file's text, or None.
-        skipped: parts that are missing, each with the reason.
-        stein: the draws beside the sites' gradients, where the run was verified.
-        natural: the model has natural quantities; they are what is shown.
-        scaled: columns were standardised, and what is shown is in their units.
-    """
-
-    name: str
-    title: str
-    tree: Any
-    table: Summary
+    name: str  # short, to tell runs apart
+    title: str  # one line
+    tree: Any  # the result, with the coordinates that were sampled in its posterior
+    table: Summary  # one row a parameter as it was sampled, beside the reference where there is one
+    # the result with natural quantities in its posterior, or coefficients in the units of the
+    # columns; where there are neither, what was sampled
     shown: Any
-    shown_table: Summary
-    record: Mapping[str, Any]
-    reference: Any
-    shown_reference: Any
-    reference_table: Summary | None
-    reference_record: Mapping[str, Any] | None
-    scores: HeldOutScores | None
-    reference_scores: HeldOutScores | None
-    observed: np.ndarray | None
-    held_out_rows: int
+    shown_table: Summary  # the table of it
+    record: Mapping[str, Any]  # the run's attributes, those in JSON read
+    reference: Any  # the result that it stands beside, or None
+    shown_reference: Any  # the reference likewise, its variables in the same order, or None
+    reference_table: Summary | None  # the table of that, or None
+    reference_record: Mapping[str, Any] | None  # the reference's attributes, or None
+    scores: HeldOutScores | None  # on the held-out rows, or None
+    reference_scores: HeldOutScores | None  # the reference's, or None
+    observed: np.ndarray | None  # held-out responses, or None
+    held_out_rows: int  # how many rows are held out
+    # the bias that the method's oracle predicts, or None without a study
     prediction: BiasPrediction | None
-    places: np.ndarray | None
+    places: np.ndarray | None  # of the rows of the table in the prediction's arrays, (d,), or None
+    # predictions of the rows that the run was fitted to, where none is held out and they are
+    # available; else None
     fitted: HeldOutScores | None
-    fitted_observed: np.ndarray | None
-    model: Any
-    sites: Any
-    regression: Any
-    algorithm: Any
-    study: str | None
-    skipped: tuple[str, ...]
-    stein: Stein | None = None
-    natural: bool = False
-    scaled: bool = False
+    fitted_observed: np.ndarray | None  # their responses, or None
+    model: Any  # the model, or None without a study
+    sites: Any  # the rows, or None likewise
+    regression: Any  # of a formula, what gives results in the user's terms, or None
+    algorithm: Any  # the method, or None likewise
+    study: str | None  # the study file's text, or None
+    skipped: tuple[str, ...]  # parts that are missing, each with the reason
+    stein: Stein | None = None  # the draws beside the sites' gradients, where the run was verified
+    natural: bool = False  # the model has natural quantities; they are what is shown
+    scaled: bool = False  # columns were standardised, and what is shown is in their units
 
     @property
     def chains(self) -> int:
@@ -208,15 +180,8 @@ class RunReport:
     @property
     def verdict(self) -> Verdict:
         """Verdict on the run, with its reasons."""
-        evidence = Evidence.of(
-            self.tree,
-            self.table.columns,
-            self.table.coordinates,
-            self.table.missing,
-            self.sampled.reference,
-            self.stein,
-            Tabled(self.shown_table.columns, self.shown_table.coordinates),
-        )
+        shown = Tabled(self.shown_table.columns, self.shown_table.coordinates)
+        evidence = Evidence.of(self.tree, self.table, self.sampled.reference, self.stein, shown)
         return judge(self.prediction, evidence)
 
     @property

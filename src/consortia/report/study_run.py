@@ -64,9 +64,7 @@ def sample_and_report(
         request()
 
     tree = begin(built.model, built.sites, built.algorithm, progress=not quiet, on_plan=on_plan)
-    found = None
-    if verify is not None:
-        found = verify(tree)
+    found = None if verify is None else verify(tree)
     without: str | None = None
     skipped: list[str] = []
     if leave_out is not None:
@@ -100,6 +98,7 @@ def _report(
 ) -> bool:
     """Write reference, summary and figure of a run; return False if it was interrupted."""
     from consortia.report.run_report import REFERENCE, report_of
+    from consortia.report.tables import text_of
     from consortia.report.terminal import report_tables
 
     interrupted = tree.attrs["state"] == "interrupted"
@@ -144,7 +143,9 @@ def _report(
         skipped=tuple(skipped),
         stein=stein,
     )
-    _write(report, directory)
+    with writing(directory):
+        replace_file(directory / "summary.txt", [text_of(report).encode()])
+        replace_file(directory / "summary.json", [report.json().encode()])
     console.print(report_tables(report))
     if without is not None:
         console.print(f"\n{without}\n", markup=False, highlight=False)
@@ -206,14 +207,6 @@ def _figure_wanted(study: Study, skipped: list[str]) -> bool:
         skipped.append(f"figure: {error}")
         return False
     return True
-
-
-def _write(report: RunReport, directory: Path) -> None:
-    from consortia.report.tables import text_of
-
-    with writing(directory):
-        replace_file(directory / "summary.txt", [text_of(report).encode()])
-        replace_file(directory / "summary.json", [report.json().encode()])
 
 
 def _draw(report: RunReport, directory: Path) -> None:

@@ -79,9 +79,7 @@ def parameter_table(report: RunReport, columns: Sequence[str], most: int) -> Tab
 def effect_table(found: Estimates, response: Response | None = None) -> Table:
     """Return effects with their intervals, and how sure their direction is.
 
-    Args:
-        found: the effects.
-        response: of the run, for the levels that others are compared with.
+    Levels of the ``response`` are named where others are compared with them.
     """
     low, high = (f"{50 * (1 + sign * found.level):.4g} %" for sign in (-1, 1))
     ratio = found.effect != "difference"
@@ -201,12 +199,7 @@ def _events(report: RunReport) -> list[int] | None:
 
 
 def prior_table(found: Sequence[PriorBeside], priors: Mapping[str, str]) -> Table | None:
-    """Return each prior in words and its interval, beside the posterior's.
-
-    Args:
-        found: the priors of coefficients beside their posteriors.
-        priors: of all parameters, in words.
-    """
+    """Return each prior in words and its interval, beside the posterior's."""
     if not found and not priors:
         return None
     shown = {one.name for one in found}

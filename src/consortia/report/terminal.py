@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, ConsoleOptions, Group, RenderResult
@@ -53,13 +54,19 @@ def console_of(*, quiet: bool = False, error: bool = False) -> Console:
     return console
 
 
+def grid_of(rows: Iterable[tuple[str, str]], *, no_wrap: bool = False) -> Grid:
+    """Return labels in bold, perhaps on one line each, beside their values."""
+    grid = Grid.grid(padding=(0, 2))
+    grid.add_column(style="bold", no_wrap=no_wrap)
+    grid.add_column()
+    for label, value in rows:
+        grid.add_row(label, escape(value))
+    return grid
+
+
 def plan_panel(title: str, plan: Plan) -> Any:
     """Return what will run where."""
-    grid = Grid.grid(padding=(0, 2))
-    grid.add_column(style="bold")
-    grid.add_column()
-    for label, value in plan.lines:
-        grid.add_row(label, escape(value))
+    grid = grid_of(plan.lines)
     for warning in plan.warnings:
         grid.add_row("[yellow]note[/]", f"[yellow]{escape(warning)}[/]")
     return Panel(grid, title=escape(printable(title)), title_align="left")
@@ -83,10 +90,7 @@ def report_tables(report: RunReport) -> Any:
     parts: list[Any] = [posterior, *worst, "", verdict_text(report.verdict), ""]
     scores = tables.score_table(report)
     parts += [] if scores is None else [Fitting(scores, scores.caption), ""]
-    cost = Grid.grid(padding=(0, 2))
-    cost.add_column(style="bold")
-    for label, value in tables.cost_table(report).rows:
-        cost.add_row(label, escape(value))
+    cost = grid_of((label, value) for label, value in tables.cost_table(report).rows)
     return Group(*parts, cost, *(f"[yellow]not done:[/] {escape(line)}" for line in report.skipped))
 
 
@@ -133,9 +137,7 @@ def view_panel(view: View) -> Any:
     """Return a run that is watched."""
     from rich.progress_bar import ProgressBar
 
-    facts = Grid.grid(padding=(0, 2))
-    facts.add_column(style="bold")
-    facts.add_column()
+    facts = grid_of(())
     facts.add_row("state", f"[{'green' if view.alive else 'bold'}]{escape(view.state)}[/]")
     for label, value in view.facts:
         facts.add_row(label, escape(value))

@@ -73,13 +73,9 @@ class View:
 
 @dataclass
 class Watch:
-    """Looks at a run again and again; R-hat and ESS only when there are new draws.
+    """Looks at a run again and again; R-hat and ESS only when there are new draws."""
 
-    Args:
-        directory: of the run.
-    """
-
-    directory: Path
+    directory: Path  # of the run
     _kept: int = -1
     _parameters: list[tuple[str, ...]] = field(default_factory=list)
     _worst: str = "no draws yet"

@@ -137,7 +137,7 @@ def chosen(
             check = None
         else:
             table = summary(tree, units="sampled")
-            evidence = Evidence.of(tree, table.columns, table.coordinates, table.missing)
+            evidence = Evidence.of(tree, table)
             check = pilot_fault(choice.prediction, evidence)
             if check is None:
                 return choice

@@ -54,11 +54,7 @@ def digest_of(query: Query) -> str:
 
 
 class Answers:
-    """The folder ``answers`` of a run directory.
-
-    Args:
-        directory: of the run.
-    """
+    """The folder ``answers`` of a run directory."""
 
     def __init__(self, directory: Path) -> None:
         self.folder = directory / FOLDER

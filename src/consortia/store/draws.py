@@ -52,7 +52,7 @@ class DrawStore:
                 continue
             for variable, array in self._arrays(name).items():
                 values = dataset.variables[variable]
-                axis, new = _axis(array), np.asarray(values.values)
+                axis, new = draw_axis(array), np.asarray(values.values)
                 first = array.shape[axis]
                 _resize(array, first + new.shape[axis])
                 array[_between(array, first, None)] = new
@@ -163,13 +163,13 @@ class DrawStore:
 
     def _added(self, key: str, array: Any, first: int, new: np.ndarray) -> None:
         """Flush the draws from index ``first`` on and the description to the disk; sum them."""
-        files = _files(array, first, array.shape[_axis(array)])
+        files = _files(array, first, array.shape[draw_axis(array)])
         for file in (*files, _folder(array) / "zarr.json"):
             with file.open("rb") as handle:
                 os.fsync(handle.fileno())
             sync_directory(file.parent)
         new = new.astype(array.dtype, copy=False)
-        self._sums[key] = _sum(new, _axis(array), self._sums.get(key, 0))
+        self._sums[key] = _sum(new, draw_axis(array), self._sums.get(key, 0))
 
     def _read_others(self, name: str) -> None:
         """Read the arrays that do not grow, and then the group as a whole."""
@@ -216,19 +216,20 @@ def in_order(dataset: Any) -> Any:
     return xarray.Dataset(variables, coords=dataset.coords, attrs=attributes)
 
 
-def _axis(array: Any) -> int:
+def draw_axis(array: Any) -> int:
+    """Return which axis of an array is that of the draws."""
     return array.metadata.dimension_names.index(DRAW)
 
 
 def _resize(array: Any, draws: int) -> None:
     shape = list(array.shape)
-    shape[_axis(array)] = draws
+    shape[draw_axis(array)] = draws
     array.resize(tuple(shape))
 
 
 def _between(array: Any, first: int, stop: int | None) -> tuple[slice, ...]:
     """Return the index of some draws."""
-    return (slice(None),) * _axis(array) + (slice(first, stop),)
+    return (slice(None),) * draw_axis(array) + (slice(first, stop),)
 
 
 def _folder(array: Any) -> Path:
@@ -237,7 +238,7 @@ def _folder(array: Any) -> Path:
 
 def _files(array: Any, first: int, stop: int) -> Iterator[Path]:
     """Yield the files that hold these draws; only the draws are cut into several."""
-    axis = _axis(array)
+    axis = draw_axis(array)
     length = array.chunks[axis]
     for index in range(first // length, -(-stop // length)):
         chunk = tuple(index if dim == axis else 0 for dim in range(array.ndim))
@@ -250,7 +251,7 @@ def _sum(draws: np.ndarray, axis: int, before: int) -> int:
 
 
 def _damage(array: Any, kept: int, wanted: int | None) -> str | None:
-    axis = _axis(array)
+    axis = draw_axis(array)
     if array.shape[axis] < kept:
         return f"it holds {array.shape[axis]} draws of {kept}"
     length, found = array.chunks[axis], 0

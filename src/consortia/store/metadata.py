@@ -86,12 +86,7 @@ class Metadata:
 
 
 def check_metadata(metadata: Any, shapes: Mapping[str, tuple[int, ...]]) -> Metadata:
-    """Return the metadata, or none of any; refuse labels that do not fit the parameters.
-
-    Args:
-        metadata: a `Metadata`, or None.
-        shapes: of the model's variables, by name.
-    """
+    """Return the metadata, or empty ones; refuse labels that do not fit the variables' shapes."""
     if metadata is None:
         return Metadata()
     if not isinstance(metadata, Metadata):

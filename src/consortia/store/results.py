@@ -132,10 +132,8 @@ def dataset_of(
 ) -> Any:
     """Return arrays as a dataset in ArviZ's layout.
 
-    Args:
-        arrays: by name.
-        coordinates: along the axes that have them; others are counted from 0.
-        over: names of the first axes of every array; the others are ``NAME_dim_0`` and so on.
+    ``over`` names the first axes of every array; the others are ``NAME_dim_0`` and so on. Axes
+    without coordinates are counted from 0.
     """
     import xarray  # heavy, and only wanted here
 

@@ -18,7 +18,7 @@ from consortia.core.printable import printable
 from consortia.errors import InputError, StoreError, warn
 from consortia.store.answers import Answers
 from consortia.store.checkpoint import Checkpoint, Checkpoints
-from consortia.store.draws import DRAW, ZARR, DrawStore, absent_files, in_order
+from consortia.store.draws import DRAW, ZARR, DrawStore, absent_files, draw_axis, in_order
 from consortia.store.durable import read_regular, remove_parts, replace_file, writing
 from consortia.store.layout import check_hierarchy
 from consortia.store.results import FORMAT_VERSION, plain_attributes, tree_of
@@ -380,11 +380,6 @@ LENGTHS_MAX = 8
 """Lengths that the arrays of one group may have; a write that was cut short leaves two."""
 
 
-def _axis(array: Any) -> int:
-    """Return which axis of an array is that of the draws."""
-    return tuple(array.metadata.dimension_names).index(DRAW)
-
-
 def _check_whole(directory: Path, name: str, kept: int | None) -> None:
     """Refuse a group of which a file is missing, as of a run that was copied in part.
 
@@ -439,7 +434,7 @@ def _group(path: Path, name: str, kept: int | None) -> Any:
     if kept is None:
         found = opened([DRAW])
     else:
-        lengths = {key: arrays[key].shape[_axis(arrays[key])] for key in growing}
+        lengths = {key: arrays[key].shape[draw_axis(arrays[key])] for key in growing}
         if len(set(lengths.values())) > LENGTHS_MAX:
             raise ValueError(f"its arrays have more than {LENGTHS_MAX} lengths")
         found = opened(growing)

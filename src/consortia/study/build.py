@@ -259,16 +259,9 @@ class Study(Table):
         return found
 
     def _besides(self, algorithm: AlgorithmTable, **length: Any) -> Study:
+        none = dict.fromkeys(("stop", "reference", "compare"))
         run = Run.model_validate(length)
-        return self.model_copy(
-            update={
-                "algorithm": algorithm,
-                "run": run,
-                "stop": None,
-                "reference": None,
-                "compare": None,
-            }
-        )
+        return self.model_copy(update={"algorithm": algorithm, "run": run} | none)
 
     def with_run(self, **changes: int | None) -> Study:
         """Return the study with other values in ``[run]``, where they are not None."""
@@ -302,13 +295,7 @@ class Study(Table):
         """
         engine = LocalEngine() if engine is None else engine
         try:
-            return self._build(
-                self._path.parent if self._path else Path(),
-                engine,
-                data_folder,
-                own,
-                (least, cells),
-            )
+            return self._build(engine, data_folder, own, (least, cells))
         except InputError as error:
             if self._path is None:
                 raise
@@ -341,7 +328,6 @@ class Study(Table):
 
     def _build(
         self,
-        directory: Path,
         engine: Engine,
         data_folder: Path | None,
         own: Mapping[int, Path] | None,
@@ -349,12 +335,12 @@ class Study(Table):
     ) -> Built:
         if (other := self.compared) is not None and self._of_two:
             one = self.model_copy(update={"compare": None})
-            first = one._build(directory, engine, data_folder, own, least)
-            second = other._build(directory, engine.beside(), data_folder, own, least)
+            first = one._build(engine, data_folder, own, least)
+            second = other._build(engine.beside(), data_folder, own, least)
             models = compared({FIRST: first.model, SECOND: second.model})
             rows = side_by_side({FIRST: first.rows, SECOND: second.rows})
             return replace(first, model=models, sites=rows, held_out=None)
-        method = self.method
+        method, directory = self.method, self.code[1]
         folder = directory if data_folder is None else data_folder
         stop = None if self.stop is None else stop_when(**self.stop.model_dump())
 

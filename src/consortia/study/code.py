@@ -27,12 +27,9 @@ DIGITS = 64
 
 
 def may_run(factory: str | None, folder: Path, *, code: bool) -> bool:
-    """Return True if a study has no factory, or one that was permitted or run before.
+    """Return True if a study has no factory, or one that ran before or may with ``code``.
 
-    Args:
-        factory: ``module:name``, or None.
-        folder: of the study.
-        code: the user says that it may run; it is remembered.
+    What the user permits by ``code`` is remembered.
     """
     if factory is None:
         return True

@@ -7,7 +7,7 @@ import os
 import re
 import zipfile
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -97,11 +97,6 @@ def common_kinds(facts: Sequence[SiteFacts], paths: Sequence[Path]) -> dict[str,
         except TypeError as error:
             raise InputError(f"data.files: array {name!r} has no common type: {error}.") from error
     return kinds
-
-
-def in_kinds(arrays: Arrays, kinds: Mapping[str, np.dtype]) -> Arrays:
-    """Return the arrays in these types."""
-    return {name: array.astype(kinds[name], copy=False) for name, array in arrays.items()}
 
 
 # --- one file ------------------------------------------------------------------------------------

@@ -99,15 +99,8 @@ def site_facts(
 ) -> tuple[Table, Table | None, SiteFacts]:
     """Return the rows of a site's file, those held out, and what other processes learn of them.
 
-    Args:
-        data: the table ``[data]``.
-        question: the regression that is requested.
-        path: of the file.
-        index: of the site.
-        least: levels with fewer rows are not sent.
-        cells: fewest rows of a number that is sent about participants.
-        key: of the digests of groups; None: they are not sent.
-        registered: what the study states of all tables, if it does.
+    The last arguments are as of `contribution`; ``registered`` is what the study states of all
+    tables.
 
     Raises:
         InputError: the file cannot be used, or has what is not registered.
@@ -142,20 +135,10 @@ def formula_rows(
 ) -> FormulaRows:
     """Return model and rows of a study; of files those of the sites of this process.
 
-    Args:
-        data: the table ``[data]``.
-        table: the table ``[partition]``, or None.
-        formula: of ``[model]``.
-        options: its further keys.
-        folder: where the names of files start.
-        engine: decides which sites this process runs.
-        algorithm: what is run.
-        own: where the files of sites are that are not there, by the sites' indices.
-        least: fewest rows of a level that is sent, and of a number about participants that is sent.
-        same: what all processes must have been given, by name.
-        imputation: the number of the only one that is wanted; all of them when None.
-        harmonise: what is changed in a site's table, by site.
-        registered: what the study states of all tables, if it does.
+    ``least`` are the fewest rows of a level that is sent, and of a number about participants;
+    ``own`` has the files of sites that are not in ``folder``, by the sites' indices; ``same`` makes
+    what all processes must have been given. Of imputations one is returned where ``imputation``
+    says which.
 
     Raises:
         InputError: a file cannot be used, or the sites disagree; in all processes.

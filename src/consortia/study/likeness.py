@@ -51,13 +51,9 @@ def suggestions(
     accept: Callable[[Sequence[Suggestion]], bool],
     needed: Sequence[Suggestion] = (),
 ) -> dict[str, Harmonisation]:
-    """Return changes of the tables, those that are accepted.
+    """Return changes of the tables, to begin with ``start`` and those that are accepted.
 
-    Args:
-        read: returns the tables of all sites with changes.
-        start: changes to begin with.
-        accept: shows suggestions of one kind, and returns whether they are taken.
-        needed: suggestions that ``start`` holds already, to be shown with the others.
+    ``accept`` shows suggestions of one kind; ``needed`` are those that ``start`` holds already.
     """
     made = dict(start)
     words = list(needed)

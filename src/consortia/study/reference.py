@@ -58,9 +58,6 @@ def begun_early(arguments: Sequence[str]) -> Iterator[Aside | None]:
 
     From the command's words alone it cannot be known whether the reference is wanted, or of which
     file; `begun_aside` ends a process that is of no use.
-
-    Args:
-        arguments: of the command ``consortia``.
     """
     studies = [Path(word) for word in arguments[1:] if word.endswith(".toml")]
     usual = arguments[:1] == ["run"] and not any(word.startswith(OTHERWISE) for word in arguments)
@@ -87,11 +84,7 @@ def begun_aside(
 
     None where that is not wanted, would not be faster, or is not possible: with one core, on an
     accelerator, whose memory is this process's, and without BlackJAX.
-
-    Args:
-        study: the file.
-        early: a process that has begun, perhaps of another study.
-        wanted: whether the reference is to be sampled at all.
+    One that has begun ``early``, perhaps of another study, is taken where it is of use.
     """
     import jax  # heavy
 

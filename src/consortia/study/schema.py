@@ -98,9 +98,7 @@ def argument_schemas(
 ) -> dict[str, dict[str, Any]]:
     """Return type, description and default of every argument that a study file may give.
 
-    Args:
-        factory: whose arguments they are.
-        elsewhere: those that the file says in another place.
+    Those in ``elsewhere`` are given by the file in another place.
     """
     texts, hints = described(factory), typing.get_type_hints(factory)
     found = {}

@@ -24,7 +24,7 @@ from consortia.data.sites import Sites, alike, check_finite
 from consortia.engines.contract import Engine
 from consortia.errors import InputError
 from consortia.store.metadata import Scaling
-from consortia.study.files import Arrays, FileRows, common_kinds, in_kinds, names_of, read_rows
+from consortia.study.files import Arrays, FileRows, common_kinds, names_of, read_rows
 
 Labels = tuple[bool, int, int]
 
@@ -122,33 +122,8 @@ class Data(Table):
         """
         if self.files is None:
             return run_on_all(engine, self._of_dataset, same)
-        return self._of_files(self.files, directory, engine, algorithm, own or {}, same)
-
-    def contribution(self, path: Path, index: int) -> tuple[FileRows, SiteFacts]:
-        """Return the rows of a site's file, and what other processes learn of them.
-
-        Raises:
-            InputError: the file cannot be used.
-        """
-        assert self.files is not None
-        name = names_of(self.files)[index]
-        rows = read_rows(path, self.target, self.test_share, self.seed + index)
-        table = read_table(rows.train, f"site {name!r}")
-        check_finite(name, table)  # a NaN would spread to all sites by their statistics
-        labels, moments = self._contribution(self._changed(rows.train), rows.held_out)
-        return rows, SiteFacts.of(table, columns=rows.columns, labels=labels, moments=moments)
-
-    def _of_files(
-        self,
-        files: list[str],
-        directory: Path,
-        engine: Engine,
-        algorithm: Method,
-        own: Mapping[int, Path],
-        same: Callable[[], Mapping[str, Any]],
-    ) -> Prepared:
-        names = names_of(files)
-        paths = [own.get(index, directory / name) for index, name in enumerate(files)]
+        names, own = names_of(self.files), own or {}
+        paths = [own.get(index, directory / name) for index, name in enumerate(self.files)]
         read: dict[int, FileRows] = {}
         test_rows: list[FileRows] = []
 
@@ -181,7 +156,8 @@ class Data(Table):
         agreed = self._agreed(labels, [one.moments for one in facts], (), facts[0].columns)
 
         def prepared(arrays: Arrays) -> Arrays:
-            return self._made(self._changed(in_kinds(arrays, kinds)), agreed)
+            cast = {name: array.astype(kinds[name], copy=False) for name, array in arrays.items()}
+            return self._made(self._changed(cast), agreed)
 
         row = {
             name: np.zeros((1, *shape), kinds[name]) for name, (shape, _) in facts[0].arrays.items()
@@ -206,6 +182,20 @@ class Data(Table):
         elif self.test_share is not None or self.test_file is not None:
             skipped = ("predictive scores: the held-out rows are in other processes",)
         return self._prepared(None, sites, test, {}, facts[0].columns, row, agreed, skipped)
+
+    def contribution(self, path: Path, index: int) -> tuple[FileRows, SiteFacts]:
+        """Return the rows of a site's file, and what other processes learn of them.
+
+        Raises:
+            InputError: the file cannot be used.
+        """
+        assert self.files is not None
+        name = names_of(self.files)[index]
+        rows = read_rows(path, self.target, self.test_share, self.seed + index)
+        table = read_table(rows.train, f"site {name!r}")
+        check_finite(name, table)  # a NaN would spread to all sites by their statistics
+        labels, moments = self._contribution(self._changed(rows.train), rows.held_out)
+        return rows, SiteFacts.of(table, columns=rows.columns, labels=labels, moments=moments)
 
     def _of_dataset(self) -> Prepared:
         assert self.dataset is not None

@@ -17,7 +17,6 @@ import pytest
 from consortia.data.tables import read_table
 from consortia.errors import InputError
 from consortia.models.regression.construction import regression
-from consortia.models.regression.design import design_matrix
 
 ROWS = 60
 RNG = np.random.default_rng(0)
@@ -32,7 +31,7 @@ def columns(formula: str, tables: Any, **more: Any) -> dict[str, np.ndarray]:
     """Return the columns of the design matrix of the first site, in their own units, by name."""
     found = made(formula, tables, **more)
     site, table = next(iter(found.tables.items()))
-    matrix = design_matrix(found.specification, table, site)
+    matrix = insides.design_matrix(found.specification, table, site)
     names = iter(found.names)
     labels = [
         next(names) if numbers or levels else "1" for numbers, levels in found.specification.keys

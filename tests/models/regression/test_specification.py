@@ -7,6 +7,7 @@ import json
 from typing import Any
 
 import formulaic
+import insides
 import numpy as np
 import pandas as pd
 import pytest
@@ -18,7 +19,6 @@ from consortia.errors import InputError
 from consortia.models.regression import smooth
 from consortia.models.regression.agreement import agree
 from consortia.models.regression.construction import contribution, question_of, regression
-from consortia.models.regression.design import design_matrix
 
 ROWS, CUTS = 120, (50, 90, 119)
 
@@ -54,7 +54,9 @@ SITES = dict(
 def designs(made: Any, sites: Any = SITES) -> np.ndarray:
     asked = made.specification.question
     kept = [(asked.kept(read_table(part, name), name), name) for name, part in sites.items()]
-    return np.concatenate([design_matrix(made.specification, table, name) for table, name in kept])
+    return np.concatenate(
+        [insides.design_matrix(made.specification, table, name) for table, name in kept]
+    )
 
 
 FORMULAS = [

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import insides
 import numpy as np
 import pytest
 
 import consortia
 from consortia.errors import InputError
-from consortia.models.regression.design import design_matrix
 
 AT = np.array([20.0, 33.5, 50.0, 71.0, 80.0])
 NATURAL = """
@@ -37,7 +37,7 @@ def columns(formula: str, sites: int = 1) -> tuple[tuple[str, ...], np.ndarray]:
     }
     made = consortia.regression(formula, tables)
     spec = made.specification
-    found = [design_matrix(spec, made.tables[name], name) for name in spec.sites]
+    found = [insides.design_matrix(spec, made.tables[name], name) for name in spec.sites]
     return made.names, np.concatenate(found)[:, 1:]
 
 

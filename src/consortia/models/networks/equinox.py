@@ -62,7 +62,7 @@ def from_equinox(
         import equinox as eqx  # optional
 
     given = isinstance(module, eqx.Module)
-    example = module if given else _made(module)
+    example = module if given or not callable(module) else module(jax.random.key(0))
     if not isinstance(example, eqx.Module):
         raise InputError(
             f"{SOURCE}: {type(example).__name__} is neither a module of Equinox nor a function of "
@@ -91,7 +91,3 @@ def from_equinox(
 
     network = Network(start, outputs, SOURCE, lambda shape: math.prod(shape[1:]))
     return network_model(network, rows, likelihood, prior, inputs, target)
-
-
-def _made(module: Any) -> Any:
-    return module(jax.random.key(0)) if callable(module) else module

@@ -58,15 +58,9 @@ def agree(
     breaks: Sequence[float] | None = None,
     located: Located | None = None,
 ) -> Specification:
-    """Return what the sites agree on, from the facts of all of them.
+    """Return what the sites agree on, from the facts of all and the numbers of rows that they keep.
 
-    Args:
-        question: the regression that was requested.
-        facts: of the sites' tables.
-        rows: of each site, those that are kept.
-        names: of the sites.
-        breaks: where a piecewise constant hazard may change.
-        located: says in which file and line a level is, where the rows are here.
+    ``located`` says in which file and line a level is, where the rows are here.
 
     Raises:
         InputError: they cannot agree; the message names the sites.

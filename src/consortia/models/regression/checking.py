@@ -53,26 +53,17 @@ def _student(sigma: np.ndarray, nu: np.ndarray) -> np.ndarray:
 
 
 class Line(NamedTuple):
-    """One statistic at one site.
+    """One statistic at one site."""
 
-    Attributes:
-        site: its name, or "all sites".
-        statistic: "mean", "sd" or "zeros", the share of them; the share of a level; of a time
-            "events", their share, and the mean "follow-up".
-        observed: of the response.
-        median: of the simulated ones.
-        lower: end of their interval.
-        upper: the other end.
-        p: share of simulated ones above the observed one, and half of those equal to it.
-    """
-
-    site: str
+    site: str  # its name, or "all sites"
+    # "mean", "sd" or "zeros", the share of them; the share of a level; of a time "events", their
+    # share, and the mean "follow-up"
     statistic: str
-    observed: float
-    median: float
-    lower: float
-    upper: float
-    p: float
+    observed: float  # of the response
+    median: float  # of the simulated ones
+    lower: float  # end of their interval
+    upper: float  # the other end
+    p: float  # share of simulated ones above the observed one, and half of those equal to it
 
 
 @dataclass(frozen=True)

@@ -172,7 +172,11 @@ def _read_sites(
 ) -> tuple[Question, list[SiteFacts], tuple[str, ...], dict[int, Table]]:
     """Return the question with what is changed, facts and names of all sites, and the tables."""
     tables, names = _tables(sites)
-    changes = _changes(harmonise, names)
+    changes: Mapping[str, Any] = {}
+    if harmonise is not None:
+        from consortia.data.harmonisation import read_harmonisations  # it needs pydantic
+
+        changes = read_harmonisations(harmonise, names)
     question = replace(question, harmonise=changes)
     read: dict[int, Table] = {}
 
@@ -187,17 +191,6 @@ def _read_sites(
         raise InputError("algorithm is missing: with an engine it decides who reads which site.")
     facts = gathered(question, names, contribute, read, engine or Gatherer(), algorithm)
     return question, facts, names, read
-
-
-def _changes(
-    harmonise: Mapping[str, Mapping[str, Any]] | None, names: Sequence[str]
-) -> Mapping[str, Any]:
-    """Return what is changed in the tables of sites, by site."""
-    if harmonise is None:
-        return {}
-    from consortia.data.harmonisation import read_harmonisations  # it needs pydantic
-
-    return read_harmonisations(harmonise, names)
 
 
 def question_of(
@@ -357,13 +350,8 @@ def contribution(
 ) -> SiteFacts:
     """Return what all processes learn of a site's table.
 
-    Args:
-        question: the regression that is requested.
-        table: the rows as they were read.
-        site: its name.
-        least: levels with fewer rows are left out, see `Question.facts`.
-        cells: fewest rows of a number that is sent about participants.
-        key: of the digests of groups; None: they are not sent.
+    ``least`` and ``key`` are as of `Question.facts`; a number about participants is of ``cells``
+    rows or more.
     """
     of_table = question.facts(table, site, least, key)
     kept = question.kept(table, site)
@@ -393,14 +381,8 @@ def gathered(
 ) -> list[SiteFacts]:
     """Return the facts of all sites.
 
-    Args:
-        question: the regression that is requested.
-        names: of the sites.
-        contribute: reads the site of an index.
-        read: the tables that it has read, by index.
-        engine: decides which sites this process reads.
-        algorithm: what is run.
-        same: what all processes must have been given, by name.
+    ``contribute`` reads the site of an index, whose table is then in ``read``; ``same`` makes what
+    all processes must have been given, by name.
 
     Raises:
         InputError: tables cannot be used; with what is wrong with each, and what those that can be

@@ -31,29 +31,17 @@ WIDE = 1.959963984540054
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """One stratum's estimates at the times.
+    """One stratum's estimates at the times."""
 
-    Attributes:
-        times: at which all sites tell their counts.
-        at_risk: before each.
-        events: up to each since the one before, (times, kinds).
-        ended: ends of follow-up likewise.
-        survival: probability of no event up to each.
-        lower: 95 % interval of it, on the scale of log(−log).
-        upper: likewise.
-        incidence: probability of an event of each kind up to each, (times, kinds).
-        bounds: where the Kaplan–Meier estimate from the times themselves is, (times, 2).
-    """
-
-    times: np.ndarray
-    at_risk: np.ndarray
-    events: np.ndarray
-    ended: np.ndarray
-    survival: np.ndarray
-    lower: np.ndarray
-    upper: np.ndarray
-    incidence: np.ndarray
-    bounds: np.ndarray
+    times: np.ndarray  # at which all sites tell their counts
+    at_risk: np.ndarray  # before each
+    events: np.ndarray  # up to each since the one before, (times, kinds)
+    ended: np.ndarray  # ends of follow-up likewise
+    survival: np.ndarray  # probability of no event up to each
+    lower: np.ndarray  # 95 % interval of it, on the scale of log(−log)
+    upper: np.ndarray  # likewise
+    incidence: np.ndarray  # probability of an event of each kind up to each, (times, kinds)
+    bounds: np.ndarray  # where the Kaplan–Meier estimate from the times themselves is, (times, 2)
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,15 +94,9 @@ class Curves:
 def curves(
     reported: Mapping[str, SiteCounts], times: Sequence[float], kinds: Sequence[str]
 ) -> Curves | None:
-    """Return the estimates of all sites together, at the times that all of them tell.
+    """Return the estimates of all sites together, at the times that all of them report.
 
-    Args:
-        reported: what each site tells.
-        times: agreed.
-        kinds: names of the kinds of events.
-
-    Returns:
-        The estimates; None where no site tells counts up to a time, or no time is common.
+    None where no site has counts up to a time, or no time is common.
     """
     there = {
         site: one for site, one in reported.items() if len(one.ends) > 1

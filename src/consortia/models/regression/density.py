@@ -583,12 +583,8 @@ class Density:
     ) -> np.ndarray:
         """Return responses of the rows of a batch for many parameters, (count, rows).
 
-        Args:
-            rng: gives them.
-            params: as they are sampled, (count, ...) each.
-            batch: rows of a site.
-            shift: what levels and slopes that stay at the sites add to η, (count, rows, ...); they
-                are drawn anew when None.
+        ``params`` are as they are sampled, (count, ...) each. ``shift`` (count, rows, ...) is what
+        levels and slopes that stay at the sites add to η; they are drawn anew when None.
         """
         batch = {name: np.asarray(values) for name, values in batch.items()}
         rows = batch["x"].shape[0]

@@ -82,11 +82,7 @@ def template(agreed: Specification) -> Arrays:
 def new_rows(agreed: Specification, table: Table, where: str, site: str | None) -> Arrays:
     """Return rows without a response, for predictions, from a table as it was read.
 
-    Args:
-        agreed: what the sites agreed on.
-        table: the rows.
-        where: what it is, for the messages.
-        site: whose levels they have; None for a site that is not among those agreed on.
+    They have the levels of ``site``; None stands for one that is not among those agreed on.
 
     Returns:
         ``x`` as `site_rows` has it, and offset and trials where the model has them; of a new site
@@ -110,11 +106,6 @@ def group_names(agreed: Specification, table: Table, site: str) -> tuple[str, ..
     """Return the names of the groups of a site, by the indices that `site_rows` gives them."""
     kept = agreed.question.kept(table, site)
     return tuple(np.unique(as_levels(kept[str(agreed.grouping)])).tolist())
-
-
-def design_matrix(agreed: Specification, table: Table, where: str) -> np.ndarray:
-    """Return X, (rows, p), in the units of the columns; the intercept's included."""
-    return agreed.matrix(factor_values(agreed, table, where), rows_of(table)).to_numpy(float)
 
 
 def factor_values(agreed: Specification, table: Table, where: str) -> dict[str, np.ndarray]:

@@ -44,27 +44,16 @@ class Drawn(Shown):
 
 @dataclass(frozen=True, repr=False)
 class Estimates(Drawn):
-    """One row for every coefficient; `str` renders it as plain text.
+    """One row for every coefficient; `str` renders it as plain text."""
 
-    Attributes:
-        effect: what a row is: "odds ratio", or "difference" where nothing is exponentiated.
-        names: of the rows.
-        median: of the effect, (rows,).
-        lower: end of the interval.
-        upper: the other end.
-        above: posterior probability that the coefficient is above 0, the ratio above 1.
-        level: probability inside the interval.
-        notes: what the user should know.
-    """
-
-    effect: str
-    names: tuple[str, ...]
-    median: np.ndarray
-    lower: np.ndarray
-    upper: np.ndarray
-    above: np.ndarray
-    level: float
-    notes: tuple[str, ...] = ()
+    effect: str  # what a row is: "odds ratio", or "difference" where nothing is exponentiated
+    names: tuple[str, ...]  # of the rows
+    median: np.ndarray  # of the effect, (rows,)
+    lower: np.ndarray  # end of the interval
+    upper: np.ndarray  # the other end
+    above: np.ndarray  # posterior probability that the coefficient is above 0, the ratio above 1
+    level: float  # probability inside the interval
+    notes: tuple[str, ...] = ()  # what the user should know
 
     def __len__(self) -> int:
         """Return the number of rows."""
@@ -121,12 +110,8 @@ def estimates_of(
 ) -> Estimates:
     """Return the table of the coefficients, and of the other parameters as they are.
 
-    Args:
-        draws: natural parameters, (chain, draw, ...), by name.
-        labels: names along their axes.
-        effect: what exp(coefficient) is; None where a coefficient is a difference.
-        level: probability inside the central interval, in (0, 1).
-        notes: to stand below.
+    ``draws`` (chain, draw, ...) are natural parameters by name; ``effect`` is what exp(coefficient)
+    is, None where a coefficient is a difference.
     """
     arguments.positive("level", level, below=1.0)
     if "coefficients" not in draws:

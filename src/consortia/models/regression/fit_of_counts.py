@@ -34,13 +34,7 @@ class Counts(NamedTuple):
 def counts_of_levels(
     y: Int[np.ndarray, " rows"], simulated: Int[np.ndarray, "draws rows"], names: Sequence[str]
 ) -> Counts:
-    """Return how many rows have each level, small ones merged.
-
-    Args:
-        y: indices of levels.
-        simulated: in their place.
-        names: of the levels.
-    """
+    """Return how many rows have each level, an index among ``names``; small ones are merged."""
     seen = {name: int((y == place).sum()) for place, name in enumerate(names)}
     made = {name: (simulated == place).sum(axis=1) for place, name in enumerate(names)}
     shown, rest = merged(seen, MINIMUM_CELLS)
@@ -60,11 +54,7 @@ def counts_of_times(
 ) -> Counts:
     """Return events and follow-up, observed and simulated.
 
-    Args:
-        time: of the event or of the end of follow-up.
-        event: 1 where it was seen.
-        simulated: times to the event, without an end of follow-up.
-        rng: draws the ends of follow-up of rows with an event.
+    ``event`` is 1 where one was seen; ``simulated`` times to the event have no end of follow-up.
     """
     rows, events = len(time), float(event.sum())
     ends = _ends_of_follow_up(time, event, len(simulated), rng)

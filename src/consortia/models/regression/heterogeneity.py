@@ -33,44 +33,27 @@ class Varying(NamedTuple):
 
 
 class Row(NamedTuple):
-    """One line of the table.
+    """One line of the table."""
 
-    Attributes:
-        term: the coefficient that differs between sites.
-        name: of the site, or what the line is.
-        kind: of what it is an estimate.
-        median: of the effect; of the spread as it is, on the scale of the link.
-        lower: end of the interval; for a new site the interval of its prediction.
-        upper: the other end.
-        above: posterior probability that the coefficient is above 0; NaN of a spread.
-        shrinkage: of a site, Var(u/τ | data); NaN elsewhere.
-    """
-
-    term: str
-    name: str
-    kind: Kind
-    median: float
-    lower: float
-    upper: float
-    above: float
-    shrinkage: float
+    term: str  # the coefficient that differs between sites
+    name: str  # of the site, or what the line is
+    kind: Kind  # of what it is an estimate
+    median: float  # of the effect; of the spread as it is, on the scale of the link
+    lower: float  # end of the interval; for a new site the interval of its prediction
+    upper: float  # the other end
+    above: float  # posterior probability that the coefficient is above 0; NaN of a spread
+    shrinkage: float  # of a site, Var(u/τ | data); NaN elsewhere
 
 
 @dataclass(frozen=True, repr=False)
 class SiteEffects(Drawn):
-    """Effects that differ between sites; `str` renders them as plain text.
+    """Effects that differ between sites; `str` renders them as plain text."""
 
-    Attributes:
-        effect: what a row is: "odds ratio", or "difference" where nothing is exponentiated.
-        rows: for each coefficient that differs: the sites, the common one, a new site, the spread.
-        level: probability inside the intervals.
-        notes: what the user should know.
-    """
-
-    effect: str
+    effect: str  # what a row is: "odds ratio", or "difference" where nothing is exponentiated
+    # for each coefficient that differs: the sites, the common one, a new site, the spread
     rows: tuple[Row, ...]
-    level: float
-    notes: tuple[str, ...] = ()
+    level: float  # probability inside the intervals
+    notes: tuple[str, ...] = ()  # what the user should know
 
     @property
     def terms(self) -> tuple[str, ...]:
@@ -121,11 +104,8 @@ def varying_between(
 ) -> list[Varying]:
     """Return what differs between sites, term after term, of each class of the response.
 
-    Args:
-        density: of a formula with levels or slopes by site.
-        natural: draws on the natural scale, (draws, ...).
-        staying: (draws, terms), u of terms that are integrated out, by the names of the sites
-            where they were drawn.
+    ``natural`` has draws (draws, ...); ``staying`` the u of terms that are integrated out, (draws,
+    terms), by the names of the sites where they were drawn.
     """
     spec, labels = density.specification, density.labels
     draws = {name: np.asarray(values) for name, values in natural.items()}
@@ -160,12 +140,7 @@ def site_effects(
 ) -> SiteEffects:
     """Return the table of what differs between sites.
 
-    Args:
-        varying: draws of the coefficients that do.
-        effect: what exp(coefficient) is; None where a coefficient is a difference.
-        level: probability inside the central intervals, in (0, 1).
-        seed: of the draws of a new site.
-        notes: to stand below.
+    ``effect`` is what exp(coefficient) is, None where a coefficient is a difference.
     """
     arguments.positive("level", level, below=1.0)
     rng, rows = np.random.default_rng(seed), []

@@ -80,29 +80,17 @@ class Average(NamedTuple):
 
 
 class Effect(NamedTuple):
-    """One effect, over the rows of one site or of all.
+    """One effect, over the rows of one site or of all."""
 
-    Attributes:
-        column: that is moved.
-        contrast: "per unit" of a number, "b − a" of levels.
-        outcome: the level of the response, or the time; "" where the effect is one on the mean.
-        site: or "all sites".
-        mean: of the posterior.
-        median: of the posterior.
-        lower: end of the interval.
-        upper: the other end.
-        above: posterior probability that the effect is above 0.
-    """
-
-    column: str
-    contrast: str
-    outcome: str
-    site: str
-    mean: float
-    median: float
-    lower: float
-    upper: float
-    above: float
+    column: str  # that is moved
+    contrast: str  # "per unit" of a number, "b − a" of levels
+    outcome: str  # the level of the response, or the time; "" where the effect is one on the mean
+    site: str  # or "all sites"
+    mean: float  # of the posterior
+    median: float  # of the posterior
+    lower: float  # end of the interval
+    upper: float  # the other end
+    above: float  # posterior probability that the effect is above 0
 
     @property
     def key(self) -> Key:
@@ -112,21 +100,13 @@ class Effect(NamedTuple):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class MarginalEffects(Drawn):
-    """Effects on the mean response over the rows of all sites, and of each; `str` renders them.
+    """Effects on the mean response over the rows of all sites, and of each; `str` renders them."""
 
-    Attributes:
-        scale: what is changed: "the probability of died = 'yes'".
-        lines: of each effect that of all sites, then those of the sites.
-        draws: of each line, (lines, draws).
-        level: probability inside the intervals.
-        notes: what the user should know.
-    """
-
-    scale: str
-    lines: tuple[Effect, ...]
-    draws: np.ndarray
-    level: float
-    notes: tuple[str, ...] = ()
+    scale: str  # what is changed: "the probability of died = 'yes'"
+    lines: tuple[Effect, ...]  # of each effect that of all sites, then those of the sites
+    draws: np.ndarray  # of each line, (lines, draws)
+    level: float  # probability inside the intervals
+    notes: tuple[str, ...] = ()  # what the user should know
     effect = "difference"
 
     @property
@@ -246,12 +226,8 @@ def averages_of(
 ) -> tuple[dict[str, dict[Key, Average]], dict[str, str]]:
     """Return the effects over the rows of each site, and why columns have none.
 
-    Args:
-        density: of the formula.
-        params: draws as they are sampled, (draws, ...) each.
-        rows: of the sites, by name.
-        columns: that are moved.
-        times: of survival; None for the mean.
+    ``params`` are draws as they are sampled, (draws, ...) each; ``times`` those of survival, None
+    for the mean.
 
     Raises:
         InputError: the rows cannot be used.
@@ -334,12 +310,9 @@ def in_order_of(
     parts: Sequence[Mapping[str, Mapping[Key, Average]]],
     left: Collection[str] = (),
 ) -> dict[str, dict[Key, Average]]:
-    """Return the effects at the sites of draws that were taken in parts, by the order of all.
+    """Return effects at the sites in the order of all draws, which were taken in parts.
 
-    Args:
-        order: of the draws.
-        parts: by site, of the draws of each part.
-        left: columns that are left out.
+    Columns that are ``left`` out have none.
     """
     return {
         site: {
@@ -356,14 +329,7 @@ def in_order_of(
 def summarised(
     sites: Mapping[str, Mapping[Key, Average]], scale: str, level: float, notes: Sequence[str]
 ) -> MarginalEffects:
-    """Return the table of effects over all rows, and at the sites.
-
-    Args:
-        sites: effects of each, by its name.
-        scale: what is changed, in words.
-        level: probability inside the central intervals, in (0, 1).
-        notes: to stand below.
-    """
+    """Return the table of effects over all rows and at the sites; ``scale`` says what changes."""
     ends, lines, kept = interval_ends(level), [], []
     for key in dict.fromkeys(key for found in sites.values() for key in found):
         parts = {name: found[key] for name, found in sites.items() if key in found}

@@ -66,7 +66,6 @@ from consortia.models.regression.prediction import (
     shift_of_groups,
     survival,
 )
-from consortia.models.regression.prediction import responses as drawn_responses
 from consortia.models.regression.priors import Prior, read_prior
 from consortia.models.regression.proportional import (
     ProportionalHazards,
@@ -479,7 +478,8 @@ class Regression:
         if responses:
             if self.family.response == "time":
                 rows = censored(spec, rows, 1.0)
-            values = drawn_responses(self.density, params, rows, shift, seed + 1)
+            rng = np.random.default_rng(seed + 1)
+            values = self.density.simulated(rng, params, rows, shift)
         elif at is not None:
             times = self._times(at)
             batches = [censored(spec, rows, one) for one in times]
@@ -777,7 +777,8 @@ class Regression:
                 shift = np.einsum("rk,nrk->nr", rows["slopes"], levels)
             if self.density.lead:
                 shift = np.zeros((*shift.shape, *self.density.lead))
-            simulated = drawn_responses(self.density, params, rows, shift, seed + place)
+            rng = np.random.default_rng(seed + place)
+            simulated = self.density.simulated(rng, params, rows, shift)
             if family not in VARIANCES:
                 sums[name] = self._counts(rows, simulated, seed + place)
                 continue

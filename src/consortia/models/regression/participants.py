@@ -39,13 +39,8 @@ def described(
 ) -> SiteDescription:
     """Return what a site tells of its participants.
 
-    Args:
-        question: what the formula asks.
-        wanted: the description that is requested beside it.
-        table: the rows as they were read.
-        kept: those that are analysed, as `Question.kept` returns them.
-        site: its name.
-        least: fewest rows of a cell that the site allows; the larger one of both counts.
+    ``kept`` are the rows that are analysed, as `Question.kept` returns them. A cell has at least as
+    many rows as both the request and the site's ``least`` say.
 
     Raises:
         InputError: a column cannot be used.
@@ -171,17 +166,11 @@ def _beside(question: Question, wanted: Wanted, table: Table, where: str) -> Tab
 
 @dataclass(frozen=True)
 class Line:
-    """One line of Table 1.
+    """One line of Table 1."""
 
-    Attributes:
-        variable: its name.
-        level: of the variable; "" of a number, or of its missing values.
-        cells: by site and of all sites, as text.
-    """
-
-    variable: str
-    level: str
-    cells: tuple[str, ...]
+    variable: str  # its name
+    level: str  # of the variable; "" of a number, or of its missing values
+    cells: tuple[str, ...]  # by site and of all sites, as text
 
 
 @dataclass(frozen=True, eq=False)
@@ -228,12 +217,7 @@ class TableOne:
 
 
 def table_one(reported: Mapping[str, SiteDescription], rows: Sequence[int]) -> TableOne:
-    """Return Table 1 from what the sites tell.
-
-    Args:
-        reported: by site.
-        rows: that are analysed, of each site.
-    """
+    """Return Table 1 from the sites' descriptions and the numbers of rows that are analysed."""
     every = list(reported.values())
     least = max(one.cells for one in every)
     given = [one.given for one in every]

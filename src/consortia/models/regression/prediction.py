@@ -33,12 +33,7 @@ def levels_given_rows(
 ) -> np.ndarray:
     """Return levels and slopes that stay at a site, drawn given its rows, (draws, groups, K).
 
-    Args:
-        density: of the formula.
-        params: draws as they are sampled, (draws, ...) each.
-        rows: all rows of the site.
-        groups: that the site has.
-        seed: of NumPy's generator.
+    ``params`` are draws as they are sampled, (draws, ...) each; ``rows`` all rows of the site.
     """
     count, size = rows["y"].shape[0], len(density.specification.staying)
     padded = np.arange(room(count, LEAST_ROWS))
@@ -142,26 +137,11 @@ def survival(
 ) -> np.ndarray:
     """Return the probability of no event before each time, (draws, rows, times).
 
-    Args:
-        density: of the formula.
-        params: draws as they are sampled.
-        rows: for each time the rows as if they were censored then.
-        shift: of groups, (draws, rows).
+    ``rows`` are for each time the rows as if they were censored then; ``shift`` (draws, rows) is
+    that of groups.
     """
     parts = [_over_draws(density, SURVIVAL, params, batch, shift) for batch in rows]
     return np.stack(parts, axis=-1)
-
-
-def responses(
-    density: Density,
-    params: Mapping[str, np.ndarray],
-    rows: PyTree,
-    shift: np.ndarray,
-    seed: int,
-) -> np.ndarray:
-    """Return responses of new rows, one a draw, (draws, rows)."""
-    rng = np.random.default_rng(seed)
-    return density.simulated(rng, params, rows, shift)
 
 
 def _over_draws(

@@ -189,12 +189,7 @@ class Prior:
 
 
 def read_prior(key: str, text: Any, lower: float = -math.inf) -> Prior:
-    """Return a prior from words such as ``"normal(0, 2.5)"``.
-
-    Args:
-        key: what it is of, for the messages.
-        text: the words, or a `Prior`.
-        lower: end of the support that it must have mass above.
+    """Return a prior from words such as ``"normal(0, 2.5)"``; it must have mass above ``lower``.
 
     Raises:
         InputError: the words are no prior.

@@ -59,9 +59,7 @@ class ProportionalHazards:
 def log_time_sums(rows: Mapping[str, np.ndarray], eta: np.ndarray) -> np.ndarray:
     """Return sums over a site's events, of which scores and information are made.
 
-    Args:
-        rows: of the site, as the model has them.
-        eta: linear predictor of each row at the posterior mean.
+    ``eta`` (rows,) is the linear predictor at the posterior mean.
 
     Returns:
         Of the powers 0, 1 and 2 of log(time) the number of events, the scores x − x̄ and the
@@ -85,12 +83,9 @@ def log_time_sums(rows: Mapping[str, np.ndarray], eta: np.ndarray) -> np.ndarray
 
 
 def changes(names: Sequence[str], sums: np.ndarray, turn: np.ndarray) -> ProportionalHazards:
-    """Return the changes with time from the sums of all sites.
+    """Return the changes with time from the `log_time_sums` of all sites, added up.
 
-    Args:
-        names: of the coefficients.
-        sums: of `log_time_sums` over all sites.
-        turn: (p, p) from the model's columns to the coefficients of the user's.
+    ``turn`` (p, p) takes the model's coefficients to those of the user's columns.
     """
     p = len(names)
     mean = sums[1, 0] / sums[0, 0]

@@ -170,10 +170,8 @@ class Question:
     ) -> tuple[dict[str, Column], Faults]:
         """Return the columns that are used and can be read, and what is wrong with the others.
 
-        Args:
-            table: the rows as they were read.
-            site: its name.
-            words: look for words that seem to be numbers, and for one word in several writings.
+        With ``words`` also words that seem to be numbers, and one word in several writings, are
+        found.
         """
         used: dict[str, Column] = {}
         faults = Faults()
@@ -187,7 +185,7 @@ class Question:
                 column = table[stands].with_levels(self.levels.get(name, ()))
                 declared = site in self.harmonise and name in self.harmonise[site].missing_values
                 if name not in self.numbers and not declared:
-                    column = column.as_words(partial(_word, name, site))
+                    column = column.as_words(partial(word_kept, name, site))
                 if words:
                     self._check_doubt(name, column)
                 used[name] = column
@@ -239,13 +237,7 @@ class Question:
             raise InputError("\n".join(faults))
 
     def guesses(self, kept: Table, site: str, least: int) -> tuple[Guess, ...]:
-        """Return what was taken for what in the columns that are used.
-
-        Args:
-            kept: what `kept` returned.
-            site: its name.
-            least: what fewer rows have is left out.
-        """
+        """Return what was taken for what in the columns of `kept`, in ``least`` rows or more."""
         found = [one for name in self.columns for one in kept[name].guesses]
         changes = self.harmonise.get(site)
         confirmed = set() if changes is None else {*changes.missing_values}
@@ -275,12 +267,7 @@ class Question:
         return tuple(one for one in found if not one.rows or one.rows >= least)
 
     def imputed(self, kept: Table, site: str, number: int) -> Table:
-        """Return one imputation of a site's rows; equal numbers give equal ones.
-
-        Args:
-            kept: what `kept` returned.
-            site: its name.
-            number: of the imputation.
+        """Return an imputation of the rows of `kept`; equal numbers give equal ones.
 
         Raises:
             InputError: no value of a column is known at the site.
@@ -342,11 +329,8 @@ class Question:
     ) -> TableFacts:
         """Return what all processes learn of a site's table.
 
-        Args:
-            table: its rows as they were read.
-            site: its name.
-            least: levels with fewer rows are left out, and numbers of fewer groups.
-            key: of the digests of groups; None: they are not sent.
+        Left out are levels with fewer rows than ``least``, and numbers of fewer groups. Digests of
+        groups are made with ``key``; without one they are not sent.
 
         Raises:
             TableError: the table cannot be used, with all that is wrong with it.
@@ -451,13 +435,10 @@ class Question:
 
     def levels_of_response(self, table: Table) -> bool:
         """Return True if the response is one of several levels by name."""
-        kind = self.family.response
-        if kind in ("ordered", "levels"):
-            return True
         column = self.parsed.response[0].column
-        if kind != "two" or column is None:
-            return False
-        return column in self.levels or table[column].kind in ("text", "truth")
+        if self._names_levels or column is None or self.family.response != "two":
+            return self._names_levels
+        return table[column].kind in ("text", "truth")
 
     def response(self, table: Table, where: str) -> tuple[np.ndarray, ...]:
         """Return the response of numbers, (rows,); of a time also whether there was an event.
@@ -569,10 +550,6 @@ def groups_told(column: Column, least: int, key: bytes | None) -> tuple[int, tup
     if key is None:
         return count, ()
     return count, tuple(sorted(label_digest(one, key) for one in found))
-
-
-def _word(name: str, site: str, word: str, count: int) -> Guess:
-    return word_kept(name, word, count, site)
 
 
 def _without_writings(levels: Sequence[str], column: Column) -> tuple[str, ...]:

@@ -45,17 +45,13 @@ NOTE = "levels, centres and scales are those that the study registers"
 
 @dataclass(frozen=True)
 class Registration:
-    """Levels and units that a study file states.
+    """Levels and units that a study file states."""
 
-    Attributes:
-        levels: by factor, the reference first; of the response under "response()".
-        numbers: centre and scale by expression, inside ``center`` and ``scale`` too.
-        fills: what stands for a missing number, by column.
-    """
-
+    # by factor, the reference first; of the response under "response()"
     levels: Mapping[str, tuple[str, ...]]
+    # centre and scale by expression, inside ``center`` and ``scale`` too
     numbers: Mapping[str, Unit]
-    fills: Mapping[str, float]
+    fills: Mapping[str, float]  # what stands for a missing number, by column
 
     @classmethod
     def of(cls, agreed: Specification) -> Registration:
@@ -97,10 +93,7 @@ class Registration:
     ) -> Specification:
         """Return the formula as all sites use it, as `agreement.agree` does from their facts.
 
-        Args:
-            question: the regression that was requested.
-            names: of the sites.
-            breaks: where a piecewise constant hazard may change.
+        ``breaks`` are where a piecewise constant hazard may change.
 
         Raises:
             InputError: something is stated that the formula does not have, or not stated.
@@ -204,11 +197,7 @@ class Registration:
     ) -> None:
         """Refuse the table of a site that has a level which is not registered.
 
-        Args:
-            question: the regression that was requested.
-            table: the rows as they were read.
-            site: its name.
-            located: returns where a level of a column is first, by both.
+        ``located`` returns where a level of a column is first.
 
         Raises:
             InputError: a level is not registered; the message has its file and its line.

@@ -17,6 +17,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
+from consortia.diagnostics.influence import smoothed
 from consortia.diagnostics.summary import aligned
 from consortia.models.regression.estimates import interval_ends, short
 from consortia.models.regression.priors import Prior
@@ -26,21 +27,14 @@ RELIABLE = 0.7
 
 
 class Line(NamedTuple):
-    """Estimates under one prior.
+    """Estimates under one prior."""
 
-    Attributes:
-        term: the coefficient that differs between sites.
-        prior: of its spread, in words.
-        spread: median and ends of the interval of the standard deviation.
-        common: the same of the effect common to all sites; None of a level.
-        k_hat: Pareto shape of the weights; NaN for the run's own prior.
-    """
-
-    term: str
-    prior: str
-    spread: tuple[float, float, float]
+    term: str  # the coefficient that differs between sites
+    prior: str  # of its spread, in words
+    spread: tuple[float, float, float]  # median and ends of the interval of the standard deviation
+    # the same of the effect common to all sites; None of a level
     common: tuple[float, float, float] | None
-    k_hat: float
+    k_hat: float  # Pareto shape of the weights; NaN for the run's own prior
 
 
 @dataclass(frozen=True)
@@ -91,28 +85,17 @@ def lines_of(
 ) -> list[Line]:
     """Return a line for the run's prior of a spread, and one for each other.
 
-    Args:
-        term: the coefficient that differs between sites.
-        own: the prior of the run.
-        others: other priors.
-        spread: draws of the standard deviation, (draws,).
-        common: of the common effect, as it is shown; None of a level.
-        level: probability inside the intervals.
+    ``spread`` (draws,) are draws of the standard deviation, ``common`` of the common effect as it
+    is shown; None of a level.
     """
-    from arviz_stats.base.array import array_stats  # a second that few runs need
-
     found: list[Line] = []
     at = jnp.asarray(spread)
     before = np.asarray(own.log_density(at, 0.0), float)
     for prior in (own, *others):
         log_ratios = np.asarray(prior.log_density(at, 0.0), float) - before
-        weights, k = np.zeros(len(spread)), np.nan
+        share, k = np.full(len(spread), 1 / len(spread)), np.nan
         if prior != own:
-            with np.errstate(all="ignore"):  # of ratios that are all but equal
-                weights, shape = array_stats.psislw(-log_ratios)  # it takes their negatives
-            k = float(shape)
-        share = np.exp(weights - weights.max())
-        share = share / share.sum()
+            share, k = smoothed(log_ratios)
         effect = None if common is None else _weighted(common, share, level)
         found.append(Line(term, str(prior), _weighted(spread, share, level), effect, k))
     return found

@@ -49,10 +49,6 @@ class Basis(NamedTuple):
 def bases(tree: ast.Call, text: str) -> list[Basis]:
     """Return the columns that a call of `WORDS` stands for.
 
-    Args:
-        tree: the call.
-        text: as it is written.
-
     Raises:
         InputError: an argument is missing, or is another one than these.
     """

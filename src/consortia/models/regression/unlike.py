@@ -57,14 +57,7 @@ def common_kind(
     levels: Mapping[str, Sequence[str]],
     located: Located,
 ) -> str:
-    """Return the kind of a column at all sites.
-
-    Args:
-        name: of the column.
-        facts: of the sites' tables.
-        names: of the sites.
-        levels: of the column, by site, where it has levels.
-        located: finds a level.
+    """Return the kind of a column at all sites; ``levels`` are those that it has, by site.
 
     Raises:
         InputError: it is of several; with the lines that mend it, or what nothing can propose.
@@ -131,14 +124,7 @@ def _recodings(
 def check_writing(
     column: str, parts: Mapping[str, Sequence[str]], names: Sequence[str], located: Located
 ) -> None:
-    """Refuse levels that differ between sites in their writing only, with the lines that mend it.
-
-    Args:
-        column: its name.
-        parts: levels by site.
-        names: of the sites.
-        located: says where a level is.
-    """
+    """Refuse levels that differ between sites in writing only, with the lines that mend it."""
     every = [level for levels in parts.values() for level in levels]
     lines = []
     for group in [*same_loosely(every), *(_equal_numbers(parts) or _equal_truths(every))]:
@@ -186,12 +172,7 @@ def _equal_truths(levels: Sequence[str]) -> list[list[str]]:
 
 
 def nearly_equal(column: str, parts: Mapping[str, Sequence[str]]) -> list[Guess]:
-    """Return which levels may be other ones: m beside male, a word with a slip at fewer sites.
-
-    Args:
-        column: its name.
-        parts: levels by site.
-    """
+    """Return which levels may be other ones: m beside male, a word with a slip at fewer sites."""
     having: dict[str, list[str]] = {}
     for site, levels in parts.items():
         for level in levels:
@@ -243,10 +224,6 @@ def supports_apart(
 
     They are two codes that differ from those elsewhere, two codes where others have measurements,
     or numbers around a mean that is many standard deviations away: degrees of another scale.
-
-    Args:
-        moments: by column and site.
-        harmonise: what is changed in a site's table, by site.
     """
     found: list[Guess] = []
     for column, every in moments.items():
@@ -363,12 +340,7 @@ class Apart(NamedTuple):
 def scales_apart(
     moments: Mapping[str, Mapping[str, Moments]], harmonise: Mapping[str, Harmonisation]
 ) -> list[Apart]:
-    """Return which columns are on another scale at a site, where the study does not say so.
-
-    Args:
-        moments: by column and site.
-        harmonise: what is changed in a site's table, by site.
-    """
+    """Return which columns are on another scale at a site, where the study does not say so."""
     found = []
     for column, every in moments.items():
         sizes = {
