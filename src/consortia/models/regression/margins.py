@@ -71,6 +71,10 @@ class Rows(NamedTuple):
     levels: np.ndarray  # levels and slopes of the groups that stay at the site, (draws, groups, K)
     group: np.ndarray  # the index of each row's group, (rows,)
 
+    def of(self, draws: np.ndarray) -> Rows:
+        """Return the same with these of the draws."""
+        return self._replace(levels=self.levels[draws])
+
 
 class Average(NamedTuple):
     """An effect at one site."""

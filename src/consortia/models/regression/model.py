@@ -585,13 +585,12 @@ class Regression:
             # Levels of sites are drawn for the draws that `by_site` takes, once for both.
             drawn = every if made is self and spec.grouping == SITE else which
             own = {name: values[drawn] for name, values in params.items()}
+            places = np.searchsorted(drawn, which)
             rows = {
-                site: made._with_levels(own, table, site, seed, new=data is not None)
+                site: made._with_levels(own, table, site, seed, new=data is not None).of(places)
                 for site, table in (made.tables if data is None else given).items()
             }
-            places = np.searchsorted(drawn, which)
             own = {name: values[places] for name, values in own.items()}
-            rows = {site: one._replace(levels=one.levels[places]) for site, one in rows.items()}
             averages, unmoved = averages_of(self.density, own, rows, names, times)
             found.append(averages)
             left |= unmoved
