@@ -68,11 +68,7 @@ class LocalPanel(Panel):
         return self._start_values(self._arrays, positions)
 
     def ask(self, query: Query, number: int = 0) -> Answer:
-        """Return the answer of all sites; only the root asks.
-
-        Raises:
-            RankError: another process is gone, late or has failed.
-        """
+        """Return the answer of all sites; only the root asks."""
         if self.processes > 1:
             self._send(packed(query))
         return self._answer(query)

@@ -32,10 +32,7 @@ class LocalRun(Run):
     keys: tuple[PhaseKeys, ...]  # of the phases of every iteration, once the run is started
 
     def start_values(self, positions: Float[Array, "chains d"]) -> tuple[Array, Array, Array]:
-        """Return log-prior (chains,), U_c and whether its gradient is finite, both (nodes, chains).
-
-        ``positions`` is (chains, d).
-        """
+        """Return log-prior (chains,), U_c and if its gradient is finite, both (nodes, chains)."""
         return self.program.start_values(self._arrays, positions)
 
     def _started(self, begin: Begin) -> Carry:

@@ -435,12 +435,7 @@ class ConversationRun:
     # --- draws ------------------------------------------------------------------------------------
 
     def _taken(self, batch: Batch) -> str | None:
-        """Record a batch; return why the run ends here by its stopping rule, or None.
-
-        Raises:
-            NonFiniteError: a draw is not finite.
-            StoreError: the run has stored another batch in its place.
-        """
+        """Record a batch; return why the run ends here by its stopping rule, or None."""
         records = self._records_of(batch)
         self._check_stored(batch)
         self._record.update(batch.report)

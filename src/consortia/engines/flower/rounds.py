@@ -380,11 +380,7 @@ def _absent(sent: Sent) -> tuple[PyTree, Any]:
 
 
 def _read(outbox: PyTree, info: Any, site: int, answer: Envelope) -> tuple[PyTree, Any]:
-    """Return what a site sends in a phase, checked.
-
-    Raises:
-        EnvelopeError: it is of other shapes or types, or a number is not finite.
-    """
+    """Return what a site sends in a phase, checked."""
     arrays = nonfinite.unmarked(answer.arrays)
     found = from_arrays(arrays, outbox, "outbox"), from_arrays(arrays, info, "info")
     if len(arrays) != sum(len(jax.tree.leaves(part)) for part in found):

@@ -453,11 +453,7 @@ def private_keys(secret: bytes, run: str, question: Question, chains: int) -> np
 
 
 def _label(value: Any) -> Label:
-    """Return a label among a message's plain values.
-
-    Raises:
-        EnvelopeError: it is none.
-    """
+    """Return a label among a message's plain values."""
     if not isinstance(value, list) or len(value) != 4 or any(type(one) is not int for one in value):
         raise EnvelopeError("a label is not four integers")
     return Label(*value)

@@ -234,11 +234,7 @@ class FlowerSite:
         ).encode()
 
     def _check_signed(self, message: bytes, ring: KeyRing | None) -> None:
-        """Check that a message is the coordinator's, where the policy names it.
-
-        Raises:
-            PolicyError: it is not.
-        """
+        """Check that a message is the coordinator's, where the policy names it."""
         if ring is not None and not is_signed(message, ring.coordinator, TO_SITE):
             text = "the message is not signed by the coordinator that the site's policy names"
             raise PolicyError(f"identities: {text}.", rules=("identities",))

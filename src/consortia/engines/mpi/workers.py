@@ -345,11 +345,7 @@ class Server:
         self._sent[worker] = self._communicator.send(copies, self._ranks[worker], REPLY)
 
     def _next(self) -> int:
-        """Return the worker whose gradient is next in the queue.
-
-        Raises:
-            RankError: a worker has not answered for the deadline.
-        """
+        """Return the worker whose gradient is next in the queue."""
         while True:
             source = self._communicator.source_of(GRADIENT)
             now = time.monotonic()

@@ -469,11 +469,7 @@ def _head_problem(head: tuple[int, str] | None, path: Path, last: Entry | None) 
 
 
 def _check_seen(seen: tuple[int, str] | None, entry: Entry) -> None:
-    """Refuse a line that is another than the one of that number which the runs have seen.
-
-    Raises:
-        ValueError: it is.
-    """
+    """Refuse a line that is another than the one of that number which the runs have seen."""
     if seen is not None and seen[0] == entry.index and seen[1] != entry.hash:
         raise ValueError(
             f"{WITNESS} names another line of this number: the ledger was written anew"
