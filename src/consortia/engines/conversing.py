@@ -110,10 +110,6 @@ class ShardedPanel(LocalPanel):
     """All sites, divided over the devices of a mesh; its processes are one or several.
 
     The last device gets copies of a site where they do not divide evenly, which count nothing.
-
-    Args:
-        parts: of the panel; the data are the same in every process.
-        division: the devices.
     """
 
     def __init__(self, parts: PanelParts, division: Sharding) -> None:

@@ -159,14 +159,7 @@ class LocalRun(Run):
 def gradients(
     model: Model, parameters: Any, arrays: SiteArrays, position: Float[Array, " d"]
 ) -> Float[Array, "nodes d"]:
-    """Return ∇U_c of all rows of each site; compiled once for a model and shapes.
-
-    Args:
-        model: the model.
-        parameters: an example of the parameters.
-        arrays: the sites' rows.
-        position: θ.
-    """
+    """Return ∇U_c of all rows of each site; compiled once for a model and shapes."""
     target = Target(model, parameters)
 
     def at_node(node: Array) -> Array:

@@ -233,13 +233,7 @@ def of_devices(
 
     Chains are divided first: they never wait for each other.
 
-    Args:
-        devices: in order.
-        algorithm: what runs.
-        nodes: number of sites.
-        chains: of all servers.
-        cut_nodes: whether to divide the nodes too.
-        all_of_them: refuse to leave one out.
+    Nodes are divided too if ``cut_nodes``, and no device is left out if ``all_of_them``.
 
     Raises:
         InputError: not all can be used.

@@ -187,11 +187,7 @@ class SitePotentials:
 class StoredPotentials(SitePotentials):
     """Potentials that the sites have sent once: at the mode, and their Hessians at a point away.
 
-    Args:
-        model: the model.
-        sites: names and sizes.
-        parameters: an example of the parameters.
-        left: mode, point away, and gradients, Hessians and Hessians away of all sites.
+    ``left`` is the mode, the point, and of all sites gradients, Hessians and Hessians away.
     """
 
     def __init__(self, model: Model, sites: Sites, parameters: PyTree, left: Any) -> None:

@@ -41,15 +41,7 @@ class Rounds:
     """All exchanges of a run.
 
     ``carry.node`` is not the states of the sites, which stay there: it says after which message
-    each site's state is, int32 (sites, 4).
-
-    Args:
-        stages: of the algorithm.
-        weights: w_c of all sites.
-        channel: carries the messages.
-        enough: so many sites make an average; all when None.
-        base: the run's base key.
-        judge: finds implausible messages.
+    each site's state is, int32 (sites, 4). ``enough`` sites make an average; all when None.
 
     Attributes:
         away: of the rounds in which not all took part, bool (sites,).

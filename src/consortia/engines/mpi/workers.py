@@ -39,11 +39,6 @@ ENOUGH = 50
 class AsyncKernels:
     """Computations of a worker and a server, for the chains of one server.
 
-    Args:
-        own: the functions, laid out for one node and the chains of one server.
-        server: number of the server.
-        mailbox: the exchange.
-
     Attributes:
         chains: of each server.
     """
