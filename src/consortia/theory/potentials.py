@@ -341,13 +341,13 @@ def _compiled(
     def prior(x: Array) -> tuple[Array, Array, Array]:
         return (*jax.value_and_grad(negative_prior)(x), hessian(negative_prior, x, full=True))
 
-    @few_times
-    def prior_values(points: Array) -> Array:
-        return jax.lax.map(target.log_prior, points)
-
-    @few_times
-    def prior_gradients(points: Array) -> Array:
-        return jax.lax.map(jax.grad(target.log_prior), points)
-
-    at_points = (values, gradients, prior, prior_values, prior_gradients)
-    return _Functions(expansion, rows_at, single_rows, *at_points)
+    return _Functions(
+        expansion,
+        rows_at,
+        single_rows,
+        values,
+        gradients,
+        prior,
+        prior_values=few_times(lambda points: jax.lax.map(target.log_prior, points)),
+        prior_gradients=few_times(lambda points: jax.lax.map(jax.grad(target.log_prior), points)),
+    )
