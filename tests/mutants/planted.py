@@ -155,7 +155,7 @@ MUTANTS = (
         "algorithms/test_fa_hmc.py::test_rounds_equal_the_published_algorithm_by_hand",
     ),
     Mutant(
-        "gradients/control_variate.py",
+        "gradients/__init__.py",
         "jnp.where(active, replacement - at_anchor, 0)",
         "jnp.where(active, replacement, 0)",
         "gradients/test_oracles.py::"

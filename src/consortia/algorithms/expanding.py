@@ -13,6 +13,7 @@ and a site that lets nothing of that kind leave refuses the study.
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -124,24 +125,25 @@ def expansion_left(
 def _phases(target: Target) -> tuple[Phase, ...]:
     start = target.ravel(parameters_of(target.model, None, jax.random.key(0)))
     first = Phase(
-        partial(_expand_start, target, start),
+        partial(_expand, target, lambda inbox: start),
         Sum(),
         hub=partial(_begin, target, start),
         evaluation=None,
     )
     step = Phase(
-        partial(_expand_trial, target),
+        partial(_expand, target, lambda inbox: inbox.trial),
         Sum(),
         hub=partial(_newton, target),
         repeat=NEWTON_STEPS,
         evaluation=lambda inbox: Evaluation(inbox.trial),
     )
-    last = Phase(partial(_leave, target), Sum(), hub=_end, evaluation=_evaluation_last)
+    last = Phase(
+        partial(_leave, target),
+        Sum(),
+        hub=_end,
+        evaluation=lambda inbox: Evaluation(jnp.stack([inbox.best, inbox.away], axis=-2)),
+    )
     return first, step, last
-
-
-def _evaluation_last(inbox: Points) -> Evaluation:
-    return Evaluation(jnp.stack([inbox.best, inbox.away], axis=-2))
 
 
 # --- at a site -----------------------------------------------------------------------------------
@@ -157,16 +159,16 @@ def _second(target: Target, position: Flat, site: Site) -> Second:
     return Second(value, gradient, hessian(negative, position, full=True))
 
 
-def _expand_start(
-    target: Target, start: Flat, noise: Any, shared: Any, state: Any, inbox: Any, site: Site
+def _expand(
+    target: Target,
+    at: Callable[[Any], Flat],
+    noise: Any,
+    shared: Any,
+    state: tuple[()],
+    inbox: Any,
+    site: Site,
 ) -> tuple[tuple[()], Second, Info]:
-    return (), _second(target, start, site), {}
-
-
-def _expand_trial(
-    target: Target, noise: Any, shared: Any, state: tuple[()], inbox: Points, site: Site
-) -> tuple[tuple[()], Second, Info]:
-    return state, _second(target, inbox.trial, site), {}
+    return state, _second(target, at(inbox), site), {}
 
 
 def _leave(

@@ -38,7 +38,6 @@ from consortia.core.contract import (
     Method,
     Phase,
     Site,
-    at_inbox,
 )
 from consortia.core.random import RandomStreams
 from consortia.core.target import Target
@@ -129,16 +128,6 @@ class FAHMC(Method):
             source=f"Liang, Zhang, Deng, Song, Lin (2024), {where}",
         )
 
-    @property
-    def optimises(self) -> bool:
-        """True at temperature 0."""
-        return self.temperature == 0
-
-    @property
-    def gradient_rows(self) -> int | None:
-        """Rows of a minibatch."""
-        return self.batch_size
-
     def __post_init__(self) -> None:
         arguments.keep(
             self,
@@ -197,16 +186,21 @@ class FAHMC(Method):
     def build(self, target: Target) -> Algorithm:
         """Return one phase: T iterations of K leapfrogs at every site, then the average."""
         phase = Phase(
-            partial(_local_debiased if self.debias else _local, self, target),
+            partial(_local, self, target),
             Mean(),
             noise=partial(_noise, self, target),
             shared=partial(_shared, self, target),
-            evaluation=_evaluation_at_report if self.debias else at_inbox,
-            disclosure=_disclosure_of_report if self.debias else Disclosure,
+            disclosure=Disclosure,
         )
-        if self.debias:
-            return Algorithm(_init_debiased, (phase,), Draws(hub=lambda hub, inbox: inbox.position))
-        return Algorithm(_init, (phase,), Draws(hub=lambda hub, inbox: inbox))
+        if not self.debias:
+            draws = Draws(hub=lambda hub, inbox: inbox)
+            return Algorithm(lambda position: ((), (), position), (phase,), draws)
+        phase = phase._replace(
+            local=partial(_local_debiased, self, target),
+            evaluation=lambda inbox: Evaluation(inbox.position),
+            disclosure=lambda outbox: Disclosure(outbox.position, outbox.gradient),
+        )
+        return Algorithm(_init_debiased, (phase,), Draws(hub=lambda hub, inbox: inbox.position))
 
 
 @dataclass(frozen=True)
@@ -285,21 +279,9 @@ class Report(NamedTuple):
     gradient: Float[Array, " d"]
 
 
-def _init(position: Float[Array, " d"]) -> tuple[tuple[()], tuple[()], Array]:
-    return (), (), position
-
-
 def _init_debiased(position: Float[Array, " d"]) -> tuple[Anchor, tuple[()], Report]:
     zero = jnp.zeros_like(position)
     return Anchor(position, zero, jnp.zeros((), bool)), (), Report(position, zero)
-
-
-def _evaluation_at_report(inbox: Report) -> Evaluation:
-    return Evaluation(inbox.position)
-
-
-def _disclosure_of_report(outbox: Report) -> Disclosure:
-    return Disclosure(outbox.position, outbox.gradient)
 
 
 def _shared(method: FAHMC, target: Target, rng: RandomStreams) -> Shared:

@@ -72,16 +72,6 @@ class Gossip(Options, Method):
     averaged_noise: bool
     momentum: float
 
-    @property
-    def optimises(self) -> bool:
-        """True at temperature 0."""
-        return self.temperature == 0
-
-    @property
-    def gradient_rows(self) -> int | None:
-        """Rows of a minibatch."""
-        return self.batch_size
-
     def __post_init__(self) -> None:
         arguments.keep(
             self,
@@ -149,13 +139,6 @@ class Gossip(Options, Method):
     def step_weights(self, iterations: np.ndarray) -> np.ndarray | None:
         """Return η of each iteration, the time that it stands for; None when it is constant."""
         return schedules.varying(self.step_size, iterations)
-
-    def parameters(self) -> dict[str, Any]:
-        """Return the parameters as plain values; of a matrix its size, its form and a checksum."""
-        plain = super().parameters()
-        if not isinstance(self.mixing, str):
-            plain["mixing"] = self.mixing.summary()
-        return plain
 
     @abstractmethod
     def agent_step(self, target: Target) -> Callable[..., tuple[Agent, PyTree, Info]]:

@@ -28,12 +28,7 @@ Flat = Float[Array, " d"]
 
 
 class ScaledTarget(Target):
-    """A target whose positions are φ; its parameters are those of the model.
-
-    Args:
-        target: of θ.
-        scales: s.
-    """
+    """A target whose positions are φ = θ / s; its parameters are those of the model."""
 
     def __init__(self, target: Target, scales: tuple[float, ...]) -> None:
         vars(self).update(vars(target))

@@ -49,7 +49,7 @@ from consortia.dynamics.stochastic_steps import (
     Thermostat,
 )
 from consortia.errors import InputError
-from consortia.latency import Recorded, lognormal
+from consortia.latency import lognormal
 from consortia.schedules import Schedule
 
 Vector = Float[Array, " d"]
@@ -82,16 +82,6 @@ class StaleGradients(Workers, ServerBased):
 
     step_size: Any
     batch_size: int | None
-
-    @property
-    def optimises(self) -> bool:
-        """True at temperature 0."""
-        return self.temperature == 0
-
-    @property
-    def gradient_rows(self) -> int | None:
-        """Rows of a minibatch."""
-        return self.batch_size
 
     @property
     def lightly_compiled(self) -> bool:
@@ -245,12 +235,8 @@ class StaleGradients(Workers, ServerBased):
         }
 
     def parameters(self) -> dict[str, Any]:
-        """Return the parameters as plain values; of a recorded trace its length."""
-        plain = arguments.plain_parameters(self)
-        plain.pop("staleness")  # it is in the workers
-        if isinstance(self.latency, Recorded):
-            plain["latency"] = self.latency.summary()
-        return plain
+        """Return the parameters as plain values; the staleness is in the workers."""
+        return {name: value for name, value in super().parameters().items() if name != "staleness"}
 
     def build(self, target: Target) -> Algorithm:
         """Return one phase: a gradient at a worker, `Mailbox`, a step at the server."""

@@ -112,11 +112,6 @@ class DSGLD(Method):
     )
 
     @property
-    def gradient_rows(self) -> int | None:
-        """Rows of a minibatch."""
-        return self.batch_size
-
-    @property
     def lightly_compiled(self) -> bool:
         """True of minibatches."""
         return self.batch_size is not None
@@ -176,8 +171,8 @@ class DSGLD(Method):
             Route(),
             noise=partial(_noise, self, target),
             shared=partial(_shared, self, target),
-            evaluation=_evaluation,
-            disclosure=_disclosure,
+            evaluation=lambda inbox: Evaluation(inbox.position),
+            disclosure=lambda outbox: Disclosure(outbox.position),
         )
         draws = Draws(hub=lambda hub, inbox: inbox.position)
         if self.keeps_path:
@@ -426,14 +421,6 @@ def _init(method: DSGLD, position: Float[Array, " d"]) -> tuple[tuple[()], tuple
 
 def _position(inbox: Chain) -> Float[Array, " d"]:
     return inbox.position
-
-
-def _evaluation(inbox: Chain) -> Evaluation:
-    return Evaluation(inbox.position)
-
-
-def _disclosure(outbox: Chain) -> Disclosure:
-    return Disclosure(outbox.position)
 
 
 def _shared(method: DSGLD, target: Target, rng: RandomStreams) -> Float[Array, ""]:

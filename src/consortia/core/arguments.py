@@ -171,6 +171,8 @@ def _plain(value: Any) -> Any:
         return value
     if isinstance(value, (tuple, list)):
         return [_plain(item) for item in value]
+    if hasattr(value, "summary"):  # of a matrix its size, its form and a checksum
+        return value.summary()
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = {
             field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)

@@ -431,13 +431,13 @@ class Method(metaclass=Named):
 
     @property
     def optimises(self) -> bool:
-        """True if no noise is added: it finds a mode, and samples nothing."""
-        return False
+        """True at temperature 0, where no noise is added: it finds a mode, and samples nothing."""
+        return getattr(self, "temperature", 1) == 0
 
     @property
     def gradient_rows(self) -> int | None:
-        """Rows of a site that a gradient reads; None where it reads all."""
-        return None
+        """Rows of a site that a gradient reads, by its ``batch_size``; None where it reads all."""
+        return getattr(self, "batch_size", None)
 
     @property
     def lightly_compiled(self) -> bool:

@@ -106,11 +106,6 @@ Conversing = Generator[Query | Batch, Any, Outcome]
 """A conversation in progress: it is sent the sums after a `Query`, None after a `Batch`."""
 
 
-def as_sent(arrays: Arrays) -> Arrays:
-    """Return the arrays themselves: they travel as the site function takes them."""
-    return arrays
-
-
 def in_width(arrays: Arrays) -> dict[str, np.ndarray]:
     """Return arrays on the host as they travel: 64 bits become 32 while JAX runs in 32 bits.
 
@@ -168,7 +163,7 @@ class SiteFunction:
     answer: Callable[[Target, Mapping[str, Array], Site], Reply]
     evaluation: Callable[[Arrays], Evaluation]
     describes: str
-    complete: Callable[[Arrays], Arrays] = as_sent
+    complete: Callable[[Arrays], Arrays] = lambda arrays: arrays
     summed: bool = True
     disclosure: Callable[[Arrays], Disclosure] | None = None
     reveals: Callable[[Arrays, Arrays], tuple[Revealed, ...]] | None = None

@@ -131,13 +131,8 @@ class Begin(NamedTuple):
 class Run(Prepared):
     """One algorithm on one set of sites, ready to start.
 
-    Args:
-        program: the functions of all nodes; some engines use its shapes only.
-        sites: names and sizes of all sites.
-        arrays: the data of this process.
-
     Attributes:
-        program: as given.
+        program: the functions of all nodes; some engines use its shapes only.
         layout: how nodes, chains and rounds are batched.
         draws_per_iteration: draws that one iteration yields.
         arrivals: whose message arrives when, where messages arrive one at a time in simulation.

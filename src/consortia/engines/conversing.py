@@ -68,11 +68,7 @@ class LocalPanel(Panel):
         return self._start_values(self._arrays, positions)
 
     def ask(self, query: Query, number: int = 0) -> Answer:
-        """Return the answer of all sites; only the root asks.
-
-        Raises:
-            RankError: another process is gone, late or has failed.
-        """
+        """Return the answer of all sites; only the root asks."""
         if self.processes > 1:
             self._send(packed(query))
         return self._answer(query)
@@ -114,10 +110,6 @@ class ShardedPanel(LocalPanel):
     """All sites, divided over the devices of a mesh; its processes are one or several.
 
     The last device gets copies of a site where they do not divide evenly, which count nothing.
-
-    Args:
-        parts: of the panel; the data are the same in every process.
-        division: the devices.
     """
 
     def __init__(self, parts: PanelParts, division: Sharding) -> None:

@@ -149,11 +149,7 @@ class LocalEngine(Engine):
     def allgather(
         self, make: Callable[[], Any], same: Callable[[], Mapping[str, Any]] = dict
     ) -> list[Any]:
-        """Return what ``make`` returns here, where all processes of ``jax.distributed`` agree.
-
-        Raises:
-            RankError: in every process, with the processes and the arguments that differ.
-        """
+        """Return what ``make`` returns here, where all processes of ``jax.distributed`` agree."""
         result = make()
         if jax.process_count() > 1 and (own := fingerprints.of_values(same())):
             digests = np.array([list(bytes.fromhex(one)) for one in own.values()], np.uint8)
@@ -197,11 +193,7 @@ class LocalEngine(Engine):
     def panel(
         self, target: Target, sites: Sites, method: Conversation, *, lasting: bool = False
     ) -> LocalPanel | ShardedPanel:
-        """Place the data for a conversation; compile nothing yet.
-
-        Raises:
-            InputError: ``participation`` is given; or devices of some processes only.
-        """
+        """Place the data for a conversation; compile nothing yet."""
         if self._participation is not None:
             raise InputError(
                 "participation: only averages can be taken over some of the sites (fa_hmc, fa_ld)."

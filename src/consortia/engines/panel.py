@@ -82,13 +82,7 @@ class Prepared(ABC):
 
 
 class Panel(Prepared):
-    """All sites of a study, ready to answer the queries of one conversation.
-
-    Args:
-        target: the posterior.
-        sites: names and sizes of all sites.
-        method: whose site functions answer.
-    """
+    """All sites of a study, ready to answer the queries of one conversation."""
 
     mapped: bool = False  # sites are always computed one after the other
     farthest: float = float("inf")  # prior standard deviations beyond which sites do not answer

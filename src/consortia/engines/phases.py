@@ -100,13 +100,7 @@ class Iteration:
     ) -> tuple[Carry, bool, dict[str, Array], dict[str, Array]]:
         """Run phases in order: half at the nodes, the exchange, half at the hub, for each.
 
-        Args:
-            phases: of a stage.
-            randomness: of each phase.
-            carry: before the first.
-            sites: data of the nodes of this process.
-            per_node: the inbox differs from node to node.
-            note: is called with the randomness and the outboxes of each phase that runs once.
+        ``note`` is called with the randomness and the outboxes of each phase that runs once.
 
         Returns:
             The carry after the last phase; True if its inbox differs from node to node; infos of
@@ -423,14 +417,7 @@ def _at_axis(flag: Array, axis: int, like: Array) -> Array:
 
 
 class Program(Iteration):
-    """The functions of one algorithm in one layout; each is pure and is compiled once.
-
-    Args:
-        algorithm: what is run.
-        layout: how nodes, chains and rounds are batched.
-        start_values: see `consortia.core.start.start_values`.
-        effort: of the compiler.
-    """
+    """The functions of one algorithm in one layout; each is pure and is compiled once."""
 
     def __init__(
         self,
@@ -502,14 +489,7 @@ class Program(Iteration):
     def _begin(
         self, positions: Float[Array, "*chains d"], ring: int, sites: SiteArrays, keys: Keys
     ) -> Carry:
-        """Return the carry before the first round.
-
-        Args:
-            positions: (chains, d), or (d,) for one chain.
-            ring: number of past replies that a `Mailbox` keeps.
-            sites: data of the nodes.
-            keys: of the ``setup`` phases.
-        """
+        """Return the carry before the first round, with ``ring`` past replies of a `Mailbox`."""
         carry = self._start(positions, ring)
         return self._setup(sites, keys, carry) if self.algorithm.setup else carry
 

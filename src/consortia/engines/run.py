@@ -32,10 +32,7 @@ class LocalRun(Run):
     keys: tuple[PhaseKeys, ...]  # of the phases of every iteration, once the run is started
 
     def start_values(self, positions: Float[Array, "chains d"]) -> tuple[Array, Array, Array]:
-        """Return log-prior (chains,), U_c and whether its gradient is finite, both (nodes, chains).
-
-        ``positions`` is (chains, d).
-        """
+        """Return log-prior (chains,), U_c and if its gradient is finite, both (nodes, chains)."""
         return self.program.start_values(self._arrays, positions)
 
     def _started(self, begin: Begin) -> Carry:
@@ -162,14 +159,7 @@ class LocalRun(Run):
 def gradients(
     model: Model, parameters: Any, arrays: SiteArrays, position: Float[Array, " d"]
 ) -> Float[Array, "nodes d"]:
-    """Return ∇U_c of all rows of each site; compiled once for a model and shapes.
-
-    Args:
-        model: the model.
-        parameters: an example of the parameters.
-        arrays: the sites' rows.
-        position: θ.
-    """
+    """Return ∇U_c of all rows of each site; compiled once for a model and shapes."""
     target = Target(model, parameters)
 
     def at_node(node: Array) -> Array:

@@ -233,13 +233,7 @@ def of_devices(
 
     Chains are divided first: they never wait for each other.
 
-    Args:
-        devices: in order.
-        algorithm: what runs.
-        nodes: number of sites.
-        chains: of all servers.
-        cut_nodes: whether to divide the nodes too.
-        all_of_them: refuse to leave one out.
+    Nodes are divided too if ``cut_nodes``, and no device is left out if ``all_of_them``.
 
     Raises:
         InputError: not all can be used.
@@ -418,10 +412,17 @@ class ShardedProgram(Program):
             out_shardings=division.shardings(later),
             compiler_options=effort.once,
         )
+
+        def advance(
+            carry: Carry, buffers: Buffers, sites: SiteArrays, keys: Keys, window: Any
+        ) -> Any:
+            own = self._own(carry, later), self._own(buffers, BUFFERS)
+            own_keys = self._own(keys, self.key_axes(rng.ROUND))
+            carry, buffers, finite = inner._advance(*own, sites, own_keys, window)
+            return self._spread(carry, later), self._spread(buffers, BUFFERS), finite
+
         self.advance = compiled(
-            lambda carry, buffers, sites, keys, window: self._advance_part(
-                inner, carry, buffers, sites, keys, window
-            ),
+            advance,
             (at, buffers, arrays, of_keys, EVERYWHERE),
             (at, buffers, PartitionSpec(CHAINS)),
             donate_argnums=(1,),
@@ -473,25 +474,6 @@ class ShardedProgram(Program):
         each = self.algorithm.draws.per_iteration
         return empty_buffers(self._shapes[0], self.layout, each, jnp.zeros)
 
-    def _advance_part(
-        self,
-        inner: Program,
-        carry: Carry,
-        buffers: Buffers,
-        sites: SiteArrays,
-        keys: Keys,
-        window: Any,
-    ) -> tuple[Carry, Buffers, Array]:
-        axes = self.carry_axes(begun=True)
-        carry, buffers, finite = inner._advance(
-            self._own(carry, axes),
-            self._own(buffers, BUFFERS),
-            sites,
-            self._own(keys, self.key_axes(rng.ROUND)),
-            window,
-        )
-        return self._spread(carry, axes), self._spread(buffers, BUFFERS), finite
-
     # A device's only chain has no chain axis, like the only chain of a run.
 
     def _own(self, tree: PyTree, axes: PyTree) -> PyTree:
@@ -509,7 +491,7 @@ class ShardedProgram(Program):
                 return below
             return jax.tree.map(lambda leaf: change(leaf, axis=axes.chain), below)
 
-        return jax.tree.map(part, axes, tree, is_leaf=lambda node: isinstance(node, Axes))
+        return jax.tree.map(part, axes, tree, is_leaf=_is_axes)
 
 
 class _Part(Program):
@@ -584,10 +566,12 @@ class ShardedRun(LocalRun):
 
     def start_values(self, positions: Float[Array, "chains d"]) -> Any:
         """Return the values of `LocalRun`."""
-        return self._here(super().start_values(_on_host(positions)))
+        on_host: Any = np.asarray(positions)  # every process gives them to all of its devices
+        return self._here(super().start_values(on_host))
 
     def _started(self, begin: Begin) -> Carry:
-        carry = super()._started(begin._replace(positions=_on_host(begin.positions)))
+        on_host: Any = np.asarray(begin.positions)
+        carry = super()._started(begin._replace(positions=on_host))
         if begin.state is None:
             return carry
         self._arrays = self._arrays._replace(
@@ -661,8 +645,3 @@ class ShardedRun(LocalRun):
 def _emptied(buffers: Buffers) -> Buffers:
     hub, node = jax.tree.map(jnp.zeros_like, (buffers.hub_info, buffers.node_info))
     return buffers._replace(hub_info=hub, node_info=node)
-
-
-def _on_host(positions: Any) -> Any:
-    """Return starting points as every process gives them to all of its devices."""
-    return np.asarray(positions)

@@ -208,11 +208,7 @@ def _make_engine(
 def _build_imputed(
     study: Study, built: Built, over: Callable[[Study], FlowerEngine], origin: Path | None
 ) -> tuple[Built, tuple[FlowerEngine, ...]]:
-    """Return what is built with the rows of each imputation, and the engine of each.
-
-    Raises:
-        InputError: the study asks for what is of one posterior.
-    """
+    """Return what is built with the rows of each imputation, and the engine of each."""
     if study.verification is not None or study.left_out is not None:
         raise InputError(
             "run.verify, run.loo: with model.missing = 'impute' there is a posterior of each "
@@ -269,11 +265,7 @@ def _leave_out(
 
 
 def _coordinators(config: Config, transport: Transport, terms: StudyTerms) -> KeyRing | None:
-    """Return the keys of the coordinator, where the configuration names its folder.
-
-    Raises:
-        InputError: it does not, and secure sums between machines need them.
-    """
+    """Return the keys of the coordinator, where the configuration names its folder."""
     from consortia.federation.governance.terms import MASKED
 
     if keys := str(config.get("keys") or ""):
@@ -483,11 +475,7 @@ def site_of(
 
 
 def _sites_keys(folder: Path, node: Config, name: str, terms: StudyTerms) -> KeyRing | None:
-    """Return the keys that a site's policy names, which may be none.
-
-    Raises:
-        PolicyError: there are none, and secure sums need them; or another one of this site.
-    """
+    """Return the keys that a site's policy names; none where secure sums do not need them."""
     from consortia.federation.governance.policy import load_policy
 
     policy = load_policy(_policy(folder, node))

@@ -26,14 +26,7 @@ GUARD = Path(__file__).with_name("guard.py")
 
 
 class Process:
-    """One process in a session of its own, whose output goes to a file.
-
-    Args:
-        name: for messages.
-        command: program and arguments.
-        log: file that gets its output, appended to.
-        environment: of the process.
-    """
+    """One process in a session of its own, whose output is appended to a file."""
 
     def __init__(
         self, name: str, command: Sequence[str], log: Path, environment: Mapping[str, str]

@@ -202,12 +202,6 @@ def check_stability(judgements: list[str | None]) -> tuple[tuple[str, ...], bool
     return (), bool(known[0])
 
 
-def check_fitted(method: SurrogateBased, fitted: PyTree, names: tuple[str, ...]) -> None:
-    """Give the method's warnings about what its ``fit`` phases left at the sites, or its error."""
-    for text in method.check_fitted(fitted, names):
-        warn(text)
-
-
 def explain(error: NonFiniteError, method: Method, target: Target, run: Run) -> None:
     """Add to the error what the method knows of the end of a chain at a site."""
     if error.site is None or not isinstance(method, SurrogateBased):

@@ -42,7 +42,6 @@ from consortia.run.interrupts import Abrupt, Interrupts
 from consortia.run.prediction import respond
 from consortia.run.progress import Progress, Written, doing, progress_of
 from consortia.run.specification import check_same, rounding_of_answers
-from consortia.run.stopping import StopWhen
 from consortia.run.task import Posterior, Task
 from consortia.store.answers import Answers, digest_of
 from consortia.store.ending import Ending, RunEnd
@@ -97,7 +96,16 @@ def converse(task: Task, method: Conversation) -> Any:
     prediction = _predicted(task, method, first)
     writer = task.writer if panel.root else None  # of processes that share devices one writes
     plan = plan_of(panel, task, posterior, method)
-    record = _record_of(panel, task, method) | posterior.metadata.record
+    parts = panel, sites, method, engine.name, request.chains, request.seed
+    record = planning.common_record(*parts) | {
+        "rounds": request.rounds,
+        "warmup": 0,
+        "thin": request.thin,
+        "node_mode": "map" if panel.mapped else "auto",
+        "block": 1,
+        "graph": "star",
+    }
+    record |= posterior.metadata.record
     record |= quadrature.unmeasured(target) | sandwich.claims_in_place(target)
     if prediction is not None:
         plan.details["prediction"] = prediction
@@ -186,20 +194,6 @@ def plan_of(panel: Panel, task: Task, posterior: Posterior, method: Conversation
     return Plan(tuple(lines), notes, up, down, 1, whole)
 
 
-def _record_of(panel: Panel, task: Task, method: Conversation) -> dict[str, Any]:
-    request = task.request
-    parts = panel, task.sites, method, task.engine.name, request.chains, request.seed
-    return planning.common_record(*parts) | {
-        "rounds": request.rounds,
-        "warmup": 0,
-        "thin": request.thin,
-        "node_mode": "map" if panel.mapped else "auto",
-        "block": 1,
-        "graph": "star",
-        "site_rows": panel.sizes.tolist(),
-    }
-
-
 # --- the conversation ----------------------------------------------------------------------------
 
 
@@ -276,18 +270,7 @@ def _libraries(modules: int) -> ThreadpoolController:
 
 
 class ConversationRun:
-    """One conversation in progress.
-
-    Args:
-        panel: the sites.
-        method: whose generator runs.
-        known: what it knows.
-        task: the arguments of the run.
-        posterior: the posterior.
-        record: of the run so far.
-        specification: of the run, to be stored.
-        writer: the run directory; None: in memory.
-    """
+    """One conversation in progress."""
 
     def __init__(
         self,
@@ -435,12 +418,7 @@ class ConversationRun:
     # --- draws ------------------------------------------------------------------------------------
 
     def _taken(self, batch: Batch) -> str | None:
-        """Record a batch; return why the run ends here by its stopping rule, or None.
-
-        Raises:
-            NonFiniteError: a draw is not finite.
-            StoreError: the run has stored another batch in its place.
-        """
+        """Record a batch; return why the run ends here by its stopping rule, or None."""
         records = self._records_of(batch)
         self._check_stored(batch)
         self._record.update(batch.report)
@@ -455,7 +433,9 @@ class ConversationRun:
             self._save(None)
         if self._made // self._task.request.thin < self._recorder.kept or not self._recorder.kept:
             return None  # these draws were judged before
-        return self._reason(self._task.stop)
+        if self._task.stop is None:
+            return None
+        return self._task.stop.reason(self._recorder.draws_so_far, self._started)
 
     def _check_stored(self, batch: Batch) -> None:
         self._digests.append(hashlib.sha256(np.asarray(batch.draws).tobytes()).hexdigest())
@@ -467,11 +447,6 @@ class ConversationRun:
                 "part of the posterior. Do not use these draws; sample the study anew, with more "
                 "rounds, in a directory of its own."
             )
-
-    def _reason(self, stop: StopWhen | None) -> str | None:
-        if stop is None:
-            return None
-        return stop.reason(self._recorder.draws_so_far, self._started)
 
     def _records_of(self, batch: Batch) -> Records:
         """Return the draws of a batch that are to be kept and are not yet."""

@@ -225,7 +225,8 @@ def _begun(
         respond(prediction, task.on_divergence, warned=settled.warned)
     carry = run.start(*parts)
     if isinstance(algorithm, SurrogateBased):
-        checks.check_fitted(algorithm, run.fitted, sites.names)
+        for text in algorithm.check_fitted(run.fitted, sites.names):
+            warn(text)
     if wanted and fits:
         with doing("predicting the bias", show=task.progress and run.root):
             prediction = predicted(*known, run.fitted)
@@ -259,18 +260,7 @@ def _plan_of(
 
 
 class PhaseRun:
-    """The rounds of one run, and its result.
-
-    Args:
-        task: the arguments of the run.
-        run: the compiled loops of the engine.
-        posterior: the posterior.
-        begin: where the chains start.
-        settled: the method with its settings.
-        length: of the run.
-        plan: as it was shown.
-        specification: of the run, to be stored.
-    """
+    """The rounds of one run, and its result."""
 
     def __init__(
         self,
@@ -293,7 +283,12 @@ class PhaseRun:
         self._record |= quadrature.unmeasured(posterior.target)
         if settled.prediction is not None:
             self._record["prediction"] = settled.prediction.plain()
-        self._stride = self._stride_of()
+        if self._checkpoint is None:  # draws of a chain that go into one file
+            target, slots = posterior.target, run.layout.slots
+            iteration_bytes = begin.chains * target.dimension * target.dtype.itemsize * slots
+            self._stride = min(slots * max(STORED_BYTES // iteration_bytes, 1), self._draws)
+        else:
+            self._stride = int(self._checkpoint.header["stride"])
         self._open(specification)
         self._recorder = task.recorder(
             posterior,
@@ -306,14 +301,6 @@ class PhaseRun:
             stride=NEVER if task.writer is None else self._stride,
             root=run.root,
         )
-
-    def _stride_of(self) -> int:
-        """Return how many draws of a chain go into one file."""
-        if self._checkpoint is not None:
-            return int(self._checkpoint.header["stride"])
-        target, slots = self._target, self._run.layout.slots
-        iteration_bytes = self._begin.chains * target.dimension * target.dtype.itemsize * slots
-        return min(slots * max(STORED_BYTES // iteration_bytes, 1), self._draws)
 
     @property
     def _draws(self) -> int:

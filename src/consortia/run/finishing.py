@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from consortia.run.recording import Recorder
 from consortia.store import results
@@ -26,20 +26,31 @@ def finished(
     groups: dict[str, Any],
 ) -> Any:
     """Return the tree of a run that has ended, with R-hat and ESS."""
-    from consortia.diagnostics.convergence import add_diagnostics
-
     rate = LONG_CHAIN_RATE if recorder.kept > LONG_CHAIN else DIAGNOSED_PER_SECOND
     numbers = rate * DIAGNOSTICS_SHARE * record["seconds"]
     coordinates = int(numbers / max(recorder.kept * record["chains"], 1))
+    if writer is not None:
+        recorder.write()
+    return diagnosed(writer, record, recorder.groups() | groups, state, coordinates)
+
+
+def diagnosed(
+    writer: RunStore | None,
+    record: dict[str, Any],
+    groups: dict[str, Any],
+    state: str,
+    coordinates: Literal["auto"] | int = "auto",
+) -> Any:
+    """Return a result with R-hat and ESS, of so many coordinates at the most, kept if stored."""
+    from consortia.diagnostics.convergence import add_diagnostics
+
     if writer is None:
-        tree = results.tree_of(recorder.groups() | groups, record)
-        if "posterior" in tree.children:
-            add_diagnostics(tree, max_coordinates=coordinates)
-        return tree
-    recorder.write()
-    writer.finish(record, recorder.groups() | groups, state)
-    tree = open_run(writer.path)
+        tree = results.tree_of(groups, record)
+    else:
+        writer.finish(record, groups, state)
+        tree = open_run(writer.path)
     if "posterior" in tree.children:
         add_diagnostics(tree, max_coordinates=coordinates)
-        writer.finish(record, {"diagnostics": tree["diagnostics"].to_dataset()}, state)
-    return open_run(writer.path)
+        if writer is not None:
+            writer.finish(record, {"diagnostics": tree["diagnostics"].to_dataset()}, state)
+    return tree if writer is None else open_run(writer.path)

@@ -20,14 +20,13 @@ import numpy as np
 
 from consortia.core.parameters import IMPUTATION
 from consortia.data.sites import Sites
-from consortia.diagnostics.convergence import add_diagnostics
 from consortia.engines import LocalEngine
 from consortia.engines.contract import Engine
 from consortia.engines.flower import FlowerEngine
 from consortia.errors import InputError
+from consortia.run.finishing import diagnosed
 from consortia.store.ending import RunEnd
-from consortia.store.results import tree_of
-from consortia.store.runs import RunStore, open_run, read_record
+from consortia.store.runs import RunStore, read_record
 
 FOLDER = "imputations"
 """Folder of a run's directory, with the run of each imputation."""
@@ -152,48 +151,34 @@ def pooled(
         record = dict(trees[-1].attrs) | begun | {"seed": request["seed"]}
         record |= {name: sum(tree.attrs[name] for tree in trees) for name in SUMS if name in record}
         record.pop("specification", None)
+        state = RunEnd(record["end"]).state
         if writer is None:
-            return _together(finished, record)
+            return diagnosed(None, record, _together(finished), state)
         draws = min((tree["posterior"].sizes["draw"] for tree in finished), default=1)
         writer.begin(begun, {}, draws)  # one file an imputation
         for groups in _parts(finished):
             writer.append(groups)
-        return _written(writer, record, RunEnd(record["end"]).state)
+        return diagnosed(writer, record, {}, state)
     finally:
         if writer is not None:
             writer.release()
 
 
-def _together(trees: Sequence[Any], record: Mapping[str, Any]) -> Any:
-    """Return one result in memory."""
+def _together(trees: Sequence[Any]) -> dict[str, Any]:
+    """Return the groups of all runs in memory."""
     import xarray  # heavy, and only wanted here
 
     parts = list(_parts(trees))
     together: dict[str, Any] = {"data_vars": "minimal", "coords": "minimal", "compat": "override"}
-    groups = {
+    return {
         name: xarray.concat([part[name] for part in parts], dim="draw", **together)
         for name in (parts[0] if parts else ())
     }
-    tree = tree_of(groups, record)
-    if groups:
-        add_diagnostics(tree)
-    return tree
 
 
 def _ended(tree: Any) -> bool:
     """Return True if a run was not interrupted."""
     return RunEnd(tree.attrs["end"]).state == "finished"
-
-
-def _written(writer: RunStore, record: Mapping[str, Any], state: str) -> Any:
-    """Return the result as it lies in its directory, its last attributes written."""
-    writer.finish(record, {}, state)
-    tree = open_run(writer.path)
-    if "posterior" in tree.children:
-        add_diagnostics(tree)
-        extra = {"diagnostics": tree["diagnostics"].to_dataset()}
-        writer.finish(record, extra, state)
-    return open_run(writer.path)
 
 
 def _parts(trees: Sequence[Any]) -> Iterator[dict[str, Any]]:

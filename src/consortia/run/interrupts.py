@@ -13,7 +13,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from types import FrameType
+from types import FrameType, SimpleNamespace
 from typing import Any, ParamSpec, TypeVar
 
 P = ParamSpec("P")
@@ -68,20 +68,9 @@ class Interrupts:
         self.requested, self._number = True, number
 
 
-class _Passing:
-    """The signal that ended a run and has not yet gone on to the program.
-
-    Attributes:
-        number: of the signal, or None.
-        holders: contexts within which it stays here.
-    """
-
-    def __init__(self) -> None:
-        self.number: int | None = None
-        self.holders = 0
-
-
-_passing = _Passing()
+_passing = SimpleNamespace(number=None, holders=0)
+"""The signal that ended a run and has not yet gone on to the program, and how many contexts keep it
+here."""
 
 
 @contextlib.contextmanager

@@ -76,6 +76,7 @@ class RunLoop:
 
     Attributes:
         done: iterations that are finished, warm-up included.
+        carry: the state after them.
         ended: why the run ended, if it has.
     """
 
@@ -95,7 +96,7 @@ class RunLoop:
         reached = ResumePoint() if reached is None else reached
         self.done = reached.done
         self.ended = reached.ended
-        self._run, self._carry, self._length = run, carry, length
+        self._run, self.carry, self._length = run, carry, length
         self._recorder, self._progress, self._stop = recorder, progress, stop
         self._check_learned, self._save = check_learned, save
         self._buffers: Buffers = run.buffers(carry)
@@ -109,19 +110,9 @@ class RunLoop:
         self._interrupts = Interrupts()
 
     @property
-    def carry(self) -> Carry:
-        """The state after the rounds that are done."""
-        return self._carry
-
-    @property
     def hub(self) -> Any:
         """The hub's state after the rounds that are done."""
-        return self._run.hub(self._carry)
-
-    @property
-    def warmup(self) -> int:
-        """Rounds before the first recorded one."""
-        return self._length.warmup
+        return self._run.hub(self.carry)
 
     @property
     def seconds(self) -> float:
@@ -131,9 +122,10 @@ class RunLoop:
     def arrays(self) -> dict[str, np.ndarray]:
         """Return the engine's state, and the block of thinned rounds in progress."""
         block: dict[str, np.ndarray] = {}
-        if self._in_progress():
+        begun = max(self._draws(self.done), 0) > self._recorder.kept * self._length.thin
+        if begun and self._run.draws_per_iteration == 1:  # infos are averages so far
             block = self._run.block_in_progress(self._buffers, 0)
-        return self._run.state(self._carry) | block
+        return self._run.state(self.carry) | block
 
     def execute(self) -> Ending:
         """Run; return what ended the run.
@@ -159,15 +151,16 @@ class RunLoop:
         return self.ended
 
     def _execute(self) -> Ending:
-        if self.done <= self.warmup:
-            while self.done < self.warmup:
-                self._until(self.warmup, NO_DRAWS)
+        warmup = self._length.warmup
+        if self.done <= warmup:
+            while self.done < warmup:
+                self._until(warmup, NO_DRAWS)
                 self._store_if(self._late())
-            if self.warmup > 0 and self._check_learned is not None:
+            if warmup > 0 and self._check_learned is not None:
                 reason = self._check_learned(self.hub)
                 if reason is not None:
                     raise WarmupError(reason)
-            self._buffers = self._run.buffers(self._carry)
+            self._buffers = self._run.buffers(self.carry)
         while self.done < self._length.total:
             end, stop_due = self._end_of_chunk()
             self._until(end, self._length.thin)
@@ -232,17 +225,15 @@ class RunLoop:
         return (done - self._length.warmup) * self._run.draws_per_iteration
 
     def _call(self, end: int, thin: int) -> None:
-        before, rounds = self._carry, end - self.done
+        before, rounds = self.carry, end - self.done
         window = Window(self.done, end, self._recorder.kept, thin, self._length.warmup)
         began = time.monotonic()
         try:
             with imported_aside(self._recorder.libraries):  # the first call compiles
-                self._carry, self._buffers, finite = self._run.advance(
-                    before, self._buffers, window
-                )
+                self.carry, self._buffers, finite = self._run.advance(before, self._buffers, window)
         except SiteMissingError as error:
             if error.reached is not None:
-                self.done, (self._carry, self._buffers) = error.round, error.reached
+                self.done, (self.carry, self._buffers) = error.round, error.reached
             error.round, error.reached = self.done, None
             raise
         finite = np.asarray(finite)
@@ -255,11 +246,6 @@ class RunLoop:
             fitting = int(SECONDS_PER_CALL / max(seconds / rounds, 1e-9))
             fitting = int(np.clip(fitting, 1, self._call_rounds * LARGEST_GROWTH))
             self._call_rounds = int(self._run.agree(fitting))
-
-    def _in_progress(self) -> bool:
-        """Return True if a block of thinned rounds is begun whose infos are averages so far."""
-        begun = max(self._draws(self.done), 0) > self._recorder.kept * self._length.thin
-        return begun and self._run.draws_per_iteration == 1
 
     def _flush(self, until: int) -> None:
         """Move the finished blocks before round ``until`` to the recorder; empty the buffers."""

@@ -64,14 +64,8 @@ def predicted(
 ) -> BiasPrediction:
     """Return the predicted bias, or why there is none by default.
 
-    Args:
-        method: the method.
-        model: the model.
-        sites: the data.
-        parameters: where the search for the mode starts.
-        dimension: d.
-        engine: that of the run.
-        fitted: of a method that `fits_surrogates`, what the sites left, node axis first.
+    The search for the mode starts at ``parameters``; ``fitted`` is what the sites have left of a
+    method that `fits_surrogates`, node axis first.
     """
     if keeps_posterior(method):
         return predict_bias(model, sites, method, init=parameters)
@@ -89,15 +83,7 @@ def predicted(
 def predicted_by(
     method: Method, model: Model, sites: Sites, parameters: PyTree, fitted: Any
 ) -> BiasPrediction:
-    """Return the predicted bias from what the sites have left in the ``fit`` phases.
-
-    Args:
-        method: of the kind `consortia.algorithms.expanding.Expanding`.
-        model: the model.
-        sites: names and sizes.
-        parameters: an example of the parameters.
-        fitted: what the sites left, node axis first.
-    """
+    """Return the predicted bias from what ``fit`` phases have left, node axis first."""
     left = expansion_left(fitted)
     if left is None:
         return BiasPrediction(reason="the search for the mode did not end in the steps it has")
@@ -113,12 +99,7 @@ def chosen(
 ) -> Choice:
     """Return the method with the step size that meets a target of bias, as a pilot confirms.
 
-    Args:
-        method: with ``step_size=None``.
-        problem: the posterior.
-        target: how far off the draws may be.
-        request: of the run.
-        pilot: from a method, rounds and starting parameters to the result of a short run.
+    ``pilot`` takes a method, rounds and starting parameters to the result of a short run.
 
     Raises:
         InputError: no step size does, within the rounds of the run or at all.

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from jaxtyping import Array, Float, PyTree
 
 from consortia.core.contract import Site
-from consortia.gradients.base import Evaluate, GradientOracle
+from consortia.gradients import Evaluate, GradientOracle
 from consortia.surrogates.correction import Correction, correction_of
 
 

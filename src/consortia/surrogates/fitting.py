@@ -17,8 +17,7 @@ from consortia.core.contract import Evaluation, Phase, Site, Sum
 from consortia.core.random import RandomStreams
 from consortia.core.target import Target
 from consortia.errors import InputError
-from consortia.gradients.exact import exact
-from consortia.gradients.minibatch import minibatch
+from consortia.gradients import exact, minibatch
 from consortia.surrogates import curvature as curvatures
 from consortia.surrogates.examination import examine, row_bits
 from consortia.surrogates.gaussian import Natural, apply, clipped

@@ -187,11 +187,7 @@ class SitePotentials:
 class StoredPotentials(SitePotentials):
     """Potentials that the sites have sent once: at the mode, and their Hessians at a point away.
 
-    Args:
-        model: the model.
-        sites: names and sizes.
-        parameters: an example of the parameters.
-        left: mode, point away, and gradients, Hessians and Hessians away of all sites.
+    ``left`` is the mode, the point, and of all sites gradients, Hessians and Hessians away.
     """
 
     def __init__(self, model: Model, sites: Sites, parameters: PyTree, left: Any) -> None:
@@ -345,13 +341,13 @@ def _compiled(
     def prior(x: Array) -> tuple[Array, Array, Array]:
         return (*jax.value_and_grad(negative_prior)(x), hessian(negative_prior, x, full=True))
 
-    @few_times
-    def prior_values(points: Array) -> Array:
-        return jax.lax.map(target.log_prior, points)
-
-    @few_times
-    def prior_gradients(points: Array) -> Array:
-        return jax.lax.map(jax.grad(target.log_prior), points)
-
-    at_points = (values, gradients, prior, prior_values, prior_gradients)
-    return _Functions(expansion, rows_at, single_rows, *at_points)
+    return _Functions(
+        expansion,
+        rows_at,
+        single_rows,
+        values,
+        gradients,
+        prior,
+        prior_values=few_times(lambda points: jax.lax.map(target.log_prior, points)),
+        prior_gradients=few_times(lambda points: jax.lax.map(jax.grad(target.log_prior), points)),
+    )

@@ -425,11 +425,7 @@ def _step(ratio: float, friction: float | None) -> float:
 def _largest(
     stable: Callable[[float], bool], start: float, accuracy: float, most: float = math.inf
 ) -> float:
-    """Return the step up to which a setting is stable, from a start up to ``most``.
-
-    Raises:
-        InputError: no step is stable, as far as one can halve.
-    """
+    """Return the step up to which a setting is stable, from a start up to ``most``."""
     low = high = start
     for _ in range(_HALVINGS):
         if stable(low):

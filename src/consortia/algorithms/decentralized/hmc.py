@@ -80,13 +80,6 @@ class Agents(Method):
             f"(one holds {', '.join(first)})"
         )
 
-    def parameters(self) -> dict[str, Any]:
-        """Return the parameters as plain values; of a matrix its size, its form and a checksum."""
-        plain = arguments.plain_parameters(self)
-        if not isinstance(self.mixing, str):
-            plain["mixing"] = self.mixing.summary()
-        return plain
-
 
 @dataclass(frozen=True)
 class DecentralizedHMC(Agents):
@@ -217,10 +210,13 @@ class DecentralizedHMC(Agents):
         step = Phase(
             partial(_step, self),
             Mix(self.mixing),
-            noise=partial(_acceptance_level, self),
+            noise=lambda rng: rng.uniform("accept") if self.published else (),
             shared=partial(_step_size, self, target),
         )
-        draws = Draws(node=partial(_drawn, self), agents=self.draws == "agents")
+        draws = Draws(
+            node=lambda state, inbox: state.position if self.draw_before_mixing else inbox,
+            agents=self.draws == "agents",
+        )
         return Algorithm(partial(_start, self), (track, step), draws)
 
 
@@ -358,11 +354,6 @@ def _step_size(method: DecentralizedHMC, target: Target, rng: RandomStreams) -> 
     return Step(jnp.asarray(method.step_size(rng.iteration), target.dtype), testing)
 
 
-def _acceptance_level(method: DecentralizedHMC, rng: RandomStreams) -> PyTree[Scalar]:
-    """Return u_i of the Metropolis test, the agent's own."""
-    return rng.uniform("accept") if method.published else ()
-
-
 def _step(
     method: DecentralizedHMC,
     noise: PyTree[Scalar],
@@ -384,7 +375,3 @@ def _step(
         proposed = jnp.where(accepted, proposed, position)
         info["accepted"] = accepted
     return state._replace(position=proposed, mixed=inbox), proposed, info
-
-
-def _drawn(method: DecentralizedHMC, state: Agent, inbox: Vector) -> Vector:
-    return state.position if method.draw_before_mixing else inbox

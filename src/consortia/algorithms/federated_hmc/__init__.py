@@ -276,7 +276,11 @@ class FederatedHMC(Adaptive):
             evaluation=wire.evaluation,
             disclosure=wire.disclosure,
         )
-        end = Phase(None, hub=partial(_end, self), shared=_end_randomness)
+        end = Phase(
+            None,
+            hub=partial(_end, self),
+            shared=lambda rng: End(rng.uniform("accept"), _time(rng)),
+        )
         setup = Phase(
             partial(wire.evaluate_start, target),
             Sum(),
@@ -405,10 +409,6 @@ def _begin_randomness(method: FederatedHMC, target: Target, rng: RandomStreams) 
     return Begin(rng.normal("momentum", (target.dimension,)), given, _time(rng))
 
 
-def _end_randomness(rng: RandomStreams) -> End:
-    return End(rng.uniform("accept"), _time(rng))
-
-
 def _time(rng: RandomStreams) -> Time:
     return Time(jnp.asarray(rng.iteration), jnp.asarray(rng.warmup))
 
@@ -420,7 +420,10 @@ def _begin(method: FederatedHMC, shared: Begin, hub: Hub, message: PyTree) -> Re
     """
     normal = shared.momentum
     step_size = _step_size(shared, hub.learned)
-    velocity = _velocity(method, hub.learned, normal)
+    if method.mass_matrix == "diagonal":  # v = M⁻¹p ~ N(0, M⁻¹)
+        velocity = normal * jnp.sqrt(_scales(hub.learned).variance)
+    else:
+        velocity = method.mass_matrix.velocity(normal)
     trial = Trajectory(
         hub.here,
         velocity,
@@ -577,15 +580,6 @@ def _steps(
         angle = math.pi / 2 if method.trajectory_angle is None else method.trajectory_angle
         most = jnp.minimum(angle * jnp.sqrt(_scales(learned).widest) / step_size, bound)
     return metropolis.jittered_steps(time.iteration, most, method.jitter)
-
-
-def _velocity(
-    method: FederatedHMC, learned: adaptation.Adaptation | None, normal: Vector
-) -> Vector:
-    """Return v = M⁻¹p ~ N(0, M⁻¹) from standard normal noise."""
-    if method.mass_matrix == "diagonal":
-        return normal * jnp.sqrt(_scales(learned).variance)
-    return method.mass_matrix.velocity(normal)
 
 
 def _mass_matrix(value: Any) -> MassMatrix | str:

@@ -20,7 +20,7 @@ from jaxtyping import Array, Float, Int
 
 from consortia.core.contract import Evaluation, Site
 from consortia.core.privacy import Privacy
-from consortia.core.queries import Arrays, Reply, SiteFunction
+from consortia.core.queries import Reply, SiteFunction
 from consortia.core.target import Target
 from consortia.runtime import compiler
 
@@ -90,7 +90,7 @@ def functions_of(
     return {
         stage.name: SiteFunction(
             functools.partial(_sums, stage.curved, clip),
-            _at_position,
+            lambda arrays: Evaluation(jnp.asarray(arrays["position"])[None]),
             f"the {'slope and the curvature' if stage.curved else 'slope'} of the log-likelihood "
             "of all rows of the site, each row's part bounded and hidden by noise: "
             f"{stage.share:.0%} of the run's privacy budget",
@@ -103,10 +103,6 @@ def functions_of(
 def _privacy(loss: float, stage: Stage, honest: float | None, dimension: int) -> Privacy:
     bound = sensitivity(dimension, stage.curved)
     return Privacy(bound, bound / math.sqrt(loss * stage.share), stage.share, honest)
-
-
-def _at_position(arrays: Arrays) -> Evaluation:
-    return Evaluation(jnp.asarray(arrays["position"])[None])
 
 
 def _sums(

@@ -308,7 +308,9 @@ class SurrogateHMC(Adaptive, SurrogateBased):
             evaluate,
             Sum(),
             hub=partial(_decide, self),
-            shared=partial(_decision_randomness, self),
+            shared=lambda rng: DecisionRandomness(
+                rng.uniform("accept", (self.proposals_per_round,)), rng.iteration, rng.warmup
+            ),
         )
         learn = Phase(
             None,
@@ -319,13 +321,15 @@ class SurrogateHMC(Adaptive, SurrogateBased):
             _recall, Mean(), hub=partial(_adopt, self), shared=rays.stagger, evaluation=None
         )
         if self.surrogate is not None:
-            given = partial(_adopt_given, self, self.surrogate)
-            adopt = Phase(None, hub=given, shared=rays.stagger)
+            adopt = Phase(None, hub=partial(_adopt, self), shared=rays.stagger)
         look = Phase(evaluate, Sum(), hub=_keep_potentials, evaluation=rays.evaluation)
         return Algorithm(
             partial(_init, self),
             (propose, decide, learn),
-            Draws(hub=_drawn, per_iteration=self.proposals_per_round),
+            Draws(
+                hub=lambda hub, inbox: hub.draws if hub.draws.shape[0] > 1 else hub.draws[0],
+                per_iteration=self.proposals_per_round,
+            ),
             fit=() if self.surrogate is not None else search.phases(target),
             setup=(adopt, look),
             gathers=False,
@@ -354,35 +358,18 @@ def _recall(
 def _adopt(
     method: SurrogateHMC, share: Float[Array, ""], hub: Hub, message: PyTree
 ) -> tuple[Hub, Array, Info]:
-    """Take the surrogate over, and start the chain at its mean."""
-    mean, root = message
-    return _started(method, hub, mean, method.covariance_inflation * root, share)
+    """Take over the surrogate that was found, or the user's own, and start at its mean.
 
-
-def _adopt_given(
-    method: SurrogateHMC,
-    surrogate: Gaussian,
-    share: Float[Array, ""],
-    hub: Hub,
-    message: PyTree,
-) -> tuple[Hub, Array, Info]:
-    """Take over the user's own surrogate."""
-    precision = surrogate.precision
-    precision = np.diag(precision) if precision.ndim == 1 else precision
-    root = np.linalg.inv(np.linalg.cholesky(precision)).T
+    The reply is the mean, and the points on rays.
+    """
+    if method.surrogate is None:
+        mean, root = message
+    else:
+        mean, precision = method.surrogate.mean, method.surrogate.precision
+        precision = np.diag(precision) if precision.ndim == 1 else precision
+        root = np.linalg.inv(np.linalg.cholesky(precision)).T
     dtype = hub.mean.dtype
-    scaled = jnp.asarray(method.covariance_inflation * root, dtype)
-    return _started(method, hub, jnp.asarray(surrogate.mean, dtype), scaled, share)
-
-
-def _started(
-    method: SurrogateHMC,
-    hub: Hub,
-    mean: Vector,
-    root: Float[Array, "d d"],
-    share: Float[Array, ""],
-) -> tuple[Hub, Float[Array, "points d"], Info]:
-    """Start at the mean; the reply is that, and the points on rays."""
+    mean, root = jnp.asarray(mean, dtype), jnp.asarray(method.covariance_inflation * root, dtype)
     here = hub.here._replace(position=mean, white=jnp.zeros_like(mean))
     widest = _defensive_scale(mean.size) if method.defensive else 1.0
     through = rays.drawn_through(mean, root, share, widest)
@@ -427,11 +414,6 @@ def _proposal_randomness(
     normals = rng.normal("proposals", (count, target.dimension))
     wide = rng.uniform("guard", (count,)) < method.defensive_fraction if method.defensive else ()
     return ProposalRandomness(normals, wide, rng.iteration, rng.warmup)
-
-
-def _decision_randomness(method: SurrogateHMC, rng: RandomStreams) -> DecisionRandomness:
-    levels = rng.uniform("accept", (method.proposals_per_round,))
-    return DecisionRandomness(levels, rng.iteration, rng.warmup)
 
 
 def _propose(
@@ -532,10 +514,6 @@ def _decide(
         lambda a, b: jnp.where(after, a, b), (watched, reached), (seen, hub.rays)
     )
     return hub._replace(seen=seen, rays=reached), trials.position, info
-
-
-def _drawn(hub: Hub, inbox: PyTree) -> Float[Array, "*K d"]:
-    return hub.draws if hub.draws.shape[0] > 1 else hub.draws[0]
 
 
 def _defensive_scale(dimension: int) -> float:

@@ -94,14 +94,12 @@ def phases(target: Target) -> tuple[Phase, ...]:
         hub=_nearer,
         shared=lambda rng: _points(target, rng),
         repeat=AVERAGING_STEPS,
-        evaluation=_evaluation_around,
+        # The points spread around the mean, in each coordinate.
+        evaluation=lambda inbox: Evaluation(
+            inbox.mean, (inbox.root**2).sum(axis=-1) ** 0.5, 2 * PAIRS
+        ),
     )
     return (newton, Phase(None, hub=_rooted), average)
-
-
-def _evaluation_around(inbox: Found) -> Evaluation:
-    """Return the mean, and how far points spread around it in each coordinate."""
-    return Evaluation(inbox.mean, (inbox.root**2).sum(axis=-1) ** 0.5, 2 * PAIRS)
 
 
 def _replied(hub: Hub, found: Found) -> tuple[Hub, Found, Info]:

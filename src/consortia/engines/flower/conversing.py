@@ -171,11 +171,7 @@ class QueryRuntime(SiteWork):
         return Settled(self._target, site, path, int(named[32:], 16))
 
     def _function(self, label: Label, request: Envelope) -> SiteFunction:
-        """Return the function of the site's own study that a label names.
-
-        Raises:
-            EnvelopeError: there is none, or the name is that of another.
-        """
+        """Return the function of the site's own study that a label names."""
         names = function_names(self._method)
         if label.stage != QUERY or label.phase >= len(names) or label.repetition:
             raise EnvelopeError("the study has no such site function")

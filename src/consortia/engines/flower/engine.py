@@ -153,22 +153,14 @@ class FlowerEngine(Engine):
         self._check_sums()
 
     def _check_sums(self) -> None:
-        """Check that all sites mask their answers, or none.
-
-        Raises:
-            SiteRefusedError: only some do, of whose masks the sum would not be rid.
-        """
+        """Check that all sites mask their answers, or none: else masks would stay in the sum."""
         names = self._channel.names
         plain = tuple(name for site, name in enumerate(names) if site not in self._channel.masking)
         if plain and len(plain) < len(names):
             raise SiteRefusedError(plain, reason="it sends no secure sums, others do", waited=0.0)
 
     def local_sites(self, nodes: int, method: Method) -> np.ndarray:
-        """Return the indices of the sites whose rows this process needs: of none.
-
-        Raises:
-            InputError: the method cannot be carried, or there is another number of sites.
-        """
+        """Return the indices of the sites whose rows this process needs: of none."""
         check_method(method)
         if nodes != len(self._channel.names):
             raise InputError(
@@ -202,11 +194,7 @@ class FlowerEngine(Engine):
         return facts, from_root
 
     def prepare(self, target: Target, sites: Sites, method: Method, chains: int) -> FlowerRun:
-        """Make the server's program; compile nothing yet.
-
-        Raises:
-            InputError: the algorithm cannot be carried, or there is another number of sites.
-        """
+        """Make the server's program; compile nothing yet."""
         algorithm = method.build(target)
         self.local_sites(len(sites), method)
         self.barrier()

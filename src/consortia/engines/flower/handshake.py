@@ -86,11 +86,7 @@ def _failed(
     own: dict[str, Any],
     begin: Beginning | None,
 ) -> bool:
-    """Take what a node says of itself; return True if it is to be queried again.
-
-    Raises:
-        SiteRefusedError: it is a site that does not take part, or runs something else.
-    """
+    """Take what a node says of itself, or refuse it; return True if it is to be queried again."""
     if arrival.payload is None:
         channel.rejected.add(f"before the run: a node: no answer: {arrival.error}")
         return True
@@ -138,11 +134,7 @@ def _failed(
 
 
 def _sum_key(channel: RequestChannel, answer: Envelope) -> Key:
-    """Return the key of secure sums with which a site describes itself.
-
-    Raises:
-        EnvelopeError: there is none, or it is not signed by the site for this study.
-    """
+    """Return the key of secure sums with which a site describes itself."""
     key = key_of(answer.values.get(SUM_KEYS))
     known = None if channel.keys is None else channel.keys.sites.get(answer.site)
     if known is not None and not is_key_of(key, answer.site, channel.study, known):

@@ -131,11 +131,7 @@ def coordinator_ring(folder: Path) -> KeyRing:
 
 
 def _read_public(path: Path) -> tuple[bytes, dict[str, bytes]]:
-    """Return the public keys of the coordinator and of the sites in a file.
-
-    Raises:
-        InputError: they are not there.
-    """
+    """Return the public keys of the coordinator and of the sites in a file."""
     _, given = read_toml(path, "file of identities")
     coordinator, sites = given.get(COORDINATOR), given.get(SITES)
     keys = sites if isinstance(sites, dict) else {}

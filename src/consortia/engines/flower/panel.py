@@ -260,11 +260,7 @@ class FlowerPanel(Panel):
 
 
 def _read(like: Mapping[str, Any], answer: Envelope) -> Answer:
-    """Return a site's arrays, checked.
-
-    Raises:
-        EnvelopeError: they are of other names, shapes or types.
-    """
+    """Return a site's arrays, checked."""
     arrays = nonfinite.unmarked(answer.arrays)
     if arrays.keys() != like.keys():
         raise EnvelopeError("it holds other arrays than this function answers")

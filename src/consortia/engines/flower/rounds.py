@@ -41,15 +41,7 @@ class Rounds:
     """All exchanges of a run.
 
     ``carry.node`` is not the states of the sites, which stay there: it says after which message
-    each site's state is, int32 (sites, 4).
-
-    Args:
-        stages: of the algorithm.
-        weights: w_c of all sites.
-        channel: carries the messages.
-        enough: so many sites make an average; all when None.
-        base: the run's base key.
-        judge: finds implausible messages.
+    each site's state is, int32 (sites, 4). ``enough`` sites make an average; all when None.
 
     Attributes:
         away: of the rounds in which not all took part, bool (sites,).
@@ -380,11 +372,7 @@ def _absent(sent: Sent) -> tuple[PyTree, Any]:
 
 
 def _read(outbox: PyTree, info: Any, site: int, answer: Envelope) -> tuple[PyTree, Any]:
-    """Return what a site sends in a phase, checked.
-
-    Raises:
-        EnvelopeError: it is of other shapes or types, or a number is not finite.
-    """
+    """Return what a site sends in a phase, checked."""
     arrays = nonfinite.unmarked(answer.arrays)
     found = from_arrays(arrays, outbox, "outbox"), from_arrays(arrays, info, "info")
     if len(arrays) != sum(len(jax.tree.leaves(part)) for part in found):

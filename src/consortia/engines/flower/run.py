@@ -100,7 +100,10 @@ class FlowerRun(Run):
         return begin
 
     def _started(self, begin: Begin) -> Carry:
-        self._keyed(begin)
+        base = random.base_key(begin.seed)
+        scale = prior_scale(self._target, np.asarray(begin.positions)[0])
+        judge = Judge(scale, self._weights, *self._bounds)
+        self.rounds = Rounds(self._stages, self._weights, self._channel, self._enough, base, judge)
         if begin.state is not None:
             return self._taken_up(begin.state, begin.positions)
         positions = begin.positions
@@ -133,12 +136,6 @@ class FlowerRun(Run):
             lambda leaf: np.broadcast_to(leaf, (len(self.names), *leaf.shape)), carry.inbox
         )
         return node, everywhere
-
-    def _keyed(self, begin: Begin) -> None:
-        base = random.base_key(begin.seed)
-        scale = prior_scale(self._target, np.asarray(begin.positions)[0])
-        judge = Judge(scale, self._weights, *self._bounds)
-        self.rounds = Rounds(self._stages, self._weights, self._channel, self._enough, base, judge)
 
     # --- between two rounds, see `contract.named` ------------------------------------------------
 

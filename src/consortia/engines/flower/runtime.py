@@ -239,12 +239,9 @@ class SiteRuntime(SiteWork):
         _, phase = self._phase(label)
         if any(not name.startswith("outbox") for name in answer):
             raise EnvelopeError("the message holds numbers of this site alone")
-        share = self._weight if isinstance(phase.exchange, Mean) else 1.0
+        averaged = isinstance(phase.exchange, Mean)
+        share = float(np.asarray(self._arrays.weights)[0]) if averaged else 1.0
         return {name: share * np.asarray(one, np.float64) for name, one in answer.items()}
-
-    @property
-    def _weight(self) -> float:
-        return float(np.asarray(self._arrays.weights)[0])
 
     def _phase(self, label: Label) -> tuple[Stage, Phase]:
         """Return the stage and the phase of a label, if a site has something to do there."""
@@ -453,11 +450,7 @@ def private_keys(secret: bytes, run: str, question: Question, chains: int) -> np
 
 
 def _label(value: Any) -> Label:
-    """Return a label among a message's plain values.
-
-    Raises:
-        EnvelopeError: it is none.
-    """
+    """Return a label among a message's plain values."""
     if not isinstance(value, list) or len(value) != 4 or any(type(one) is not int for one in value):
         raise EnvelopeError("a label is not four integers")
     return Label(*value)

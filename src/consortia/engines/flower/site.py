@@ -181,7 +181,9 @@ class FlowerSite:
         try:
             request = decode(body)
             ring = self._keys()
-            self._check_signed(message, ring)
+            if ring is not None and not is_signed(message, ring.coordinator, TO_SITE):
+                text = "the message is not signed by the coordinator that the site's policy names"
+                raise PolicyError(f"identities: {text}.", rules=("identities",))
             self._check(request)
             question = question_of(request)
             gate = self._gates.get(request.run)
@@ -232,16 +234,6 @@ class FlowerSite:
             {REQUEST: named, **values},
             arrays,
         ).encode()
-
-    def _check_signed(self, message: bytes, ring: KeyRing | None) -> None:
-        """Check that a message is the coordinator's, where the policy names it.
-
-        Raises:
-            PolicyError: it is not.
-        """
-        if ring is not None and not is_signed(message, ring.coordinator, TO_SITE):
-            text = "the message is not signed by the coordinator that the site's policy names"
-            raise PolicyError(f"identities: {text}.", rules=("identities",))
 
     def _check(self, request: Envelope) -> None:
         if request.site != self.name and request.kind != DESCRIPTION:

@@ -101,17 +101,7 @@ def check_carried(algorithm: Algorithm) -> None:
 
 
 class Stage:
-    """The phases of one stage, for one site at a time.
-
-    Args:
-        number: of `STAGES`.
-        phases: of the stage.
-        algorithm: whose.
-        whole: the layout of all nodes.
-        carry: shapes of the carry before the stage, of one node.
-        arrays: shapes of one site's data.
-        weights: w_c of all sites.
-    """
+    """The phases of one stage, for one site at a time: shapes of carry and arrays are of one."""
 
     def __init__(
         self,

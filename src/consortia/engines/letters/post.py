@@ -251,11 +251,7 @@ class Post:
                 path.replace(self._folder / ASIDE / f"{stem}{SUFFIX}")
 
     def _about(self, letter: Letter, given: str) -> tuple[int, Exchange]:
-        """Return the site and the exchange that a letter belongs to.
-
-        Raises:
-            LetterError: it belongs to none.
-        """
+        """Return the site and the exchange that a letter belongs to."""
         if letter.run != self._run:
             raise LetterError("it is of another run or study")
         if letter.site not in self.names:
@@ -275,11 +271,7 @@ class Post:
         return site, exchange
 
     def _replies(self, letter: Letter, exchange: Exchange) -> dict[str, bytes]:
-        """Return the replies in an answer, by the digests of their requests.
-
-        Raises:
-            LetterError: a reply is none, or answers something else.
-        """
+        """Return the replies in an answer, by the digests of their requests."""
         requests = exchange.question.messages
         if len(letter.messages) > len(requests):
             raise LetterError("it holds more replies than the letter has requests")
@@ -312,11 +304,7 @@ class Post:
     # --- what lasts -----------------------------------------------------------------------------
 
     def _kept(self, site: int) -> list[Exchange]:
-        """Return the letters to a site and their answers, as they were kept.
-
-        Raises:
-            StoreError: a kept letter was changed, or one of them is missing.
-        """
+        """Return the letters to a site and their answers, as they were kept."""
         for name in (SENT, RECEIVED):
             remove_parts(self._folder / name)
         found: list[Exchange] = []

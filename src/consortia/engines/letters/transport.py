@@ -99,11 +99,7 @@ class LetterTransport:
         return message
 
     def _check_key(self, site: int, study: str, reply: Envelope) -> None:
-        """Check that a site has the key that it has prepared.
-
-        Raises:
-            SiteRefusedError: it has another one.
-        """
+        """Check that a site has the key that it has prepared."""
         name = self._post.names[site]
         prepared = self._known.get(study, {}).get(name)
         if prepared is None or reply.kind != DESCRIPTION:

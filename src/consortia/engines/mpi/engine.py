@@ -118,9 +118,6 @@ class MPIEngine(Engine):
         """Return the indices of the sites, of ``nodes``, whose rows this rank needs.
 
         A parameter server needs none.
-
-        Raises:
-            InputError: the method cannot run on so many ranks and sites.
         """
         if isinstance(method, Conversation):
             return Places(nodes, self.ranks, self.rank).own
@@ -140,11 +137,6 @@ class MPIEngine(Engine):
         """Return what ``make`` returns at every rank, in their order: plain values and arrays.
 
         One step of all ranks, in which each also sends its own settings.
-
-        Raises:
-            InputError: ``make`` raised it at some ranks; it is raised at all, with every message.
-            RankError: it raised something else at another rank; or the ranks have been given
-                different arguments, at every rank, with those that differ.
         """
         own: dict[str, Any] = {}
         error: Exception | None = None
@@ -181,12 +173,7 @@ class MPIEngine(Engine):
     def prepare(
         self, target: Target, sites: Sites, method: Method, chains: int
     ) -> MPIRun | AsynchronousRun:
-        """Place this rank's data and make its program; compile nothing yet.
-
-        Raises:
-            InputError: more ranks than sites, or a method that this engine does not support.
-            RankError: the ranks have been given different studies.
-        """
+        """Place this rank's data and make its program; compile nothing yet."""
         algorithm = method.build(target)
         layout = self._local.layout(target, sites, method, chains)
         start = partial(start_values, target)
@@ -214,11 +201,7 @@ class MPIEngine(Engine):
     def panel(
         self, target: Target, sites: Sites, method: Conversation, *, lasting: bool = False
     ) -> MPIPanel:
-        """Place this rank's data for a conversation; compile nothing yet.
-
-        Raises:
-            InputError: more ranks than sites.
-        """
+        """Place this rank's data for a conversation; compile nothing yet."""
         places = Places(len(sites), self.ranks, self.rank)
         arrays = site_arrays(target.model, sites, method, places.own)
         start, mapped = partial(start_values, target), self._local.node_mode == "map"

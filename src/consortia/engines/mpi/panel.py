@@ -18,11 +18,6 @@ class MPIPanel(LocalPanel):
     """The sites of all ranks, as one rank sees them.
 
     A query is a broadcast of its length and one of its bytes; an answer one sum at rank 0.
-
-    Args:
-        parts: of the panel; the data are those of this rank's sites.
-        communicator: the ranks.
-        places: which of them holds what.
     """
 
     def __init__(self, parts: PanelParts, communicator: Communicator, places: Places) -> None:

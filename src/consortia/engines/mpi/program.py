@@ -34,14 +34,6 @@ from consortia.runtime import compiler
 class RankProgram(Program):
     """A `Program` of one rank's nodes; random numbers are those that one process would draw.
 
-    Args:
-        algorithm: whose.
-        whole: the layout of all nodes.
-        start_values: of this rank's nodes.
-        communicator: the ranks.
-        places: which of them holds what.
-        effort: of the compiler.
-
     Attributes:
         callbacks: what exchanges, by exchange.
     """

@@ -24,16 +24,7 @@ from consortia.engines.run import LocalRun
 
 
 class MPIRun(LocalRun):
-    """One algorithm on one set of sites, as one rank sees it.
-
-    Args:
-        program: of this rank's nodes.
-        arrays: this rank's data.
-        sites: names and sizes of all sites.
-        whole: the layout of all nodes.
-        communicator: the ranks.
-        places: which of them holds what.
-    """
+    """One algorithm on one set of sites, as one rank sees it."""
 
     program: RankProgram
 

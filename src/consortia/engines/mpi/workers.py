@@ -39,11 +39,6 @@ ENOUGH = 50
 class AsyncKernels:
     """Computations of a worker and a server, for the chains of one server.
 
-    Args:
-        own: the functions, laid out for one node and the chains of one server.
-        server: number of the server.
-        mailbox: the exchange.
-
     Attributes:
         chains: of each server.
     """
@@ -345,11 +340,7 @@ class Server:
         self._sent[worker] = self._communicator.send(copies, self._ranks[worker], REPLY)
 
     def _next(self) -> int:
-        """Return the worker whose gradient is next in the queue.
-
-        Raises:
-            RankError: a worker has not answered for the deadline.
-        """
+        """Return the worker whose gradient is next in the queue."""
         while True:
             source = self._communicator.source_of(GRADIENT)
             now = time.monotonic()

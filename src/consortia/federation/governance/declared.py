@@ -40,11 +40,6 @@ def declared_of(study: Study, file: Path, index: int) -> list[Declared]:
     The description and the moments of columns are among them. Copies of the file stand for the
     other sites.
 
-    Args:
-        study: the study, with one file a site.
-        file: the site's own.
-        index: of the site.
-
     Raises:
         InputError: the file cannot be used.
     """

@@ -211,17 +211,7 @@ class Ledger:
                 check()
             if torn:
                 self._cut(torn, run, site)
-            return self._write(
-                event=event,
-                run=run,
-                site=site,
-                kind=kind,
-                round=round,
-                bytes=len(payload),
-                sha256=hashlib.sha256(payload).hexdigest(),
-                arrays=[[name, dtype, list(shape)] for name, dtype, shape in arrays],
-                details=dict(details or {}),
-            )
+            return self._write(event, run, site, kind, round, payload, arrays, details)
 
     # --- under the lock --------------------------------------------------------------------------
 
@@ -258,13 +248,10 @@ class Ledger:
                 raise LedgerError(_broken(self.path, line_number, str(error))) from None
             self._take(entry)
             self._offset += len(line) + 1
-        older = _older_than(seen, self._last)
-        if older is not None:
-            line_number = 1 if self._last is None else self._last.index + 1
-            raise LedgerError(_broken(self.path, line_number, older))
         head = _read_head(_head_of(self.path))
-        problem = _head_problem(head, self.path, self._last)
-        if self._last is not None and self._last.index and head is None:
+        older = _older_than(seen, self._last)
+        problem = older or _head_problem(head, self.path, self._last)
+        if older is None and self._last is not None and self._last.index and head is None:
             problem = f"{self.path.name}.head is gone, which would tell of lines that were removed"
         if problem is not None:
             line_number = 1 if self._last is None else self._last.index + 1
@@ -305,24 +292,32 @@ class Ledger:
             file.truncate(self._offset)
             os.fsync(file.fileno())
         details = {"cut_bytes": str(len(torn)), "cut_sha256": hashlib.sha256(torn).hexdigest()}
-        self._write(
-            event="recovered",
-            run=run,
-            site=site,
-            kind="",
-            round=None,
-            bytes=0,
-            sha256=hashlib.sha256(b"").hexdigest(),
-            arrays=[],
-            details=details,
-        )
+        self._write("recovered", run, site, details=details)
 
-    def _write(self, **values: Any) -> Entry:
+    def _write(
+        self,
+        event: str,
+        run: str,
+        site: str,
+        kind: str = "",
+        round: int | None = None,
+        payload: bytes = b"",
+        arrays: Sequence[tuple[str, str, tuple[int, ...]]] = (),
+        details: Mapping[str, str] | None = None,
+    ) -> Entry:
         last = self._last
-        record = {
+        record: dict[str, Any] = {
             "index": 0 if last is None else last.index + 1,
             "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
-            **values,
+            "event": event,
+            "run": run,
+            "site": site,
+            "kind": kind,
+            "round": round,
+            "bytes": len(payload),
+            "sha256": hashlib.sha256(payload).hexdigest(),
+            "arrays": [[name, dtype, list(shape)] for name, dtype, shape in arrays],
+            "details": dict(details or {}),
             "previous": FIRST if last is None else last.hash,
         }
         record["hash"] = hashlib.sha256(_canonical(record)).hexdigest()
@@ -332,8 +327,8 @@ class Ledger:
             write_through(file, line + b"\n")
         if new:
             sync_directory(self.path.parent)
-        arrays = tuple((name, dtype, tuple(shape)) for name, dtype, shape in values["arrays"])
-        entry = Entry(**{**record, "arrays": arrays})
+        record["arrays"] = tuple((name, dtype, tuple(shape)) for name, dtype, shape in arrays)
+        entry = Entry(**record)
         self._take(entry)
         self._offset += len(line) + 1
         head = f"{entry.index} {entry.hash}\n".encode()
@@ -469,11 +464,7 @@ def _head_problem(head: tuple[int, str] | None, path: Path, last: Entry | None) 
 
 
 def _check_seen(seen: tuple[int, str] | None, entry: Entry) -> None:
-    """Refuse a line that is another than the one of that number which the runs have seen.
-
-    Raises:
-        ValueError: it is.
-    """
+    """Refuse a line that is another than the one of that number which the runs have seen."""
     if seen is not None and seen[0] == entry.index and seen[1] != entry.hash:
         raise ValueError(
             f"{WITNESS} names another line of this number: the ledger was written anew"

@@ -224,11 +224,7 @@ def _replies(
 
 
 def _opened(letter: Letter, given: str, kept: Path) -> dict[str, Any]:
-    """Return what the first letter of the run has said, once the seal of this one is checked.
-
-    Raises:
-        LetterError: the run is not known here, or the seal is not its own.
-    """
+    """Return what the first letter of the run has said, once the seal of this one is checked."""
     path = kept / OPENED
     if path.exists():
         try:
@@ -263,11 +259,7 @@ def _opened(letter: Letter, given: str, kept: Path) -> dict[str, Any]:
 
 
 def _study_of(letter: Letter, kept: Path) -> Study:
-    """Return the study of a run: that in its first letter, and later the one that was kept.
-
-    Raises:
-        InputError: it is none that letters can carry.
-    """
+    """Return the study of a run: that in its first letter, and later the one that was kept."""
     if letter.number > 1:
         study = load_study(kept / STUDY)
     else:
@@ -292,11 +284,7 @@ def _keep(path: Path, values: dict[str, Any]) -> None:
 
 
 def _check_ledger(letter: Letter, folder: Path) -> None:
-    """Refuse a letter of a coordinator who has an answer that the ledger does not have.
-
-    Raises:
-        LedgerError: the folder was restored from an older copy, or is another site's.
-    """
+    """Refuse a letter of a coordinator who has an answer that the ledger does not have."""
     if not letter.about:
         return
     path = folder / LEDGER

@@ -126,12 +126,7 @@ def open_study(
 
 
 def _prepared(path: Path, study: str, names: Sequence[str], ring: KeyRing) -> dict[str, list[str]]:
-    """Return the keys of secure sums that all sites have prepared; none where one has not.
-
-    Raises:
-        InputError: a key is damaged, of a site that the study does not have, or not one that the
-            site has made for this study.
-    """
+    """Return the keys of secure sums that all sites have prepared; none where one has not."""
     _, given = read_toml(path, "file of identities")
     lines, found = given.get(SUMS, {}), {}
     strange = sorted(set(lines) - set(names)) if isinstance(lines, dict) else [lines]
@@ -251,12 +246,7 @@ class Coordinator:
                 return found
 
     def _check_unused(self, post: Post, name: str) -> None:
-        """Check that nothing was computed from what a site has answered last.
-
-        Raises:
-            InputError: the study has no such site.
-            StoreError: something was.
-        """
+        """Check that nothing was computed from what a site has answered last."""
         if name not in post.names:
             raise InputError(f"the study has the sites {', '.join(post.names)}, not {name!r}.")
         post.answered(name)

@@ -77,12 +77,6 @@ def lying_server(stage: Stage, name: str, built: Built, steep: float) -> Reading
     """Ask a site for gradients at positions of the server's choice; return what is read.
 
     Each question stands at the next place of the run; where all are used, at the last again.
-
-    Args:
-        stage: the study.
-        name: of the site.
-        built: the study with the rows of the site, to count what was read.
-        steep: slope of the cuts.
     """
     stage.run(lambda request: request.kind == "round" and request.site == name)
     first = stage.halted_at
@@ -129,13 +123,7 @@ def lying_server(stage: Stage, name: str, built: Built, steep: float) -> Reading
 
 
 def lying_queries(stage: Stage, name: str, built: Built) -> Reading:
-    """Ask a site for curvatures at positions far out in all directions; return what is settled.
-
-    Args:
-        stage: the study, of a method whose answers the site measures.
-        name: of the site.
-        built: the study with the rows of the site.
-    """
+    """Ask a site for curvatures at positions far out in all directions; return what is settled."""
     stage.run(lambda request: request.kind == "query" and request.site == name)
     first, method = stage.halted_at, stage.study.method
     assert first is not None
