@@ -193,7 +193,8 @@ def test_a_packed_vector_of_one_site_is_uniform_over_its_ring() -> None:
     assert set(left) == {PACKED}
     assert left[PACKED].nbytes == 52 * count // 8
     shares = ring(3).unpacked(left[PACKED], count) / 2.0**52
-    assert np.abs(np.sort(shares) - (np.arange(count) + 0.5) / count).max() < 1.95 / count**0.5
+    # Kolmogorov-Smirnov: keys are new in every run, and one run in a million is farther off.
+    assert np.abs(np.sort(shares) - (np.arange(count) + 0.5) / count).max() < 2.7 / count**0.5
 
 
 def test_sums_over_as_many_sites_as_there_may_be_are_close() -> None:
