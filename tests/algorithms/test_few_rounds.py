@@ -22,6 +22,7 @@ from statistical import bends, regressions
 import consortia
 from consortia.algorithms.few_rounds import algorithm
 from consortia.algorithms.few_rounds.site_functions import FUNCTIONS
+from consortia.core.contract import Site
 from consortia.core.prior import PriorScale
 from consortia.core.queries import Known, Query
 from consortia.core.target import Target
@@ -1035,6 +1036,29 @@ def test_a_start_from_which_no_fit_ends_costs_no_message() -> None:
         assert tree.attrs["communication_rounds"] == 3
         # 3,000 effective draws; the reference has an error of .02 sd
         assert np.all(np.abs(draws_of(tree).mean((0, 1)) - mean) < 0.12 * sd)
+
+
+def test_fits_stay_those_of_their_starts_where_the_first_reaches_no_mode() -> None:
+    def log_likelihood(x: Any, rows: Any) -> Any:  # modes at -1.5 and 1.5; exp of exp
+        return -0.5 * (rows["y"] - x[0] ** 2) ** 2 - jnp.exp(jnp.exp(x[1])) / 10 + x[1]
+
+    y = jnp.asarray(1.5**2 + np.random.default_rng(0).normal(size=60), jnp.float32)
+    model = consortia.Model(lambda x: -x @ x / 8, log_likelihood, jnp.zeros(2))
+    site = Site({"y": y}, jnp.asarray(60), jnp.ones(()), jnp.ones(()))
+
+    @jax.jit
+    def fits(starts: Any) -> Any:
+        arrays = {"reference": jnp.zeros(2), "starts": starts, "share": jnp.asarray(0.5)}
+        return FUNCTIONS["local_fits"].answer(Target(model, model.init), arrays, site)
+
+    def precisions_and_pulls(first: list[float]) -> tuple[Any, Any]:
+        answer = fits(jnp.array([first, [2.0, 0.5], [-2.0, 0.5]]))
+        return answer["precisions"], answer["pulls"]
+
+    good, lost = precisions_and_pulls([1.0, 0.0]), precisions_and_pulls([1.0, 4.4])
+    for known, found in zip(good, lost, strict=True):
+        np.testing.assert_array_equal(found[1:3], known[1:3])
+        np.testing.assert_array_equal(found[0], known[1])  # the first that reached a mode
 
 
 def test_points_are_sent_again_where_the_reference_is_too_low_for_the_precision() -> None:

@@ -41,8 +41,8 @@ Reply = Mapping[str, Array]
 class Noise(NamedTuple):
     """Normal noise that sites add to potentials.
 
-    Where a site's answer is seen, only the site's own noise protects its rows: a part of a fixed
-    sum would protect each of many sites less.
+    Where a site's answer is seen, only the site's own noise protects its rows: with so many sites
+    that what each adds becomes smaller, each is protected less.
     """
 
     each: float  # standard deviation of what a site adds

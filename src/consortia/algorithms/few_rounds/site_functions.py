@@ -29,7 +29,8 @@ HIGHEST = 2.0**16
 """Height of a site's potential above that at the reference from which on it counts as infinite."""
 
 NOISE = Noise(each=0.15, most=0.4)
-"""Noise of log-densities: with .06 every second site of 50 rows had one settled, and refused."""
+"""Noise of log-densities. With .06, which 44 sites would have, 54 of 135 runs with a site of 50 rows
+were refused; with the .08 of 25 sites none of four was."""
 
 
 def _ruled(target: Target, given: Mapping[str, Array]) -> Target:
@@ -80,9 +81,9 @@ def _local_fits(target: Target, given: Mapping[str, Array], site: Site) -> Reply
     r"""Return A_c and A_c (m_c - reference) of Gaussians fitted to the site's own posterior.
 
     From each start, m_c is where damped Newton steps on log L_c + (1/S) log p end, with S sites,
-    and A_c is minus the curvature there. Fits that reached a mode come first. The first one comes
-    once more at the end, as 0 of a site with few rows: where a scale is a parameter, such a site
-    fits its rows exactly, and claims a precision that it does not have.
+    and A_c is minus the curvature there. The first fit is the first one that reached a mode. It
+    comes once more at the end, as 0 of a site with few rows: where a scale is a parameter, such a
+    site fits its rows exactly, and claims a precision that it does not have.
     """
     target = _ruled(target, given)
     own = replace(site, prior_share=given["share"])
@@ -94,7 +95,8 @@ def _local_fits(target: Target, given: Mapping[str, Array], site: Site) -> Reply
         return precision[upper], precision @ (fitted - given["reference"]), there
 
     *fits, there = jax.lax.map(from_start, given["starts"])
-    fits = [fitted[jnp.argsort(~there, stable=True)] for fitted in fits]
+    # The other fits stay those of their starts at all sites: a sum over modes would be of none.
+    fits = [fitted.at[0].set(fitted[jnp.argmax(there)]) for fitted in fits]
     enough = jnp.sum(mask) >= ROWS_PER_PARAMETER * target.dimension
     precisions, pulls = (
         jnp.concatenate([fitted, jnp.where(enough, fitted[:1], 0)]) for fitted in fits
