@@ -1061,6 +1061,26 @@ def test_fits_stay_those_of_their_starts_where_the_first_reaches_no_mode() -> No
         np.testing.assert_array_equal(found[0], known[1])  # the first that reached a mode
 
 
+@pytest.mark.parametrize("seed", [1, 8])
+def test_modes_to_either_side_of_the_centre_of_the_prior_are_both_found(seed: int) -> None:
+    """Starts that were drawn from a normal around the centre lost a mode with these seeds."""
+
+    def log_likelihood(x: Any, rows: Any) -> Any:
+        hazard = jnp.exp(jnp.exp(rows["z"] * x[1])) / 10 - rows["z"] * x[1]
+        return -0.5 * (rows["y"] - x[0] ** 2) ** 2 - hazard
+
+    rng = np.random.default_rng(0)
+    shards = [
+        {"y": (1.5**2 + rng.normal(size=60)).astype(np.float32), "z": np.full(60, z, np.float32)}
+        for z in (1.0, 0.2)
+    ]
+    start = np.array([1.0, 4.4], np.float32)  # no fit of the first site ends from here
+    model = consortia.Model(lambda x: -x @ x / 8, log_likelihood, start)
+    found = draws_of(sampled(model, consortia.Sites.from_list(shards), seed=seed))[..., 0]
+    assert 0.4 < (found > 0).mean() < 0.6  # of 2,000 effective draws: 9 standard errors
+    assert np.abs(found).mean() == pytest.approx(1.525, abs=0.01)
+
+
 def test_points_are_sent_again_where_the_reference_is_too_low_for_the_precision() -> None:
     def potential(x: np.ndarray) -> np.ndarray:
         return 0.5 * np.asarray(x, float)[..., 0] ** 2

@@ -400,12 +400,13 @@ def _next_step(shares: list[float], errors: list[float], *, searched: bool) -> s
 def _local_fits(server: Server, scale: PriorScale) -> Generator[Query, Arrays, local_fits.Guesses]:
     """Ask for local fits; return the guesses that differ.
 
-    Beside the model's start two more are sent, a prior standard deviation from its centre: where
-    guesses differ there are several modes. One more leaves out sites with few rows.
+    Beside the model's start two more are sent, in every parameter a prior standard deviation to
+    either side of its centre: where guesses differ there are several modes. One more leaves out
+    sites with few rows.
     """
     start, d = server.known.start, server.dimension
     wide = np.minimum(scale.sd, ELSEWHERE)
-    away = wide * server.rng.standard_normal(d)
+    away = wide * np.sign(server.rng.standard_normal(d))
     starts = [start, scale.centre + away, scale.centre - away][: FITS if server.small else 1]
     arrays = {"reference": start, "starts": np.stack(starts)}
     arrays["share"] = np.array(1 / len(server.known.sizes))

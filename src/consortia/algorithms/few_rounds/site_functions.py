@@ -29,8 +29,8 @@ HIGHEST = 2.0**16
 """Height of a site's potential above that at the reference from which on it counts as infinite."""
 
 NOISE = Noise(each=0.15, most=0.4)
-"""Noise of log-densities. With .06, which 44 sites would have, 54 of 135 runs with a site of 50 rows
-were refused; with the .08 of 25 sites none of four was."""
+"""Noise of log-densities. With .06, as 44 sites have, 54 of 135 runs with a site of 50 rows were
+refused; with the .08 of 25 sites none of four was."""
 
 
 def _ruled(target: Target, given: Mapping[str, Array]) -> Target:
