@@ -104,7 +104,7 @@ def converse(task: Task, method: Conversation) -> Any:
         "node_mode": "map" if panel.mapped else "auto",
         "block": 1,
         "graph": "star",
-        "site_rows": panel.sizes.tolist(),  # as sites told them, where the server has no row
+        "site_rows": panel.sizes.tolist(),  # by the sites: the server may have no rows
     }
     record |= posterior.metadata.record
     record |= quadrature.unmeasured(target) | sandwich.claims_in_place(target)
