@@ -46,9 +46,7 @@ class Noise(NamedTuple):
     """
 
     each: float  # standard deviation of what a site adds
-    most: (
-        float  # of the sum over the sites; what each adds is smaller where the sum would have more
-    )
+    most: float  # largest one of the sum over the sites, for which each adds less
 
     def sd(self, sites: int) -> float:
         """Return the standard deviation of what each of so many sites adds."""
