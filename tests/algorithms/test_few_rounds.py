@@ -960,7 +960,8 @@ def test_curvatures_that_are_not_positive_make_guesses_too() -> None:
     known = SimpleNamespace(target=target, sizes=np.array([5, 5]), start=np.zeros(2))
     memory = Memory(np.zeros((0, 2)))
     server = algorithm.Server(known, 1000, np.random.default_rng(0), known.start, memory)  # type: ignore[arg-type]
-    asking = algorithm._local_fits(server, PriorScale(np.zeros(2), np.ones(2)))
+    vars(server)["scale"] = PriorScale(np.zeros(2), np.ones(2))
+    asking = algorithm._local_fits(server)
     assert next(asking).function == "local_fits"
     saddle = np.array([1.0, 0.0, -1.0])  # upper triangles of curvatures
     precisions = np.stack([saddle, 4 * saddle, 0.01 * saddle])
@@ -974,7 +975,7 @@ def test_curvatures_that_are_not_positive_make_guesses_too() -> None:
     wanted = [100 * np.eye(2), np.eye(2), np.eye(2) / 4]
     np.testing.assert_allclose(covariances, wanted, atol=1e-10)
     precisions[-1] = 0  # no site has rows enough
-    asking = algorithm._local_fits(server, PriorScale(np.zeros(2), np.ones(2)))
+    asking = algorithm._local_fits(server)
     next(asking)
     with pytest.raises(StopIteration) as end:
         asking.send(answer | {"precisions": precisions})

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -11,6 +13,10 @@ import numpy as np
 import pytest
 
 import consortia
+from consortia.algorithms.few_rounds import quadrature as few_rounds_quadrature
+from consortia.algorithms.few_rounds.quadrature import with_rule
+from consortia.core.prior import PriorScale
+from consortia.core.queries import Batch, Outcome, Query
 from consortia.diagnostics.verdict import Severity
 from consortia.errors import InputError
 from consortia.surrogates.quadrature import effect_of, points_around
@@ -84,13 +90,94 @@ def test_the_effect_of_an_error_is_that_on_a_normal_posterior() -> None:
     assert bent.shift == pytest.approx(0)
 
 
+KNOWN: Any = SimpleNamespace(
+    target=SimpleNamespace(dtype=np.float32), start=np.zeros(1), farthest=math.inf
+)
+RULES: Any = SimpleNamespace(choices=(9, 18, 36), finest=72)
+
+
+def spoken(errors: Any, draws: float, monkeypatch: pytest.MonkeyPatch) -> tuple[list[Any], Any]:
+    """Return what a conversation of one batch asks, and the report on its rule.
+
+    ``errors`` are those of the rules at a query of its number.
+    """
+    scale = PriorScale(np.zeros(1), np.ones(1))
+    monkeypatch.setattr(few_rounds_quadrature, "prior_scale", lambda *_: scale)
+    received = []
+
+    def converse() -> Any:
+        measured = points_around(np.zeros(1), np.eye(1))
+        answer = yield Query("log_densities", {"points": measured, "measured": measured}, "draws")
+        received.append(answer["number"])
+        yield Batch(draws + np.random.default_rng(0).normal(size=(4, 200, 1)), {})
+        return Outcome("end")
+
+    sent: list[Any] = []
+    talk = with_rule(converse, KNOWN, RULES)
+    answer: Any = None
+    while True:
+        item = talk.send(answer)
+        if isinstance(item, Batch):
+            return [*sent, received], item.report["quadrature"]
+        sent.append((item.purpose, len(item.arrays.get("rule", range(9)))))
+        bent = item.arrays["measured"] ** 2 * np.array([*errors(len(sent)), 0.0])
+        answer = {"errors": bent, "number": len(sent)}
+
+
+def test_a_message_whose_rule_is_too_coarse_is_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, report = spoken(lambda number: (1e-4, 1e-5, 1e-6), 0.0, monkeypatch)
+    assert asked == [("draws", 9), [1]]
+    assert report["nodes"] == 9
+    asked, report = spoken(lambda number: (1.0, 0.1, 1e-6), 0.0, monkeypatch)
+    # the conversation hears the second answer alone
+    assert asked == [("draws", 9), ("draws", 36), [2]]
+    assert report["nodes"] == 36
+    asked, report = spoken(lambda number: (1.0, 0.9, 0.8), 0.0, monkeypatch)
+    assert asked == [("draws", 9), ("draws", 36), [2]]
+    assert report["error"] == pytest.approx(0.8 * 9)
+
+
+def test_draws_elsewhere_are_measured_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    fine = (1e-4, 1e-5, 1e-6)
+    asked, _ = spoken(lambda number: fine, 3.0, monkeypatch)
+    assert asked == [("draws", 9), ("quadrature", 9), [1]]
+    # a finer rule is needed there: the conversation begins again with it
+    asked, report = spoken(
+        lambda number: (1.0, *fine[1:]) if number > 1 else fine, 3.0, monkeypatch
+    )
+    assert asked[:3] == [("draws", 9), ("quadrature", 9), ("draws", 18)]
+    assert report["nodes"] == 18
+
+
+def hospitals(count: int) -> dict[str, Any]:
+    rng = np.random.default_rng(2)
+    found = {}
+    for index in range(count):
+        x = rng.normal(size=int(rng.integers(20, 120)))
+        y = 0.7 * rng.normal() + 0.6 * x + 0.8 * rng.normal(size=len(x))
+        found[f"h{index}"] = {"x": x, "y": y}
+    return found
+
+
+def test_25_hospitals_with_their_own_levels_take_three_messages() -> None:
+    one = consortia.regression("y ~ x + (1 | site)", hospitals(25), integrate=True)
+    tree, _ = run(one)
+    asked = [message["for"] for message in json.loads(tree.attrs["messages"])]
+    assert asked == ["local fits", "exploration", "draws"]
+    kept = json.loads(tree.attrs["quadrature"])
+    assert kept["nodes"] == 15
+    assert kept["error"] < 1e-3
+
+
 @pytest.mark.slow
 def test_few_rounds_chooses_nodes_and_the_verdict_says_what_is_left() -> None:
     few = consortia.few_rounds(effective_size=100, proposals=400)
     tree, plan = run(made(visits(2, 12, 3.0)), method=few)
     kept = json.loads(tree.attrs["quadrature"])
     asked = [message["for"] for message in json.loads(tree.attrs["messages"])]
-    assert asked[:2] == ["local fits", "quadrature"]
+    # the rule of the first exploration is not fine enough: the message is sent again
+    assert asked[:3] == ["local fits", "exploration", "exploration"]
+    assert "quadrature" not in asked
     assert kept["nodes"] > 15
     assert kept["error"] <= 0.01
     assert "quadrature inside the model" in dict(plan.lines)["bias"]

@@ -41,8 +41,9 @@ NODES_AT_ONCE = 256
 """Nodes that are computed side by side; more would take too much memory."""
 
 NEWTON_STEPS = 12
-STEP_MOST = 2.0
-"""Longest Newton step, in standard deviations of the level."""
+STEP_MOST, STEP_LEAST = 2.0, 1e-3
+"""Longest Newton step, in standard deviations of the level; and that of the last, which leaves an
+error of its square: a rule of quadrature is as good around any point so near."""
 
 LINE, FINE = np.linspace(-8, 8, 33), np.linspace(-8, 8, 513)
 """Points at which log p is computed, in standard deviations from the mode; and those of its cubic
@@ -176,23 +177,29 @@ def _mode(density: OfGroups, groups: int, size: int, dtype: np.dtype) -> tuple[A
     """Return ẑ (groups, K) and S (groups, K, K), lower."""
     slope = jax.grad(lambda at: jnp.sum(density(at)))
 
-    def derivatives(z: Array, least: float) -> tuple[Array, Array]:
-        """Return ∇h, and −∇²h with its eigenvalues moved so that none is below ``least``."""
+    def step(so_far: tuple[Array, Array, Array, Array]) -> tuple[Array, Array, Array, Array]:
+        count, z, _, _ = so_far
         gradient, along = jax.linearize(slope, z)
         units = jnp.broadcast_to(jnp.eye(size, dtype=dtype)[:, None], (size, *z.shape))
-        matrix = -jax.vmap(along, out_axes=2)(units)
-        short = jnp.maximum(least - _smallest(matrix), 0)
-        return gradient, matrix + short[:, None, None] * jnp.eye(size, dtype=dtype)[None]
-
-    def step(z: Array, _: None) -> tuple[Array, None]:
+        precision = -jax.vmap(along, out_axes=2)(units)
         # where h is convex, a step of the prior's length uphill
-        gradient, precision = derivatives(z, 1.0)
-        move = jnp.einsum("gij,gj->gi", _inverse(precision), gradient)
-        return z + jnp.clip(move, -STEP_MOST, STEP_MOST), None
+        move = jnp.einsum("gij,gj->gi", _inverse(_at_least(1.0, precision)), gradient)
+        move = jnp.clip(move, -STEP_MOST, STEP_MOST)
+        return count + 1, z + move, precision, jnp.max(jnp.abs(move))
 
-    start = jnp.zeros((groups, size), dtype)
-    mode = jax.lax.scan(step, start, length=NEWTON_STEPS)[0]
-    return mode, _lower(_inverse(derivatives(mode, 0.25)[1]))
+    def goes_on(so_far: tuple[Array, Array, Array, Array]) -> Array:
+        return (so_far[0] < NEWTON_STEPS) & (so_far[3] > STEP_LEAST)
+
+    start, nothing = jnp.zeros((groups, size), dtype), jnp.zeros((groups, size, size), dtype)
+    begun = jnp.int32(0), start, nothing, jnp.asarray(jnp.inf, dtype)
+    _, mode, precision, _ = jax.lax.while_loop(goes_on, step, begun)
+    return mode, _lower(_inverse(_at_least(0.25, precision)))
+
+
+def _at_least(least: float, matrix: Array) -> Array:
+    """Return matrices (groups, K, K) whose eigenvalues are moved so that none is smaller."""
+    short = jnp.maximum(least - _smallest(matrix), 0)
+    return matrix + short[:, None, None] * jnp.eye(matrix.shape[1], dtype=matrix.dtype)[None]
 
 
 # --- symmetric matrices (groups, K, K) with K = 1 or 2, written out: a library call a group is slow

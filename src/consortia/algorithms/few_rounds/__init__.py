@@ -150,11 +150,11 @@ class FewRounds(Conversation):
         if dimension > MOST_CURVED:
             count = max(min(WALKERS, MOST_NUMBERS // dimension), FEWEST_WALKERS)
             return {"slopes": Size(count * dimension, count * (dimension + 1))}
-        triangle = dimension * (dimension + 1) // 2
+        triangle, many = dimension * (dimension + 1) // 2, 4 * dimension + 1
         count = self.points_of(dimension, 1)
         return {
-            "local_fits": Size(4 * dimension + 1, 4 * (triangle + dimension)),
-            "log_densities": Size(count * dimension, count + 2),
+            "local_fits": Size(4 * dimension + 1, 4 * (triangle + dimension) + 6 * dimension),
+            "log_densities": Size((count + many) * dimension, count + 2 + many * MOST_RULES),
         }
 
     def declared_sizes(self, dimension: int) -> Mapping[str, Size]:
@@ -166,7 +166,6 @@ class FewRounds(Conversation):
             numbers = 1 + d + d * (d + 1) // 2
             sizes["derivatives"] = Size((CANDIDATES + 1) * d, CANDIDATES * numbers)
         sizes["scores"] = Size(d, d * (d + 1) // 2)
-        sizes["quadrature"] = Size((4 * d + 1) * d, (4 * d + 1) * MOST_RULES)
         return sizes
 
     def check(self, sizes: np.ndarray, names: tuple[str, ...], dimension: int) -> None:

@@ -31,20 +31,18 @@ from consortia.algorithms.few_rounds.limits import (
     MOST_NUMBERS,
     WALKERS,
 )
+from consortia.algorithms.few_rounds.quadrature import points_to_measure
 from consortia.core.contract import Fault
 from consortia.core.prior import PriorScale, prior_scale
 from consortia.core.queries import Arrays, Batch, Conversing, Known, Outcome, Query, in_width
 from consortia.dynamics.ensemble import chains as walking
 from consortia.dynamics.ensemble.mixing import resampled
-from consortia.dynamics.independence import (
-    Chains,
-    metropolis_chains,
-    smallest_effective_size,
-)
+from consortia.dynamics.independence import Chains, metropolis_chains, smallest_effective_size
 from consortia.surrogates import local_fits
 from consortia.surrogates import mode_search as search
+from consortia.surrogates.heterogeneity import with_spreads
 from consortia.surrogates.proposals import FEW_PARAMETERS, mixture
-from consortia.surrogates.proposals.groups import Groups, Spread, groups_of
+from consortia.surrogates.proposals.groups import Groups, SpreadOf, groups_of
 from consortia.surrogates.proposals.learning import FEW, TRUSTED, learn
 from consortia.surrogates.proposals.memory import Memory, Weighted
 from consortia.surrogates.proposals.mixture import Mixture, normalised
@@ -204,6 +202,9 @@ class Server:
         messages: sent so far.
         offset: log π at the reference minus that at the first one.
         height: U at the first reference.
+        centre: the best guess.
+        covariance: the posterior's, as far as it is known.
+        groups: which parameters are standard deviations between sites, if any.
         records: one entry for each message of points.
     """
 
@@ -217,7 +218,8 @@ class Server:
     height: float = 0.0
     centre: Float[np.ndarray, " d"] = field(default_factory=lambda: np.zeros(0))
     records: list[dict[str, Any]] = field(default_factory=list)
-    groups: tuple[np.ndarray, Spread] | None = None
+    covariance: Float[np.ndarray, "d d"] = field(default_factory=lambda: np.zeros((0, 0)))
+    groups: SpreadOf | None = None
 
     @property
     def dtype(self) -> Any:
@@ -233,11 +235,6 @@ class Server:
     def rays(self) -> int:
         """Lines of a message, at most."""
         return max(int(RAYS * self.count) // 22, 2)
-
-    @property
-    def small(self) -> bool:
-        """True if further local fits cost little."""
-        return int(np.max(self.known.sizes)) * self.dimension**2 <= FITTED_WORK
 
     def query(self, function: str, arrays: Arrays, purpose: str) -> Query:
         """Return a query with its arrays as they travel, and begin its record."""
@@ -259,11 +256,13 @@ class Server:
                 return end.value
             answer = yield self.query(query.function, query.arrays, query.purpose)
 
-    def base(self, covariance: Float[np.ndarray, "d d"]) -> Coordinates:
-        """Return coordinates that the model suggests, around the highest point."""
-        if self.groups is None or not len(self.memory.points):
+    @property
+    def coordinates(self) -> Coordinates:
+        """Coordinates that the model suggests, around the highest point or the guess."""
+        if self.groups is None:
             return Plain()
-        return Groups(self.memory.best, np.diag(covariance), *self.groups)
+        mode = self.memory.best if len(self.memory.points) else self.centre
+        return Groups(mode, np.diag(self.covariance), *self.groups)
 
     @cached_property
     def scale(self) -> PriorScale:
@@ -299,27 +298,27 @@ def converse(settings: Settings, known: Known) -> Conversing:
     rng = np.random.Generator(np.random.Philox(np.random.SeedSequence([known.seed, 1])))
     server = Server(known, count, rng, known.start, Memory(np.zeros((0, d))))
     server.groups = groups_of(known.target, known.start)
-    scale = server.scale
     if d > MOST_CURVED:
-        return (yield from _by_gradients(server, settings, scale))
-    centres, covariances, agree = yield from _local_fits(server, scale)
+        return (yield from _by_gradients(server, settings))
+    centres, covariances, agree = yield from _local_fits(server)
     server.reference = centres[0] if agree else known.start
     searched, next_step = d > FEW_PARAMETERS or not agree, "draw"
     batches, earlier, missed = [], 0, list[np.ndarray]()
     shares, errors = list[float](), list[float]()
     if searched:  # few points of a wide exploration would lie in the bulk, or guesses are no use
-        starts = centres if agree else [*centres, scale.centre]
-        mode = yield from _search(server, np.stack(starts), scale)
+        starts = centres if agree else [*centres, server.scale.centre]
+        mode = yield from _search(server, np.stack(starts))
         if mode.converged:
             centres, covariances = [mode.position], [mode.root @ mode.root.T]
-    guess = covariance = covariances[0]
+    guess = server.covariance = covariances[0]
     sent = _exploration(server, centres, covariances)
     while True:
         profiles, judged = yield from _evaluate(server, sent)
         if judged is not None and judged.counts:
             batches.append(judged)
+            joined = np.concatenate([batch.chains.draws for batch in batches], axis=1)
             alone = len(batches) == 1
-            reached = judged.effective if alone else smallest_effective_size(_joined(batches))
+            reached = judged.effective if alone else smallest_effective_size(joined)
             server.records[-1]["effective_size"] = round(reached)
             enough = settings.effective_size is not None and reached >= settings.effective_size
             if enough or len(batches) == known.batches:
@@ -339,11 +338,11 @@ def converse(settings: Settings, known: Known) -> Conversing:
             next_step = _next_step(shares, errors, searched=searched)
             if next_step == "walk":
                 return (yield from _walk(server, settings))
-        base = server.base(covariance)
+        base = server.coordinates
         learnt = learn(
             server.memory,
             profiles,
-            covariance,
+            server.covariance,
             missed,
             server.rng,
             base,
@@ -359,17 +358,17 @@ def converse(settings: Settings, known: Known) -> Conversing:
             if not len(server.memory.points):  # the guess was none
                 server.reference = known.start
             start = server.memory.best if len(server.memory.points) else known.start
-            mode = yield from _search(server, start[None], scale)
+            mode = yield from _search(server, start[None])
             if mode.converged:
                 server.memory.forget_drawn()
                 shares, errors, missed, next_step = [], [], [], "draw"
-                covariance = mode.root @ mode.root.T
-                sent = _exploration(server, [mode.position], [covariance])
+                server.covariance = mode.root @ mode.root.T
+                sent = _exploration(server, [mode.position], [server.covariance])
                 continue
         if learnt.proposal is None:
             return (yield from _walk(server, settings))
-        covariance, earlier = learnt.covariance, len(batches)
-        lines = lines_through(covariance, server.rays, profiles)
+        server.covariance, earlier = learnt.covariance, len(batches)
+        lines = lines_through(server.covariance, server.rays, profiles)
         sent = _drawn(server, learnt.proposal, _with_parabolas(server, lines))
 
 
@@ -397,21 +396,27 @@ def _next_step(shares: list[float], errors: list[float], *, searched: bool) -> s
 # --- the messages --------------------------------------------------------------------------------
 
 
-def _local_fits(server: Server, scale: PriorScale) -> Generator[Query, Arrays, local_fits.Guesses]:
+def _local_fits(server: Server) -> Generator[Query, Arrays, local_fits.Guesses]:
     """Ask for local fits; return the guesses that differ.
 
     Beside the model's start two more are sent, in every parameter a prior standard deviation to
     either side of its centre: where guesses differ there are several modes. One more leaves out
     sites with few rows.
     """
-    start, d = server.known.start, server.dimension
+    start, d, scale = server.known.start, server.dimension, server.scale
     wide = np.minimum(scale.sd, ELSEWHERE)
     away = wide * np.sign(server.rng.standard_normal(d))
-    starts = [start, scale.centre + away, scale.centre - away][: FITS if server.small else 1]
+    # further fits cost little with few rows; of log τ a site alone knows nothing
+    several = np.max(server.known.sizes) * d**2 <= FITTED_WORK and server.groups is None
+    starts = [start, scale.centre + away, scale.centre - away][: FITS if several else 1]
     arrays = {"reference": start, "starts": np.stack(starts)}
     arrays["share"] = np.array(1 / len(server.known.sizes))
     answer = yield server.query("local_fits", arrays, "local fits")
-    return local_fits.guesses(answer, start, wide, np.finfo(server.dtype).eps)
+    found = local_fits.guesses(answer, start, wide, np.finfo(server.dtype).eps)
+    if server.groups is None:
+        return found
+    sites, target = len(server.known.sizes), server.known.target
+    return with_spreads(found, answer["spread"], target, start, sites, server.groups)
 
 
 def _exploration(server: Server, centres: list[np.ndarray], covariances: list[np.ndarray]) -> Sent:
@@ -422,7 +427,7 @@ def _exploration(server: Server, centres: list[np.ndarray], covariances: list[np
     envelope = mixture.mixture_of(*map(list, zip(*parts, strict=True)))
     lines = lines_through(covariances[0], server.rays, [])
     server.centre = centres[0]
-    return _drawn(server, Proposal(envelope, None, Plain()), lines, exploring=True)
+    return _drawn(server, Proposal(envelope, None, server.coordinates), lines, exploring=True)
 
 
 def _with_parabolas(server: Server, lines: list[Line]) -> list[Line]:
@@ -465,6 +470,9 @@ def _drawn(
         arrays["accepted"] = accepted.astype(np.int32)
     else:
         arrays = {"points": np.concatenate([points, rest])}
+    if server.known.target.model.integration is not None:
+        law = server.centre if exploring else np.median(points, axis=0), server.covariance
+        arrays["measured"] = points_to_measure(server.known, law)
     return Sent(points, density, proposal, exploring, lines, centre, arrays, share)
 
 
@@ -478,8 +486,8 @@ def _heights(server: Server, sent: Sent) -> Generator[Query, Arrays, np.ndarray]
         points = query.arrays["points"]
         if "accepted" in sent.arrays:  # the sites draw what is here already
             points = np.concatenate([sent.points, points]).astype(server.dtype)
-            made = {"reference": query.arrays["reference"], "points": points}
-            query = query._replace(completed=made)
+            same = {n: a for n, a in query.arrays.items() if n in ("reference", "measured")}
+            query = query._replace(completed={**same, "points": points})
         answer = yield query
         potentials = np.where(np.isfinite(answer["potentials"]), answer["potentials"], np.inf)
         if -potentials.min() * np.finfo(server.dtype).eps <= COARSE:
@@ -553,10 +561,10 @@ def _judged(
 
 
 def _search(
-    server: Server, starts: Float[np.ndarray, "s d"], scale: PriorScale
+    server: Server, starts: Float[np.ndarray, "s d"]
 ) -> Generator[Query, Arrays, search.Found]:
     """Search for the mode."""
-    bound, near = search.within(scale.centre, scale.sd), server.dimension / 4
+    bound, near = search.within(*server.scale), server.dimension / 4
     asking = search.find_mode(starts, server.reference, bound, MOST_SEARCHED, near)
     found = yield from server.counted(asking)
     server.reference = found.best if found.converged else server.reference
@@ -577,10 +585,9 @@ def _walk(server: Server, settings: Settings) -> Conversing:
     return (yield from _chains(server, settings, places, mean, root, most))
 
 
-def _by_gradients(server: Server, settings: Settings, scale: PriorScale) -> Conversing:
+def _by_gradients(server: Server, settings: Settings) -> Conversing:
     """Begin chains near the mode, where there are too many parameters for a curvature."""
-    bound = search.within(scale.centre, scale.sd)
-    start = server.known.start
+    bound, start = search.within(*server.scale), server.known.start
     mode = yield from server.counted(
         search.find_mode_by_gradients(start, start, bound, MOST_SEARCHED_BY_GRADIENTS)
     )
@@ -680,10 +687,6 @@ def _unvisited(
 
 
 # --- what comes of them --------------------------------------------------------------------------
-
-
-def _joined(kept: list[Judged]) -> Float[np.ndarray, "C n d"]:
-    return np.concatenate([judged.chains.draws for judged in kept], axis=1)
 
 
 def _batch(judged: Judged) -> Batch:

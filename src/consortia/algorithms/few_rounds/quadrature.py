@@ -1,9 +1,9 @@
-"""The rule of quadrature inside the model: chosen after the local fits, and measured.
+"""The rule of quadrature inside the model: measured where the log-densities are.
 
-One query asks for the errors of all rules around the guess that the local fits give. The first rule
-that is fine enough there is that of all later queries, which name it by the length of an array.
-Where the first draws lie elsewhere, one more query measures around them; if a finer rule is needed
-there, the conversation begins again with it.
+A query of points wants beside them the errors of all rules around its proposals. Where the
+rule in use is not fine enough there, the message is sent again with the first that is, which later
+queries keep; they name it by the length of an array. Draws that lie elsewhere, as those of chains
+may, cost a message of their own; if a finer rule is needed there, the conversation begins again.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from jaxtyping import Float
 from consortia.core.model import Integration
 from consortia.core.prior import prior_scale
 from consortia.core.queries import Arrays, Batch, Conversing, Known, Outcome, Query
-from consortia.surrogates.local_fits import Law, guess_of
-from consortia.surrogates.quadrature import points_around, report_of
+from consortia.surrogates.local_fits import Law
+from consortia.surrogates.quadrature import REACH, points_around, report_of
 
 ELSEWHERE, WIDER = 1.0, 1.5
-"""Standard deviations between guess and draws, and their ratio, beyond which the rule is measured
-again."""
+"""Standard deviations between where the rule was measured and draws, and their ratio, beyond which
+it is measured again."""
 
 WITHIN = 0.9
 """Share of the distance to which sites answer that points may be from the prior's centre."""
@@ -46,21 +46,21 @@ def with_rule(
         except StopIteration as end:
             return end.value
         if isinstance(item, Query):
-            sent = item.arrays
-            if nodes != rules.choices[0]:
-                sent = {**sent, "rule": np.zeros(nodes, np.int8)}
-            answer = yield item._replace(arrays=sent, completed=None)
-            if item.function == "local_fits" and around is None:
-                around = guess_of(answer, item.arrays["reference"])
-                if around is not None:
-                    report = yield from _measured(known, rules, around)
-                    nodes = report["nodes"]
+            answer = yield _with_nodes(item, nodes, rules)
+            while "errors" in answer:
+                around, report = item.arrays["measured"], _report(answer, rules, nodes)
+                if report["nodes"] == nodes:
+                    break
+                nodes = report["nodes"]
+                answer = yield _with_nodes(item, nodes, rules)
             continue
         if not drawn:
-            drawn, found = True, _law_of(item.draws)
-            if around is None or _elsewhere(around, found):
-                around = found
-                report = yield from _measured(known, rules, found, nodes)
+            drawn, law = True, _law_of(item.draws)
+            if around is None or _elsewhere(around, law):
+                around = points_to_measure(known, law).astype(known.target.dtype)
+                arrays = {"reference": around[0], "points": around, "measured": around}
+                answer = yield Query("log_densities", arrays, "quadrature")
+                report = _report(answer, rules, nodes)
                 if report["nodes"] > nodes:
                     nodes, drawn, answer = report["nodes"], False, None
                     conversing.close()
@@ -69,40 +69,35 @@ def with_rule(
         answer = yield item._replace(report={**item.report, "quadrature": report})
 
 
+def points_to_measure(known: Known, law: Law) -> Float[np.ndarray, "m d"]:
+    """Return points around a law, drawn towards the prior's centre where sites would not answer."""
+    points, scale = points_around(*law), prior_scale(known.target, known.start)
+    distance = np.maximum(scale.distance(points).max(axis=1, keepdims=True), 1)
+    nearer = np.minimum(1, WITHIN * known.farthest / distance)
+    return scale.centre + (points - scale.centre) * nearer
+
+
+def _with_nodes(query: Query, nodes: int, rules: Integration) -> Query:
+    """Return a query that names a rule, if it is not the first."""
+    if nodes == rules.choices[0]:
+        return query
+    arrays = {**query.arrays, "rule": np.zeros(nodes, np.int8)}
+    return query._replace(arrays=arrays, completed=None)
+
+
+def _report(answer: Arrays, rules: Integration, least: int) -> dict[str, Any]:
+    """Return the report on the first rule of so many nodes or more that is fine enough."""
+    return report_of(answer["errors"], rules, [one for one in rules.choices if one >= least])
+
+
 def _law_of(draws: Float[np.ndarray, "chains draws d"]) -> Law:
     """Return mean and covariance of draws."""
     flat = draws.reshape(-1, draws.shape[-1])
     return flat.mean(axis=0), np.atleast_2d(np.cov(flat.T))
 
 
-def _measured(
-    known: Known, rules: Integration, around: Law, least: int = 0
-) -> Generator[Query, Arrays, dict[str, Any]]:
-    """Ask for the errors of all rules; return the report on the first that is fine enough.
-
-    Args:
-        known: the posterior.
-        rules: those of its likelihood.
-        around: mean and covariance.
-        least: nodes that the rule has at least.
-    """
-    points = _within(known, points_around(*around)).astype(known.target.dtype)
-    answer = yield Query("quadrature", {"points": points}, "quadrature")
-    return report_of(answer["errors"], rules, [one for one in rules.choices if one >= least])
-
-
-def _within(known: Known, points: Float[np.ndarray, "m d"]) -> Float[np.ndarray, "m d"]:
-    """Return the points, drawn towards the prior's centre where sites would not answer."""
-    scale = prior_scale(known.target, known.start)
-    most = WITHIN * known.farthest
-    distance = scale.distance(points).max(axis=1, keepdims=True)
-    if not np.isfinite(most):
-        return points
-    return scale.centre + (points - scale.centre) * np.minimum(1, most / distance)
-
-
-def _elsewhere(guess: Law, found: Law) -> bool:
+def _elsewhere(around: Float[np.ndarray, "m d"], found: Law) -> bool:
     """Return True if draws are not where the rule was measured."""
-    wide, sd = (np.sqrt(np.diagonal(one[1])) for one in (guess, found))
-    apart = np.abs(guess[0] - found[0]) / np.minimum(wide, sd)
+    wide, sd = np.diagonal(around[1:] - around[0]) / REACH, np.sqrt(np.diagonal(found[1]))
+    apart = np.abs(around[0] - found[0]) / np.minimum(wide, sd)
     return bool((apart > ELSEWHERE).any() or (sd / wide > WIDER).any())

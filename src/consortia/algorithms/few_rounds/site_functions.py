@@ -19,6 +19,7 @@ from consortia.core.queries import Arrays, Noise, Reply, Revealed, SiteFunction
 from consortia.core.target import Target
 from consortia.dynamics import metropolis
 from consortia.surrogates.curvature import all_rows, curvature, hessian, mode_of
+from consortia.surrogates.heterogeneity import moments, widened
 from consortia.surrogates.mode_search import symmetric
 from consortia.surrogates.proposals.mixture import Mixture, envelope_points
 
@@ -40,12 +41,14 @@ def _ruled(target: Target, given: Mapping[str, Array]) -> Target:
 
 def _log_densities(target: Target, given: Mapping[str, Array], site: Site) -> Reply:
     """Return U_c at the points minus U_c at the reference, and U_c there in two parts."""
+    errors = _errors(target, given["measured"], site) if "measured" in given else {}
     target = _ruled(target, given)
     places = jnp.concatenate([given["reference"][None], given["points"]])
     at = metropolis.potentials(target, places, site)
     base = jax.tree.map(lambda leaf: leaf[0], at)
     there = jax.tree.map(lambda leaf: leaf[1:], at)
-    return {"potentials": there.above(base), "height": jnp.stack([base.coarse, base.fine])}
+    height = jnp.stack([base.coarse, base.fine])
+    return {"potentials": there.above(base), "height": height, **errors}
 
 
 def _slopes(target: Target, given: Mapping[str, Array], site: Site) -> Reply:
@@ -83,7 +86,8 @@ def _local_fits(target: Target, given: Mapping[str, Array], site: Site) -> Reply
     From each start, m_c is where damped Newton steps on log L_c + (1/S) log p end, with S sites,
     and A_c is minus the curvature there. The first fit is the first one that reached a mode. It
     comes once more at the end, as 0 of a site with few rows: where a scale is a parameter, such a
-    site fits its rows exactly, and claims a precision that it does not have.
+    site fits its rows exactly, and claims a precision that it does not have. Of a hierarchical
+    model A_c is that of what is common to the sites, with `moments` for the spread between them.
     """
     target = _ruled(target, given)
     own = replace(site, prior_share=given["share"])
@@ -92,27 +96,33 @@ def _local_fits(target: Target, given: Mapping[str, Array], site: Site) -> Reply
 
     def from_start(start: Array) -> tuple[Array, Array, Array]:
         fitted, precision, there = mode_of(lambda at: target.potential(at, rows, mask, own), start)
-        return precision[upper], precision @ (fitted - given["reference"]), there
+        return precision, fitted - given["reference"], there
 
     *fits, there = jax.lax.map(from_start, given["starts"])
     # The other fits stay those of their starts at all sites: a sum over modes would be of none.
-    fits = [fitted.at[0].set(fitted[jnp.argmax(there)]) for fitted in fits]
+    precisions, away = (fitted.at[0].set(fitted[jnp.argmax(there)]) for fitted in fits)
+    spread: Reply = {}
+    if target.model.group_sd is not None:
+        between = target.group_sd(given["reference"]) ** 2 / given["share"]
+        spread = {"spread": moments(away[0], precisions[0], between)}
+        precisions = jax.vmap(widened, (0, None))(precisions, between)
+    fits = precisions[:, upper[0], upper[1]], jnp.einsum("nij,nj->ni", precisions, away)
     enough = jnp.sum(mask) >= ROWS_PER_PARAMETER * target.dimension
     precisions, pulls = (
         jnp.concatenate([fitted, jnp.where(enough, fitted[:1], 0)]) for fitted in fits
     )
-    return {"precisions": precisions, "pulls": pulls}
+    return {"precisions": precisions, "pulls": pulls, **spread}
 
 
-def _quadrature(target: Target, given: Mapping[str, Array], site: Site) -> Reply:
+def _errors(target: Target, points: Array, site: Site) -> Reply:
     """Return how far the log-likelihood is from that with the finest rule, (points, rules)."""
     rules, (rows, mask) = target.model.integration, site.all()
     assert rules is not None
-    return {
-        "errors": jax.lax.map(
-            lambda position: rules.errors(target.unravel(position), rows, mask), given["points"]
-        )
-    }
+
+    def at(position: Array) -> Array:
+        return rules.errors(target.unravel(position), rows, mask)
+
+    return {"errors": jax.lax.map(at, points)}
 
 
 def _scores(target: Target, given: Mapping[str, Array], site: Site) -> Reply:
@@ -127,7 +137,7 @@ def _scores(target: Target, given: Mapping[str, Array], site: Site) -> Reply:
 
 def _drawn(arrays: Arrays) -> Arrays:
     """Return the points of a message: those that travel, after those of the common stream."""
-    kept = {name: arrays[name] for name in ("reference", "rule") if name in arrays}
+    kept = {name: arrays[name] for name in ("reference", "rule", "measured") if name in arrays}
     if "accepted" not in arrays:
         return kept | {"points": arrays["points"]}
     envelope = Mixture(*(np.asarray(arrays[name], float) for name in Mixture._fields))
@@ -140,6 +150,7 @@ def _at_points(arrays: Arrays) -> Evaluation:
     """Return where the points lie; those of tails count half as far from their middle."""
     points = np.asarray(arrays["points"], float)
     middle = np.median(points, axis=0)
+    points = np.concatenate([points, np.asarray(arrays.get("measured", points[:0]), float)])
     return Evaluation(jnp.asarray((points + middle) / 2))
 
 
@@ -153,8 +164,7 @@ def _of_log_densities(arrays: Arrays, answer: Arrays) -> tuple[Revealed]:
 
 
 def _of_derivatives(orders: tuple[int, ...], arrays: Arrays, answer: Arrays) -> tuple[Revealed]:
-    reference = np.asarray(arrays["reference"])
-    return (Revealed(arrays["points"], orders, reference),)
+    return (Revealed(arrays["points"], orders, np.asarray(arrays["reference"])),)
 
 
 def _of_fits(arrays: Arrays, answer: Arrays) -> tuple[Revealed]:
@@ -202,14 +212,6 @@ FUNCTIONS = {
         "the log-likelihood of all rows of the site together, its gradient and its curvature, at "
         "each of a few points",
         reveals=partial(_of_derivatives, (0, 1, 2)),
-    ),
-    "quadrature": SiteFunction(
-        _quadrature,
-        _at_points,
-        "how far a rule of quadrature is from a finer one, in the log-likelihood of all rows of "
-        "the site together, at each of a few points",
-        # only models with integrated levels answer, and these are unmeasured
-        reveals=lambda arrays, answer: (),
     ),
     "scores": SiteFunction(
         _scores,

@@ -17,6 +17,7 @@ from consortia.models.regression.density import Density
 from consortia.models.regression.design import time_rows
 from consortia.models.regression.formula import SITE
 from consortia.models.regression.specification import Specification
+from consortia.runtime import compiler
 from consortia.runtime.compiler import map_in_blocks
 
 MEAN, SURVIVAL = "mean", "survival"
@@ -50,7 +51,7 @@ def levels_given_rows(
     return np.concatenate([np.asarray(one) for one in found])[:draws]
 
 
-@partial(jax.jit, static_argnums=0)
+@partial(compiler.jit, options=compiler.lightly, static_argnums=0)
 def _levels(density: Density, params: PyTree, uniforms: Array, rows: PyTree, mask: Array) -> Array:
     def one(values: PyTree, own: Array) -> Array:
         z = drawn(density.given_levels(values, rows, mask), own)

@@ -30,6 +30,8 @@ OWN_SHARE = 0.1
 """Part of a variance at the mode that v is, at least."""
 
 Spread = Callable[[np.ndarray], np.ndarray]
+SpreadOf = tuple[Bool[np.ndarray, " d"], Spread]
+"""The parameters that are log τ, and θ -> s."""
 
 
 class Groups(NamedTuple):
@@ -71,9 +73,7 @@ class Groups(NamedTuple):
         return 0.5 * np.log((own + self.group_sd(points) ** 2) / (own + at_mode))
 
 
-def groups_of(
-    target: Target, start: Float[np.ndarray, " d"]
-) -> tuple[Bool[np.ndarray, " d"], Spread] | None:
+def groups_of(target: Target, start: Float[np.ndarray, " d"]) -> SpreadOf | None:
     """Return which parameters are log τ and the function s; None of a model without groups."""
     if target.model.group_sd is None:
         return None
