@@ -988,6 +988,7 @@ def test_a_longer_run_of_chains_goes_on_where_a_shorter_one_has_ended(
 ) -> None:
     monkeypatch.setattr(algorithm, "LEAST_SHARE", 2.0)  # no batch counts
     monkeypatch.setattr(algorithm, "MOST_POOR", 1)
+    monkeypatch.setattr(algorithm, "MOST_STANDING", 1)
     rng = np.random.default_rng(0)
     model = consortia.Model(
         lambda p: -jnp.sum(p["x"] ** 2) / 2,

@@ -88,9 +88,9 @@ LEAST_OF_SHARE = 0.1
 FEW_DRAWS = 400
 """Proposals of a message, at least; else the envelope itself is sent."""
 
-MOST_POOR, HOPELESS, LEAST_HOPE = 7, 3, 0.02
-"""Batches that do not count before chains take over; or so many, the last two below such a share,
-where the mode has been sought: else it is sought first."""
+MOST_POOR, MOST_STANDING, HOPELESS, LEAST_HOPE = 7, 14, 3, 0.02
+"""Batches that do not count before chains take over, and those of shares of .5; or so many, the
+last two below such a share, where the mode has been sought: else it is sought first."""
 
 UNFIT = 0.5
 """Held-out error: if that of every surrogate so far is larger, none will fit."""
@@ -386,7 +386,8 @@ def _next_step(shares: list[float], errors: list[float], *, searched: bool) -> s
     if len(shares) < HOPELESS:
         return "draw"
     best = max(shares[-2:])
-    if len(shares) >= MOST_POOR or (best < LEAST_SHARE and min(errors) > UNFIT):
+    most = MOST_POOR if best < STANDING else MOST_STANDING
+    if len(shares) >= most or (best < LEAST_SHARE and min(errors) > UNFIT):
         return "walk"
     if best < LEAST_HOPE:
         return "walk" if searched else "search"
