@@ -43,7 +43,7 @@ FEWEST_POINTS, MOST_POINTS = 1000, 20_000
 OF_MANY = 6
 """With more than 14 parameters K is so much larger as they are more than this."""
 
-WORK = 4.5e9
+WORK = 3.6e9
 """Points times rows times parameters of a message at the largest site, above which K is smaller."""
 
 MOST_PARAMETERS = 20_000
