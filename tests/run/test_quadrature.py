@@ -96,7 +96,12 @@ KNOWN: Any = SimpleNamespace(
 RULES: Any = SimpleNamespace(choices=(9, 18, 36), finest=72)
 
 
-def spoken(errors: Any, draws: float, monkeypatch: pytest.MonkeyPatch) -> tuple[list[Any], Any]:
+def spoken(
+    errors: Any,
+    draws: float,
+    monkeypatch: pytest.MonkeyPatch,
+    purposes: tuple[str, ...] = ("draws",),
+) -> tuple[list[Any], Any]:
     """Return what a conversation of one batch asks, and the report on its rule.
 
     ``errors`` are those of the rules at a query of its number.
@@ -107,8 +112,9 @@ def spoken(errors: Any, draws: float, monkeypatch: pytest.MonkeyPatch) -> tuple[
 
     def converse() -> Any:
         measured = points_around(np.zeros(1), np.eye(1))
-        answer = yield Query("log_densities", {"points": measured, "measured": measured}, "draws")
-        received.append(answer["number"])
+        for purpose in purposes:
+            arrays = {"points": measured, "measured": measured}
+            received.append((yield Query("log_densities", arrays, purpose))["number"])
         yield Batch(draws + np.random.default_rng(0).normal(size=(4, 200, 1)), {})
         return Outcome("end")
 
@@ -149,11 +155,42 @@ def test_draws_elsewhere_are_measured_again(monkeypatch: pytest.MonkeyPatch) -> 
     assert report["nodes"] == 18
 
 
-def hospitals(count: int) -> dict[str, Any]:
+def test_all_batches_have_the_last_rule(monkeypatch: pytest.MonkeyPatch) -> None:
+    fine, coarse = (1e-4, 1e-5, 1e-6), (1.0, 1e-5, 1e-6)
+    two = ("draws", "draws")
+    asked, report = spoken(lambda number: coarse if number == 2 else fine, 0.0, monkeypatch, two)
+    # sent again, and then both with 18
+    assert asked[:-1] == [("draws", 9), ("draws", 9), ("draws", 18), ("draws", 18), ("draws", 18)]
+    assert asked[-1] == [1, 3, 4, 5]
+    assert report["nodes"] == 18
+    # of an exploration no draw is kept
+    two = ("exploration", "draws")
+    asked, report = spoken(lambda number: coarse if number == 2 else fine, 0.0, monkeypatch, two)
+    assert asked == [("exploration", 9), ("draws", 9), ("draws", 18), [1, 3]]
+    assert report["nodes"] == 18
+
+
+def test_sites_that_fit_their_rows_exactly_have_a_posterior() -> None:
+    one = consortia.regression("y ~ x + (1 | site)", hospitals(20, (2, 4)), integrate=True)
+    tree, _ = run(one, method=consortia.few_rounds(effective_size=100))
+    # by hand: without the levels' variance of .49 it is .64, with it 1.13
+    spread = float(tree["posterior"]["sigma"].mean()) ** 2
+    assert 0.4 < spread < 1.4
+
+
+@pytest.mark.parametrize(("dimension", "points"), [(3, 64), (30, 64), (120, 400), (300, None)])
+def test_declared_sizes_have_room_for_the_measurement(dimension: int, points: Any) -> None:
+    declared = consortia.few_rounds(proposals=points).declared_sizes(dimension)["log_densities"]
+    many = 4 * dimension + 1
+    assert declared.up >= many + 2 + 4 * many  # the finest of five rules is zero, and not sent
+    assert declared.down >= 2 * many * dimension
+
+
+def hospitals(count: int, rows: tuple[int, int] = (20, 120)) -> dict[str, Any]:
     rng = np.random.default_rng(2)
     found = {}
     for index in range(count):
-        x = rng.normal(size=int(rng.integers(20, 120)))
+        x = rng.normal(size=int(rng.integers(*rows)))
         y = 0.7 * rng.normal() + 0.6 * x + 0.8 * rng.normal(size=len(x))
         found[f"h{index}"] = {"x": x, "y": y}
     return found

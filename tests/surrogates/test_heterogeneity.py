@@ -108,6 +108,12 @@ def test_sites_that_know_nothing_leave_the_prior() -> None:
     assert variance[LOG_TAU] == pytest.approx(share @ (z - mean) ** 2, rel=0.05)
 
 
+def test_the_spread_of_no_points_is_empty() -> None:
+    groups = groups_of(target(3), START)
+    assert groups is not None
+    assert groups[1](np.zeros((0, 2))).shape == (0, 2)
+
+
 def test_one_site_has_no_spread_to_show() -> None:
     centre, variance = guessed(np.zeros(1), np.ones(1), sums(np.array([7.0]), np.array([0.1])))
     assert np.isfinite(centre).all()

@@ -68,8 +68,8 @@ class Model(metaclass=Hinted):
             rows of a site take such a model; minibatches are refused.
 
         group_sd: optional, ``group_sd(params) -> params``, of a hierarchical model whose groups are
-            integrated out: of each parameter that is the common level of J groups τ/√J, with τ the
-            standard deviation between them; 0 of all others. It may depend on parameters log τ
+            the sites, integrated out: of each parameter that is their common level τ/√J, with τ the
+            standard deviation between J sites; 0 of all others. It may depend on parameters log τ
             only, of which it is 0. `few_rounds` proposes wider where the spread is larger.
 
         recover: optional, ``recover(params, rows, key) -> {name: array}``, of a model with

@@ -156,7 +156,10 @@ def plan_of(panel: Panel, task: Task, posterior: Posterior, method: Conversation
     """Return the plan of a conversation; nothing is traced for it."""
     request, target, sites = task.request, posterior.target, task.sites
     usual = usual_messages(method, target)
-    sizes, width = method.message_sizes(target.dimension).values(), target.dtype.itemsize
+    known, width = method.message_sizes(target.dimension), target.dtype.itemsize
+    if target.model.integration is not None:  # what is measured of its rule comes beside
+        known = {n: method.declared_sizes(target.dimension)[n] for n in known}
+    sizes = known.values()
     up, down = (
         max((getattr(one, way) for one in sizes), default=0) * width * len(sites)
         for way in ("up", "down")

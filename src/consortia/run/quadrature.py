@@ -13,8 +13,8 @@ from consortia.core.target import Target, in_jax_width
 from consortia.data.sites import Sites
 from consortia.surrogates.quadrature import points_around, report_of
 
-MORE_MESSAGES = 1
-"""Messages beside the usual ones, as a rule: one more batch of draws, since posteriors of standard
+MORE_MESSAGES = 2
+"""Messages beside the usual ones, at most as a rule: batches of draws, since posteriors of standard
 deviations between sites have long tails. Of 36 regressions, of three families at 3 to 12 sites,
 most took 3 messages in all, and none more than 5."""
 

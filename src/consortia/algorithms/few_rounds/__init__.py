@@ -150,22 +150,25 @@ class FewRounds(Conversation):
         if dimension > MOST_CURVED:
             count = max(min(WALKERS, MOST_NUMBERS // dimension), FEWEST_WALKERS)
             return {"slopes": Size(count * dimension, count * (dimension + 1))}
-        triangle, many = dimension * (dimension + 1) // 2, 4 * dimension + 1
+        triangle = dimension * (dimension + 1) // 2
         count = self.points_of(dimension, 1)
         return {
-            "local_fits": Size(4 * dimension + 1, 4 * (triangle + dimension) + 6 * dimension),
-            "log_densities": Size((count + many) * dimension, count + 2 + many * MOST_RULES),
+            "local_fits": Size(4 * dimension + 1, 4 * (triangle + dimension)),
+            "log_densities": Size(count * dimension, count + 2),
         }
 
     def declared_sizes(self, dimension: int) -> Mapping[str, Size]:
         """Return the same with curvatures at candidates, and gradients at the places of chains."""
         d, sizes = dimension, dict(self.message_sizes(dimension))
+        many = 4 * d + 1  # points at which a rule of quadrature is measured
+        points, triangle = max(self.points_of(d, 1), many), d * (d + 1) // 2
+        sizes["log_densities"] = Size((points + many) * d, points + 2 + many * MOST_RULES)
         count = max(min(WALKERS, MOST_NUMBERS // d), FEWEST_WALKERS)
         sizes["slopes"] = Size((count + 1) * d, count * (d + 1))
-        if d <= MOST_CURVED:
-            numbers = 1 + d + d * (d + 1) // 2
-            sizes["derivatives"] = Size((CANDIDATES + 1) * d, CANDIDATES * numbers)
-        sizes["scores"] = Size(d, d * (d + 1) // 2)
+        if d <= MOST_CURVED:  # local fits with the sums of the spread between sites
+            sizes["derivatives"] = Size((CANDIDATES + 1) * d, CANDIDATES * (1 + d + triangle))
+            sizes["local_fits"] = Size(4 * d + 1, 4 * (triangle + d) + 6 * d)
+        sizes["scores"] = Size(d, triangle)
         return sizes
 
     def check(self, sizes: np.ndarray, names: tuple[str, ...], dimension: int) -> None:

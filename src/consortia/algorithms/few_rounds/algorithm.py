@@ -63,7 +63,7 @@ from consortia.surrogates.proposals.warp import Coordinates, Plain
 RAYS = 0.165
 """Share of a message's points that lie on lines and parabolas: three of each parameter, of ten."""
 
-WIDE = (0.5, 1.2), (0.25, 2.2), (0.25, 4.0)
+WIDE, OF_GROUPS = ((0.5, 1.2), (0.25, 2.2), (0.25, 4.0)), ((0.5, 1.1), (0.3, 1.9), (0.2, 3.2))
 NARROW = (0.8, 1.0), (0.2, 1.5)
 """Shares and scales of an exploration's parts, with up to and with more than 14 parameters."""
 
@@ -284,12 +284,6 @@ class Server:
         elif math.isfinite(height) and math.isfinite(self.height):
             self.offset = self.height - height
 
-    def move_reference(self) -> None:
-        """Take the highest point as the reference, where it is far above the one in use."""
-        best = float(self.memory.heights.max(initial=-math.inf))
-        if best > self.offset + REFERENCE:
-            self.reference, self.offset = self.memory.best, best
-
 
 def converse(settings: Settings, known: Known) -> Conversing:
     """Yield the queries and batches of draws of a run; return its outcome."""
@@ -422,7 +416,8 @@ def _local_fits(server: Server) -> Generator[Query, Arrays, local_fits.Guesses]:
 
 def _exploration(server: Server, centres: list[np.ndarray], covariances: list[np.ndarray]) -> Sent:
     """Return points of a mixture around the guesses, and rays through the first."""
-    wide = WIDE if server.dimension <= FEW_PARAMETERS else NARROW
+    few = WIDE if server.groups is None else OF_GROUPS
+    wide = few if server.dimension <= FEW_PARAMETERS else NARROW
     guesses = list(zip(centres, covariances, strict=True))
     parts = [(share, at, factor * scale) for at, scale in guesses for share, factor in wide]
     envelope = mixture.mixture_of(*map(list, zip(*parts, strict=True)))
@@ -512,7 +507,9 @@ def _evaluate(
     weights = heights[:count] - sent.log_density
     share = effective_share(weights) if np.isfinite(weights).any() else 0.0
     server.records[-1]["effective_share"] = float(f"{share:.3g}")
-    server.move_reference()
+    best = float(server.memory.heights.max(initial=-math.inf))
+    if best > server.offset + REFERENCE:
+        server.reference, server.offset = server.memory.best, best
     if sent.exploring or before is None:
         return straight, None
     ratio = ray_heights - sent.proposal.log_density(on_rays)

@@ -3,7 +3,8 @@
 A query of points wants beside them the errors of all rules around its proposals. Where the
 rule in use is not fine enough there, the message is sent again with the first that is, which later
 queries keep; they name it by the length of an array. Draws that lie elsewhere, as those of chains
-may, cost a message of their own; if a finer rule is needed there, the conversation begins again.
+may, cost a message of their own. Where the last rule is finer than that of draws before, the
+conversation begins again: all batches have one rule.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def with_rule(
         rules: those of the model.
     """
     nodes, around, report = rules.choices[0], None, dict[str, Any]()
-    conversing, answer, drawn = make(), None, False
+    conversing, answer, drawn, coarsest = make(), None, False, rules.finest
     while True:
         try:
             item = conversing.send(answer)
@@ -53,19 +54,24 @@ def with_rule(
                     break
                 nodes = report["nodes"]
                 answer = yield _with_nodes(item, nodes, rules)
+            if item.function == "slopes":  # chains: earlier draws are dropped
+                coarsest = rules.finest
+            elif item.purpose == "draws":
+                coarsest = min(coarsest, nodes)
             continue
         if not drawn:
-            drawn, law = True, _law_of(item.draws)
+            drawn, flat = True, item.draws.reshape(-1, item.draws.shape[-1])
+            law = flat.mean(axis=0), np.atleast_2d(np.cov(flat.T))
             if around is None or _elsewhere(around, law):
                 around = points_to_measure(known, law).astype(known.target.dtype)
                 arrays = {"reference": around[0], "points": around, "measured": around}
                 answer = yield Query("log_densities", arrays, "quadrature")
                 report = _report(answer, rules, nodes)
-                if report["nodes"] > nodes:
-                    nodes, drawn, answer = report["nodes"], False, None
-                    conversing.close()
-                    conversing = make()
-                    continue
+            if report["nodes"] > min(nodes, coarsest):
+                nodes, drawn, answer, coarsest = report["nodes"], False, None, rules.finest
+                conversing.close()
+                conversing = make()
+                continue
         answer = yield item._replace(report={**item.report, "quadrature": report})
 
 
@@ -88,12 +94,6 @@ def _with_nodes(query: Query, nodes: int, rules: Integration) -> Query:
 def _report(answer: Arrays, rules: Integration, least: int) -> dict[str, Any]:
     """Return the report on the first rule of so many nodes or more that is fine enough."""
     return report_of(answer["errors"], rules, [one for one in rules.choices if one >= least])
-
-
-def _law_of(draws: Float[np.ndarray, "chains draws d"]) -> Law:
-    """Return mean and covariance of draws."""
-    flat = draws.reshape(-1, draws.shape[-1])
-    return flat.mean(axis=0), np.atleast_2d(np.cov(flat.T))
 
 
 def _elsewhere(around: Float[np.ndarray, "m d"], found: Law) -> bool:

@@ -26,7 +26,7 @@ AT_ONCE = 64
 """Draws that are computed at the same time."""
 
 LEAST_ROWS = 64
-"""Fewest rows that a program is compiled for; then powers of two, so that sites share one."""
+"""Fewest rows that a program is compiled for; more are as many as `room` has: sites share one."""
 
 
 def levels_given_rows(
@@ -61,8 +61,9 @@ def _levels(density: Density, params: PyTree, uniforms: Array, rows: PyTree, mas
 
 
 def room(size: int, least: int) -> int:
-    """Return the power of two that has room for ``size``: a program is compiled for each."""
-    return max(least, 1 << (size - 1).bit_length())
+    """Return room for ``size``, a power of two or half as much again: one program for each."""
+    whole = max(least, 1 << (size - 1).bit_length())
+    return max(least, whole * 3 // 4 if size <= whole * 3 // 4 else whole)
 
 
 def shift_of_groups(

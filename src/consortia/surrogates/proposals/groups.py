@@ -84,7 +84,7 @@ def groups_of(target: Target, start: Float[np.ndarray, " d"]) -> SpreadOf | None
     def group_sd(points: np.ndarray) -> np.ndarray:
         # s depends on the log τ alone; far out they are cut where single precision ends.
         bounded = np.clip(np.where(spreads, points, 0), -40, 40).astype(target.dtype)
-        width = -len(bounded) % BLOCK
+        width = max(-len(bounded) % BLOCK, BLOCK * (not len(bounded)))
         padded = np.concatenate([bounded, np.zeros((width, bounded.shape[1]), bounded.dtype)])
         parts = [np.asarray(many(part)) for part in padded.reshape(-1, BLOCK, bounded.shape[1])]
         return np.concatenate(parts)[: len(bounded)].astype(float)

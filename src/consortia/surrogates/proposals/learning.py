@@ -16,6 +16,7 @@ from scipy import special
 
 from consortia.surrogates.proposals import FEW_PARAMETERS, mixture, proposal, regression
 from consortia.surrogates.proposals.flow import fit_flow
+from consortia.surrogates.proposals.groups import Groups
 from consortia.surrogates.proposals.memory import Memory, Weighted
 from consortia.surrogates.proposals.mixture import Mixture
 from consortia.surrogates.proposals.proposal import Proposal
@@ -35,8 +36,9 @@ SHRUNK = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
 USABLE = 0.95
 """Share of the points that coordinates must map to finite places."""
 
-STRETCHED, STRETCHED_SHARE = 3.0, 0.15
-"""Standard deviations of components along lines that were not covered, and their share."""
+STRETCHED, STRETCHED_SHARE, OF_GROUPS = 3.0, 0.15, 0.1
+"""Standard deviations of components along lines that were not covered, and their share, also of
+hierarchical models: their long tails hold little."""
 
 
 class Learnt(NamedTuple):
@@ -371,12 +373,12 @@ def _stretched(
         return envelope
     middle = coordinates.white(centre[None])[0][0]
     whole = envelope.roots[-1] @ envelope.roots[-1].T
-    share = STRETCHED_SHARE / len(missed)
+    share = OF_GROUPS if isinstance(coordinates, Groups) else STRETCHED_SHARE
     scales = []
     for direction in missed:
         ends = coordinates.white(np.stack([centre - direction, centre + direction]))[0]
         along = STRETCHED * (ends[1] - ends[0]) / 2
         scales.append(whole + np.outer(along, along))
-    shares = [*((1 - STRETCHED_SHARE) * envelope.shares), *[share] * len(missed)]
+    shares = [*((1 - share) * envelope.shares), *[share / len(missed)] * len(missed)]
     old = [root @ root.T for root in envelope.roots]
     return mixture.mixture_of(shares, [*envelope.centres, *[middle] * len(missed)], [*old, *scales])
