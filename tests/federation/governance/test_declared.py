@@ -120,8 +120,8 @@ def test_a_model_with_integrated_levels_has_more_messages_and_numbers(tmp_path: 
         )
         studies.append(load_study(path))
     plain, integrated = (terms_of(one).usual for one in studies)
-    assert (plain, integrated) == (5, 8)
+    assert (plain, integrated) == (5, 7)
     of_plain, of_integrated = (
         declared_of(one, HOSPITALS / "north.csv", 0)[0].usual for one in studies
     )
-    assert of_integrated > 1.9 * of_plain
+    assert of_integrated > 1.6 * of_plain  # five queries, and three
