@@ -258,6 +258,18 @@ class Conversation(Method):
         """
         return {}
 
+    def sizes_of(self, target: Target) -> Mapping[str, Size]:
+        """Return those of a usual run of a model, with what is measured of its quadrature beside.
+
+        Args:
+            target: the posterior, of which the model and the dimension are looked at.
+        """
+        usual = self.message_sizes(target.dimension)
+        if target.model.integration is None:
+            return usual
+        declared = self.declared_sizes(target.dimension)
+        return {name: declared[name] for name in usual}
+
     def declared_sizes(self, dimension: int) -> Mapping[str, Size]:
         """Return the largest size of a message by every site function that a run may ever ask.
 

@@ -156,10 +156,7 @@ def plan_of(panel: Panel, task: Task, posterior: Posterior, method: Conversation
     """Return the plan of a conversation; nothing is traced for it."""
     request, target, sites = task.request, posterior.target, task.sites
     usual = usual_messages(method, target)
-    known, width = method.message_sizes(target.dimension), target.dtype.itemsize
-    if target.model.integration is not None:  # what is measured of its rule comes beside
-        known = {n: method.declared_sizes(target.dimension)[n] for n in known}
-    sizes = known.values()
+    sizes, width = method.sizes_of(target).values(), target.dtype.itemsize
     up, down = (
         max((getattr(one, way) for one in sizes), default=0) * width * len(sites)
         for way in ("up", "down")

@@ -65,7 +65,7 @@ RAYS = 0.165
 
 WIDE, OF_GROUPS = ((0.5, 1.2), (0.25, 2.2), (0.25, 4.0)), ((0.5, 1.1), (0.3, 1.9), (0.2, 3.2))
 NARROW = (0.8, 1.0), (0.2, 1.5)
-"""Shares and scales of an exploration's parts, with up to and with more than 14 parameters."""
+"""Shares and scales of an exploration's parts; of hierarchical models; with over 14 parameters."""
 
 LOST = 2.0
 """Effective points of an exploration below which the mode is sought, where nothing predicts."""
@@ -89,8 +89,8 @@ FEW_DRAWS = 400
 """Proposals of a message, at least; else the envelope itself is sent."""
 
 MOST_POOR, MOST_STANDING, HOPELESS, LEAST_HOPE = 7, 14, 3, 0.02
-"""Batches that do not count before chains take over, and those of shares of .5; or so many, the
-last two below such a share, where the mode has been sought: else it is sought first."""
+"""Batches that do not count before chains take over, more if one of the last two is standing; or
+so many, the last two below such a share, if the mode has been sought: else it is sought first."""
 
 UNFIT = 0.5
 """Held-out error: if that of every surrogate so far is larger, none will fit."""

@@ -54,12 +54,7 @@ def declared_of(study: Study, file: Path, index: int) -> list[Declared]:
             parameters = starting_parameters(model, None, 0, 1)[0]
             targets[key] = Target(model, parameters)
         rounds, dimension = one.run.warmup + one.run.rounds, targets[key].dimension
-        usual = (
-            usual_messages(one.method, targets[key])
-            if isinstance(one.method, Conversation)
-            else None
-        )
-        sent = declared_numbers(one.method, dimension, one.run.chains, rounds, usual)
+        sent = declared_numbers(one.method, dimension, one.run.chains, rounds, targets[key])
         described = one.contribution(file, index).numbers
         found.append(
             Declared(*(described + more for more in (sent.usual, sent.proposed, sent.most)))
@@ -68,7 +63,7 @@ def declared_of(study: Study, file: Path, index: int) -> list[Declared]:
 
 
 def declared_numbers(
-    method: Method, dimension: int, chains: int, rounds: int, usual: int | None = None
+    method: Method, dimension: int, chains: int, rounds: int, target: Target | None = None
 ) -> Declared:
     """Return how many numbers a site sends, its description left out; nothing is computed.
 
@@ -77,15 +72,16 @@ def declared_numbers(
         dimension: parameters of the model.
         chains: of the run.
         rounds: iterations, the warm-up included.
-        usual: queries as a rule, where the model has more than `Conversation.usual_messages`.
+        target: the posterior, where its model may need more queries, and larger ones.
     """
     if isinstance(method, Conversation):
         agreement = 2  # whether the log-density at the start, and its gradient, are finite
-        sizes = method.message_sizes(dimension).values()
-        each = max((one.up for one in sizes), default=0)
+        usual = min(method.usual_messages(dimension), method.most_messages)
+        sizes = method.message_sizes(dimension)
+        if target is not None:
+            usual, sizes = usual_messages(method, target), method.sizes_of(target)
+        each = max((one.up for one in sizes.values()), default=0)
         most = max((one.up for one in method.declared_sizes(dimension).values()), default=0)
-        if usual is None:
-            usual = min(method.usual_messages(dimension), method.most_messages)
         proposed = min(LEEWAY * usual, method.most_messages)
         counts = usual * each, proposed * each, method.most_messages * most
         return Declared(*(agreement + count for count in counts))
