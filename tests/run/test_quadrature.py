@@ -15,8 +15,11 @@ import pytest
 import consortia
 from consortia.algorithms.few_rounds import quadrature as few_rounds_quadrature
 from consortia.algorithms.few_rounds.quadrature import with_rule
+from consortia.algorithms.few_rounds.site_functions import FUNCTIONS
+from consortia.core.model import Integration
 from consortia.core.prior import PriorScale
 from consortia.core.queries import Batch, Outcome, Query
+from consortia.core.target import Target
 from consortia.diagnostics.verdict import Severity
 from consortia.errors import InputError
 from consortia.surrogates.quadrature import effect_of, points_around
@@ -93,7 +96,11 @@ def test_the_effect_of_an_error_is_that_on_a_normal_posterior() -> None:
 KNOWN: Any = SimpleNamespace(
     target=SimpleNamespace(dtype=np.float32), start=np.zeros(1), farthest=math.inf
 )
-RULES: Any = SimpleNamespace(choices=(9, 18, 36), finest=72)
+RULES = Integration(
+    9, (5, 9, 18, 36), lambda used: (5, 9, 18, 36, 72)[: 4 if used < 18 else 5], lambda nodes: None
+)
+FINE = {5: 1e-4, 9: 1e-5, 18: 1e-6, 36: 1e-7}
+COARSE = {**FINE, 5: 1.0}
 
 
 def spoken(
@@ -104,7 +111,7 @@ def spoken(
 ) -> tuple[list[Any], Any]:
     """Return what a conversation of one batch asks, and the report on its rule.
 
-    ``errors`` are those of the rules at a query of its number.
+    ``errors`` are those of the rules one standard deviation away, at a query of its number.
     """
     scale = PriorScale(np.zeros(1), np.ones(1))
     monkeypatch.setattr(few_rounds_quadrature, "prior_scale", lambda *_: scale)
@@ -126,48 +133,86 @@ def spoken(
         if isinstance(item, Batch):
             return [*sent, received], item.report["quadrature"]
         sent.append((item.purpose, len(item.arrays.get("rule", range(9)))))
-        bent = item.arrays["measured"] ** 2 * np.array([*errors(len(sent)), 0.0])
+        each = [errors(len(sent))[one] for one in RULES.measured(sent[-1][1])[:-1]]
+        bent = item.arrays["measured"] ** 2 * np.array([*each, 0.0])
         answer = {"errors": bent, "number": len(sent)}
 
 
 def test_a_message_whose_rule_is_too_coarse_is_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked, report = spoken(lambda number: (1e-4, 1e-5, 1e-6), 0.0, monkeypatch)
-    assert asked == [("draws", 9), [1]]
-    assert report["nodes"] == 9
-    asked, report = spoken(lambda number: (1.0, 0.1, 1e-6), 0.0, monkeypatch)
+    asked, report = spoken(lambda number: FINE, 0.0, monkeypatch)
+    assert asked == [("draws", 5), [1]]
+    assert (report["nodes"], report["against"]) == (5, 36)
+    asked, report = spoken(lambda number: COARSE, 0.0, monkeypatch)
     # the conversation hears the second answer alone
-    assert asked == [("draws", 9), ("draws", 36), [2]]
-    assert report["nodes"] == 36
-    asked, report = spoken(lambda number: (1.0, 0.9, 0.8), 0.0, monkeypatch)
-    assert asked == [("draws", 9), ("draws", 36), [2]]
+    assert asked == [("draws", 5), ("draws", 9), [2]]
+    assert report["nodes"] == 9
+    # none of those compared is: of the next the first answer says nothing
+    none = {5: 1.0, 9: 1.0, 18: 0.1, 36: 1e-6}
+    asked, report = spoken(lambda number: none, 0.0, monkeypatch)
+    assert asked == [("draws", 5), ("draws", 36), [2]]
+    assert (report["nodes"], report["against"]) == (36, 72)
+    asked, report = spoken(lambda number: {**none, 36: 0.8}, 0.0, monkeypatch)
+    assert asked == [("draws", 5), ("draws", 36), [2]]
     assert report["error"] == pytest.approx(0.8 * 9)
 
 
-def test_draws_elsewhere_are_measured_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    fine = (1e-4, 1e-5, 1e-6)
-    asked, _ = spoken(lambda number: fine, 3.0, monkeypatch)
-    assert asked == [("draws", 9), ("quadrature", 9), [1]]
-    # a finer rule is needed there: the conversation begins again with it
+def test_a_rule_that_the_model_lacks_is_refused_before_it_is_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A server names it by the length of an array, and 10,000 nodes squared fill a memory."""
+    one = made(visits(2, 3, 1.0))
+    target = Target(one.model, one.model.init)
+    point = np.zeros((1, target.dimension), np.float32)
+    given = {"reference": point[0], "points": point, "measured": point}
+    monkeypatch.setattr(np.polynomial.hermite, "hermgauss", None)
+    nowhere: Any = None
+    for name in ("log_densities", "slopes", "derivatives"):
+        with pytest.raises(InputError, match="no rule of quadrature with 5000 nodes"):
+            FUNCTIONS[name].answer(target, {**given, "rule": np.zeros(5000, np.int8)}, nowhere)
+
+
+def test_an_exploration_with_small_errors_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    both = ("exploration", "draws")
+    small = {**FINE, 5: 0.09 / 9}  # nine times as large at three standard deviations
+    asked, report = spoken(lambda number: small, 0.0, monkeypatch, both)
+    assert asked == [("exploration", 5), ("draws", 9), [1, 2]]
+    assert report["nodes"] == 9
+    larger = {**FINE, 5: 0.11 / 9}
+    asked, report = spoken(lambda number: larger, 0.0, monkeypatch, both)
+    assert asked == [("exploration", 5), ("exploration", 9), ("draws", 9), [2, 3]]
+    # chains ask without a measurement: nothing is known of the next rule, and it is measured
+    unknown = {5: 0.05, 9: 0.05, 18: 0.05, 36: 1e-6}
     asked, report = spoken(
-        lambda number: (1.0, *fine[1:]) if number > 1 else fine, 3.0, monkeypatch
+        lambda number: {one: error / 9 for one, error in unknown.items()},
+        0.0,
+        monkeypatch,
+        ("exploration",),
     )
-    assert asked[:3] == [("draws", 9), ("quadrature", 9), ("draws", 18)]
-    assert report["nodes"] == 18
+    assert asked == [("exploration", 5), ("quadrature", 36), [1]]
+    assert (report["nodes"], report["against"]) == (36, 72)
+
+
+def test_draws_elsewhere_are_measured_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, _ = spoken(lambda number: FINE, 3.0, monkeypatch)
+    assert asked == [("draws", 5), ("quadrature", 5), [1]]
+    # a finer rule is needed there: the conversation begins again with it
+    asked, report = spoken(lambda number: COARSE if number > 1 else FINE, 3.0, monkeypatch)
+    assert asked[:3] == [("draws", 5), ("quadrature", 5), ("draws", 9)]
+    assert report["nodes"] == 9
 
 
 def test_all_batches_have_the_last_rule(monkeypatch: pytest.MonkeyPatch) -> None:
-    fine, coarse = (1e-4, 1e-5, 1e-6), (1.0, 1e-5, 1e-6)
     two = ("draws", "draws")
-    asked, report = spoken(lambda number: coarse if number == 2 else fine, 0.0, monkeypatch, two)
-    # sent again, and then both with 18
-    assert asked[:-1] == [("draws", 9), ("draws", 9), ("draws", 18), ("draws", 18), ("draws", 18)]
+    asked, report = spoken(lambda number: COARSE if number == 2 else FINE, 0.0, monkeypatch, two)
+    # sent again, and then both with 9
+    assert asked[:-1] == [("draws", 5), ("draws", 5), ("draws", 9), ("draws", 9), ("draws", 9)]
     assert asked[-1] == [1, 3, 4, 5]
-    assert report["nodes"] == 18
+    assert report["nodes"] == 9
     # of an exploration no draw is kept
     two = ("exploration", "draws")
-    asked, report = spoken(lambda number: coarse if number == 2 else fine, 0.0, monkeypatch, two)
-    assert asked == [("exploration", 9), ("draws", 9), ("draws", 18), [1, 3]]
-    assert report["nodes"] == 18
+    asked, report = spoken(lambda number: COARSE if number == 2 else FINE, 0.0, monkeypatch, two)
+    assert asked == [("exploration", 5), ("draws", 5), ("draws", 9), [1, 3]]
+    assert report["nodes"] == 9
 
 
 def test_sites_that_fit_their_rows_exactly_have_a_posterior() -> None:
@@ -211,8 +256,8 @@ def test_few_rounds_chooses_nodes_and_the_verdict_says_what_is_left() -> None:
     tree, plan = run(made(visits(2, 12, 3.0)), method=few)
     kept = json.loads(tree.attrs["quadrature"])
     asked = [message["for"] for message in json.loads(tree.attrs["messages"])]
-    # the rule of the first exploration is not fine enough: the message is sent again
-    assert asked[:3] == ["local fits", "exploration", "exploration"]
+    # the rule of the exploration is not fine enough for draws, and will do for a surrogate
+    assert asked[:3] == ["local fits", "exploration", "draws"]
     assert "quadrature" not in asked
     assert kept["nodes"] > 15
     assert kept["error"] <= 0.01

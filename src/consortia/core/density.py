@@ -70,10 +70,10 @@ def check_density(target: Target, shard: PyTree) -> None:
                 f"Model.log_prior returns shape {shape}: it must be a scalar (sum over the "
                 "parameters)."
             )
-    for rows in (3, 2):
+    of_site = target.model.site_log_likelihood
+    for rows in (3, 2) if of_site is None else (3,):
         index = np.zeros(rows, int)
         batch = jax.tree.map(lambda leaf, index=index: leaf[index], shard)
-        of_site = target.model.site_log_likelihood
         if of_site is not None:
             name, mask = "site_log_likelihood", jax.ShapeDtypeStruct((rows,), bool)
             of = partial(_of_site, target, of_site)

@@ -17,18 +17,18 @@ class Integration(NamedTuple):
     """Rules of quadrature inside a likelihood of a site.
 
     Attributes:
-        choices: nodes along each dimension, ascending; the first is that of the model's own
-            ``site_log_likelihood``, the others may take its place.
-        finest: nodes of the rule that all of them are measured against.
-        with_nodes: returns the ``site_log_likelihood`` with so many nodes.
-        errors: ``errors(params, rows, mask)``, how far the log-likelihood of a site is from that
-            with the finest rule, (choices + 1,), the finest last.
+        own: nodes of the model's own ``site_log_likelihood``, along each dimension.
+        choices: nodes that a run may take in their place, ascending.
+        measured: the rules that are compared where one of so many nodes is in use, ascending; the
+            last is what the others are measured against.
+        with_nodes: returns the ``site_log_likelihood`` with so many nodes; of several how far each
+            is from the last of them, (rules,).
     """
 
+    own: int
     choices: tuple[int, ...]
-    finest: int
-    with_nodes: Callable[[int], Callable[[PyTree, PyTree, Any], Any]]
-    errors: Callable[[PyTree, PyTree, Any], Any]
+    measured: Callable[[int], tuple[int, ...]]
+    with_nodes: Callable[[int | tuple[int, ...]], Callable[[PyTree, PyTree, Any], Any]]
 
 
 @dataclass(frozen=True, eq=False)

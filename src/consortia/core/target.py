@@ -105,7 +105,7 @@ class Target:
             InputError: the model has no rule with so many nodes.
         """
         rules = self.model.integration
-        if rules is None or nodes not in rules.choices:
+        if rules is None or nodes not in (rules.own, *rules.choices):
             raise InputError(f"the model has no rule of quadrature with {nodes} nodes.")
         of_site = rules.with_nodes(nodes)
         model = replace(self.model, log_likelihood=None, site_log_likelihood=of_site)

@@ -31,11 +31,12 @@ from consortia.runtime.compiler import map_in_blocks
 NODES = {1: 15, 2: 9}
 """Nodes of a rule along each of K dimensions; products of more dimensions have too many."""
 
-FINER = {1: (30, 60, 120), 2: (18, 36)}
-"""Nodes that a run may take in their place, where these are too few for its posterior."""
+CHOICES = {1: (15, 30, 60, 120), 2: (5, 9, 18, 36)}
+"""Nodes that a run may take in their place: the first that are enough for its posterior."""
 
-FINEST = {1: 240, 2: 72}
-"""Nodes that all of them are measured against."""
+AGAINST = {1: (240,), 2: (36, 72)}
+"""Nodes that a rule in use is measured against: the first at least four times as many, else the
+last. The finer ones that may take its place are measured against the same."""
 
 NODES_AT_ONCE = 256
 """Nodes that are computed side by side; more would take too much memory."""
@@ -45,9 +46,15 @@ STEP_MOST, STEP_LEAST = 2.0, 1e-3
 """Longest Newton step, in standard deviations of the level; and that of the last, which leaves an
 error of its square: a rule of quadrature is as good around any point so near."""
 
-LINE, FINE = np.linspace(-8, 8, 33), np.linspace(-8, 8, 513)
-"""Points at which log p is computed, in standard deviations from the mode; and those of its cubic
-spline, from which a level is drawn."""
+LINE = 3 * np.sinh(np.linspace(-1, 1, 25) * math.asinh(8 / 3))
+"""Points at which log p is computed, in standard deviations from the mode. Of 24 unimodal ones
+quantiles .01 to .99 are off by .016 sd at most, of 200 Poisson rows without an event."""
+
+FINE = np.linspace(-8, 8, 513)
+"""Points of its cubic spline, from which a level is drawn."""
+
+OTHERS = 9
+"""Nodes of the rule for what is drawn after it."""
 
 LOWEST = 30.0
 """Below the largest log p on the line nothing counts, and a spline would swing."""
@@ -64,13 +71,17 @@ def integration(of: Callable[..., Array], size: int, nodes: int | None = None) -
         size: K, 1 or 2.
         nodes: the number that the user insists on; None: a run chooses.
     """
-    choices = (NODES[size], *FINER[size]) if nodes is None else (nodes,)
-    finest = max(FINEST[size], 2 * choices[-1])
+    own, choices = (NODES[size], CHOICES[size]) if nodes is None else (nodes, (nodes,))
 
-    def with_nodes(count: int) -> Callable[..., Array]:
+    def measured(used: int) -> tuple[int, ...]:
+        finer = next((one for one in AGAINST[size] if one >= 4 * used), AGAINST[size][-1])
+        finer = max(finer, 2 * used)
+        return (*(one for one in choices if one < finer), finer)
+
+    def with_nodes(count: int | tuple[int, ...]) -> Callable[..., Array]:
         return partial(of, nodes=count)
 
-    return Integration(choices, finest, with_nodes, partial(of, nodes=(*choices, finest)))
+    return Integration(own, choices, measured, with_nodes)
 
 
 def log_integrals(
@@ -96,9 +107,8 @@ def log_integrals(
     # The search for the mode is not differentiated, and must not be traced as if it were.
     held = jax.tree.map(jax.lax.stop_gradient, params)
     mode, spread = _mode(_with_normal(given(held)), groups, size, dtype)
-    rules = [
-        _rule(size, dtype, count) for count in (nodes if isinstance(nodes, tuple) else [nodes])
-    ]
+    counts = nodes if isinstance(nodes, tuple) else (NODES[size] if nodes is None else nodes,)
+    rules = [_rule(size, dtype, count) for count in counts]
     points, weights = (jnp.concatenate(parts) for parts in zip(*rules, strict=True))
 
     def at(node: Array) -> Array:
@@ -144,7 +154,7 @@ def drawn(log_likelihoods: OfGroups, uniforms: Array) -> Array:
 
     white = jnp.zeros((groups, 0), uniforms.dtype)
     for place in range(size):
-        rule = _rule(size - place - 1, uniforms.dtype)
+        rule = _rule(size - place - 1, uniforms.dtype, OTHERS)
         values = jax.lax.map(partial(heights, white, *rule), line)
         values = jnp.maximum(values - jnp.max(values, axis=0, keepdims=True), -LOWEST)
         share = jax.nn.softmax(to_spline @ values, axis=0)
@@ -154,9 +164,9 @@ def drawn(log_likelihoods: OfGroups, uniforms: Array) -> Array:
     return mode + jnp.einsum("gij,gj->gi", spread, white)
 
 
-def _rule(size: int, dtype: np.dtype, nodes: int | None = None) -> tuple[Array, Array]:
+def _rule(size: int, dtype: np.dtype, nodes: int) -> tuple[Array, Array]:
     """Return the points x of a rule in K dimensions, (n, K), and log w + |x|²/2 + K log 2 / 2."""
-    one, weight = np.polynomial.hermite.hermgauss(NODES.get(size, 1) if nodes is None else nodes)
+    one, weight = np.polynomial.hermite.hermgauss(nodes)
     points = np.array(list(itertools.product(one, repeat=size)))
     weights = np.log(np.array(list(itertools.product(weight, repeat=size))))
     constants = (weights + points**2).sum(axis=1) + 0.5 * size * math.log(2)

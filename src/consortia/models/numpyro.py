@@ -57,11 +57,11 @@ def from_numpyro(
 
     What is drawn in the plate of the site, ``numpyro.plate("site", 1)``, is drawn for each site
     anew and is not a parameter of the chains: a site integrates it out by an adaptive Gauss-Hermite
-    rule (15 nodes, 9 x 9 of two numbers), and `consortia.recover` draws it there afterwards. It has
-    to be normal or a function of normal variables (``Normal``, ``MultivariateNormal``,
-    ``LogNormal``, ``TransformedDistribution`` of one), at most two numbers. A plate of all sites,
-    ``numpyro.plate("site", sites)``, whose entries are picked by a column, is accepted, too: no
-    site has rows of two entries.
+    rule (15 nodes, 9 x 9 of two numbers, with `few_rounds` as many as it measures to be enough),
+    and `consortia.recover` draws it there afterwards. It has to be normal or a function of normal
+    variables (``Normal``, ``MultivariateNormal``, ``LogNormal``, ``TransformedDistribution`` of
+    one), at most two numbers. A plate of all sites, ``numpyro.plate("site", sites)``, whose entries
+    are picked by a column, is accepted, too: no site has rows of two entries.
 
     Args:
         model: the function.

@@ -27,6 +27,10 @@ TOLERANCE = 0.01
 """Error of log π at any of the points, up to which a rule is fine enough."""
 
 
+NEAR = 0.1
+"""Error of log π up to which it will do for a surrogate."""
+
+
 class Effect(NamedTuple):
     """The effect of a rule's error on the posterior.
 
@@ -66,20 +70,40 @@ def effect_of(errors: Float[np.ndarray, " m"]) -> Effect:
 
 
 def report_of(
-    errors: Float[np.ndarray, "m rules"], rules: Integration, choices: Sequence[int]
+    errors: Float[np.ndarray, "m rules"], measured: Sequence[int], choices: Sequence[int]
 ) -> dict[str, Any]:
     """Return what a record says of the first rule that is fine enough, else of the last.
 
     Args:
-        errors: of all rules at the points of `points_around`, the finest last.
-        rules: those of the model.
-        choices: nodes of the rules that may be taken, ascending.
+        errors: of rules at the points of `points_around`.
+        measured: their nodes, ascending; the last is what the others are measured against.
+        choices: nodes of those that may be taken.
     """
     effects = {
         nodes: effect_of(errors[:, place])
-        for place, nodes in enumerate(rules.choices)
+        for place, nodes in enumerate(measured[:-1])
         if nodes in choices
     }
     fine = [nodes for nodes, one in effects.items() if one.error <= TOLERANCE]
     nodes = fine[0] if fine else max(effects)
-    return {"nodes": nodes, "against": rules.finest, **effects[nodes].plain()}
+    return {"nodes": nodes, "against": measured[-1], **effects[nodes].plain()}
+
+
+def chosen(
+    errors: Float[np.ndarray, "m rules"], rules: Integration, used: int
+) -> tuple[int, dict[str, Any] | None]:
+    """Return the first rule that is fine enough, the one in use or a finer one, and its report.
+
+    Where none of those compared is, return the next, of which nothing is known yet.
+    """
+    compared, finer = rules.measured(used), [one for one in rules.choices if one >= used]
+    report = report_of(errors, compared, finer)
+    unknown = [one for one in finer if one not in compared[:-1]]
+    if report["error"] <= TOLERANCE or not unknown:
+        return report["nodes"], report
+    return unknown[0], None
+
+
+def is_near(errors: Float[np.ndarray, "m rules"], rules: Integration, used: int) -> bool:
+    """Return True if the rule in use will do to fit a surrogate; a common error counts too."""
+    return bool(np.abs(errors[:, rules.measured(used).index(used)]).max() <= NEAR)

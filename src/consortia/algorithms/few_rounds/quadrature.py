@@ -1,14 +1,15 @@
 """The rule of quadrature inside the model: measured where the log-densities are.
 
-A query of points wants beside them the errors of all rules around its proposals. Where the
-rule in use is not fine enough there, the message is sent again with the first that is, which later
-queries keep; they name it by the length of an array. Draws that lie elsewhere, as those of chains
-may, cost a message of their own. Where the last rule is finer than that of draws before, the
+A query of points wants beside them the errors of rules around its proposals. Where the rule in
+use is not fine enough there, the message is sent again, unless a surrogate is all it is for; later
+queries keep the first rule that is, and name it by the length of an array. Draws elsewhere, as of
+chains, cost a message of their own. Where the last rule is finer than that of draws before, the
 conversation begins again: all batches have one rule.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Generator
 from typing import Any
 
@@ -17,9 +18,9 @@ from jaxtyping import Float
 
 from consortia.core.model import Integration
 from consortia.core.prior import prior_scale
-from consortia.core.queries import Arrays, Batch, Conversing, Known, Outcome, Query
+from consortia.core.queries import Batch, Conversing, Known, Outcome, Query
 from consortia.surrogates.local_fits import Law
-from consortia.surrogates.quadrature import REACH, points_around, report_of
+from consortia.surrogates.quadrature import REACH, chosen, is_near, points_around
 
 ELSEWHERE, WIDER = 1.0, 1.5
 """Standard deviations between where the rule was measured and draws, and their ratio, beyond which
@@ -32,43 +33,42 @@ WITHIN = 0.9
 def with_rule(
     make: Callable[[], Conversing], known: Known, rules: Integration
 ) -> Generator[Query | Batch, Any, Outcome]:
-    """Yield what a conversation does, with a measured rule; its batches have the measurement.
-
-    Args:
-        make: begins the conversation.
-        known: what it knows.
-        rules: those of the model.
-    """
-    nodes, around, report = rules.choices[0], None, dict[str, Any]()
-    conversing, answer, drawn, coarsest = make(), None, False, rules.finest
+    """Yield what a conversation does, with a measured rule; its batches have the measurement."""
+    nodes, around, report = rules.choices[0], np.zeros(0), None
+    conversing, answer, drawn, coarsest = make(), None, False, math.inf
     while True:
         try:
             item = conversing.send(answer)
         except StopIteration as end:
             return end.value
         if isinstance(item, Query):
+            if item.function == "slopes":  # chains are long, and the guess may lie elsewhere
+                nodes = max(nodes, rules.own)
             answer = yield _with_nodes(item, nodes, rules)
             while "errors" in answer:
-                around, report = item.arrays["measured"], _report(answer, rules, nodes)
-                if report["nodes"] == nodes:
+                around, used = item.arrays["measured"], nodes
+                nodes, report = chosen(answer["errors"], rules, used)
+                exploring = item.purpose == "exploration" and is_near(answer["errors"], rules, used)
+                if nodes == used or exploring:
                     break
-                nodes = report["nodes"]
                 answer = yield _with_nodes(item, nodes, rules)
             if item.function == "slopes":  # chains: earlier draws are dropped
-                coarsest = rules.finest
+                coarsest = math.inf
             elif item.purpose == "draws":
                 coarsest = min(coarsest, nodes)
             continue
         if not drawn:
             drawn, flat = True, item.draws.reshape(-1, item.draws.shape[-1])
-            law = flat.mean(axis=0), np.atleast_2d(np.cov(flat.T))
-            if around is None or _elsewhere(around, law):
-                around = points_to_measure(known, law).astype(known.target.dtype)
+            law, finer = (flat.mean(axis=0), np.atleast_2d(np.cov(flat.T))), nodes
+            if report is None or _elsewhere(around, law):
+                around, report = points_to_measure(known, law).astype(known.target.dtype), None
+            while report is None:
                 arrays = {"reference": around[0], "points": around, "measured": around}
-                answer = yield Query("log_densities", arrays, "quadrature")
-                report = _report(answer, rules, nodes)
-            if report["nodes"] > min(nodes, coarsest):
-                nodes, drawn, answer, coarsest = report["nodes"], False, None, rules.finest
+                query = Query("log_densities", arrays, "quadrature")
+                answer = yield _with_nodes(query, finer, rules)
+                finer, report = chosen(answer["errors"], rules, finer)
+            if finer > min(nodes, coarsest):
+                nodes, drawn, answer, coarsest = finer, False, None, math.inf
                 conversing.close()
                 conversing = make()
                 continue
@@ -84,16 +84,13 @@ def points_to_measure(known: Known, law: Law) -> Float[np.ndarray, "m d"]:
 
 
 def _with_nodes(query: Query, nodes: int, rules: Integration) -> Query:
-    """Return a query that names a rule, if it is not the first."""
-    if nodes == rules.choices[0]:
+    """Return a query that names a rule, if it is not the model's own."""
+    if nodes == rules.own:
         return query
-    arrays = {**query.arrays, "rule": np.zeros(nodes, np.int8)}
-    return query._replace(arrays=arrays, completed=None)
-
-
-def _report(answer: Arrays, rules: Integration, least: int) -> dict[str, Any]:
-    """Return the report on the first rule of so many nodes or more that is fine enough."""
-    return report_of(answer["errors"], rules, [one for one in rules.choices if one >= least])
+    rule, completed = np.zeros(nodes, np.int8), query.completed
+    if completed is not None:
+        completed = {**completed, "rule": rule}
+    return query._replace(arrays={**query.arrays, "rule": rule}, completed=completed)
 
 
 def _elsewhere(around: Float[np.ndarray, "m d"], found: Law) -> bool:

@@ -41,10 +41,10 @@ def _ruled(target: Target, given: Mapping[str, Array]) -> Target:
 
 def _log_densities(target: Target, given: Mapping[str, Array], site: Site) -> Reply:
     """Return U_c at the points minus U_c at the reference, and U_c there in two parts."""
-    errors = _errors(target, given["measured"], site) if "measured" in given else {}
-    target = _ruled(target, given)
+    ruled = _ruled(target, given)
+    errors = _errors(target, given, site) if "measured" in given else {}
     places = jnp.concatenate([given["reference"][None], given["points"]])
-    at = metropolis.potentials(target, places, site)
+    at = metropolis.potentials(ruled, places, site)
     base = jax.tree.map(lambda leaf: leaf[0], at)
     there = jax.tree.map(lambda leaf: leaf[1:], at)
     height = jnp.stack([base.coarse, base.fine])
@@ -114,15 +114,16 @@ def _local_fits(target: Target, given: Mapping[str, Array], site: Site) -> Reply
     return {"precisions": precisions, "pulls": pulls, **spread}
 
 
-def _errors(target: Target, points: Array, site: Site) -> Reply:
-    """Return how far the log-likelihood is from that with the finest rule, (points, rules)."""
+def _errors(target: Target, given: Mapping[str, Array], site: Site) -> Reply:
+    """Return how far rules are from that which they are compared with, (points, rules)."""
     rules, (rows, mask) = target.model.integration, site.all()
     assert rules is not None
+    errors_of = rules.with_nodes(rules.measured(len(given.get("rule", range(rules.own)))))
 
     def at(position: Array) -> Array:
-        return rules.errors(target.unravel(position), rows, mask)
+        return errors_of(target.unravel(position), rows, mask)
 
-    return {"errors": jax.lax.map(at, points)}
+    return {"errors": jax.lax.map(at, given["measured"])}
 
 
 def _scores(target: Target, given: Mapping[str, Array], site: Site) -> Reply:

@@ -128,8 +128,8 @@ def regression(
             (by a rule of quadrature): they are in no message, and `Regression.levels_of` draws them
             at the site. Levels of groups inside a site always are. Such a model has a
             log-likelihood of each site and so takes no minibatches.
-        nodes: of that rule, along each dimension; when None 15, 9 along each of two, and as many
-            more as `few_rounds` measures that the posterior needs. The record says what is left.
+        nodes: of that rule, along each dimension; when None 15, 9 along each of two; `few_rounds`
+            takes as many as it measures that the posterior needs. The record says what is left.
         imputations: how many times missing values are drawn, with ``missing="impute"``.
         imputation_seed: of these draws; equal seeds give equal ones.
         algorithm: what will be sampled with, where ``engine`` runs several processes.
