@@ -120,8 +120,11 @@ def spoken(
     def converse() -> Any:
         measured = points_around(np.zeros(1), np.eye(1))
         for purpose in purposes:
-            arrays = {"points": measured, "measured": measured}
-            received.append((yield Query("log_densities", arrays, purpose))["number"])
+            if purpose == "chains":
+                query = Query("slopes", {"points": measured}, purpose)
+            else:
+                query = Query("log_densities", {"points": measured, "measured": measured}, purpose)
+            received.append((yield query)["number"])
         yield Batch(draws + np.random.default_rng(0).normal(size=(4, 200, 1)), {})
         return Outcome("end")
 
@@ -133,9 +136,10 @@ def spoken(
         if isinstance(item, Batch):
             return [*sent, received], item.report["quadrature"]
         sent.append((item.purpose, len(item.arrays.get("rule", range(9)))))
-        each = [errors(len(sent))[one] for one in RULES.measured(sent[-1][1])[:-1]]
-        bent = item.arrays["measured"] ** 2 * np.array([*each, 0.0])
-        answer = {"errors": bent, "number": len(sent)}
+        answer = {"number": len(sent)}
+        if "measured" in item.arrays:
+            each = [errors(len(sent))[one] for one in RULES.measured(sent[-1][1])[:-1]]
+            answer["errors"] = item.arrays["measured"] ** 2 * np.array([*each, 0.0])
 
 
 def test_a_message_whose_rule_is_too_coarse_is_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -180,7 +184,7 @@ def test_an_exploration_with_small_errors_is_kept(monkeypatch: pytest.MonkeyPatc
     larger = {**FINE, 5: 0.11 / 9}
     asked, report = spoken(lambda number: larger, 0.0, monkeypatch, both)
     assert asked == [("exploration", 5), ("exploration", 9), ("draws", 9), [2, 3]]
-    # chains ask without a measurement: nothing is known of the next rule, and it is measured
+    # nothing is known of the next rule, and it is measured before its draws are kept
     unknown = {5: 0.05, 9: 0.05, 18: 0.05, 36: 1e-6}
     asked, report = spoken(
         lambda number: {one: error / 9 for one, error in unknown.items()},
@@ -190,6 +194,18 @@ def test_an_exploration_with_small_errors_is_kept(monkeypatch: pytest.MonkeyPatc
     )
     assert asked == [("exploration", 5), ("quadrature", 36), [1]]
     assert (report["nodes"], report["against"]) == (36, 72)
+
+
+def test_chains_have_the_model_s_own_rule_and_its_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    both = ("exploration", "chains")
+    asked, report = spoken(lambda number: FINE, 0.0, monkeypatch, both)
+    # what was measured of five nodes is not what the draws have
+    assert asked == [("exploration", 5), ("chains", 9), ("quadrature", 9), [1, 2]]
+    # measured around 800 draws, whose mean and sd are known to some per cent
+    assert (report["nodes"], report["error"]) == (9, pytest.approx(9 * FINE[9], rel=0.1))
+    # a finer one is kept
+    asked, _ = spoken(lambda number: {**COARSE, 9: 1.0}, 0.0, monkeypatch, both)
+    assert asked == [("exploration", 5), ("exploration", 18), ("chains", 18), [2, 3]]
 
 
 def test_draws_elsewhere_are_measured_again(monkeypatch: pytest.MonkeyPatch) -> None:

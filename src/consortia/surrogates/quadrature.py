@@ -26,7 +26,6 @@ REACH, FARTHER = 2.0, 3.0
 TOLERANCE = 0.01
 """Error of log π at any of the points, up to which a rule is fine enough."""
 
-
 NEAR = 0.1
 """Error of log π up to which it will do for a surrogate."""
 

@@ -42,8 +42,8 @@ def with_rule(
         except StopIteration as end:
             return end.value
         if isinstance(item, Query):
-            if item.function == "slopes":  # chains are long, and the guess may lie elsewhere
-                nodes = max(nodes, rules.own)
+            if item.function == "slopes" and nodes < rules.own:  # chains are long, and go elsewhere
+                nodes, report = rules.own, None
             answer = yield _with_nodes(item, nodes, rules)
             while "errors" in answer:
                 around, used = item.arrays["measured"], nodes
