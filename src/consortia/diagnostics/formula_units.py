@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from jax import Array
+from scipy import special
 
 from consortia.core.parameters import PyTree
 from consortia.diagnostics.units import turned
@@ -59,7 +60,7 @@ def in_natural_units(sampled: Any, recipe: Recipe) -> Any:
     if "log_sd" in values:
         found |= _groups(recipe, values)
     gone = {f"log_{name}" for name in recipe.bounded}
-    gone |= {"log_sd", "atanh_correlation", "effects_in_sd", *found}
+    gone |= {"log_sd", "correlation_score", "effects_in_sd", *found}
     kept = posterior.drop_vars([name for name in posterior.data_vars if name in gone])
     dims = {
         name: ("chain", "draw", *(f"{name}_dim_{place}" for place in range(a.ndim - 2)))
@@ -89,7 +90,7 @@ def _groups(recipe: Recipe, values: Mapping[str, np.ndarray]) -> dict[str, np.nd
     L, place = np.broadcast_to(np.eye(size), (*tau.shape, size)).copy(), 0
     for first, end in recipe.bundles:
         count = (end - first) * (end - first - 1) // 2
-        free = values["atanh_correlation"][..., place : place + count]
+        free = values["correlation_score"][..., place : place + count]
         L[..., first:end, first:end] = _cholesky(free, end - first)
         place += count
     scale = T @ (tau[..., None] * L)
@@ -124,14 +125,15 @@ def _effects(z: np.ndarray, scale: np.ndarray, block_of: np.ndarray) -> np.ndarr
 
 
 def _cholesky(free: np.ndarray, size: int) -> np.ndarray:
-    """Return L of correlations, (..., size, size), from hyperbolic arc tangents of partial ones."""
-    partial, place = np.tanh(free), 0
+    """Return L of correlations, (..., size, size), from the normal scores of partial ones."""
+    below, above = special.ndtr(free), special.ndtr(-free)
+    partial, rest, place = below - above, 4 * below * above, 0
     L = np.zeros((*free.shape[:-1], size, size))
     L[..., 0, 0] = 1
     for row in range(1, size):
         left = np.ones(free.shape[:-1])
         for column in range(row):
             L[..., row, column] = partial[..., place] * np.sqrt(left)
-            left, place = left * (1 - partial[..., place] ** 2), place + 1
+            left, place = left * rest[..., place], place + 1
         L[..., row, row] = np.sqrt(left)
     return L

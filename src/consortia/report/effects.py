@@ -39,7 +39,7 @@ NOUNS = {
 MOST_DRAWN = 40
 """Lines of a forest plot."""
 
-IN_SD, LOG_SD, CORRELATED = "effects_in_sd", "log_sd", "atanh_correlation"
+IN_SD, LOG_SD, CORRELATED = "effects_in_sd", "log_sd", "correlation"
 """Variables of a regression with levels and slopes by site."""
 
 LEVEL_NAME = re.compile(r"(.+)\[(.+)\]")
@@ -116,7 +116,9 @@ def by_site(report: RunReport) -> SiteEffects | None:
         return own.by_site(report.tree, LEVEL) if own.differs_by_site else None
     response, found = response_of(report), in_column_units(report.tree)["posterior"]
     wanted = {IN_SD, LOG_SD}
-    if response is None or not wanted <= set(found.data_vars) or CORRELATED in found.data_vars:
+    if response is None or not wanted <= set(found.data_vars):
+        return None
+    if any(CORRELATED in str(name) for name in found.data_vars):
         return None
     weights = parameters.draw_weights(report.tree)
     draws: dict[str, dict[str, np.ndarray]] = {}

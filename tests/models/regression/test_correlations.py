@@ -41,6 +41,24 @@ def test_it_integrates_to_one(x64: None) -> None:
         assert np.trapezoid(np.exp(values), x) == pytest.approx(1.0, abs=1e-5)
 
 
+def test_scores_are_standard_normal_where_correlations_are_uniform() -> None:
+    x = np.linspace(-40, 40, 9, dtype=np.float32)
+    value_and_slope = jax.vmap(jax.value_and_grad(lambda one: LKJ(1.0).log_density(one[None], 2)))
+    found, slopes = value_and_slope(jnp.asarray(x))
+    np.testing.assert_allclose(found, st.norm.logpdf(x), rtol=1e-6)
+    np.testing.assert_allclose(slopes, -x, rtol=1e-6)
+
+
+def test_factors_of_extreme_scores_are_finite_and_so_are_their_slopes() -> None:
+    x = jnp.asarray([[-30.0], [-9.0], [0.0], [9.0], [30.0]], jnp.float32)
+    slopes = jax.vmap(jax.jacfwd(lambda one: cholesky(one, 2)))(x)
+    assert np.isfinite(np.asarray(slopes)).all()
+    L = np.asarray(jax.vmap(lambda one: cholesky(one, 2))(x))
+    np.testing.assert_allclose((L**2).sum(axis=2), 1, rtol=1e-6)
+    # √(1 − ρ²) where ρ is 1 in single precision
+    np.testing.assert_allclose(L[3, 1, 1], 2 * np.sqrt(st.norm.sf(9.0)), rtol=1e-4)
+
+
 def test_draws_have_the_beta_law_of_each_correlation() -> None:
     free = LKJ(1.5).draw(np.random.default_rng(0), 2000, 3)
     L = np.asarray(jax.jit(jax.vmap(lambda x: cholesky(x, 3)))(free))

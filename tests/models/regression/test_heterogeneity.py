@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy.stats import norm
 
 import consortia
 from consortia.errors import InputError
@@ -139,7 +140,7 @@ def test_a_new_site_s_levels_have_the_spread_and_the_correlation(x64: None) -> N
     rows = {"age": np.array([40.0, 60.0, 80.0])}
     found = np.asarray(one.predict(params, rows, seed=3))[0]
     sd = np.exp(params["log_sd"][0, 0])
-    rho = np.tanh(params["atanh_correlation"][0, 0, 0])
+    rho = norm.cdf(params["correlation_score"][0, 0, 0]) * 2 - 1
     scale = np.diag(sd) @ np.array([[1, rho], [rho, 1]]) @ np.diag(sd)
     centre = np.concatenate([t["age"] for t in SITES.values()]).mean()
     slopes = np.column_stack([np.ones(3), rows["age"] - centre])

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy.integrate import cumulative_trapezoid
+from scipy.stats import norm
 
 import consortia
 from consortia.data.tables import read_table
@@ -125,11 +126,12 @@ def with_slopes(**more: Any) -> Any:
     )
 
 
+RHO = 0.46
 POINT = {
     "coefficients": np.array([0.4]),
     "intercept": np.array(0.2),
     "log_sd": np.array([0.3, -0.4]),
-    "atanh_correlation": np.array([0.5]),
+    "correlation_score": norm.ppf([(1 + RHO) / 2]),
 }
 
 
@@ -144,7 +146,7 @@ def log_density_of(one: Any, point: Any, rows: Any, z: np.ndarray) -> np.ndarray
     """Return the log-likelihood with the normal density of z at points (n, 2)."""
     # written out: the site's mean of x is not the one of all rows
     centre = np.concatenate(list(X.values())).mean()
-    L = np.array([[1.0, 0.0], [np.tanh(0.5), np.sqrt(1 - np.tanh(0.5) ** 2)]])
+    L = np.array([[1.0, 0.0], [RHO, np.sqrt(1 - RHO**2)]])
     levels = z @ (np.exp(point["log_sd"])[:, None] * L).T
     x = np.asarray(rows["slopes"])[:, 1] + centre
     shift = levels[:, :1] + levels[:, 1:] * (x - centre)
@@ -174,7 +176,7 @@ def test_level_and_slope_are_drawn_together_at_the_site(x64: None) -> None:
     assert drawn.dims == ("chain", "draw", "coefficient")
     assert list(drawn["coefficient"].values) == ["Intercept", "x"]
     log_density, z = dense_plane(one, point, one.sites.site("lima"))
-    L = np.array([[1.0, 0.0], [np.tanh(0.5), np.sqrt(1 - np.tanh(0.5) ** 2)]])
+    L = np.array([[1.0, 0.0], [RHO, np.sqrt(1 - RHO**2)]])
     levels = z @ (np.exp(POINT["log_sd"])[:, None] * L).T
     weight = np.exp(log_density - log_density.max())
     mean = np.average(levels, axis=0, weights=weight)

@@ -2,9 +2,10 @@ r"""Correlations of levels and slopes with the density of Lewandowski, Kurowicka
 
 .. math:: p(R) \propto \det(R)^{\eta - 1}, \qquad R = L L^T
 
-L is made of partial correlations, row by row, each the hyperbolic tangent of an unconstrained
-number; the partial correlation of column j (from 0) of K has the density
-:math:`\propto (1 - \rho^2)^{a_j - 1}` with :math:`a_j = \eta + (K - 2 - j)/2`.
+L is made of partial correlations, row by row; that of column j (from 0) of K has the density
+:math:`\propto (1 - \rho^2)^{a_j - 1}` with :math:`a_j = \eta + (K - 2 - j)/2`. Each is
+:math:`\rho = 2 \Phi(x) - 1` of an unconstrained number x, its normal score, which is N(0, 1) where
+a is 1, and has Gaussian tails else.
 
 Source: Lewandowski, Kurowicka, Joe, "Generating random correlation matrices based on vines and
 extended onion method" (2009), section 2.4.
@@ -19,6 +20,8 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+from jax.scipy.special import erf, log_ndtr
+from scipy import special
 
 from consortia.errors import InputError
 from consortia.models._shared import Array
@@ -38,18 +41,17 @@ class LKJ:
     def log_density(self, free: Array, size: int) -> Array:
         """Return the log-density of unconstrained numbers (size (size − 1)/2,), a scalar."""
         a = self._exponents(size)
-        # tanh has the derivative 1 − ρ², and log(1 − ρ²) = 2 (log 2 − |x| − log(1 + exp(−2|x|)))
-        size_of = jnp.abs(free)
-        log_rest = 2 * (math.log(2) - size_of - jnp.log1p(jnp.exp(-2 * size_of)))
+        # (1 − ρ²)^(a − 1) dρ/dx over its integral 2^(2a − 1) Γ(a)²/Γ(2a), with dρ/dx = 2 φ(x)
         constants = [
-            (2 * one - 1) * math.log(2) + 2 * math.lgamma(one) - math.lgamma(2 * one) for one in a
+            (2 * one - 2) * math.log(2) + 2 * math.lgamma(one) - math.lgamma(2 * one) for one in a
         ]
-        return jnp.sum(jnp.asarray(a, free.dtype) * log_rest) - sum(constants)
+        score = jnp.asarray(a - 1, free.dtype) * _log_rest(free) - free**2 / 2
+        return jnp.sum(score) - sum(constants) - len(a) * math.log(2 * math.pi) / 2
 
     def draw(self, rng: np.random.Generator, count: int, size: int) -> np.ndarray:
         """Return draws of the unconstrained numbers, (count, size (size − 1)/2)."""
         a = self._exponents(size)
-        return np.arctanh(2 * rng.beta(a, a, (count, len(a))) - 1)
+        return special.ndtri(rng.beta(a, a, (count, len(a))))
 
     def _exponents(self, size: int) -> np.ndarray:
         columns = np.concatenate([np.arange(row) for row in range(1, size)])
@@ -58,17 +60,21 @@ class LKJ:
 
 def cholesky(free: Array, size: int) -> Array:
     """Return L, (size, size), with rows of length 1, from size (size − 1)/2 numbers."""
-    partial = jnp.tanh(free)
+    partial, log_rest = erf(free / math.sqrt(2)), _log_rest(free)
     rows, place = [jnp.eye(1, size, dtype=free.dtype)[0]], 0
     for row in range(1, size):
-        left, found = jnp.ones((), free.dtype), []
+        log_left, found = jnp.zeros((), free.dtype), []
         for _ in range(row):
-            found.append(partial[place] * jnp.sqrt(left))
-            left = left * (1 - partial[place] ** 2)
-            place += 1
+            found.append(partial[place] * jnp.exp(log_left / 2))
+            log_left, place = log_left + log_rest[place], place + 1
         zeros = [jnp.zeros((), free.dtype)] * (size - row - 1)
-        rows.append(jnp.stack([*found, jnp.sqrt(left), *zeros]))
+        rows.append(jnp.stack([*found, jnp.exp(log_left / 2), *zeros]))
     return jnp.stack(rows)
+
+
+def _log_rest(free: Array) -> Array:
+    """Return log(1 − ρ²)."""
+    return log_ndtr(free) + log_ndtr(-free) + math.log(4)
 
 
 def read_lkj(key: str, text: Any) -> LKJ:

@@ -184,7 +184,7 @@ class Density:
                 found["effects_in_sd"] = np.zeros((*self.lead, columns), np.float32)
         if spec.bundles:
             count = sum(len(one) * (len(one) - 1) // 2 for one in spec.bundles)
-            found["atanh_correlation"] = np.zeros(count, np.float32)
+            found["correlation_score"] = np.zeros(count, np.float32)
         return found
 
     def _own(self, params: PyTree) -> dict[str, Array]:
@@ -309,7 +309,7 @@ class Density:
 
     def _factors(self, params: PyTree) -> list[Array]:
         """Return L of every bundle, L Lᵀ being the correlations of its levels and slopes."""
-        free, place, found = params.get("atanh_correlation"), 0, []
+        free, place, found = params.get("correlation_score"), 0, []
         for bundle in self.specification.bundles:
             count = len(bundle) * (len(bundle) - 1) // 2
             found.append(cholesky(free[place : place + count], len(bundle)))
@@ -411,7 +411,7 @@ class Density:
         for bundle in spec.bundles:
             assert self.correlation_prior is not None
             count = len(bundle) * (len(bundle) - 1) // 2
-            free = params["atanh_correlation"][place : place + count]
+            free = params["correlation_score"][place : place + count]
             total += self.correlation_prior.log_density(free, len(bundle))
             place += count
         return total
@@ -570,7 +570,7 @@ class Density:
                 found["effects_in_sd"] = rng.normal(size=(*lead, len(self.block_of)))
         if self.correlation_prior is not None:
             free = [self.correlation_prior.draw(rng, count, len(one)) for one in spec.bundles]
-            found["atanh_correlation"] = np.concatenate(free, axis=1)
+            found["correlation_score"] = np.concatenate(free, axis=1)
         dtype = jnp.result_type(float)
         return {name: np.asarray(values, dtype) for name, values in found.items()}
 

@@ -175,7 +175,7 @@ class Regression:
         sampled = {
             "effects_in_sd": ("effects", ""),
             "log_sd": ("sd", "log "),
-            "atanh_correlation": (CORRELATION, "atanh "),
+            "correlation_score": (CORRELATION, "score of "),
         }
         for name, (own, scale) in sampled.items():
             if own in self.labels:
