@@ -31,6 +31,7 @@ from consortia.dynamics.rank_statistics import rhat_and_ess_of
 from consortia.engines import programs
 from consortia.engines.conversing import LocalPanel
 from consortia.errors import InputError, StoreError, WarmupError
+from consortia.surrogates import local_fits
 from consortia.surrogates.proposals import learning, mixture
 from consortia.surrogates.proposals import proposal as proposals
 from consortia.surrogates.proposals.flow import Flow, fit_flow
@@ -1027,7 +1028,48 @@ def test_a_covariance_of_one_point_does_not_replace_the_one_before() -> None:
     assert not learning._definite(np.ones((2, 2)))
 
 
+def test_fits_of_few_rows_that_ran_off_are_no_guesses() -> None:
+    scale, start = PriorScale(np.zeros(2), np.array([1.0, 2.0])), np.array([0.3, 0.4])
+    one = np.array([1.0, 0.0, 1.0])  # upper triangle of the precision
+
+    def found(away: float, enough: bool) -> Any:
+        answer = {"precisions": np.stack([one, enough * one])}
+        answer["pulls"] = np.array([[0, away], [0, enough * away]])
+        return local_fits.guesses(answer, start, scale, np.ones(2), 1e-7)
+
+    near, far, many = found(190.0, False), found(210.0, False), found(210.0, True)
+    assert [list(one) for one in near.centres] == [[0.3, 190.4], [0.3, 0.4]]
+    assert near.agree
+    assert [list(one) for one in far.centres] == [[0.3, 0.4]]
+    assert not far.agree  # so that the mode is sought first
+    assert [list(one) for one in many.centres] == [[0.3, 210.4]]  # many rows may know better
+    assert many.agree
+
+
 # --- starts from which nothing is found ----------------------------------------------------------
+
+
+def test_the_best_point_of_a_search_that_ends_early_is_explored(monkeypatch) -> None:
+    """Guesses without a density, and a search that reaches no mode: a point of it is known."""
+
+    def lost(*_: Any) -> local_fits.Guesses:
+        return local_fits.Guesses([np.full(3, 1e3)], [1e-4 * np.eye(3)], True)
+
+    search = algorithm._search
+
+    def unfinished(*arguments: Any) -> Any:
+        found = yield from search(*arguments)
+        return found._replace(converged=False, position=found.best)
+
+    def log_prior(p: Any) -> Any:
+        return jnp.where(jnp.abs(p["x"]).max() > 50, -jnp.inf, -jnp.sum(p["x"] ** 2) / 2)
+
+    model = consortia.Model(log_prior, nothing, {"x": jnp.zeros(3)})
+    monkeypatch.setattr(local_fits, "guesses", lost)
+    monkeypatch.setattr(algorithm, "_search", unfinished)
+    tree = sampled(model, EMPTY)
+    assert [one["for"] for one in json.loads(tree.attrs["messages"])][2] == "mode"
+    check(tree, np.zeros(3), np.ones(3))
 
 
 def test_a_start_from_which_no_fit_ends_costs_no_message() -> None:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float
 
+from consortia.core.prior import PriorScale
 from consortia.core.queries import Arrays
 from consortia.surrogates.mode_search import inverse_root, symmetric
 
@@ -21,6 +22,9 @@ APART = 4.0
 
 WIDER = 1.5
 """Average ratio of the standard deviations of two guesses from which both are explored."""
+
+FARTHEST = 100.0
+"""Standard deviations of the prior from its centre beyond which fits of few rows ran off."""
 
 Law = tuple[Float[np.ndarray, " d"], Float[np.ndarray, "d d"]]
 
@@ -41,8 +45,8 @@ class Guesses(NamedTuple):
     Attributes:
         centres: the first one is the best known.
         covariances: of each.
-        agree: False if all sites have few rows and their fits from several starts differ: such
-            fits end anywhere.
+        agree: False if all sites have few rows and their fits from several starts differ, or are
+            far off: such fits end anywhere.
     """
 
     centres: list[Float[np.ndarray, " d"]]
@@ -53,6 +57,7 @@ class Guesses(NamedTuple):
 def guesses(
     answer: Arrays,
     start: Float[np.ndarray, " d"],
+    scale: PriorScale,
     wide: Float[np.ndarray, " d"],
     rounding: float,
 ) -> Guesses:
@@ -61,7 +66,8 @@ def guesses(
     Args:
         answer: as in `guess_of`; the last fit is of the sites with enough rows, zero without any.
         start: the reference, and the mean where nothing is known.
-        wide: standard deviations there.
+        scale: of the prior.
+        wide: standard deviations around the start.
         rounding: of the numbers in which positions travel.
     """
     fits = list(zip(answer["precisions"], answer["pulls"], strict=True))
@@ -70,10 +76,12 @@ def guesses(
     if enough:  # theirs is the guess to begin with
         fits = [last, *fits]
     laws = [law for one in fits if one[0].any() and (law := _law(*one, start)) is not None]
+    if not enough:
+        laws = [law for law in laws if (scale.distance(law[0]) < FARTHEST).all()]
     found = Guesses([], [], True)
     for centre, covariance in laws:
         _add(found, centre, covariance, 4 * rounding * (np.abs(centre) + wide))
-    agree = enough or len(found.centres) < 2
+    agree = enough or len(found.centres) == 1
     if not enough or not found.centres:
         _add(found, start, np.diag(wide**2), 4 * rounding * (np.abs(start) + wide))
     return found._replace(agree=agree)

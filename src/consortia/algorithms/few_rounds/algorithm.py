@@ -353,7 +353,7 @@ def converse(settings: Settings, known: Known) -> Conversing:
                 server.reference = known.start
             start = server.memory.best if len(server.memory.points) else known.start
             mode = yield from _search(server, start[None])
-            if mode.converged:
+            if mode.converged or not len(server.memory.points):
                 server.memory.forget_drawn()
                 shares, errors, missed, next_step = [], [], [], "draw"
                 server.covariance = mode.root @ mode.root.T
@@ -407,7 +407,7 @@ def _local_fits(server: Server) -> Generator[Query, Arrays, local_fits.Guesses]:
     arrays = {"reference": start, "starts": np.stack(starts)}
     arrays["share"] = np.array(1 / len(server.known.sizes))
     answer = yield server.query("local_fits", arrays, "local fits")
-    found = local_fits.guesses(answer, start, wide, np.finfo(server.dtype).eps)
+    found = local_fits.guesses(answer, start, scale, wide, np.finfo(server.dtype).eps)
     if server.groups is None:
         return found
     sites, target = len(server.known.sizes), server.known.target
