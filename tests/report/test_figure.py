@@ -230,7 +230,7 @@ def test_figures_and_the_verdict_have_natural_quantities_only(family):
         name = f"{report.names[shown.argmax()]} among what is shown"
     assert report.worst.shift == (off.max(), name)
     said = " ".join([*report.verdict.lines(), text_of(report), *texts, *drawn])
-    assert not re.search(r"log_|score|in_sd", said)
+    assert not re.search(r"log_|correlation_score|score of|in_sd", said)
 
 
 def test_parameters_of_unlike_sizes_have_figures_of_their_own():

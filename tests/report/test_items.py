@@ -208,7 +208,7 @@ def test_the_page_of_a_study_fits_a_phone_and_a_desk_and_has_the_checklist(
         assert browser.value("document.documentElement.scrollWidth") <= width
         text = browser.value("document.body.innerText")
         assert all(key in text for key in KEYS)
-        assert not re.search(r"\blog_|correlation_score|in_sd", text)
+        assert not re.search(r"\blog_|correlation_score|score of|in_sd", text)
 
 
 def test_a_good_verdict_names_what_was_not_looked_at() -> None:
