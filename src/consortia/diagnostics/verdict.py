@@ -32,6 +32,10 @@ RATIO = (1.25, 5.0)
 """The same for draws beside the law that is predicted for them: the difference of the means in
 predicted standard deviations, and the ratio of standard deviations, either way."""
 
+IN_TAILS = 0.3
+"""Error of a log-density from which good ends: one that grows from 2 standard deviations on and is
+so large at 3 moves the quantile .995 of a normal posterior by .1 of them."""
+
 K_HAT = 0.7
 """Above it importance ratios have no finite variance to speak of (Vehtari et al. 2024)."""
 
@@ -642,6 +646,9 @@ def _quadrature(record: Mapping[str, Any]) -> Check | None:
         f"{nodes} nodes beside {kept['against']}: the log-density is up to {kept['error']:.2g} off "
         "within 3 sds of the middle."
     )
+    if kept["error"] > IN_TAILS:
+        severity = max(severity, Severity.UNKNOWN)
+        reason += " By how much that moves the outer quantiles was not measured."
     action = "Leave nodes out, so that the run chooses them, or give more." if severity else ""
     return Check(severity, title, value, reason, action)
 
