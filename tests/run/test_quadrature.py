@@ -282,9 +282,10 @@ def test_few_rounds_chooses_nodes_and_the_verdict_says_what_is_left() -> None:
     tree.attrs["quadrature"] = {**kept, "shift": 0.2}
     assert verdict(tree).severity is Severity.WARNING
     assert "means ≤ 0.2 sd" in verdict(tree).value
-    tree.attrs["quadrature"] = {**kept, "error": 0.4}  # three standard deviations out alone
-    assert verdict(tree).severity is Severity.UNKNOWN
-    assert "outer quantiles" in verdict(tree).reason
+    for error in (0.4, math.inf, math.nan):  # three standard deviations out alone
+        tree.attrs["quadrature"] = {**kept, "error": error}
+        assert verdict(tree).severity is Severity.UNKNOWN
+        assert "outer quantiles" in verdict(tree).reason
     tree.attrs["quadrature"] = {"nodes": 15}  # nobody has measured it
     assert verdict(tree).severity is Severity.UNKNOWN
     # one that a stopping rule ends was measured too

@@ -646,7 +646,7 @@ def _quadrature(record: Mapping[str, Any]) -> Check | None:
         f"{nodes} nodes beside {kept['against']}: the log-density is up to {kept['error']:.2g} off "
         "within 3 sds of the middle."
     )
-    if kept["error"] > IN_TAILS:
+    if not kept["error"] <= IN_TAILS:  # nor is nan
         severity = max(severity, Severity.UNKNOWN)
         reason += " By how much that moves the outer quantiles was not measured."
     action = "Leave nodes out, so that the run chooses them, or give more." if severity else ""
