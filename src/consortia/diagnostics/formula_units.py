@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from jax import Array
-from scipy import special
 
 from consortia.core.parameters import PyTree
 from consortia.diagnostics.units import turned
@@ -126,6 +125,8 @@ def _effects(z: np.ndarray, scale: np.ndarray, block_of: np.ndarray) -> np.ndarr
 
 def _cholesky(free: np.ndarray, size: int) -> np.ndarray:
     """Return L of correlations, (..., size, size), from the normal scores of partial ones."""
+    from scipy import special  # heavy, and only wanted here
+
     below, above = special.ndtr(free), special.ndtr(-free)
     partial, rest, place = below - above, 4 * below * above, 0
     L = np.zeros((*free.shape[:-1], size, size))

@@ -21,7 +21,6 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import erf, log_ndtr
-from scipy import special
 
 from consortia.errors import InputError
 from consortia.models._shared import Array
@@ -50,6 +49,8 @@ class LKJ:
 
     def draw(self, rng: np.random.Generator, count: int, size: int) -> np.ndarray:
         """Return draws of the unconstrained numbers, (count, size (size − 1)/2)."""
+        from scipy import special  # heavy: only who draws from a prior pays for it
+
         a = self._exponents(size)
         return special.ndtri(rng.beta(a, a, (count, len(a))))
 
