@@ -1028,7 +1028,7 @@ def test_a_covariance_of_one_point_does_not_replace_the_one_before() -> None:
     assert not learning._definite(np.ones((2, 2)))
 
 
-def test_fits_of_few_rows_that_ran_off_are_no_guesses() -> None:
+def test_a_fit_of_few_rows_that_ran_off_is_no_guess() -> None:
     scale, start = PriorScale(np.zeros(2), np.array([1.0, 2.0])), np.array([0.3, 0.4])
     one = np.array([1.0, 0.0, 1.0])  # upper triangle of the precision
 

@@ -24,7 +24,7 @@ WIDER = 1.5
 """Average ratio of the standard deviations of two guesses from which both are explored."""
 
 FARTHEST = 100.0
-"""Standard deviations of the prior from its centre beyond which fits of few rows ran off."""
+"""Standard deviations of the prior from its centre beyond which a fit of few rows ran off."""
 
 Law = tuple[Float[np.ndarray, " d"], Float[np.ndarray, "d d"]]
 
@@ -45,8 +45,8 @@ class Guesses(NamedTuple):
     Attributes:
         centres: the first one is the best known.
         covariances: of each.
-        agree: False if all sites have few rows and their fits from several starts differ, or are
-            far off: such fits end anywhere.
+        agree: False if all sites have few rows and their fits from several starts differ, or
+            the only one is far off: such fits end anywhere.
     """
 
     centres: list[Float[np.ndarray, " d"]]
@@ -76,8 +76,8 @@ def guesses(
     if enough:  # theirs is the guess to begin with
         fits = [last, *fits]
     laws = [law for one in fits if one[0].any() and (law := _law(*one, start)) is not None]
-    if not enough:
-        laws = [law for law in laws if (scale.distance(law[0]) < FARTHEST).all()]
+    if not enough and len(laws) == 1 and (scale.distance(laws[0][0]) > FARTHEST).any():
+        laws = []  # of several the search takes the best
     found = Guesses([], [], True)
     for centre, covariance in laws:
         _add(found, centre, covariance, 4 * rounding * (np.abs(centre) + wide))
