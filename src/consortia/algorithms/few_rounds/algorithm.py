@@ -43,7 +43,7 @@ from consortia.surrogates import mode_search as search
 from consortia.surrogates.heterogeneity import with_spreads
 from consortia.surrogates.proposals import FEW_PARAMETERS, mixture
 from consortia.surrogates.proposals.groups import Groups, SpreadOf, groups_of
-from consortia.surrogates.proposals.learning import FEW, TRUSTED, learn
+from consortia.surrogates.proposals.learning import FEW, learn
 from consortia.surrogates.proposals.memory import Memory, Weighted
 from consortia.surrogates.proposals.mixture import Mixture, normalised
 from consortia.surrogates.proposals.proposal import Proposal, effective_share
@@ -58,6 +58,7 @@ from consortia.surrogates.proposals.rays import (
     profile_of,
     within,
 )
+from consortia.surrogates.proposals.regression import MOST_QUADRATIC
 from consortia.surrogates.proposals.warp import Coordinates, Plain
 
 RAYS = 0.165
@@ -66,9 +67,6 @@ RAYS = 0.165
 WIDE, OF_GROUPS = ((0.5, 1.2), (0.25, 2.2), (0.25, 4.0)), ((0.5, 1.1), (0.3, 1.9), (0.2, 3.2))
 NARROW = (0.8, 1.0), (0.2, 1.5)
 """Shares and scales of an exploration's parts; of hierarchical models; with over 14 parameters."""
-
-LOST = 2.0
-"""Effective points of an exploration below which the mode is sought, where nothing predicts."""
 
 MOST_BEYOND = 0.01
 """Mass along a line that may lie beyond the places of all chains."""
@@ -296,7 +294,7 @@ def converse(settings: Settings, known: Known) -> Conversing:
         return (yield from _by_gradients(server, settings))
     centres, covariances, agree = yield from _local_fits(server)
     server.reference = centres[0] if agree else known.start
-    searched, next_step = d > FEW_PARAMETERS or not agree, "draw"
+    searched, next_step = not agree or d > MOST_QUADRATIC, "draw"
     batches, earlier, missed = [], 0, list[np.ndarray]()
     shares, errors = list[float](), list[float]()
     if searched:  # few points of a wide exploration would lie in the bulk, or guesses are no use
@@ -345,9 +343,8 @@ def converse(settings: Settings, known: Known) -> Conversing:
             doubted=len(shares) > 1 and not isinstance(base, Groups),
         )
         server.records[-1]["error"] = float(f"{learnt.error:.3g}")
-        errors.append(learnt.error)
-        lost = learnt.error > TRUSTED and server.memory.weighted().effective < LOST
-        if (lost or learnt.proposal is None or next_step == "search") and not searched:
+        errors.append(learnt.error if d <= FEW_PARAMETERS else 0.0)
+        if (learnt.lost or learnt.proposal is None or next_step == "search") and not searched:
             searched = True
             if not len(server.memory.points):  # the guess was none
                 server.reference = known.start

@@ -27,6 +27,10 @@ from consortia.surrogates.proposals.warp import Coordinates, Plain, fit_warp
 EXACT, TRUSTED = 0.02, 0.3
 """Held-out errors of a surrogate below which no warp is tried, and below which it is followed."""
 
+LOST, MISFIT = 2.0, 1.0
+"""Effective points below which nothing is known of the bulk if no surrogate predicts; and error of
+a quadratic regression above which it does not, with few effective points."""
+
 FEW = 8.0
 """Effective weighted points, by the number of parameters, from which an envelope is begun."""
 
@@ -47,12 +51,14 @@ class Learnt(NamedTuple):
     Attributes:
         proposal: q.
         covariance: of the posterior, as far as it is known, for the next rays.
-        error: of the surrogate at held-out points.
+        error: of the surrogate at held-out points; of a quadratic regression at its own.
+        lost: whether the points do not say where the bulk lies.
     """
 
     proposal: Proposal | None
     covariance: Float[np.ndarray, "d d"]
     error: float
+    lost: bool = False
 
 
 def learn(
@@ -122,16 +128,16 @@ def _weighted(
     """
     weighted = memory.weighted()
     n, d = weighted.points.shape
-    terms = math.comb(d + 2, 2)
-    if terms <= regression.MOST_QUADRATIC:
-        own = mixture.tempered(weighted.log_weights, min(terms, n / 4))
+    if d <= regression.MOST_QUADRATIC:
+        own = mixture.tempered(weighted.log_weights, min(math.comb(d + 2, 2), n / 4))
         root = mixture.cholesky_root(guess)
-        mean, covariance = regression.fit_quadratic(weighted, own, memory.best, root, rng)
+        mean, covariance, error = regression.fit_quadratic(weighted, own, memory.best, root, rng)
         middle, spread = _moments(weighted.points, own)
         scales = [mixture.INFLATED * covariance, _scale_of(spread)]
         envelope = mixture.mixture_of([0.5, 0.5], [mean, middle], scales)
         envelope = _stretched(envelope, missed, Plain(), memory.best)
-        return Learnt(Proposal(envelope, None, Plain()), covariance, 0.0)
+        lost = error > MISFIT and weighted.effective < FEW * d
+        return Learnt(Proposal(envelope, None, Plain()), covariance, error, lost)
     own = mixture.tempered(weighted.log_weights, mixture.TEMPERED * d)
     half = rng.random(len(own)) < 0.5
     mean, covariance = _moments(weighted.points[half], own[half])
@@ -232,7 +238,8 @@ def _pooled(
     power = _earned(fitted, envelope, memory, coordinates)
     envelope = _stretched(envelope, missed, coordinates, memory.best)
     found = proposal.clipped(fitted, envelope, coordinates, rng, power)
-    return Learnt(found, _moments(weighted.points, own)[1], fitted.error)
+    lost = fitted.error > TRUSTED and weighted.effective < LOST
+    return Learnt(found, _moments(weighted.points, own)[1], fitted.error, lost)
 
 
 def _surrogate(

@@ -48,8 +48,8 @@ OF_BUMPS = (0.0, 3.0)
 HELD_OUT = 0.15
 """Share of the points by which penalties are chosen."""
 
-MOST_QUADRATIC = 1900
-"""Terms of a quadratic regression alone, at most."""
+MOST_QUADRATIC = 60
+"""Parameters of a quadratic regression alone, at most."""
 
 RIDGE, LEAST_CURVED = 30.0, 0.05
 """Penalty of its coefficients, and its smallest curvature in units of the guess's."""
@@ -206,11 +206,12 @@ def fit_quadratic(
     centre: Float[np.ndarray, " d"],
     root: Float[np.ndarray, "d d"],
     rng: np.random.Generator,
-) -> tuple[Float[np.ndarray, " d"], Float[np.ndarray, "d d"]]:
+) -> tuple[Float[np.ndarray, " d"], Float[np.ndarray, "d d"], float]:
     """Return mean and covariance of the Gaussian whose logarithm is a regression of log π.
 
-    With points of the Gaussian itself this is a step of variational inference: by Stein's identity
-    the coefficients are the means of the gradient and of the curvature.
+    Return also the root mean square of what it leaves of log π, by the same shares. With points
+    of the Gaussian itself this is a step of variational inference: by Stein's identity the
+    coefficients are the means of the gradient and of the curvature.
 
     Args:
         weighted: the points.
@@ -224,18 +225,20 @@ def fit_quadratic(
     kept = rng.random(len(shares)) < chance
     z = whitened(weighted.points[kept], centre, root)
     rest = weighted.heights[kept] - weighted.heights.max() + (z**2).sum(axis=1) / 2
-    features = _features(z, 2, z[:0])
-    scaled = features * (count[kept] / chance[kept])
-    gram = scaled @ features.T
+    features, weights = _features(z, 2, z[:0]), count[kept] / chance[kept]
+    scaled = features * np.sqrt(weights)
+    gram = scaled @ scaled.T
     gram[np.diag_indices_from(gram)] += RIDGE
-    found = linalg.solve(gram, scaled @ rest, assume_a="pos")
+    found = linalg.solve(gram, scaled @ (np.sqrt(weights) * rest), assume_a="pos")
+    error = math.sqrt(np.average((rest - found @ features) ** 2, weights=weights))
     d = z.shape[1]
     half = np.zeros((d, d))
     half[np.triu_indices(d)] = found[1 + d :]
     values, axes = np.linalg.eigh(np.eye(d) - half - half.T)
     axes = root @ (axes / np.sqrt(np.maximum(values, LEAST_CURVED)))
     covariance = axes @ axes.T
-    return centre + covariance @ linalg.solve_triangular(root.T, found[1 : 1 + d]), covariance
+    mean = centre + covariance @ linalg.solve_triangular(root.T, found[1 : 1 + d])
+    return mean, covariance, error
 
 
 def _penalties(d: int, degree: int, places: int) -> Iterator[np.ndarray]:
