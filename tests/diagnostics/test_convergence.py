@@ -44,6 +44,12 @@ def test_numbers_equal_arviz_for_every_length_and_correlation(chains, draws, cor
     assert_equals_arviz(autoregressive(chains, draws, 5, correlation))
 
 
+@pytest.mark.parametrize("draws", [254, 255, 256, 257, 258, 1001])  # halves around LAGS, 128
+def test_numbers_equal_arviz_where_some_sums_go_past_the_first_lags(draws):
+    each = [autoregressive(2, draws, 2, correlation) for correlation in (0.0, 0.999, -0.6)]
+    assert_equals_arviz(np.concatenate(each, axis=2))
+
+
 def test_numbers_equal_arviz_when_draws_repeat_as_after_rejections():
     draws = np.repeat(autoregressive(4, 60, 6, 0.5), 5, axis=1)
     assert_equals_arviz(np.round(draws, 1))

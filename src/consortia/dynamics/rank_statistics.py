@@ -24,6 +24,9 @@ WITHOUT_SCIPY = 50_000
 
 TAIL = (0.05, 0.95)
 
+LAGS = 128
+"""Lags, an even number, within which the sequence of most chains ends: others are computed then."""
+
 
 def rhat_and_ess_of(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return R-hat, bulk ESS and tail ESS, (coordinate,) each, of draws (coordinate, chain, draw).
@@ -114,12 +117,21 @@ def effective_sample_size(chains: np.ndarray) -> np.ndarray:
 
     Autocorrelations by FFT, summed over Geyer's initial positive and monotone sequence of pairs.
     """
+    n = chains.shape[-1]
+    found, ended = _of_lags(chains, min(LAGS, n))
+    if LAGS < n and not ended.all():
+        found[~ended] = _of_lags(chains[~ended], n)[0]
+    return found
+
+
+def _of_lags(chains: np.ndarray, lags: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the effective sample size by the first lags, and whether the sequence ends in them."""
     count, m, n = chains.shape
     means = chains.mean(axis=-1)
-    length = fast_length(2 * n)
+    length = fast_length(n + lags)
     spectrum = np.fft.rfft(chains - means[..., None], length, axis=-1)
     power = (spectrum.real**2 + spectrum.imag**2).mean(axis=1)
-    covariance = np.fft.irfft(power, length, axis=-1)[:, :n] / n
+    covariance = np.fft.irfft(power, length, axis=-1)[:, :lags] / n
     variance = covariance[:, 0] * n / (n - 1)
     pooled = covariance[:, 0] + means.var(axis=-1, ddof=1)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -127,7 +139,7 @@ def effective_sample_size(chains: np.ndarray) -> np.ndarray:
     correlation[:, 0] = 1
 
     # Pair k holds the lags 2k and 2k+1; the sequence ends at the first pair that is not positive.
-    pairs = correlation[:, : 2 * max(1, (n - 1) // 2)].reshape(count, -1, 2)
+    pairs = correlation[:, : min(lags, 2 * max(1, (n - 1) // 2))].reshape(count, -1, 2)
     sums = pairs.sum(axis=-1)
     positive = sums > 0
     positive[:, -1] = False
@@ -142,7 +154,8 @@ def effective_sample_size(chains: np.ndarray) -> np.ndarray:
     total = m * n
     ess = total / np.maximum(time, 1 / np.log10(total))
     # An indicator that is the same for every draw carries no information on mixing.
-    return np.where(chains.max(axis=(1, 2)) > chains.min(axis=(1, 2)), ess, total)
+    ess = np.where(chains.max(axis=(1, 2)) > chains.min(axis=(1, 2)), ess, total)
+    return ess, end < sums.shape[1] - 1
 
 
 @functools.cache
