@@ -119,7 +119,7 @@ def effective_sample_size(chains: np.ndarray) -> np.ndarray:
     """
     n = chains.shape[-1]
     found, ended = _of_lags(chains, min(LAGS, n))
-    if LAGS < n and not ended.all():
+    if n > LAGS and not ended.all():
         found[~ended] = _of_lags(chains[~ended], n)[0]
     return found
 

@@ -297,7 +297,7 @@ def converse(settings: Settings, known: Known) -> Conversing:
     searched, next_step = not agree or d > MOST_QUADRATIC, "draw"
     batches, earlier, missed = [], 0, list[np.ndarray]()
     shares, errors = list[float](), list[float]()
-    if searched:  # few points of a wide exploration would lie in the bulk, or guesses are no use
+    if searched:  # no regression could follow the exploration, or guesses are no use
         starts = centres if agree else [*centres, server.scale.centre]
         mode = yield from _search(server, np.stack(starts))
         if mode.converged:
