@@ -35,6 +35,22 @@ def test_a_quadratic_regression_finds_a_gaussian_from_points_of_another():
     np.testing.assert_allclose(covariance, root @ root.T, atol=0.03)
 
 
+@pytest.mark.parametrize(("d", "parts"), [(60, 2), (61, 1)])
+def test_a_quadratic_regression_serves_up_to_sixty_parameters(d, parts):
+    rng = np.random.default_rng(1)
+    begun = mixture.mixture_of([1.0], [np.zeros(d)], [np.eye(d)])
+    points = mixture.draw(begun, rng, 4000)
+    memory, heights = Memory(np.zeros((0, d))), -(points**2).sum(axis=1) / 2
+    memory.add(points, heights, len(points), lambda at: mixture.log_density(begun, at))
+    found = learn(
+        memory, [], np.eye(d), [], rng, Plain(), guess=np.eye(d), bent=False, doubted=False
+    )
+    assert found.proposal is not None
+    assert len(found.proposal.envelope.centres) == parts  # one is by the regression
+    assert math.isfinite(found.error) == (parts == 2)
+    assert not found.lost
+
+
 @pytest.mark.parametrize(("quartic", "lost"), [(0.0, False), (0.02, True)])
 def test_an_exploration_that_no_quadratic_follows_is_lost(quartic, lost):
     # Some 20 standard deviations beside the bulk, where no point has a weight of its own.

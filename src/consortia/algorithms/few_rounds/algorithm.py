@@ -342,8 +342,9 @@ def converse(settings: Settings, known: Known) -> Conversing:
             bent=len(shares) > 0,
             doubted=len(shares) > 1 and not isinstance(base, Groups),
         )
-        server.records[-1]["error"] = float(f"{learnt.error:.3g}")
-        errors.append(learnt.error if d <= FEW_PARAMETERS else 0.0)
+        if math.isfinite(learnt.error):
+            server.records[-1]["error"] = float(f"{learnt.error:.3g}")
+        errors.append(learnt.error if d <= FEW_PARAMETERS else 0.0)  # a quadratic may yet fit
         if (learnt.lost or learnt.proposal is None or next_step == "search") and not searched:
             searched = True
             if not len(server.memory.points):  # the guess was none

@@ -51,7 +51,8 @@ class Learnt(NamedTuple):
     Attributes:
         proposal: q.
         covariance: of the posterior, as far as it is known, for the next rays.
-        error: of the surrogate at held-out points; of a quadratic regression at its own.
+        error: of the surrogate at held-out points; of a quadratic regression at its own; nan of
+            no regression.
         lost: whether the points do not say where the bulk lies.
     """
 
@@ -146,7 +147,7 @@ def _weighted(
     mean, covariance = _moments(weighted.points, own)
     envelope = _between(mean, covariance, guess, max(scores)[1])
     envelope = _stretched(envelope, missed, Plain(), memory.best)
-    return Learnt(Proposal(envelope, None, Plain()), covariance, 0.0)
+    return Learnt(Proposal(envelope, None, Plain()), covariance, math.nan)
 
 
 def _moments(
