@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import jax
 import numpy as np
 
 from consortia.errors import RankError
+from consortia.runtime.late import jax
 
 if TYPE_CHECKING:
     from consortia.core.target import Target

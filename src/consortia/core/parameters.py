@@ -13,12 +13,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from consortia.core.printable import is_printable
 from consortia.errors import InputError
+from consortia.runtime.late import jax, jnp
 
 PyTree = Any
 

@@ -7,8 +7,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
+
+from consortia.runtime.late import jax
 
 
 def of_sites(names: Sequence[str], digests: Sequence[str]) -> str:

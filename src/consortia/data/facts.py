@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, NamedTuple, TypeVar
 
-import jax
 import numpy as np
 
 from consortia.core.arguments import hinted
@@ -33,6 +32,7 @@ from consortia.data.sites import (
     site_names,
 )
 from consortia.errors import InputError
+from consortia.runtime.late import jax
 
 Arrays = Mapping[str, np.ndarray]
 

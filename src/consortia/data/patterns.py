@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import jax
 import numpy as np
+
+from consortia.runtime.late import jax
 
 RESPONSES = ("y", "event")
 """Names of the arrays that are no covariates."""

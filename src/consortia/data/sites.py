@@ -8,12 +8,12 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-import jax
 import numpy as np
 
 from consortia.core.arguments import hinted
 from consortia.data import digest
 from consortia.errors import InputError
+from consortia.runtime.late import jax
 
 PyTree = Any
 

@@ -9,11 +9,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, TypeVar
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jax.experimental import multihost_utils
-from jax.sharding import Mesh
 
 from consortia.core import fingerprints
 from consortia.core.contract import Algorithm, Mean, Method
@@ -31,6 +27,7 @@ from consortia.engines.run import LocalRun
 from consortia.engines.sharding import ShardedProgram, ShardedRun
 from consortia.errors import InputError
 from consortia.runtime import compiler
+from consortia.runtime.late import jax, jnp
 
 BLOCK_BYTES = 96 * 1024
 """Random numbers drawn at once; larger blocks leave the processor's cache."""
@@ -121,7 +118,7 @@ class LocalEngine(Engine):
         if nodes * chains == 1:
             return cls(devices=1, node_mode=rounding["node_mode"], block=rounding["block"])
         grid = np.asarray(sharding.found(nodes * chains)).reshape(nodes, chains)
-        mesh = Mesh(grid, (sharding.NODES, sharding.CHAINS))
+        mesh = jax.sharding.Mesh(grid, (sharding.NODES, sharding.CHAINS))
         return cls(mesh, node_mode=rounding["node_mode"], block=rounding["block"])
 
     @property
@@ -144,6 +141,8 @@ class LocalEngine(Engine):
         """Wait for all processes of ``jax.distributed``."""
         if jax.distributed.is_initialized():
             with sharding.rank_losses():
+                from jax.experimental import multihost_utils
+
                 multihost_utils.sync_global_devices("meet")
 
     def allgather(
@@ -154,6 +153,8 @@ class LocalEngine(Engine):
         if jax.process_count() > 1 and (own := fingerprints.of_values(same())):
             digests = np.array([list(bytes.fromhex(one)) for one in own.values()], np.uint8)
             with sharding.rank_losses():
+                from jax.experimental import multihost_utils
+
                 tables = multihost_utils.process_allgather(digests)
             rows = [[bytes(row).hex() for row in np.asarray(table)] for table in tables]
             every = {number: dict(zip(own, one, strict=True)) for number, one in enumerate(rows)}

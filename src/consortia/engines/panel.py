@@ -12,15 +12,15 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any
 
-import jax
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
 from consortia.core.privacy import simulated_generator, with_noise
 from consortia.core.queries import Arrays, Conversation, Query, SiteFunction, in_width
 from consortia.core.target import Target
 from consortia.data.sites import Sites
 from consortia.errors import InputError
+from consortia.runtime.late import Array, jax
 
 Answer = dict[str, np.ndarray]
 """Arrays of an answer in double precision: sums over the sites, or site axis first."""

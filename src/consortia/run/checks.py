@@ -6,8 +6,6 @@ import os
 from typing import Any
 from weakref import WeakKeyDictionary
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from consortia.core import arguments as checks
@@ -19,6 +17,7 @@ from consortia.core.target import Target, parameters_of
 from consortia.data.sites import Sites
 from consortia.engines.contract import Run
 from consortia.errors import InputError, NonFiniteError, WarmupError, warn
+from consortia.runtime.late import jax, jnp
 from consortia.schedules import Tabulated
 from consortia.theory import stability
 
@@ -33,7 +32,6 @@ ROUNDED_MAX = 1e-3
 
 CHAINS_MAX = 100_000
 
-Array = jax.Array
 PyTree = Any
 
 _traced: WeakKeyDictionary[Model, dict[str, str]] = WeakKeyDictionary()

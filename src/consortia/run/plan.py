@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-import jax
 import numpy as np
 
 from consortia.core.contract import Method, Plan, ServerBased
@@ -20,6 +19,7 @@ from consortia.engines.phases import Carry
 from consortia.run import checks
 from consortia.run.loop import RunLength
 from consortia.run.quadrature import bias_of
+from consortia.runtime.late import jax
 from consortia.store import results
 
 MUCH = 10**8

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import jax
 import numpy as np
 
 from consortia.core import arguments
@@ -17,6 +16,7 @@ from consortia.errors import InputError
 from consortia.models.regression.estimates import flat_names, interval_ends
 from consortia.models.regression.model import Regression
 from consortia.run.calibration import sampled, simulated
+from consortia.runtime.late import jax
 
 COEFFICIENTS = "coefficients"
 

@@ -7,7 +7,6 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-import jax
 import numpy as np
 
 from consortia.core import arguments, fingerprints
@@ -19,6 +18,7 @@ from consortia.engines.contract import Run
 from consortia.engines.panel import Panel
 from consortia.errors import InputError, StoreError
 from consortia.run.stopping import StopWhen
+from consortia.runtime.late import jax
 from consortia.store import results
 from consortia.store.ending import Ending, RunEnd
 

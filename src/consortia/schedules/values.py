@@ -6,12 +6,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from consortia.core import arguments
 from consortia.errors import InputError
+from consortia.runtime.late import jax, jnp
 
 Schedule = Callable[[Any], jax.Array]
 

@@ -8,11 +8,11 @@ import platform
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 
 from consortia.core import parameters
 from consortia.core.version import __version__
+from consortia.runtime.late import jax
 from consortia.store.metadata import Labels, with_labels
 
 FORMAT_VERSION = 4

@@ -22,11 +22,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 from filelock import FileLock
-from jaxtyping import Array, Float
+from jaxtyping import Float
 from threadpoolctl import threadpool_limits
 
 from consortia.core.contract import Site
@@ -34,6 +32,7 @@ from consortia.core.queries import Revealed
 from consortia.core.target import Target
 from consortia.data.patterns import is_categorical, is_response
 from consortia.runtime import compiler
+from consortia.runtime.late import Array, jax, jnp
 from consortia.store.checkpoint import Checkpoint, read, write
 
 NEAR = 0.1

@@ -6,8 +6,6 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from consortia.core.model import Model
@@ -17,6 +15,7 @@ from consortia.core.target import Target
 from consortia.engines.flower.stages import Stage, Stages
 from consortia.engines.local import LocalEngine, effort, site_arrays
 from consortia.run.conversation import usual_messages
+from consortia.runtime.late import jax, jnp
 
 if TYPE_CHECKING:
     from consortia.core.contract import Method

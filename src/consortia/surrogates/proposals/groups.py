@@ -19,12 +19,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Float
 
 from consortia.core.target import Target
+from consortia.runtime.late import jax, jnp
 
 OWN_SHARE = 0.1
 """Part of a variance at the mode that v is, at least."""
