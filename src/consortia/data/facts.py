@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
+from consortia.core import trees
 from consortia.core.arguments import hinted
 from consortia.core.contract import Method
 from consortia.core.faults import Faults
@@ -32,7 +33,6 @@ from consortia.data.sites import (
     site_names,
 )
 from consortia.errors import InputError
-from consortia.runtime.late import jax
 
 Arrays = Mapping[str, np.ndarray]
 
@@ -358,12 +358,12 @@ def read_table(rows: Any, where: str) -> Rows:
     """
     result = read_rows(rows, where)
     flat = isinstance(rows, dict) and all(isinstance(name, str) for name in rows)
-    if not flat or result.structure != jax.tree.structure(dict.fromkeys(rows, 0)):
+    if not flat or not trees.are_same(result.structure, trees.Names(tuple(sorted(rows)))):
         raise InputError(f"{where}: give a dict of arrays, with strings as keys.")
     return result
 
 
 def rows_of(arrays: Arrays, count: int) -> Rows:
     """Return the leaves of arrays whose ``count`` rows are in another process."""
-    leaves, structure = jax.tree.flatten(dict(arrays))
-    return Rows(tuple(sorted(arrays)), tuple(leaves), structure, count)
+    names = tuple(sorted(arrays))
+    return Rows(names, tuple(arrays[name] for name in names), trees.Names(names), count)

@@ -393,5 +393,4 @@ def side_by_side(sites: Mapping[str, Sites]) -> Sites:
         index: of_value([sites[name].digests[index] for name in names])
         for index in range(len(first))
     }
-    structure = jax.tree.structure(shards[0])
-    return Sites(first.names, first.sizes, shards, structure, digests, first.elsewhere)
+    return Sites(first.names, first.sizes, shards, digests, first.elsewhere)

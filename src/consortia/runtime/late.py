@@ -6,22 +6,38 @@ without. Modules import from here what they else would from JAX, and use it in f
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from consortia.errors import InputError
 
-__all__ = ["Array", "PyTree", "jax", "jnp", "when_loaded"]
+__all__ = ["Array", "PyTree", "float_type", "is_loaded", "jax", "jnp", "when_loaded"]
 
 
 _waiting: list[Callable[[], object]] = []
 
 
+def is_loaded() -> bool:
+    """Return True if JAX has been imported, by whomever."""
+    return "jax" in sys.modules
+
+
+def float_type() -> np.dtype:
+    """Return the type of parameters: JAX's own width, whether it is imported already or not."""
+    if is_loaded():
+        return np.dtype(jnp.result_type(float))
+    wide = os.environ.get("JAX_ENABLE_X64", "").lower() in ("y", "yes", "t", "true", "on", "1")
+    return np.dtype(np.float64 if wide else np.float32)
+
+
 def when_loaded(action: Callable[[], object]) -> None:
     """Do something to JAX before its first use by this package, at once if that is loaded."""
-    if "jax" in sys.modules:
+    if is_loaded():
         action()
     else:
         _waiting.append(action)
