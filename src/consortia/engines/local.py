@@ -124,22 +124,21 @@ class LocalEngine(Engine):
     @property
     def root(self) -> bool:
         """True in the one process that keeps the draws and writes to the terminal."""
-        # Asking JAX for the number of a process that is alone would start it.
-        return not jax.distributed.is_initialized() or jax.process_index() == 0
+        return not sharding.are_several() or jax.process_index() == 0
 
     def abort(self, error: BaseException, code: int) -> None:
         """End this process after an error; of several it ends at once.
 
         JAX would else wait at its end for the others, which wait for this one.
         """
-        if jax.distributed.is_initialized():
+        if sharding.are_several():
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(code)
 
     def barrier(self) -> None:
         """Wait for all processes of ``jax.distributed``."""
-        if jax.distributed.is_initialized():
+        if sharding.are_several():
             with sharding.rank_losses():
                 from jax.experimental import multihost_utils
 
@@ -150,7 +149,7 @@ class LocalEngine(Engine):
     ) -> list[Any]:
         """Return what ``make`` returns here, where all processes of ``jax.distributed`` agree."""
         result = make()
-        if jax.process_count() > 1 and (own := fingerprints.of_values(same())):
+        if sharding.are_several() and (own := fingerprints.of_values(same())):
             digests = np.array([list(bytes.fromhex(one)) for one in own.values()], np.uint8)
             with sharding.rank_losses():
                 from jax.experimental import multihost_utils
@@ -216,9 +215,9 @@ class LocalEngine(Engine):
         return panel
 
     def _devices_of_sites(self) -> list[Any]:
-        """Return the devices among which sites are divided that answer queries."""
-        several = jax.process_count() > 1
-        devices = jax.devices() if several else jax.devices()[:1]
+        """Return the devices among which sites are divided; none where the default one has all."""
+        several = sharding.are_several()
+        devices = jax.devices() if several else []
         if self._mesh is not None:
             sharding.check_mesh(self._mesh)
             devices = list(self._mesh.devices.flat)
@@ -245,7 +244,7 @@ class LocalEngine(Engine):
     ) -> sharding.Sharding | None:
         """Return over which devices the run is divided; None: the default one alone."""
         shape = (algorithm, len(sites), chains)
-        several = jax.process_count() > 1
+        several = sharding.are_several()
         divided = None
         if self._mesh is not None:
             divided = sharding.of_mesh(self._mesh, *shape)
@@ -263,7 +262,7 @@ class LocalEngine(Engine):
     @staticmethod
     def _check_all_processes(divided: sharding.Sharding | None) -> None:
         """Raise an `InputError` where a process of ``jax.distributed`` would have no device."""
-        several = jax.process_count() > 1
+        several = sharding.are_several()
         if several and (divided is None or divided.processes < jax.process_count()):
             raise InputError(
                 f"the devices of this run belong to {1 if divided is None else divided.processes} "

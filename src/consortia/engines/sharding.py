@@ -29,7 +29,7 @@ from consortia.engines.phases import Carry, Keys, Program, SiteArrays
 from consortia.engines.rng import Layout, PhaseKeys
 from consortia.engines.run import LocalRun, gradients
 from consortia.errors import InputError, RankError
-from consortia.runtime import compiler
+from consortia.runtime import compiler, late
 from consortia.runtime.late import Array, PyTree, jax, jnp
 
 # --- devices -------------------------------------------------------------------------------------
@@ -143,12 +143,24 @@ def devices_asked(devices: int | Sequence[Any] | None) -> Sequence[Any] | int | 
     return count
 
 
+def are_several() -> bool:
+    """Return True in one of several processes of ``jax.distributed``.
+
+    Asking JAX for the number of processes would start it.
+    """
+    return late.is_loaded() and jax.distributed.is_initialized()
+
+
 def offer_cpu_devices(count: int) -> None:
     """Let JAX make so many devices of the processor, if it has not started yet."""
-    forced = "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", "")
-    if not forced and "JAX_NUM_CPU_DEVICES" not in os.environ:
+
+    def offer() -> None:
         with contextlib.suppress(RuntimeError):  # JAX has started, with the devices that it has
             jax.config.update("jax_num_cpu_devices", count)
+
+    forced = "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", "")
+    if not forced and "JAX_NUM_CPU_DEVICES" not in os.environ:
+        late.when_loaded(offer)
 
 
 def cores() -> int:
@@ -189,7 +201,10 @@ def check_mesh(mesh: Any) -> None:
 
 
 def of_sites(devices: Sequence[Any], nodes: int) -> Sharding | None:
-    """Return the sites divided over as many of these devices as there are sites; None for one."""
+    """Return the sites divided over as many of these devices as there are sites; None for one.
+
+    Without devices they are on the default one, too.
+    """
     used = np.asarray(devices[: max(min(len(devices), nodes), 1)])
     return _division(used.reshape(-1, 1), 1)
 
@@ -258,7 +273,7 @@ def of_devices(
 
 
 def _division(grid: np.ndarray, chains: int) -> Sharding | None:
-    if grid.size == 1 and grid.flat[0] == jax.devices()[0]:
+    if not grid.size or (grid.size == 1 and grid.flat[0] == jax.devices()[0]):
         return None
     return Sharding(jax.sharding.Mesh(grid, (NODES, CHAINS)), chains > 1)
 

@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from consortia.core import arguments as checks
-from consortia.core import density, fingerprints
+from consortia.core import density, fingerprints, trees
 from consortia.core.contract import Fault, Method, SurrogateBased
 from consortia.core.model import Model
 from consortia.core.queries import Conversation
@@ -17,6 +17,7 @@ from consortia.core.target import Target, parameters_of
 from consortia.data.sites import Sites
 from consortia.engines.contract import Run
 from consortia.errors import InputError, NonFiniteError, WarmupError, warn
+from consortia.runtime import late
 from consortia.runtime.late import jax, jnp
 from consortia.schedules import Tabulated
 from consortia.theory import stability
@@ -271,15 +272,15 @@ def _wide(leaf: Any) -> np.dtype:
 
 def precision_notes(sites: Sites) -> list[str]:
     """Return a note where rounding to 32 bits moves values of a column by much of its spread."""
-    for path, leaf in jax.tree_util.tree_leaves_with_path(sites.first):
+    kept = late.float_type()
+    for _, keys, leaf in trees.leaves_of(sites.first):
         values = np.asarray(leaf)
-        kept = jax.dtypes.canonicalize_dtype(values.dtype)
-        if values.dtype.kind != "f" or values.dtype == kept:
+        if values.dtype.kind != "f" or values.dtype.itemsize <= kept.itemsize:
             continue
         moved, spread = np.abs(values.astype(kept) - values), np.std(values, axis=0)
         if bool(np.any((spread > 0) & (moved > ROUNDED_MAX * spread))):
             return [
-                f"32 bits round values of {jax.tree_util.keystr(path, simple=True)!r} by more than "
+                f"32 bits round values of {'/'.join(keys)!r} by more than "
                 "a thousandth of their standard deviation: subtract a constant from them, or set "
                 "JAX_ENABLE_X64=1 before the start."
             ]
