@@ -16,7 +16,7 @@ import numpy as np
 
 from consortia.errors import InputError
 
-__all__ = ["Array", "PyTree", "float_type", "is_loaded", "jax", "jnp", "when_loaded"]
+__all__ = ["Array", "PyTree", "float_type", "is_loaded", "jax", "jnp", "when_loaded", "width_of"]
 
 
 _waiting: list[Callable[[], object]] = []
@@ -33,6 +33,14 @@ def float_type() -> np.dtype:
         return np.dtype(jnp.result_type(float))
     wide = os.environ.get("JAX_ENABLE_X64", "").lower() in ("y", "yes", "t", "true", "on", "1")
     return np.dtype(np.float64 if wide else np.float32)
+
+
+def width_of(dtype: np.dtype) -> np.dtype:
+    """Return the type that JAX has for such numbers: 64 bits are 32 where it runs in these."""
+    if dtype.kind not in "iufc" or float_type().itemsize == 8:
+        return dtype
+    half = {"c": 8}.get(dtype.kind, 4)
+    return np.dtype(f"{dtype.kind}{min(half, dtype.itemsize)}")
 
 
 def when_loaded(action: Callable[[], object]) -> None:
