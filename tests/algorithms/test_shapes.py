@@ -7,8 +7,12 @@ import sys
 
 SCRIPT = """
 import warnings
+import jaxtyping
 from jaxtyping import install_import_hook
 
+from consortia.runtime import late
+
+late.Array, late.PyTree = jaxtyping.Array, jaxtyping.PyTree  # as type checkers read them
 rooms = [f"consortia.{room}" for room in ("algorithms", "dynamics", "gradients")]
 hook = install_import_hook(rooms, "beartype.beartype")  # modules are imported when first used
 import consortia

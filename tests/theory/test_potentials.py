@@ -61,7 +61,7 @@ def apart(rows: list[dict[str, np.ndarray]], here: set[int]) -> consortia.Sites:
         for n, shard in enumerate(whole.shards)
     )
     others = frozenset(range(len(rows))) - here
-    return consortia.Sites(whole.names, whole.sizes, shards, whole.structure, {}, others)
+    return consortia.Sites(whole.names, whole.sizes, shards, {}, others)
 
 
 @pytest.mark.parametrize(

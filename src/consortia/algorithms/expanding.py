@@ -17,13 +17,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
 from consortia.core.contract import Algorithm, Evaluation, Info, Method, Phase, Site, Sum
 from consortia.core.target import Target, parameters_of
+from consortia.runtime.late import Array, jax, jnp
 from consortia.surrogates.curvature import all_rows, damped, hessian, log_likelihood
 
 Flat = Float[Array, " d"]

@@ -19,10 +19,8 @@ from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, PyTree
+from jaxtyping import Bool, Float
 
 from consortia import gradients, schedules
 from consortia.core import arguments
@@ -43,6 +41,7 @@ from consortia.core.random import RandomStreams
 from consortia.core.target import Target
 from consortia.dynamics import MassMatrix, leapfrog
 from consortia.gradients import GradientOracle
+from consortia.runtime.late import Array, PyTree, jax, jnp
 from consortia.schedules import Schedule
 
 

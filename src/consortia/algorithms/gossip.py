@@ -22,10 +22,8 @@ from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, PyTree
+from jaxtyping import Float, Int
 
 from consortia import gradients, graphs, schedules
 from consortia.core import arguments
@@ -45,6 +43,7 @@ from consortia.core.random import RandomStreams
 from consortia.core.target import Target
 from consortia.errors import InputError, warn
 from consortia.graphs import MixingMatrix, MixingSchedule
+from consortia.runtime.late import Array, PyTree, jax, jnp
 from consortia.schedules import Schedule
 
 MOST_MOMENTUM = 0.9999

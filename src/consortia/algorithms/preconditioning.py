@@ -15,14 +15,14 @@ from collections.abc import Callable
 from dataclasses import field, make_dataclass
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Float
 
 from consortia.core import arguments
 from consortia.core.contract import Algorithm, Evaluation, Method, Phase, Site, SurrogateBased
 from consortia.core.target import Target
 from consortia.errors import InputError
+from consortia.runtime.late import Array, PyTree, jnp
 
 Flat = Float[Array, " d"]
 

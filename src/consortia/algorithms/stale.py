@@ -21,9 +21,8 @@ from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, PyTree
+from jaxtyping import Float, Int
 
 from consortia import gradients, schedules
 from consortia.core import arguments
@@ -50,6 +49,7 @@ from consortia.dynamics.stochastic_steps import (
 )
 from consortia.errors import InputError
 from consortia.latency import lognormal
+from consortia.runtime.late import Array, PyTree, jnp
 from consortia.schedules import Schedule
 
 Vector = Float[Array, " d"]

@@ -20,10 +20,8 @@ from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Float
 
 from consortia import gradients, schedules, surrogates
 from consortia.core import arguments
@@ -44,6 +42,7 @@ from consortia.core.contract import (
 from consortia.core.random import RandomStreams
 from consortia.core.target import Target
 from consortia.errors import InputError
+from consortia.runtime.late import Array, PyTree, jax, jnp
 from consortia.schedules import Schedule
 from consortia.surrogates.fitting import COVARIANCES
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 
 from consortia.cli.streams import lenient, write_error
+from consortia.runtime.garbage import collect_seldom, set_imports_aside
 from consortia.study.reference import begun_early
 
 UNWRITABLE = 2
@@ -30,9 +31,9 @@ def main() -> None:
 
 def _run() -> None:
     with begun_early(sys.argv[1:]) as early:
+        collect_seldom()  # before all that is imported here
         from consortia.cli.commands import app
         from consortia.run.compiled import keep_compiled_programs
-        from consortia.runtime.garbage import set_imports_aside
 
         set_imports_aside()
         keep_compiled_programs()

@@ -2,17 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated
-
-try:
-    from consortia.runtime.garbage import collect_seldom
-
-    collect_seldom()  # before all that is imported below
-    import jax as _jax  # noqa: F401
-except ValueError as error:
-    print(f"error: JAX cannot start: {error}", file=sys.stderr)
-    raise SystemExit(2) from None
 
 import typer
 

@@ -5,13 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import jax
-import jax.numpy as jnp
-from jax import lax
-
 from consortia.errors import InputError
+from consortia.runtime.late import Array, jax, jnp
 
-Array = jax.Array
 PyTree = Any
 
 ROWS_AT_ONCE = 2**20
@@ -46,11 +42,11 @@ def map_blocks(
         # The last block begins earlier, and leaves out what the one before it has.
         first = jnp.minimum(number * block, count - block)
         part, kept = jax.tree.map(
-            lambda leaf: lax.dynamic_slice_in_dim(leaf, first, block), (rows, mask)
+            lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, first, block), (rows, mask)
         )
         return function(part, kept & (first + jnp.arange(block) >= number * block))
 
-    return lax.map(of_block, jnp.arange(-(-count // block)))
+    return jax.lax.map(of_block, jnp.arange(-(-count // block)))
 
 
 def sum_over_rows(

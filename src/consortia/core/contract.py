@@ -26,13 +26,13 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple, cast
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from consortia.core import arguments, random
+from consortia.runtime import late
+from consortia.runtime.late import Array as Array
+from consortia.runtime.late import jax, jnp
 
-Array = jax.Array
 PyTree = Any
 Info = Mapping[str, Array]
 
@@ -129,7 +129,6 @@ Exchange = Mean | Sum | Mix | Route | Mailbox
 # --- what a node function sees of its data -----------------------------------------------------
 
 
-@jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Site:
     """The data of one site, as a node function sees it.
@@ -175,6 +174,9 @@ class Site:
         if replace:
             return random.below(bits, self.size)
         return random.distinct_below(bits, self.size)
+
+
+late.when_loaded(lambda: jax.tree_util.register_dataclass(Site))
 
 
 # --- phases and algorithms ---------------------------------------------------------------------

@@ -12,10 +12,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import jax
 import numpy as np
 
+from consortia.core import trees
 from consortia.errors import RankError
+from consortia.runtime.late import jax
 
 if TYPE_CHECKING:
     from consortia.core.target import Target
@@ -141,7 +142,7 @@ def _value(digest: Any, value: Any) -> None:
     digest.update(f"{type(value).__name__}\0".encode())
     if value is None or isinstance(value, (bool, int, float, complex, str, bytes)):
         digest.update(repr(value).encode())
-    elif isinstance(value, (np.ndarray, np.generic, jax.Array)):
+    elif isinstance(value, (np.ndarray, np.generic)) or trees.is_jax(value):
         array = np.asarray(value)
         digest.update(f"{array.dtype}{array.shape}".encode())
         digest.update(np.ascontiguousarray(array).tobytes())

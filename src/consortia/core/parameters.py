@@ -13,12 +13,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
+from consortia.core import trees
 from consortia.core.printable import is_printable
 from consortia.errors import InputError
+from consortia.runtime import late
+from consortia.runtime.late import jax
 
 PyTree = Any
 
@@ -65,14 +66,14 @@ def is_function(init: Any) -> bool:
 
 
 def structure_of(init: PyTree) -> PyTree:
-    """Return the parameters' shapes, a pytree of `jax.ShapeDtypeStruct`; nothing is computed.
+    """Return the parameters' shapes, a pytree of zeros without memory; nothing is computed.
 
     Args:
         init: a pytree of arrays, or a function of a JAX key that returns one (`Model.init`).
     """
     parameters = jax.eval_shape(init, jax.random.key(0)) if is_function(init) else init
-    dtype = jnp.result_type(float)
-    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(np.shape(leaf), dtype), parameters)
+    zero = np.zeros((), late.float_type())
+    return trees.map_leaves(lambda leaf: np.broadcast_to(zero, np.shape(leaf)), parameters)
 
 
 def variables(structure: PyTree, of: str = "Model.init") -> tuple[Variable, ...]:
@@ -97,8 +98,8 @@ def variables(structure: PyTree, of: str = "Model.init") -> tuple[Variable, ...]
     """
     found: list[Variable] = []
     start = 0
-    for path, leaf in jax.tree_util.tree_flatten_with_path(structure)[0]:
-        name = _name(path)
+    for _, keys, leaf in trees.leaves_of(structure):
+        name = ".".join(keys) if keys else BARE_ARRAY
         shown = is_printable(name) and len(name.encode()) <= NAME_MAX
         file = shown and name[:1] != "." and name != "zarr.json"
         if not name or "/" in name or name in RESERVED or not file:
@@ -157,7 +158,7 @@ def draws_to_pytree(structure: PyTree, arrays: Mapping[str, Any]) -> PyTree:
         InputError: a variable is missing or has another shape than in the model.
     """
     leaves = [_array_of(arrays, part) for part in variables(structure)]
-    return jax.tree.unflatten(jax.tree.structure(structure), leaves)
+    return trees.structure_of(structure).unflatten(leaves)
 
 
 def has_natural(tree: Any) -> bool:
@@ -296,20 +297,6 @@ def draw_imputations(tree: Any) -> np.ndarray | None:
 def spaced(length: int, most: int) -> np.ndarray:
     """Return at most so many places of so many draws, evenly spaced from the first to the last."""
     return np.linspace(0, length - 1, min(most, length)).round().astype(int)
-
-
-def _name(path: Sequence[Any]) -> str:
-    if not path:
-        return BARE_ARRAY
-    keys = []
-    for entry in path:
-        for attribute in ("key", "name", "idx"):
-            if hasattr(entry, attribute):
-                keys.append(str(getattr(entry, attribute)))
-                break
-        else:
-            keys.append(str(entry))
-    return ".".join(keys)
 
 
 def _array_of(arrays: Mapping[str, Any], part: Variable, leading: int | None = None) -> np.ndarray:

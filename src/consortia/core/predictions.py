@@ -6,15 +6,14 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-import jax
-import jax.numpy as jnp
-
 from consortia.core.model import Model
+from consortia.runtime import compiler
+from consortia.runtime.late import jax, jnp
 
 PyTree = Any
 
 
-@functools.partial(jax.jit, static_argnames="function")
+@functools.partial(compiler.jit, static_argnames="function")
 def weighted_sum(function: Callable[..., Any], draws: PyTree, weights: Any, rows: PyTree) -> Any:
     """Return Σ_s w_s function(θ_s, rows) by a scan over draws, compensated (Kahan)."""
 
@@ -30,7 +29,7 @@ def weighted_sum(function: Callable[..., Any], draws: PyTree, weights: Any, rows
     return jax.lax.scan(add, (zero, zero), (draws, weights))[0][0]
 
 
-@functools.partial(jax.jit, static_argnames="function")
+@functools.partial(compiler.jit, static_argnames="function")
 def log_sum(function: Callable[..., Any], draws: PyTree, weights: Any, rows: PyTree) -> Any:
     """Return log Σ_s w_s exp function(θ_s, rows) by a scan over draws."""
 
@@ -43,7 +42,7 @@ def log_sum(function: Callable[..., Any], draws: PyTree, weights: Any, rows: PyT
     return jax.lax.scan(add, jnp.full(shape.shape, -jnp.inf, shape.dtype), (draws, weights))[0]
 
 
-@functools.partial(jax.jit, static_argnames=("model", "log_density"))
+@functools.partial(compiler.jit, static_argnames=("model", "log_density"))
 def sums_over_draws(
     model: Model, log_density: bool, draws: PyTree, weights: Any, rows: PyTree
 ) -> tuple[Any, ...]:

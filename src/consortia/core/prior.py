@@ -6,14 +6,13 @@ from functools import partial
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
 from consortia.core.arrays import namespace
 from consortia.core.model import Model
 from consortia.core.target import Target
+from consortia.runtime.late import Array, jax, jnp
 
 PROBES = 8
 """Random signs along which curvatures are taken; one is enough for independent parameters."""

@@ -16,12 +16,10 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jax.extend.random import threefry2x32_p
 
-Array = jax.Array
+from consortia.runtime.late import Array, jax, jnp
+
 PyTree = Any
 
 ROTATIONS = np.array([[13, 15, 26, 6], [17, 29, 16, 24]], np.uint32)
@@ -64,6 +62,8 @@ def derive(key: Any, high: Any, low: Any) -> np.ndarray:
 
 def _hash(key: Array | np.ndarray, high: Array, low: Array) -> tuple[Array, Array]:
     """Return Threefry of the counter (high, low) under ``key`` (2,), two words for each."""
+    from jax.extend.random import threefry2x32_p
+
     # The primitive's loop wants every batch axis, of the key too, on both words of the counter.
     zero = (key[0] ^ key[0]) + (high ^ high) + (low ^ low)
     first, second = threefry2x32_p.bind(key[0], key[1], high + zero, low + zero)

@@ -7,8 +7,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
+
+from consortia.core import trees
 
 
 def of_sites(names: Sequence[str], digests: Sequence[str]) -> str:
@@ -22,9 +23,8 @@ def of_sites(names: Sequence[str], digests: Sequence[str]) -> str:
 def of_rows(rows: Any) -> str:
     """Return the SHA-256 of names, types, shapes and content of a pytree's arrays."""
     digest = hashlib.sha256()
-    for path, leaf in jax.tree_util.tree_leaves_with_path(rows):
-        where = jax.tree_util.keystr(path)
-        digest.update(f"{where}\0{leaf.dtype.str}\0{leaf.shape}\0".encode())
+    for path, _, leaf in trees.leaves_of(rows):
+        digest.update(f"{path}\0{leaf.dtype.str}\0{leaf.shape}\0".encode())
         digest.update(np.ascontiguousarray(leaf).data)
     return digest.hexdigest()
 

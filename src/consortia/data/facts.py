@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, NamedTuple, TypeVar
 
-import jax
 import numpy as np
 
+from consortia.core import trees
 from consortia.core.arguments import hinted
 from consortia.core.contract import Method
 from consortia.core.faults import Faults
@@ -358,12 +358,12 @@ def read_table(rows: Any, where: str) -> Rows:
     """
     result = read_rows(rows, where)
     flat = isinstance(rows, dict) and all(isinstance(name, str) for name in rows)
-    if not flat or result.structure != jax.tree.structure(dict.fromkeys(rows, 0)):
+    if not flat or not trees.are_same(result.structure, trees.Names(tuple(sorted(rows)))):
         raise InputError(f"{where}: give a dict of arrays, with strings as keys.")
     return result
 
 
 def rows_of(arrays: Arrays, count: int) -> Rows:
     """Return the leaves of arrays whose ``count`` rows are in another process."""
-    leaves, structure = jax.tree.flatten(dict(arrays))
-    return Rows(tuple(sorted(arrays)), tuple(leaves), structure, count)
+    names = tuple(sorted(arrays))
+    return Rows(names, tuple(arrays[name] for name in names), trees.Names(names), count)

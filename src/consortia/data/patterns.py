@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import jax
 import numpy as np
+
+from consortia.core import trees
 
 RESPONSES = ("y", "event")
 """Names of the arrays that are no covariates."""
@@ -30,11 +31,13 @@ def smallest_cell(rows: Any) -> int:
     Args:
         rows: a pytree of arrays, (rows, ...).
     """
-    leaves = jax.tree_util.tree_leaves_with_path(rows)
+    leaves = trees.leaves_of(rows)
     arrays = [
-        np.asarray(leaf).reshape(len(leaf), -1) for path, leaf in leaves if not is_response(path)
+        np.asarray(leaf.value).reshape(len(leaf.value), -1)
+        for leaf in leaves
+        if not is_response(leaf)
     ]
-    count_of_rows = len(leaves[0][1])
+    count_of_rows = len(leaves[0].value)
     columns = [array[:, index] for array in arrays for index in range(array.shape[1])]
     categorical = [column for column in columns if is_categorical(column)]
     if not categorical:
@@ -46,9 +49,9 @@ def smallest_cell(rows: Any) -> int:
     return min((int(count.min()) for count in counts if len(count) == 2), default=count_of_rows)
 
 
-def is_response(path: Any) -> bool:
-    """Return True if an array at a path of the rows is not a covariate; it may be of two models."""
-    return jax.tree_util.keystr(path[-1:], simple=True) in RESPONSES
+def is_response(leaf: trees.Leaf) -> bool:
+    """Return True if an array of the rows is not a covariate; it may be of two models."""
+    return bool(leaf.keys) and leaf.keys[-1] in RESPONSES
 
 
 def is_categorical(column: np.ndarray) -> bool:

@@ -8,12 +8,13 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-import jax
 import numpy as np
 
+from consortia.core import trees
 from consortia.core.arguments import hinted
 from consortia.data import digest
 from consortia.errors import InputError
+from consortia.runtime.late import jax
 
 PyTree = Any
 
@@ -45,7 +46,6 @@ class Sites:
         sizes: n_c, rows per site, int32 (sites,), read-only.
         shards: one pytree of NumPy arrays per site, each leaf (n_c, ...), or (0, ...) where the
             rows are in another process.
-        structure: the pytree structure that all sites share.
         known_digests: digests of sites, by index, that were made as their rows were read.
         elsewhere: indices of the sites whose rows are in another process.
 
@@ -63,7 +63,6 @@ class Sites:
     names: tuple[str, ...]
     sizes: np.ndarray
     shards: tuple[PyTree, ...]
-    structure: Any
     known_digests: Mapping[int, str] = field(default_factory=dict)
     elsewhere: frozenset[int] = frozenset()
 
@@ -118,7 +117,7 @@ class Sites:
         """Return the sites of rows that have been checked."""
         sizes = _frozen(np.array([part.rows for part in parts], np.int32))
         shards = tuple(part.structure.unflatten(part.leaves) for part in parts)
-        return cls(names, sizes, shards, parts[0].structure, digests, frozenset(elsewhere))
+        return cls(names, sizes, shards, digests, frozenset(elsewhere))
 
     def __len__(self) -> int:
         """Return the number of sites."""
@@ -165,7 +164,7 @@ class Sites:
         """
         if self.here:
             return self.shards[self.here[0]]
-        return jax.tree.map(lambda x: np.zeros((1, *x.shape[1:]), x.dtype), self.shards[0])
+        return trees.map_leaves(lambda x: np.zeros((1, *x.shape[1:]), x.dtype), self.shards[0])
 
     @cached_property
     def digests(self) -> tuple[str, ...]:
@@ -190,6 +189,11 @@ class Sites:
         self._need([which])
         return self.shards[which]
 
+    @property
+    def structure(self) -> Any:
+        """The pytree structure that all sites share."""
+        return jax.tree.structure(self.shards[0])
+
     def only(self, which: Sequence[int] | np.ndarray) -> Sites:
         """Return some of the sites, by index; nothing is copied."""
         kept = [int(number) for number in which]
@@ -197,7 +201,6 @@ class Sites:
             tuple(self.names[number] for number in kept),
             _frozen(self.sizes[kept]),
             tuple(self.shards[number] for number in kept),
-            self.structure,
             {i: self.known_digests[n] for i, n in enumerate(kept) if n in self.known_digests},
             frozenset(i for i, n in enumerate(kept) if n in self.elsewhere),
         )
@@ -211,7 +214,7 @@ class Sites:
         self._need(range(len(self)))
         if len(self) == 1:
             return self.shards[0]
-        return jax.tree.map(lambda *leaves: np.concatenate(leaves), *self.shards)
+        return trees.map_leaves(lambda *leaves: np.concatenate(leaves), *self.shards)
 
     def padded(self) -> PyTree:
         """Return all sites in one pytree, leaves (sites, max n_c, ...), made once and kept.
@@ -239,7 +242,7 @@ class Sites:
                 row[len(leaf) :] = leaf[0]
             return _frozen(stacked)
 
-        padded = jax.tree.map(stack, *self.shards)
+        padded = trees.map_leaves(stack, *self.shards)
         if len(self) > 1 and self.padding_factor <= VIEWS_PADDING:
             # Views of the same values, so that each row is held once.
             shards = [_rows_of(padded, i, size) for i, size in enumerate(self.sizes)]
@@ -289,18 +292,17 @@ def read_rows(tree: PyTree, where: str) -> Rows:
     Raises:
         InputError: a leaf without a row axis or not of numbers, unlike row counts, no row.
     """
-    with_paths, structure = jax.tree_util.tree_flatten_with_path(tree)
-    if not with_paths:
+    found = trees.leaves_of(tree)
+    if not found:
         raise InputError(f"{_capital(where)} holds no array: give a pytree with at least one.")
-    keystr = jax.tree_util.keystr
-    names = tuple(keystr(path, simple=True, separator="/") or "data" for path, _ in with_paths)
-    for name, (_, leaf) in zip(names, with_paths, strict=True):
-        if isinstance(leaf, np.ma.MaskedArray):
+    names = tuple("/".join(leaf.keys) or "data" for leaf in found)
+    for name, (_, _, value) in zip(names, found, strict=True):
+        if isinstance(value, np.ma.MaskedArray):
             raise InputError(
                 f"{_capital(where)}, leaf {name!r}: a masked array, whose masked values would be "
                 "used. Leave their rows out, or fill them in: leaf.filled(...)."
             )
-    leaves = tuple(np.asarray(leaf) for _, leaf in with_paths)
+    leaves = tuple(np.asarray(leaf.value) for leaf in found)
     for name, leaf in zip(names, leaves, strict=True):
         at = f"{_capital(where)}, leaf {name!r}"
         if leaf.dtype.kind not in NUMERIC_KINDS:
@@ -324,7 +326,7 @@ def read_rows(tree: PyTree, where: str) -> Rows:
         raise InputError(f"{_capital(where)} is empty: leave it out, or give it at least one row.")
     if rows > SITE_ROWS_MAX:
         raise InputError(f"{_capital(where)} has {rows} rows; the most is {SITE_ROWS_MAX}.")
-    return Rows(names, leaves, structure, rows)
+    return Rows(names, leaves, trees.structure_of(tree), rows)
 
 
 def _capital(text: str) -> str:
@@ -377,7 +379,7 @@ def check_finite(name: str, part: Rows) -> None:
 
 
 def _same_structure(name: str, part: Rows, first_name: str, first: Rows) -> None:
-    if part.structure != first.structure:
+    if not trees.are_same(part.structure, first.structure):
         if part.names == first.names:
             difference = f"{part.structure} against {first.structure}"
         else:
@@ -455,7 +457,7 @@ def _aligned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
 
 def _rows_of(padded: PyTree, site: int, size: int) -> PyTree:
     """Return the rows of one site as views of the padded ones."""
-    return jax.tree.map(lambda leaf: leaf[site, :size], padded)
+    return trees.map_leaves(lambda leaf: leaf[site, :size], padded)
 
 
 def _frozen(array: np.ndarray) -> np.ndarray:

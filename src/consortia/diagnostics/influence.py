@@ -19,10 +19,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Float
 
 from consortia.core.arguments import hinted
 from consortia.core.model import Model
@@ -33,6 +31,8 @@ from consortia.diagnostics.left_out import of_sites, positions_of
 from consortia.diagnostics.summary import Shown
 from consortia.engines.contract import Engine
 from consortia.engines.local import LocalEngine
+from consortia.runtime import compiler
+from consortia.runtime.late import Array, PyTree, jax, jnp
 
 Labels = Mapping[str, Sequence[Sequence[str] | None]]
 Draws = Float[np.ndarray, "S d"]
@@ -347,7 +347,7 @@ def _measure(values: Draws, log_density: np.ndarray) -> np.ndarray:
     return np.asarray(psense(tree, group="prior", sample_dims=["chain", "draw"])["x"], float)
 
 
-@partial(jax.jit, static_argnums=0)
+@partial(compiler.jit, static_argnums=0)
 def _summed(target: Target, positions: Array, rows: PyTree) -> Array:
     mask = jnp.ones(jax.tree.leaves(rows)[0].shape[0], bool)
     return jax.lax.map(

@@ -20,8 +20,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
@@ -41,7 +39,8 @@ from consortia.diagnostics.summary import aligned
 from consortia.engines.contract import Engine
 from consortia.engines.local import LocalEngine
 from consortia.errors import InputError
-from consortia.runtime.compiler import map_in_blocks
+from consortia.runtime import compiler
+from consortia.runtime.late import jax, jnp
 
 RANGES = (0.7, 1.0)
 """Ends of the ranges of k-hat that are counted: good, bad, very bad."""
@@ -288,7 +287,7 @@ def _pointwise(target: Target, positions: np.ndarray, rows: Any) -> Terms:
     return Terms(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
 
-@partial(jax.jit, static_argnums=0)
+@partial(compiler.jit, static_argnums=0)
 def _log_likelihoods(target: Target, positions: jax.Array, rows: Any) -> jax.Array:
     mask = jnp.ones(jax.tree.leaves(rows)[0].shape[0], bool)
-    return map_in_blocks(lambda one: target.summands(one, rows, mask), positions, 64)
+    return compiler.map_in_blocks(lambda one: target.summands(one, rows, mask), positions, 64)

@@ -8,9 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-import jax
 import numpy as np
-from jax import Array
 
 from consortia.core.arguments import hinted
 from consortia.core.model import Model
@@ -28,6 +26,7 @@ from consortia.core.parameters import (
 from consortia.data.sites import Sites
 from consortia.errors import InputError
 from consortia.runtime.compiler import map_in_blocks
+from consortia.runtime.late import Array, jax
 from consortia.store.metadata import Labels, with_labels
 from consortia.store.results import MOMENTS, dataset_of
 

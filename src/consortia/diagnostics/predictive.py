@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from consortia.core import arguments
@@ -20,6 +18,7 @@ from consortia.core.parameters import (
 )
 from consortia.core.predictions import log_sum, weighted_sum
 from consortia.errors import InputError
+from consortia.runtime.late import jax, jnp
 
 PyTree = Any
 

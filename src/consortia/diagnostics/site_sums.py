@@ -20,10 +20,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, PyTree
+from jaxtyping import Bool, Float, Int
 
 from consortia.core import arguments
 from consortia.core.contract import (
@@ -63,6 +61,7 @@ from consortia.diagnostics.left_out import (
 )
 from consortia.engines.contract import Engine
 from consortia.errors import InputError
+from consortia.runtime.late import Array, PyTree, jax, jnp
 
 LEFT_OUT = "left_out"
 """Name of the method."""
@@ -394,5 +393,4 @@ def side_by_side(sites: Mapping[str, Sites]) -> Sites:
         index: of_value([sites[name].digests[index] for name in names])
         for index in range(len(first))
     }
-    structure = jax.tree.structure(shards[0])
-    return Sites(first.names, first.sizes, shards, structure, digests, first.elsewhere)
+    return Sites(first.names, first.sizes, shards, digests, first.elsewhere)

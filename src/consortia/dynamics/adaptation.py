@@ -19,9 +19,9 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-import jax
-import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, PyTree
+from jaxtyping import Bool, Float, Int
+
+from consortia.runtime.late import Array, PyTree, jax, jnp
 
 SHARES = (0.075, 0.15, 0.3, 0.55, 0.9)
 """Ends of the windows: the first is for the way to the target; after the last only the step size

@@ -9,9 +9,9 @@ localization: an improved R-hat" (2021).
 
 from __future__ import annotations
 
-import jax
-import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Float, Int
+
+from consortia.runtime.late import Array, jax, jnp
 
 
 def bulk_ess(draws: Float[Array, "n d"], count: Int[Array, ""]) -> Array:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import jax
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Float
+
+from consortia.runtime.late import Array, PyTree, jax
 
 
 def leapfrog(

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
 from consortia.errors import InputError
+from consortia.runtime.late import Array, jnp
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, runtime_checkable
 
-import jax.numpy as jnp
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Float
+
+from consortia.runtime.late import Array, PyTree, jnp
 
 Vector = Float[Array, " d"]
 Scalar = Float[Array, ""]

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int32, PyTree
+from jaxtyping import Float, Int32
 
 from consortia.engines.rng import Layout
+from consortia.runtime.late import Array, PyTree, jax, jnp
 
 
 class Window(NamedTuple):

@@ -11,9 +11,8 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Float
 
 from consortia.core.arguments import Hinted
 from consortia.core.contract import Method, Site
@@ -27,6 +26,7 @@ from consortia.engines.mailbox import Arrivals
 from consortia.engines.panel import Panel, Prepared
 from consortia.engines.phases import Carry, Program, SiteArrays
 from consortia.errors import InputError, StoreError
+from consortia.runtime.late import Array, PyTree, jax
 
 
 class Engine(Gatherer, metaclass=Hinted):

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Float
 
 from consortia import graphs
 from consortia.core.contract import Exchange, InTurn, Mailbox, Mean, Mix, Phase, Route, Sum
 from consortia.errors import InputError
+from consortia.runtime.late import Array, PyTree, jax, jnp
 
 
 def message_of(

@@ -9,11 +9,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, TypeVar
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jax.experimental import multihost_utils
-from jax.sharding import Mesh
 
 from consortia.core import fingerprints
 from consortia.core.contract import Algorithm, Mean, Method
@@ -36,6 +32,7 @@ from consortia.engines.run import LocalRun
 from consortia.engines.sharding import ShardedProgram, ShardedRun
 from consortia.errors import InputError
 from consortia.runtime import compiler
+from consortia.runtime.late import jax, jnp
 
 BLOCK_BYTES = 96 * 1024
 """Random numbers drawn at once; larger blocks leave the processor's cache."""
@@ -126,29 +123,30 @@ class LocalEngine(Engine):
         if nodes * chains == 1:
             return cls(devices=1, node_mode=rounding["node_mode"], block=rounding["block"])
         grid = np.asarray(sharding.found(nodes * chains)).reshape(nodes, chains)
-        mesh = Mesh(grid, (sharding.NODES, sharding.CHAINS))
+        mesh = jax.sharding.Mesh(grid, (sharding.NODES, sharding.CHAINS))
         return cls(mesh, node_mode=rounding["node_mode"], block=rounding["block"])
 
     @property
     def root(self) -> bool:
         """True in the one process that keeps the draws and writes to the terminal."""
-        # Asking JAX for the number of a process that is alone would start it.
-        return not jax.distributed.is_initialized() or jax.process_index() == 0
+        return not sharding.are_several() or jax.process_index() == 0
 
     def abort(self, error: BaseException, code: int) -> None:
         """End this process after an error; of several it ends at once.
 
         JAX would else wait at its end for the others, which wait for this one.
         """
-        if jax.distributed.is_initialized():
+        if sharding.are_several():
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(code)
 
     def barrier(self) -> None:
         """Wait for all processes of ``jax.distributed``."""
-        if jax.distributed.is_initialized():
+        if sharding.are_several():
             with sharding.rank_losses():
+                from jax.experimental import multihost_utils
+
                 multihost_utils.sync_global_devices("meet")
 
     def allgather(
@@ -156,9 +154,11 @@ class LocalEngine(Engine):
     ) -> list[Any]:
         """Return what ``make`` returns here, where all processes of ``jax.distributed`` agree."""
         result = make()
-        if jax.process_count() > 1 and (own := fingerprints.of_values(same())):
+        if sharding.are_several() and (own := fingerprints.of_values(same())):
             digests = np.array([list(bytes.fromhex(one)) for one in own.values()], np.uint8)
             with sharding.rank_losses():
+                from jax.experimental import multihost_utils
+
                 tables = multihost_utils.process_allgather(digests)
             rows = [[bytes(row).hex() for row in np.asarray(table)] for table in tables]
             every = {number: dict(zip(own, one, strict=True)) for number, one in enumerate(rows)}
@@ -223,9 +223,9 @@ class LocalEngine(Engine):
         return panel
 
     def _devices_of_sites(self) -> list[Any]:
-        """Return the devices among which sites are divided that answer queries."""
-        several = jax.process_count() > 1
-        devices = jax.devices() if several else jax.devices()[:1]
+        """Return the devices among which sites are divided; none where the default one has all."""
+        several = sharding.are_several()
+        devices = jax.devices() if several else []
         if self._mesh is not None:
             sharding.check_mesh(self._mesh)
             devices = list(self._mesh.devices.flat)
@@ -252,7 +252,7 @@ class LocalEngine(Engine):
     ) -> sharding.Sharding | None:
         """Return over which devices the run is divided; None: the default one alone."""
         shape = (algorithm, len(sites), chains)
-        several = jax.process_count() > 1
+        several = sharding.are_several()
         divided = None
         if self._mesh is not None:
             divided = sharding.of_mesh(self._mesh, *shape)
@@ -270,7 +270,7 @@ class LocalEngine(Engine):
     @staticmethod
     def _check_all_processes(divided: sharding.Sharding | None) -> None:
         """Raise an `InputError` where a process of ``jax.distributed`` would have no device."""
-        several = jax.process_count() > 1
+        several = sharding.are_several()
         if several and (divided is None or divided.processes < jax.process_count()):
             raise InputError(
                 f"the devices of this run belong to {1 if divided is None else divided.processes} "

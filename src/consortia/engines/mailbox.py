@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Int32, PyTree
+from jaxtyping import Int32
 
 from consortia.core.contract import Algorithm, Mailbox
 from consortia.core.target import in_jax_width
 from consortia.engines.events import Trace, simulate
 from consortia.engines.rng import Arrival, Events
 from consortia.errors import warn
+from consortia.runtime.late import Array, PyTree, jax, jnp
 
 STRETCH = 16384
 """Events handed to the compiled program at once, so that a trace's length is not in its shapes."""

@@ -10,20 +10,29 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
-import jax
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
 from consortia.core.privacy import simulated_generator, with_noise
 from consortia.core.queries import Arrays, Conversation, Query, SiteFunction, in_width
 from consortia.core.target import Target
 from consortia.data.sites import Sites
 from consortia.errors import InputError
+from consortia.runtime import late
+from consortia.runtime.late import Array, jax
 
 Answer = dict[str, np.ndarray]
 """Arrays of an answer in double precision: sums over the sites, or site axis first."""
+
+
+class Processor(NamedTuple):
+    """The processor, as JAX calls it, of a process in which it is not loaded."""
+
+    platform: str = "cpu"
+    device_kind: str = "cpu"
+    id: int = 0
 
 
 class Prepared(ABC):
@@ -73,7 +82,7 @@ class Prepared(ABC):
     @property
     def devices(self) -> list[Any]:
         """Devices that this process uses."""
-        return jax.local_devices()[:1]
+        return jax.local_devices()[:1] if late.is_loaded() else [Processor()]
 
     @property
     def where(self) -> list[str]:

@@ -16,10 +16,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int32, PyTree, UInt32
+from jaxtyping import Bool, Float, Int32, UInt32
 
 from consortia.core.contract import Algorithm, Method, Phase, Site
 from consortia.core.model import Model
@@ -37,6 +35,7 @@ from consortia.engines.buffers import (
 from consortia.engines.mailbox import Ring
 from consortia.engines.rng import Counter, Events, Layout, PhaseKeys, PhaseRandomness, Source
 from consortia.runtime import compiler
+from consortia.runtime.late import Array, PyTree, jax, jnp
 
 Keys = tuple[PhaseKeys, ...]
 

@@ -6,13 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int32, PyTree, UInt32
+from jaxtyping import Float, Int32, UInt32
 
 from consortia.core import random
 from consortia.core.contract import Mailbox, Phase, Route
+from consortia.runtime.late import Array, PyTree, jax, jnp
 
 AnyArray = Array | np.ndarray
 """An array of JAX, or on the host."""

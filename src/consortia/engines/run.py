@@ -6,10 +6,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Float
 
 from consortia.core import random
 from consortia.core.contract import Site
@@ -23,6 +21,7 @@ from consortia.engines.phases import Carry, Program, SiteArrays
 from consortia.engines.rng import PhaseKeys
 from consortia.errors import InputError
 from consortia.runtime import compiler
+from consortia.runtime.late import Array, PyTree, jax, jnp
 
 
 class LocalRun(Run):

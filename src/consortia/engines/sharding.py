@@ -14,12 +14,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jax.experimental import multihost_utils
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from jaxtyping import Array, Float, PyTree, UInt32
+from jaxtyping import Float, UInt32
 
 from consortia.core import arguments
 from consortia.core.contract import Algorithm, Mailbox, Mean, Mix, Phase, Route, Site, Sum
@@ -33,7 +29,8 @@ from consortia.engines.phases import Carry, Keys, Program, SiteArrays
 from consortia.engines.rng import Layout, PhaseKeys
 from consortia.engines.run import LocalRun, gradients
 from consortia.errors import InputError, RankError
-from consortia.runtime import compiler
+from consortia.runtime import compiler, late
+from consortia.runtime.late import Array, PyTree, jax, jnp
 
 # --- devices -------------------------------------------------------------------------------------
 
@@ -53,7 +50,7 @@ class Axes(NamedTuple):
 class Sharding:
     """A mesh of devices with the axes ``nodes`` and ``chains``."""
 
-    mesh: Mesh  # (nodes, chains) devices
+    mesh: jax.sharding.Mesh  # (nodes, chains) devices
     chain_axis: bool  # whether arrays have a chain axis at all: a single chain has none
 
     @property
@@ -81,7 +78,7 @@ class Sharding:
             return []
         return [f"process {index}: {', '.join(names)}" for index, names in sorted(held.items())]
 
-    def spec(self, axes: Axes) -> PartitionSpec:
+    def spec(self, axes: Axes) -> jax.sharding.PartitionSpec:
         """Return how an array with such axes is cut."""
         names: list[str | None] = [None] * (1 + max(axes.node or 0, axes.chain or 0))
         if axes.node is not None:
@@ -90,7 +87,7 @@ class Sharding:
             names[axes.chain] = CHAINS
         while names and names[-1] is None:  # a scalar has no axis at all
             names.pop()
-        return PartitionSpec(*names)
+        return jax.sharding.PartitionSpec(*names)
 
     def specs(self, tree: PyTree) -> PyTree:
         """Return how a pytree of arrays with such `Axes` is cut."""
@@ -99,14 +96,16 @@ class Sharding:
     def shardings(self, tree: PyTree) -> PyTree:
         """Return the shardings of a pytree of `Axes`."""
         return jax.tree.map(
-            lambda axes: NamedSharding(self.mesh, self.spec(axes)), tree, is_leaf=_is_axes
+            lambda axes: jax.sharding.NamedSharding(self.mesh, self.spec(axes)),
+            tree,
+            is_leaf=_is_axes,
         )
 
     def place(self, tree: PyTree, axes: PyTree) -> PyTree:
         """Return arrays on the host, the same in every process, on the devices of the mesh."""
 
         def put(axes: Axes, part: PyTree) -> PyTree:
-            sharding = NamedSharding(self.mesh, self.spec(axes))
+            sharding = jax.sharding.NamedSharding(self.mesh, self.spec(axes))
 
             def leaf(value: Any) -> Any:
                 host = np.asarray(value)
@@ -144,12 +143,24 @@ def devices_asked(devices: int | Sequence[Any] | None) -> Sequence[Any] | int | 
     return count
 
 
+def are_several() -> bool:
+    """Return True in one of several processes of ``jax.distributed``.
+
+    Asking JAX for the number of processes would start it.
+    """
+    return late.is_loaded() and jax.distributed.is_initialized()
+
+
 def offer_cpu_devices(count: int) -> None:
     """Let JAX make so many devices of the processor, if it has not started yet."""
-    forced = "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", "")
-    if not forced and "JAX_NUM_CPU_DEVICES" not in os.environ:
+
+    def offer() -> None:
         with contextlib.suppress(RuntimeError):  # JAX has started, with the devices that it has
             jax.config.update("jax_num_cpu_devices", count)
+
+    forced = "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", "")
+    if not forced and "JAX_NUM_CPU_DEVICES" not in os.environ:
+        late.when_loaded(offer)
 
 
 def cores() -> int:
@@ -180,7 +191,7 @@ def found(devices: Sequence[Any] | int | None) -> Sequence[Any]:
 
 def check_mesh(mesh: Any) -> None:
     """Raise an `InputError` where this is not a mesh, or its axes have other names."""
-    if not isinstance(mesh, Mesh):
+    if not isinstance(mesh, jax.sharding.Mesh):
         raise InputError(f"mesh is {mesh!r}: give a jax.sharding.Mesh.")
     strange = [str(name) for name in mesh.axis_names if name not in (NODES, CHAINS)]
     if strange:
@@ -190,7 +201,10 @@ def check_mesh(mesh: Any) -> None:
 
 
 def of_sites(devices: Sequence[Any], nodes: int) -> Sharding | None:
-    """Return the sites divided over as many of these devices as there are sites; None for one."""
+    """Return the sites divided over as many of these devices as there are sites; None for one.
+
+    Without devices they are on the default one, too.
+    """
     used = np.asarray(devices[: max(min(len(devices), nodes), 1)])
     return _division(used.reshape(-1, 1), 1)
 
@@ -259,9 +273,9 @@ def of_devices(
 
 
 def _division(grid: np.ndarray, chains: int) -> Sharding | None:
-    if grid.size == 1 and grid.flat[0] == jax.devices()[0]:
+    if not grid.size or (grid.size == 1 and grid.flat[0] == jax.devices()[0]):
         return None
-    return Sharding(Mesh(grid, (NODES, CHAINS)), chains > 1)
+    return Sharding(jax.sharding.Mesh(grid, (NODES, CHAINS)), chains > 1)
 
 
 def _cannot(algorithm: Algorithm, along_nodes: int, along_chains: int) -> str | None:
@@ -345,7 +359,6 @@ def _axes(node: int | None, chain: int | None) -> Any:
 _OF_NODES = _axes(0, None)
 ARRAYS = SiteArrays(_OF_NODES, _OF_NODES, _OF_NODES, _OF_NODES, _OF_NODES, _axes(None, None))
 BUFFERS = Buffers(_axes(None, 1), _axes(1, 2), _axes(None, 1), _axes(1, 2))
-EVERYWHERE = PartitionSpec()
 
 
 class ShardedProgram(Program):
@@ -367,6 +380,7 @@ class ShardedProgram(Program):
         inner = _Part(algorithm, own, start_values, layout)
         # Before ``setup`` all nodes have one inbox, after it perhaps each its own: other axes.
         first, later = self.carry_axes(begun=False), self.carry_axes(begun=True)
+        PartitionSpec = jax.sharding.PartitionSpec
         node_chain = PartitionSpec(NODES, CHAINS)
 
         def compiled(body: Any, takes: tuple[Any, ...], gives: Any, **options: Any) -> Any:
@@ -388,7 +402,7 @@ class ShardedProgram(Program):
         )
         self.fit = compiled(
             inner._fit,
-            (arrays, division.specs(self.key_axes(rng.FIT)), EVERYWHERE),
+            (arrays, division.specs(self.key_axes(rng.FIT)), PartitionSpec()),
             PartitionSpec(NODES),
         )
         of_setup = self.key_axes(rng.SETUP)
@@ -423,7 +437,7 @@ class ShardedProgram(Program):
 
         self.advance = compiled(
             advance,
-            (at, buffers, arrays, of_keys, EVERYWHERE),
+            (at, buffers, arrays, of_keys, PartitionSpec()),
             (at, buffers, PartitionSpec(CHAINS)),
             donate_argnums=(1,),
             compiler_options=effort.often,
@@ -436,7 +450,7 @@ class ShardedProgram(Program):
                 at,
                 warmup,
             ),
-            (at, arrays, of_keys, EVERYWHERE, EVERYWHERE),
+            (at, arrays, of_keys, PartitionSpec(), PartitionSpec()),
             node_chain,
         )
 
@@ -559,7 +573,9 @@ class ShardedRun(LocalRun):
         self._arrays = self.division.place(arrays, ARRAYS)
         self._gather = jax.jit(
             lambda tree: tree,
-            out_shardings=NamedSharding(self.division.mesh, PartitionSpec()),
+            out_shardings=jax.sharding.NamedSharding(
+                self.division.mesh, jax.sharding.PartitionSpec()
+            ),
         )
 
     # --- between two rounds -----------------------------------------------------------------------
@@ -606,6 +622,8 @@ class ShardedRun(LocalRun):
         if self.division.processes == 1:
             return value
         with rank_losses():
+            from jax.experimental import multihost_utils
+
             return float(multihost_utils.broadcast_one_to_all(np.float64(value)))
 
     @property

@@ -6,13 +6,12 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple
 
-import jax
-import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, PyTree
+from jaxtyping import Bool, Float
 
 from consortia.core.contract import Site
 from consortia.core.random import RandomStreams
 from consortia.core.target import Target
+from consortia.runtime.late import Array, PyTree, jax, jnp
 
 __all__ = [
     "GradientOracle",

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 
 from consortia.graphs.mixing import MixingMatrix
 from consortia.graphs.weights import mixing_matrix
+from consortia.runtime.late import jnp
 
 
 def laplacian_exchange(mixing: MixingMatrix | str) -> tuple[MixingMatrix | str, Callable[..., Any]]:

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 
 from consortia.core import arguments
 from consortia.errors import InputError
 from consortia.models._shared import Array, PyTree, as_features, log_normal_density
+from consortia.runtime.late import jnp
 
 VECTOR = 8
 """Numbers of 32 bits that common processors take at once."""

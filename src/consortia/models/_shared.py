@@ -6,11 +6,11 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
-Array = jax.Array
+from consortia.runtime.late import Array as Array
+from consortia.runtime.late import jax, jnp
+
 PyTree = Any
 
 

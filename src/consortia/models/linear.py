@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import jax.numpy as jnp
 import numpy as np
 
 from consortia.core import arguments
 from consortia.core.model import Model
 from consortia.models._features import arranged, predictor
 from consortia.models._shared import Array, PyTree, as_features, log_normal_density, wrong_batch
+from consortia.runtime.late import jnp
 
 
 @arguments.hinted

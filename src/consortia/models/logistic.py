@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import jax
+import functools
+from collections.abc import Callable
 
 from consortia.core import arguments
 from consortia.core.model import Model
@@ -15,18 +16,23 @@ from consortia.models._shared import (
     wrong_batch,
     wrong_labels,
 )
+from consortia.runtime.late import jax
 
 
-@jax.custom_jvp
-def _log_probability(log_odds: Array, label: Array) -> Array:
-    """Return log P(y | t) = −log(1 + exp((1 − 2y) t)), stable at both ends."""
-    return -jax.nn.softplus((1.0 - 2.0 * label) * log_odds)
+@functools.cache
+def _density_of_label() -> Callable[[Array, Array], Array]:
+    """Return log P(y | t) = −log(1 + exp((1 − 2y) t)), a function of t and y."""
 
+    @jax.custom_jvp
+    def _log_probability(log_odds: Array, label: Array) -> Array:
+        # Stable at both ends.
+        return -jax.nn.softplus((1.0 - 2.0 * label) * log_odds)
 
-# The derivative y − σ(t) written out: one exponential where automatic rules take three.
-_log_probability.defjvps(
-    lambda tangent, _, log_odds, label: (label - jax.nn.sigmoid(log_odds)) * tangent, None
-)
+    # The derivative y − σ(t) written out: one exponential where automatic rules take three.
+    _log_probability.defjvps(
+        lambda tangent, _, log_odds, label: (label - jax.nn.sigmoid(log_odds)) * tangent, None
+    )
+    return _log_probability
 
 
 @arguments.hinted
@@ -73,7 +79,7 @@ def logistic_regression(
 
     def log_likelihood(params: PyTree, batch: PyTree) -> Array:
         t = log_odds(params, batch)
-        return _log_probability(t, as_features(batch["y"], t))
+        return _density_of_label()(t, as_features(batch["y"], t))
 
     def predict(params: PyTree, batch: PyTree) -> Array:
         return two_classes(log_odds(params, batch))

@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import PyTree
 
 from consortia.core import arguments
 from consortia.core.model import Model
 from consortia.data.sites import Sites
 from consortia.errors import InputError
+from consortia.runtime.late import PyTree, jax, jnp
 
 Loss = Callable[[Any], Any]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import jax
 import numpy as np
 
 from consortia.core import arguments
@@ -19,6 +18,7 @@ from consortia.models._shared import (
     wrong_batch,
     wrong_labels,
 )
+from consortia.runtime.late import jax
 
 
 @arguments.hinted

@@ -6,9 +6,6 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import jax
-import jax.numpy as jnp
-
 from consortia.core import arguments
 from consortia.core.model import Model
 from consortia.errors import InputError
@@ -21,8 +18,9 @@ from consortia.models._shared import (
     wrong_batch,
     wrong_labels,
 )
+from consortia.runtime.late import jax, jnp
 
-ACTIVATIONS = {"relu": jax.nn.relu, "selu": jax.nn.selu}
+ACTIVATIONS = ("relu", "selu")
 
 
 @arguments.hinted
@@ -80,7 +78,7 @@ def mlp(
     features = arguments.whole("features", features, 1)
     classes = arguments.whole("classes", classes, 2)
     scale = arguments.positive("prior_scale", prior_scale)
-    between = ACTIVATIONS[arguments.one_of("activation", activation, tuple(ACTIVATIONS))]
+    between = getattr(jax.nn, arguments.one_of("activation", activation, ACTIVATIONS))
     widths = (features, *_check_hidden(hidden), classes)
     layers = range(1, len(widths))
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import jax
-
 from consortia.core import arguments
 from consortia.core.model import Model
 from consortia.models._features import arranged, predictor
 from consortia.models._shared import Array, PyTree, log_class_probability, wrong_batch, wrong_labels
+from consortia.runtime.late import jax
 
 
 @arguments.hinted

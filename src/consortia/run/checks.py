@@ -6,12 +6,10 @@ import os
 from typing import Any
 from weakref import WeakKeyDictionary
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from consortia.core import arguments as checks
-from consortia.core import density, fingerprints
+from consortia.core import density, fingerprints, trees
 from consortia.core.contract import Fault, Method, SurrogateBased
 from consortia.core.model import Model
 from consortia.core.queries import Conversation
@@ -19,6 +17,8 @@ from consortia.core.target import Target, parameters_of
 from consortia.data.sites import Sites
 from consortia.engines.contract import Run
 from consortia.errors import InputError, NonFiniteError, WarmupError, warn
+from consortia.runtime import late
+from consortia.runtime.late import jax, jnp
 from consortia.schedules import Tabulated
 from consortia.theory import stability
 
@@ -33,7 +33,6 @@ ROUNDED_MAX = 1e-3
 
 CHAINS_MAX = 100_000
 
-Array = jax.Array
 PyTree = Any
 
 _traced: WeakKeyDictionary[Model, dict[str, str]] = WeakKeyDictionary()
@@ -273,15 +272,15 @@ def _wide(leaf: Any) -> np.dtype:
 
 def precision_notes(sites: Sites) -> list[str]:
     """Return a note where rounding to 32 bits moves values of a column by much of its spread."""
-    for path, leaf in jax.tree_util.tree_leaves_with_path(sites.first):
+    kept = late.float_type()
+    for _, keys, leaf in trees.leaves_of(sites.first):
         values = np.asarray(leaf)
-        kept = jax.dtypes.canonicalize_dtype(values.dtype)
-        if values.dtype.kind != "f" or values.dtype == kept:
+        if values.dtype.kind != "f" or values.dtype.itemsize <= kept.itemsize:
             continue
         moved, spread = np.abs(values.astype(kept) - values), np.std(values, axis=0)
         if bool(np.any((spread > 0) & (moved > ROUNDED_MAX * spread))):
             return [
-                f"32 bits round values of {jax.tree_util.keystr(path, simple=True)!r} by more than "
+                f"32 bits round values of {'/'.join(keys)!r} by more than "
                 "a thousandth of their standard deviation: subtract a constant from them, or set "
                 "JAX_ENABLE_X64=1 before the start."
             ]

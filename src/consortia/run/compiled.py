@@ -7,11 +7,11 @@ import os
 from pathlib import Path
 from typing import Any
 
-import jax
-
 from consortia.core import fingerprints
 from consortia.data.downloads import cache_directory
 from consortia.errors import warn
+from consortia.runtime import late
+from consortia.runtime.late import jax
 
 SWITCH = "CONSORTIA_COMPILATION_CACHE"
 """The environment variable that is 0 where nothing is to be kept."""
@@ -24,11 +24,15 @@ MOST_BYTES = 256 * 1024 * 1024
 def keep_compiled_programs() -> None:
     """Let JAX keep what it compiles from now on, unless the user has decided where, or against it.
 
-    Decided once in a process. JAX names a program by its operations, its options and the versions
-    of JAX and of the compiler; the folder is that of this kind of processor, since unlike machines
-    may share a cache. Who may write there may run code in this process: a folder of another user is
-    not taken.
+    Decided once in a process, when JAX is loaded. JAX names a program by its operations, its
+    options and the versions of JAX and of the compiler; the folder is that of this kind of
+    processor, since unlike machines may share a cache. Who may write there may run code in this
+    process: a folder of another user is not taken.
     """
+    late.when_loaded(_keep)
+
+
+def _keep() -> None:
     options: Any = jax.config
     decided = options.jax_compilation_cache_dir is not None
     if decided or os.environ.get(SWITCH) == "0" or not options.jax_enable_compilation_cache:

@@ -15,7 +15,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 from threadpoolctl import ThreadpoolController
 
@@ -43,6 +42,7 @@ from consortia.run.prediction import respond
 from consortia.run.progress import Progress, Written, doing, progress_of
 from consortia.run.specification import check_same, rounding_of_answers
 from consortia.run.task import Posterior, Task
+from consortia.runtime.late import jnp
 from consortia.store.answers import Answers, digest_of
 from consortia.store.ending import Ending, RunEnd
 from consortia.store.libraries import imported_aside

@@ -23,15 +23,14 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import PyTree
 
 from consortia.core.contract import Method
 from consortia.core.parameters import join, sampled_draws, variables
 from consortia.core.target import Target
 from consortia.diagnostics.prediction import BiasPrediction
 from consortia.errors import InputError, NonFiniteError
+from consortia.runtime.late import PyTree, jnp
 from consortia.theory.bias import Problem
 from consortia.theory.estimates import largest_curvature
 from consortia.theory.stability import has_prediction, predict_divergence

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-import jax
 import numpy as np
 
 from consortia.core.contract import Method, Plan, ServerBased
@@ -20,6 +19,8 @@ from consortia.engines.phases import Carry
 from consortia.run import checks
 from consortia.run.loop import RunLength
 from consortia.run.quadrature import bias_of
+from consortia.runtime import late
+from consortia.runtime.late import jax
 from consortia.store import results
 
 MUCH = 10**8
@@ -94,7 +95,8 @@ def rows_of(sizes: np.ndarray) -> str:
 
 def devices_of(used: list[Any]) -> str:
     """Return how many devices are used, of how many, and their kind, in words."""
-    return f"{len(used)} of {len(jax.devices())} ({used[0].device_kind}, {used[0].platform})"
+    count = len(jax.devices()) if late.is_loaded() else len(used)
+    return f"{len(used)} of {count} ({used[0].device_kind}, {used[0].platform})"
 
 
 def _graphs(run: Run) -> list[str]:
@@ -167,7 +169,7 @@ def common_record(
         "chains": chains,
         "engine": engine,
         "devices": [f"{device.platform}:{device.id}" for device in run.devices],
-        "x64": jax.dtypes.canonicalize_dtype(np.float64) == np.float64,
+        "x64": late.float_type() == np.float64,
         "participation": "full",
         "staleness": 0,
         "processes": run.where,

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 
 from consortia.algorithms.expanding import expansion_left
@@ -22,6 +21,7 @@ from consortia.engines import Engine
 from consortia.errors import DivergenceError, InputError, NonFiniteError, warn
 from consortia.run.pilot import piloted
 from consortia.run.specification import Request
+from consortia.runtime.late import jnp
 from consortia.theory import bias
 from consortia.theory.bias import Problem, keeps_posterior, known_law, predict_bias, prediction_by
 from consortia.theory.tuning import BiasTarget, Choice, choose_step

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
 from consortia.core.target import Target, in_jax_width
 from consortia.data.sites import Sites
+from consortia.runtime.late import Array, jax, jnp
 from consortia.surrogates.quadrature import points_around, report_of
 
 MORE_MESSAGES = 2

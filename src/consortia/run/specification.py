@@ -7,7 +7,6 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-import jax
 import numpy as np
 
 from consortia.core import arguments, fingerprints
@@ -19,6 +18,7 @@ from consortia.engines.contract import Run
 from consortia.engines.panel import Panel
 from consortia.errors import InputError, StoreError
 from consortia.run.stopping import StopWhen
+from consortia.runtime import late
 from consortia.store import results
 from consortia.store.ending import Ending, RunEnd
 
@@ -112,7 +112,7 @@ def _machine(run: Run | Panel, engine: str) -> dict[str, Any]:
         "device": f"{run.devices[0].platform} ({run.devices[0].device_kind})",
         "devices": list(run.parts),
         "processor": fingerprints.of_processor(),
-        "x64": jax.dtypes.canonicalize_dtype(np.float64) == np.float64,
+        "x64": late.float_type() == np.float64,
         "versions": {name: versions[name] for name in ("consortia", "jax", "jaxlib", "numpy")},
     }
 

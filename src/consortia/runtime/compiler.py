@@ -7,8 +7,7 @@ import os
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
+from consortia.runtime.late import jax, jnp
 
 MOST_NUMBERS = 1_000_000
 """Numbers in the data of a small problem."""
@@ -33,11 +32,11 @@ LEVEL = "xla_backend_optimization_level"
 FUSION = "xla_cpu_use_fusion_emitters"
 
 
-def jit(function: Callable[..., Any], *, options: Callable[[], Any], **of_jit: Any) -> Any:
-    """Return `jax.jit(function, **of_jit)` with options that are looked up at its first call.
+def jit(function: Callable[..., Any], *, options: Callable[[], Any] = dict, **of_jit: Any) -> Any:
+    """Return `jax.jit(function, **of_jit)`, made at its first call with the options of then.
 
-    For a function of a module: the options depend on the device, and an import should not start
-    one.
+    For a function of a module: an import should not load JAX, nor start a device, on which the
+    options depend.
     """
 
     @functools.cache

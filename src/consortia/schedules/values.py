@@ -6,14 +6,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from consortia.core import arguments
 from consortia.errors import InputError
+from consortia.runtime.late import Array, jax, jnp
 
-Schedule = Callable[[Any], jax.Array]
+Schedule = Callable[[Any], Array]
 
 
 @dataclass(frozen=True)
@@ -43,7 +42,7 @@ class Constant(metaclass=arguments.Hinted):
     def __post_init__(self) -> None:
         arguments.keep(self, value=arguments.positive("step_size", self.value))
 
-    def __call__(self, iteration: Any) -> jax.Array:
+    def __call__(self, iteration: Any) -> Array:
         """Return the step size, of the shape of ``iteration``."""
         return jnp.full(_counts(iteration).shape, self.value, _float_type())
 
@@ -107,7 +106,7 @@ class Polynomial(metaclass=arguments.Hinted):
         """True if Σ h_t = ∞ and Σ h_t² < ∞, that is ½ < power ≤ 1."""
         return self.sum_diverges and self.squares_summable
 
-    def __call__(self, iteration: Any) -> jax.Array:
+    def __call__(self, iteration: Any) -> Array:
         """Return the step size, of the shape of ``iteration``."""
         t = _counts(iteration).astype(_float_type())
         return self.initial * (self.offset / (self.offset + t)) ** self.power
@@ -151,7 +150,7 @@ class Stages(metaclass=arguments.Hinted):
             first_stage=arguments.whole("first_stage", self.first_stage, 1),
         )
 
-    def __call__(self, iteration: Any) -> jax.Array:
+    def __call__(self, iteration: Any) -> Array:
         """Return the step size, of the shape of ``iteration``."""
         # Stage s starts at first_stage * (2^(s-1) - 1), so s - 1 is the position of the highest
         # bit of t // first_stage + 1; a floating logarithm would be wrong at the boundaries.
@@ -187,7 +186,7 @@ class Tabulated:
         """Number of iterations that have a value."""
         return len(self.values)
 
-    def __call__(self, iteration: Any) -> jax.Array:
+    def __call__(self, iteration: Any) -> Array:
         """Return the step size, of the shape of ``iteration``."""
         table = jnp.asarray(self.values, _float_type())
         return table.at[_counts(iteration)].get(mode="fill", fill_value=jnp.nan)
@@ -208,13 +207,13 @@ class Unchosen:
         True
     """
 
-    def __call__(self, iteration: jax.Array) -> jax.Array:
+    def __call__(self, iteration: Array) -> Array:
         """Refuse: there is no step size yet."""
         raise InputError("step_size is None: `consortia.sample` chooses it; here it must be given.")
 
 
 def as_schedule(
-    value: float | Sequence[float] | np.ndarray | jax.Array | Schedule | None,
+    value: float | Sequence[float] | np.ndarray | Array | Schedule | None,
     name: str = "step_size",
 ) -> Schedule:
     """Return a schedule from a number, from one value for each iteration, or from a function.
@@ -354,7 +353,7 @@ def _checked(values: np.ndarray, iterations: Sequence[int] | np.ndarray, name: s
     return values
 
 
-def _counts(iteration: Any) -> jax.Array:
+def _counts(iteration: Any) -> Array:
     counts = jnp.asarray(iteration)
     if not jnp.issubdtype(counts.dtype, jnp.integer):
         raise InputError(f"iteration: got {counts.dtype}; a schedule is called with integers")

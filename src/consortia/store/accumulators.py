@@ -7,8 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from consortia.core import arguments, fingerprints
@@ -16,6 +14,7 @@ from consortia.core import parameters as naming
 from consortia.core.predictions import sums_over_draws
 from consortia.core.target import Target
 from consortia.errors import InputError
+from consortia.runtime.late import jax, jnp
 from consortia.store.results import MOMENTS, dataset_of
 
 BLOCK_BYTES = 2**20

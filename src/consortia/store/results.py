@@ -5,10 +5,9 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 
 from consortia.core import parameters
@@ -47,34 +46,49 @@ class Records(NamedTuple):
             {name: host(array, nodes=True) for name, array in buffers.node_info.items()},
         )
 
+    def each(self, function: Callable[..., np.ndarray], *others: Records) -> Records:
+        """Return the records of a function of the arrays in one place of all of them."""
+
+        def of(*parts: Any) -> Any:
+            if isinstance(parts[0], Mapping):
+                return {name: of(*(part[name] for part in parts)) for name in sorted(parts[0])}
+            return None if parts[0] is None else function(*parts)
+
+        return Records(*map(of, self, *others))
+
+    def arrays(self) -> list[np.ndarray]:
+        """Return all arrays."""
+        infos = [info[name] for info in (self.hub_info, self.node_info) for name in sorted(info)]
+        return [self.draws, *([] if self.agents is None else [self.agents]), *infos]
+
     @property
     def bytes_per_draw(self) -> int:
         """Bytes of all arrays and chains."""
-        return sum(array[:, :1].nbytes for array in jax.tree.leaves(self))
+        return sum(array[:, :1].nbytes for array in self.arrays())
 
     def room_for(self, draws: int) -> Records:
         """Return records without content, of the same kind, with so many draws."""
-        return jax.tree.map(lambda a: np.empty((len(a), draws, *a.shape[2:]), a.dtype), self)
+        return self.each(lambda a: np.empty((len(a), draws, *a.shape[2:]), a.dtype))
 
     def put(self, part: Records, first: int) -> None:
         """Copy other records to the draws from index ``first`` on."""
-        for array, own in zip(jax.tree.leaves(self), jax.tree.leaves(part), strict=True):
+        for array, own in zip(self.arrays(), part.arrays(), strict=True):
             array[:, first : first + own.shape[1]] = own
 
     def copy(self) -> Records:
         """Return the same arrays in memory of their own."""
-        return jax.tree.map(np.array, self)
+        return self.each(np.array)
 
     def between(self, first: int, stop: int) -> Records:
         """Return a view of some draws."""
-        return jax.tree.map(lambda array: array[:, first:stop], self)
+        return self.each(lambda array: array[:, first:stop])
 
     @classmethod
     def joined(cls, parts: Sequence[Records]) -> Records:
         """Return the chunks of a run one after the other."""
         if len(parts) == 1:
             return parts[0]
-        return jax.tree.map(lambda *arrays: np.concatenate(arrays, axis=1), *parts)
+        return parts[0].each(lambda *arrays: np.concatenate(arrays, axis=1), *parts[1:])
 
 
 def datasets(
@@ -172,7 +186,7 @@ def versions() -> dict[str, str]:
     """Return the versions of what computed the run."""
     return {
         "consortia": __version__,
-        "jax": jax.__version__,
+        "jax": importlib.metadata.version("jax"),
         "jaxlib": importlib.metadata.version("jaxlib"),
         "numpy": np.__version__,
         "python": platform.python_version(),

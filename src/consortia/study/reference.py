@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from consortia.runtime.garbage import collect_seldom, set_imports_aside
+from consortia.runtime.late import jax
 
 if TYPE_CHECKING:
     from consortia.study.build import Built, Study
@@ -86,11 +87,9 @@ def begun_aside(
     accelerator, whose memory is this process's, and without BlackJAX.
     One that has begun ``early``, perhaps of another study, is taken where it is of use.
     """
-    import jax  # heavy
-
-    from consortia.engines.sharding import cores
-
     if wanted:
+        from consortia.engines.sharding import cores
+
         here = jax.process_count() == 1 and jax.default_backend() == "cpu" and cores() > 1
         wanted = here and find_spec("blackjax") is not None and bool(sys.executable)
     of_use = wanted and early is not None and early.study == study

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Float
 
 from consortia.core.contract import Site
 from consortia.gradients import Evaluate, GradientOracle
+from consortia.runtime.late import Array, PyTree
 from consortia.surrogates.correction import Correction, correction_of
 
 

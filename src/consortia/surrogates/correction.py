@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from consortia.core.contract import Site
 from consortia.errors import InputError
+from consortia.runtime.late import Array, jnp
 from consortia.surrogates.gaussian import Gaussian, Natural, apply
-
-Array = jax.Array
 
 RUNAWAY = 1e6
 """Squared distance from the start, in units of the pooled surrogate's, that no chain reaches."""

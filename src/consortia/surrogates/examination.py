@@ -20,18 +20,15 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from consortia.core.contract import Phase, Site
 from consortia.core.random import RandomStreams
 from consortia.core.target import Target
+from consortia.runtime.late import Array, jax, jnp
 from consortia.surrogates import curvature as curvatures
 from consortia.surrogates.correction import Correction, product, stacked
 from consortia.surrogates.gaussian import Gaussian, Natural, apply
-
-Array = jax.Array
 
 WARNED_GROWTH = 0.1
 """Logarithm of the growth of a distance in one visit from which on a warning is given."""

@@ -9,20 +9,16 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
-
 from consortia.core import arguments
 from consortia.core.contract import Evaluation, Phase, Site, Sum
 from consortia.core.random import RandomStreams
 from consortia.core.target import Target
 from consortia.errors import InputError
 from consortia.gradients import exact, minibatch
+from consortia.runtime.late import Array, jax, jnp
 from consortia.surrogates import curvature as curvatures
 from consortia.surrogates.examination import examine, row_bits
 from consortia.surrogates.gaussian import Natural, apply, clipped
-
-Array = jax.Array
 
 KINDS = ("anchored", "laplace", "sgld_moments")
 CURVATURES = ("hessian", "empirical_fisher")

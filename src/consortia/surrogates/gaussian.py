@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from consortia.errors import InputError
-
-Array = jax.Array
+from consortia.runtime.late import Array, jnp
 
 
 class Gaussian:

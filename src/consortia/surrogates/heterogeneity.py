@@ -18,10 +18,11 @@ trials: an update" (2007).
 from __future__ import annotations
 
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
 from consortia.core.arrays import namespace
 from consortia.core.target import Target
+from consortia.runtime.late import Array, jax, jnp
 from consortia.surrogates.local_fits import Guesses
 from consortia.surrogates.proposals.groups import SpreadOf
 

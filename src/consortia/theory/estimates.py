@@ -8,8 +8,6 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike
 
@@ -20,9 +18,8 @@ from consortia.core.target import Target, in_jax_width
 from consortia.data.sites import Sites
 from consortia.errors import InputError
 from consortia.runtime import compiler
+from consortia.runtime.late import Array, jax, jnp
 from consortia.theory.arguments import floats
-
-Array = jax.Array
 
 SITE_ROWS = 2000
 """Rows of a site that are read, evenly spaced where it has more."""

@@ -11,10 +11,8 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Float, Int
 
 from consortia.core.model import Model
 from consortia.core.target import Target, in_jax_width
@@ -22,6 +20,7 @@ from consortia.data.facts import Gatherer
 from consortia.data.sites import Sites
 from consortia.errors import InputError
 from consortia.runtime import compiler
+from consortia.runtime.late import Array, jax, jnp
 from consortia.surrogates.curvature import NEWTON_STEPS, NEWTON_TOLERANCE, hessian
 
 PyTree = Any

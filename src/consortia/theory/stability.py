@@ -12,7 +12,6 @@ from collections.abc import Callable
 from functools import singledispatch
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 from jaxtyping import Float
 
@@ -34,6 +33,7 @@ from consortia.data.sites import Sites
 from consortia.dynamics.stochastic_steps import EulerHMC
 from consortia.errors import InputError
 from consortia.graphs.weights import Mixing
+from consortia.runtime.late import jax
 from consortia.theory.agents import GaussianAgents
 from consortia.theory.estimates import largest_curvature
 from consortia.theory.gossip import gossip_law, resolved

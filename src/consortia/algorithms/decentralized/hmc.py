@@ -19,10 +19,8 @@ from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, PyTree
+from jaxtyping import Bool, Float
 
 from consortia import graphs, schedules
 from consortia.algorithms.federated_hmc import FederatedHMC
@@ -32,6 +30,7 @@ from consortia.core.random import RandomStreams
 from consortia.core.target import Target
 from consortia.errors import InputError, warn
 from consortia.graphs import MixingMatrix
+from consortia.runtime.late import Array, PyTree, jax, jnp
 
 Vector = Float[Array, " d"]
 Scalar = Float[Array, ""]

@@ -8,9 +8,8 @@ from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from typing import NamedTuple
 
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Float
 
 from consortia import gradients, graphs, schedules
 from consortia.algorithms.decentralized.hmc import SOURCE, Agents
@@ -20,6 +19,7 @@ from consortia.core.random import RandomStreams
 from consortia.core.target import Target
 from consortia.errors import InputError, warn
 from consortia.graphs.laplacian import laplacian_exchange, largest_laplacian_eigenvalue
+from consortia.runtime.late import Array, PyTree, jnp
 
 Vector = Float[Array, " d"]
 Scalar = Float[Array, ""]

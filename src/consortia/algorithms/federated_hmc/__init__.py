@@ -28,10 +28,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, PyTree
+from jaxtyping import Bool, Float, Int
 
 from consortia import schedules
 from consortia.algorithms.federated_hmc.wire import FullWidth, Quantized
@@ -51,6 +49,7 @@ from consortia.core.random import RandomStreams
 from consortia.core.target import Target
 from consortia.dynamics import MassMatrix, adaptation, metropolis
 from consortia.errors import InputError
+from consortia.runtime.late import Array, PyTree, jax, jnp
 from consortia.schedules import Schedule
 
 Vector = Float[Array, " d"]

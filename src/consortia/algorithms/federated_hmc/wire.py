@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, PyTree
+from jaxtyping import Float, Int
 
 from consortia.core.contract import Disclosure, Evaluation, Info, Site
 from consortia.core.random import RandomStreams
 from consortia.core.target import Target
 from consortia.dynamics import metropolis
 from consortia.dynamics.adaptation import Adaptation
+from consortia.runtime.late import Array, PyTree, jnp
 
 Vector = Float[Array, " d"]
 Scalar = Float[Array, ""]

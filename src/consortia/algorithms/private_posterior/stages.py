@@ -13,16 +13,15 @@ import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Float, Int
 
 from consortia.core.contract import Evaluation, Site
 from consortia.core.privacy import Privacy
 from consortia.core.queries import Reply, SiteFunction
 from consortia.core.target import Target
 from consortia.runtime import compiler
+from consortia.runtime.late import Array, jax, jnp
 
 LEVELS = 2048
 """Largest norm of a row's gradient in integers."""

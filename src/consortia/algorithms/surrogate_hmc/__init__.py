@@ -26,10 +26,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, PyTree
+from jaxtyping import Bool, Float, Int
 
 from consortia.algorithms.surrogate_hmc import rays, search, warmup
 from consortia.algorithms.surrogate_hmc.state import (
@@ -60,6 +58,7 @@ from consortia.core.random import RandomStreams
 from consortia.core.target import Target
 from consortia.dynamics import metropolis
 from consortia.errors import InputError
+from consortia.runtime.late import Array, PyTree, jax, jnp
 from consortia.surrogates import Gaussian
 
 Vector = Float[Array, " d"]

@@ -10,15 +10,14 @@ white coordinates, :math:`\theta = m + S\zeta` and :math:`v = Sw`, that is :math
 
 from __future__ import annotations
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
 from consortia.algorithms.surrogate_hmc.state import Rays
 from consortia.core.contract import Evaluation
 from consortia.core.random import RandomStreams
 from consortia.dynamics.metropolis import Potential
+from consortia.runtime.late import Array, jax, jnp
 from consortia.surrogates.proposals.rays import STEPS, Line, profile_of
 
 Vector = Float[Array, " d"]

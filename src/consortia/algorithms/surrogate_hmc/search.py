@@ -15,15 +15,14 @@ from __future__ import annotations
 from functools import partial
 from typing import NamedTuple
 
-import jax
-import jax.numpy as jnp
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Float
 
 from consortia.algorithms.surrogate_hmc.state import Hub
 from consortia.core.contract import Evaluation, Info, Phase, Site, Sum
 from consortia.core.random import RandomStreams
 from consortia.core.target import Target
 from consortia.dynamics import metropolis
+from consortia.runtime.late import Array, PyTree, jax, jnp
 from consortia.surrogates.curvature import damped, hessian
 
 Vector = Float[Array, " d"]

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, PyTree
+from jaxtyping import Float, Int
 
 from consortia.dynamics.metropolis import Potential
+from consortia.runtime.late import Array, PyTree, jnp
 
 Vector = Float[Array, " d"]
 Scalar = Float[Array, ""]

@@ -14,10 +14,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, PyTree
+from jaxtyping import Float, Int
 
 from consortia.algorithms.surrogate_hmc import rays
 from consortia.algorithms.surrogate_hmc.state import (
@@ -30,6 +28,7 @@ from consortia.algorithms.surrogate_hmc.state import (
 )
 from consortia.core.contract import Info
 from consortia.dynamics.effective_size import bulk_ess
+from consortia.runtime.late import Array, PyTree, jax, jnp
 
 Scalar = Float[Array, ""]
 Count = Int[Array, ""]

@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import jax
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
 from consortia.core.target import Target
 from consortia.engines.flower import nonfinite
@@ -18,6 +17,7 @@ from consortia.engines.flower.questions import LAST, question_of
 from consortia.engines.flower.site import AGREEMENT, KNOWN
 from consortia.engines.flower.stages import from_arrays
 from consortia.errors import SiteRefusedError
+from consortia.runtime.late import Array, jax
 
 Flags = Mapping[str, np.ndarray]
 

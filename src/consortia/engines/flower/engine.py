@@ -10,8 +10,6 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from consortia.core import arguments, fingerprints
@@ -35,6 +33,7 @@ from consortia.engines.flower.stages import Stages, check_method
 from consortia.engines.local import LocalEngine, effort
 from consortia.engines.phases import Program, SiteArrays
 from consortia.errors import InputError, SiteRefusedError
+from consortia.runtime.late import jax, jnp
 
 MOST_FACTS = HEADER_BYTES - 2**14
 """Characters of the facts of all sites, which each site is sent."""

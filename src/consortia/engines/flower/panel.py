@@ -6,9 +6,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import jax
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
 from consortia.core.contract import Phase, Sum
 from consortia.core.prior import prior_scale
@@ -28,6 +27,7 @@ from consortia.engines.flower.transport import LETTERS
 from consortia.engines.panel import Answer, Panel
 from consortia.engines.phases import SiteArrays
 from consortia.errors import SiteImplausibleError
+from consortia.runtime.late import Array, jax
 
 FLOWER_RUN = "flower run"
 """Entry of an identity: the run, as the sites know it."""

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import PyTree
 
 from consortia.core.contract import Phase, Sum
 from consortia.core.prior import PriorScale
 from consortia.engines.flower.nonfinite import PREFIX
+from consortia.runtime.late import PyTree
 
 MAXIMUM_POSITION, MAXIMUM_STEP = 20.0, 20.0
 """Standard deviations of the prior; twice what a site's policy proposes for averages."""

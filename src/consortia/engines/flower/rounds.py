@@ -6,9 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-import jax
 import numpy as np
-from jaxtyping import Array, PyTree
 
 from consortia.core.contract import Mean, Phase, Route
 from consortia.engines import exchanges, rng
@@ -30,6 +28,7 @@ from consortia.engines.phases import Carry, Iteration, SiteArrays, kept_where
 from consortia.engines.rng import Counter, PhaseKeys
 from consortia.errors import SiteImplausibleError
 from consortia.runtime import compiler
+from consortia.runtime.late import Array, PyTree, jax
 
 Note = Callable[[PyTree, Any], None]
 

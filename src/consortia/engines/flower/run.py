@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Float
 
 from consortia.core import random
 from consortia.core.prior import prior_scale
@@ -35,6 +33,7 @@ from consortia.engines.flower.site import FITTED
 from consortia.engines.flower.stages import Stages, from_arrays
 from consortia.engines.phases import Carry, Program, SiteArrays
 from consortia.errors import SiteMissingError, StoreError
+from consortia.runtime.late import Array, PyTree, jax, jnp
 
 RUN, AWAY, ANSWERED = "flower run", "flower away", "flower answered"
 """Names in a checkpoint: identity of the run, who did not take part in which round, and digests of

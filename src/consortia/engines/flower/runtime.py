@@ -14,10 +14,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, PyTree
 
 from consortia.core import fingerprints, random, start
 from consortia.core.contract import Mean, Method, Phase, Route
@@ -51,6 +48,7 @@ from consortia.engines.local import LocalEngine, effort
 from consortia.engines.phases import Carry, SiteArrays, kept_where, site_arrays
 from consortia.engines.rng import PhaseKeys
 from consortia.runtime import compiler
+from consortia.runtime.late import Array, PyTree, jax, jnp
 
 BEFORE_ALL = (-1, -1, -1, -1)
 PLACE = "evaluated"

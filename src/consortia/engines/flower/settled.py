@@ -22,18 +22,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 from filelock import FileLock
-from jaxtyping import Array, Float
+from jaxtyping import Float
 from threadpoolctl import threadpool_limits
 
+from consortia.core import trees
 from consortia.core.contract import Site
 from consortia.core.queries import Revealed
 from consortia.core.target import Target
 from consortia.data.patterns import is_categorical, is_response
 from consortia.runtime import compiler
+from consortia.runtime.late import Array, jax, jnp
 from consortia.store.checkpoint import Checkpoint, read, write
 
 NEAR = 0.1
@@ -268,14 +268,14 @@ def unknowns_of(rows: Any, count: int, rng: np.random.Generator) -> Unknowns:
         rng: by which rows are drawn where there are many.
     """
     places, units, covariates = [], [], []
-    for path, leaf in jax.tree_util.tree_leaves_with_path(rows):
-        values = np.asarray(leaf)
+    for leaf in trees.leaves_of(rows):
+        values = np.asarray(leaf.value)
         flat = values.reshape(len(values), -1)[:count].astype(np.float64)
         columns = np.arange(flat.shape[1]) if values.dtype.kind == "f" else np.zeros(0, int)
         kept = [index for index in columns if not is_categorical(flat[:, index])]
         places.append(np.array(kept, int))
         units += [flat[:, index].std() for index in kept]
-        covariates += [not is_response(path)] * len(kept)
+        covariates += [not is_response(leaf)] * len(kept)
     needed = np.array(covariates, bool)
     each = max(len(units), 1)
     most = max(MOST_UNKNOWNS // each, 1)

@@ -6,10 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, PyTree
 
 from consortia.core import random
 from consortia.core.contract import Algorithm, Mailbox, Method, Mix, Phase, Route
@@ -21,6 +18,7 @@ from consortia.engines.phases import Carry, Iteration, SiteArrays
 from consortia.engines.rng import Counter, Layout, PhaseKeys, PhaseRandomness
 from consortia.errors import InputError
 from consortia.runtime import compiler
+from consortia.runtime.late import Array, PyTree, jax, jnp
 
 QUERY = 3
 """Number of the stage of a conversation's queries; those of phases stand in `rng`."""

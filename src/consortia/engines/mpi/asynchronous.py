@@ -6,10 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
 from consortia.core import random
 from consortia.core.contract import Mailbox
@@ -24,6 +22,7 @@ from consortia.engines.phases import Carry, Program, SiteArrays
 from consortia.engines.rng import PhaseKeys
 from consortia.errors import InputError
 from consortia.latency import Recorded, recorded
+from consortia.runtime.late import Array, jax, jnp
 
 
 class AsynchronousRun(Run):

@@ -6,12 +6,10 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jax.experimental import io_callback
-from jax.experimental.buffer_callback import buffer_callback
-from jaxtyping import Array, Int32
+from jaxtyping import Int32
+
+from consortia.runtime.late import Array, jax, jnp
 
 Function = Callable[[list[np.ndarray], list[np.ndarray]], None]
 """``(operands, results)``: reads the first, fills the second; both only while it runs."""
@@ -47,11 +45,15 @@ class HostCallback:
         """
         shapes = (jax.ShapeDtypeStruct((), jnp.int32), *results)
         if HostCallback.in_place():
+            from jax.experimental.buffer_callback import buffer_callback
+
             call = buffer_callback(
                 self._on_buffers, shapes, has_side_effect=True, input_output_aliases={0: 0}
             )
             after, *filled = call(turn, *operands)
         else:
+            from jax.experimental import io_callback
+
             after, *filled = io_callback(self._on_copies(results), shapes, turn, *operands)
         return after + 1, tuple(filled)
 

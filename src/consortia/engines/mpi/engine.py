@@ -11,8 +11,6 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from consortia.core import arguments, fingerprints
@@ -38,6 +36,7 @@ from consortia.engines.mpi.travelling import TravellingRun
 from consortia.engines.phases import Program, SiteArrays, site_arrays
 from consortia.errors import InputError, RankError
 from consortia.runtime import compiler
+from consortia.runtime.late import jax, jnp
 
 LONGEST_DEADLINE = 1e6
 """Seconds."""

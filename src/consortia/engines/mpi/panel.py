@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
 from consortia.core.queries import Query
 from consortia.engines.conversing import LocalPanel, PanelParts
 from consortia.engines.mpi.communicator import Communicator
 from consortia.engines.mpi.placement import Places
 from consortia.engines.panel import Answer, simulated_noise
+from consortia.runtime.late import Array
 
 
 class MPIPanel(LocalPanel):

@@ -12,10 +12,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Int32, PyTree, UInt32
+from jaxtyping import Int32, UInt32
 
 from consortia import graphs
 from consortia.core.contract import Algorithm, Exchange, InTurn, Mean, Mix, Phase, Route, Sum
@@ -29,6 +27,7 @@ from consortia.engines.phases import Keys, Program, SiteArrays
 from consortia.engines.rng import Layout, PhaseKeys
 from consortia.errors import InputError
 from consortia.runtime import compiler
+from consortia.runtime.late import Array, PyTree, jax, jnp
 
 
 class RankProgram(Program):

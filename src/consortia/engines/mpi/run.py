@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Float
 
 from consortia.core.contract import Site
 from consortia.data.sites import Sites
@@ -21,6 +19,7 @@ from consortia.engines.mpi.program import RankProgram
 from consortia.engines.phases import Carry, SiteArrays
 from consortia.engines.rng import Layout
 from consortia.engines.run import LocalRun
+from consortia.runtime.late import Array, PyTree, jax, jnp
 
 
 class MPIRun(LocalRun):

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, PyTree
 
 from consortia.core.contract import Phase
 from consortia.engines import rng
@@ -17,6 +14,7 @@ from consortia.engines.mpi.run import MPIRun
 from consortia.engines.mpi.wire import Wire
 from consortia.engines.phases import Carry, Keys, Program, SiteArrays
 from consortia.engines.rng import PhaseRandomness
+from consortia.runtime.late import Array, PyTree, jax, jnp
 
 
 class TravellingRun(MPIRun):

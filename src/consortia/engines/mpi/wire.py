@@ -6,9 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-import jax
-import jax.numpy as jnp
-from jaxtyping import PyTree
+from consortia.runtime.late import PyTree, jax, jnp
 
 Packed = tuple[Any, ...]
 """Arrays (rows, width), one for each type of number, in the order of the types' names."""

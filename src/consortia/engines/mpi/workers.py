@@ -12,10 +12,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, PyTree
 
 from consortia.core import random
 from consortia.core.contract import Mailbox, Phase
@@ -28,6 +25,7 @@ from consortia.engines.mpi.wire import Packed, Wire
 from consortia.engines.phases import Carry, Iteration, SiteArrays
 from consortia.engines.rng import Layout, PhaseKeys
 from consortia.errors import RankError
+from consortia.runtime.late import Array, PyTree, jax, jnp
 
 GRADIENT, REPLY, TASK, END = 100, 200, 300, 400
 """Tags; TASK is the number of a worker's next task, where it is not one more than the last."""

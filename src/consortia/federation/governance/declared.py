@@ -6,8 +6,6 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from consortia.core.model import Model
@@ -18,6 +16,7 @@ from consortia.engines.flower.stages import Stage, Stages
 from consortia.engines.local import LocalEngine, effort
 from consortia.engines.phases import site_arrays
 from consortia.run.conversation import usual_messages
+from consortia.runtime.late import jax, jnp
 
 if TYPE_CHECKING:
     from consortia.core.contract import Method

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from consortia.algorithms.fa_hmc import FAHMC, Report
@@ -21,6 +19,7 @@ from consortia.federation.governance.gate import LEDGER
 from consortia.federation.governance.ledger import SETTLED, verify
 from consortia.federation.rehearsal.reading import NEAR, by_cuts, from_minibatches, rows_read
 from consortia.federation.rehearsal.stage import Stage
+from consortia.runtime.late import jax, jnp
 from consortia.study.build import Built, Study
 from consortia.surrogates.mode_search import CANDIDATES
 

@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 import consortia
@@ -29,6 +27,7 @@ from consortia.federation.rehearsal import attacks
 from consortia.federation.rehearsal.membership import FALSE_ALARMS, found_out, most_draws
 from consortia.federation.rehearsal.reading import NEAR
 from consortia.federation.rehearsal.stage import Stage
+from consortia.runtime.late import jax, jnp
 from consortia.study.build import Built, Study, load_study
 from consortia.study.files import names_of
 

@@ -1,0 +1,76 @@
+"""JAX, imported when something of it is first used.
+
+It takes longer to import than most commands take altogether, and those that compile nothing do
+without. Modules import from here what they else would from JAX, and use it in functions alone.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from consortia.errors import InputError
+
+__all__ = ["Array", "PyTree", "float_type", "is_loaded", "jax", "jnp", "when_loaded", "width_of"]
+
+
+_waiting: list[Callable[[], object]] = []
+
+
+def is_loaded() -> bool:
+    """Return True if JAX has been imported, by whomever."""
+    return "jax" in sys.modules
+
+
+def float_type() -> np.dtype:
+    """Return the type of parameters: JAX's own width, whether it is imported already or not."""
+    if is_loaded():
+        return np.dtype(jnp.result_type(float))
+    wide = os.environ.get("JAX_ENABLE_X64", "").lower() in ("y", "yes", "t", "true", "on", "1")
+    return np.dtype(np.float64 if wide else np.float32)
+
+
+def width_of(dtype: np.dtype) -> np.dtype:
+    """Return the type that JAX has for such numbers: 64 bits are 32 where it runs in these."""
+    if dtype.kind not in "iufc" or float_type().itemsize == 8:
+        return dtype
+    half = {"c": 8}.get(dtype.kind, 4)
+    return np.dtype(f"{dtype.kind}{min(half, dtype.itemsize)}")
+
+
+def when_loaded(action: Callable[[], object]) -> None:
+    """Do something to JAX before its first use by this package, at once if that is loaded."""
+    if is_loaded():
+        action()
+    else:
+        _waiting.append(action)
+
+
+class _Late:
+    """A module that is imported at the first use of a member."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, member: str) -> Any:
+        try:
+            module = import_module(self._name)
+        except ValueError as error:  # an environment variable that JAX cannot read
+            raise InputError(f"JAX cannot start: {error}") from None
+        while _waiting:
+            _waiting.pop(0)()
+        return getattr(module, member)
+
+
+if TYPE_CHECKING:
+    import jax
+    import jax.numpy as jnp
+    from jaxtyping import Array, PyTree
+else:
+    jax, jnp = _Late("jax"), _Late("jax.numpy")
+    Array = PyTree = Any
