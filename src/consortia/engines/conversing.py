@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax
@@ -11,10 +12,10 @@ from jax.experimental import multihost_utils
 from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, PyTree
 
-from consortia.core.queries import Conversation, Query
+from consortia.core.queries import Conversation, Query, SiteFunction
 from consortia.core.target import Target
 from consortia.data.sites import Sites
-from consortia.engines.panel import Answer, Panel, simulated_noise
+from consortia.engines.panel import Answer, Panel, rounded_sum, simulated_noise
 from consortia.engines.phases import SiteArrays
 from consortia.engines.programs import SitePrograms
 from consortia.engines.sharding import ARRAYS, Sharding, rank_losses
@@ -59,7 +60,7 @@ class LocalPanel(Panel):
     ) -> None:
         target, sites, method, arrays, self._start_values, self.mapped, lasting = parts
         super().__init__(target, sites, method)
-        self._arrays, count = arrays, len(sites) if count is None else count
+        self._arrays, self._first, count = arrays, first, len(sites) if count is None else count
         options: dict[str, Any] = {"mapped": self.mapped, "lasting": lasting}
         self._programs = SitePrograms(target, arrays, first, count, division=division, **options)
 
@@ -94,8 +95,16 @@ class LocalPanel(Panel):
     def _answer(self, query: Query) -> Answer:
         """Return the answer of all sites, where the root is."""
         function = self.function(query)
-        answer = self._programs.answer(function, self.completed(query), self._here)
+        answer = self._of_process(function, query)
         return simulated_noise(function, query, answer, len(self.names))
+
+    def _of_process(self, function: SiteFunction, query: Query) -> Answer:
+        """Return the answer of the sites of this process; each rounds its own where it does."""
+        arrays = self.completed(query)
+        if function.rounding is None:
+            return self._programs.answer(function, arrays, self._here)
+        each = self._programs.answer(replace(function, summed=False), arrays, self._here)
+        return rounded_sum(function, query, each, self.sizes, self._first)
 
     def _here(self, tree: PyTree) -> PyTree:
         """Return arrays of all devices, whole in this process."""

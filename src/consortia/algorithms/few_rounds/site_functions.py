@@ -5,6 +5,7 @@ All are sums over sites: the server sees totals, and a sum that nobody can take 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
@@ -19,8 +20,8 @@ from consortia.core.queries import Arrays, Noise, Reply, Revealed, SiteFunction
 from consortia.core.target import Target
 from consortia.dynamics import metropolis
 from consortia.surrogates.curvature import all_rows, curvature, hessian, mode_of
+from consortia.surrogates.fit_rounding import revealed_by_fits, rounded_fits
 from consortia.surrogates.heterogeneity import moments, widened
-from consortia.surrogates.mode_search import symmetric
 from consortia.surrogates.proposals.mixture import Mixture, envelope_points
 
 ROWS_PER_PARAMETER = 2
@@ -29,9 +30,11 @@ ROWS_PER_PARAMETER = 2
 HIGHEST = 2.0**16
 """Height of a site's potential above that at the reference from which on it counts as infinite."""
 
-NOISE = Noise(each=0.15, most=0.4)
-"""Noise of log-densities. With .06, as 44 sites have, 54 of 135 runs with a site of 50 rows were
-refused; with the .08 of 25 sites none of four was."""
+NOISE = Noise(each=0.15, most=0.4, growth=0.02, ceiling=1.0)
+"""Noise of log-densities, more of points far below the reference, at which single rows show."""
+
+HEIGHT_NOISE = Noise(each=0.01, most=0.03)
+"""Noise of each part of the one at the reference, on which the evidence depends alone."""
 
 
 def _ruled(target: Target, given: Mapping[str, Array]) -> Target:
@@ -158,29 +161,21 @@ def _at_points(arrays: Arrays) -> Evaluation:
 # --- what an answer gives away -------------------------------------------------------------------
 
 
-def _of_log_densities(arrays: Arrays, answer: Arrays) -> tuple[Revealed]:
-    """Return the sums at the points, with noise, and the exact one at the reference."""
+def _of_log_densities(arrays: Arrays, answer: Arrays, errors: Arrays) -> tuple[Revealed]:
+    """Return the sums at the points and that at the reference."""
+    heights = math.hypot(*errors["height"])
+    of_points = {0: errors["potentials"][:, None]}
     reference = np.asarray(arrays["reference"])
-    return (Revealed(arrays["points"], (0,), reference, height=True),)
+    return (Revealed(arrays["points"], (0,), reference, heights, of_points),)
 
 
-def _of_derivatives(orders: tuple[int, ...], arrays: Arrays, answer: Arrays) -> tuple[Revealed]:
+def _of_derivatives(
+    orders: tuple[int, ...], arrays: Arrays, answer: Arrays, errors: Arrays
+) -> tuple[Revealed]:
     return (Revealed(arrays["points"], orders, np.asarray(arrays["reference"])),)
 
 
-def _of_fits(arrays: Arrays, answer: Arrays) -> tuple[Revealed]:
-    """Return gradient and curvature at the modes, which are what a fit is a function of."""
-    modes = []
-    for triangle, pull in zip(answer["precisions"][:-1], answer["pulls"][:-1], strict=True):
-        precision = symmetric(triangle, pull.size)
-        if np.isfinite(precision).all() and np.isfinite(pull).all():
-            away = np.linalg.lstsq(precision, np.asarray(pull, float), rcond=None)[0]
-            modes.append(arrays["reference"] + away)
-    points = np.stack(modes) if modes else np.zeros((0, len(arrays["reference"])))
-    return (Revealed(points, (1, 2)),)
-
-
-def _of_products(arrays: Arrays, answer: Arrays) -> tuple[Revealed]:
+def _of_products(arrays: Arrays, answer: Arrays, errors: Arrays) -> tuple[Revealed]:
     """Return a curvature, which is what products of scores estimate, in as many numbers."""
     return (Revealed(arrays["points"], (2,)),)
 
@@ -189,8 +184,10 @@ FUNCTIONS = {
     "local_fits": SiteFunction(
         _local_fits,
         lambda arrays: Evaluation(jnp.asarray(arrays["starts"])),
-        "the curvature of the log-posterior of the site alone at its modes, and where these are",
-        reveals=_of_fits,
+        "the curvature of the log-posterior of the site alone at its modes, and where these are, "
+        "with about two digits",
+        reveals=revealed_by_fits,
+        rounding=rounded_fits,
     ),
     "log_densities": SiteFunction(
         _log_densities,
@@ -198,7 +195,7 @@ FUNCTIONS = {
         "the log-likelihood of all rows of the site together, at each of the points",
         complete=_drawn,
         reveals=_of_log_densities,
-        noise={"potentials": NOISE},
+        noise={"potentials": NOISE, "height": HEIGHT_NOISE},
         bounds={"potentials": HIGHEST},
     ),
     "slopes": SiteFunction(

@@ -10,10 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from consortia.core.privacy import Privacy, simulated_generator, with_noise
-from consortia.core.queries import Conversation, SiteFunction, in_width
+from consortia.core.privacy import simulated_generator, with_noise
+from consortia.core.queries import Conversation, Rounded, SiteFunction, in_width
 from consortia.engines.flower.envelope import Envelope, EnvelopeError
 from consortia.engines.flower.questions import (
+    FACTORS,
+    NOISE,
     NOWHERE,
     Place,
     Question,
@@ -30,6 +32,8 @@ from consortia.errors import PolicyError
 
 SETTLED = "settled"
 """Folder at the site of what answers have given away."""
+
+Permit = Callable[[Statement | None], None]
 
 
 class QueryRuntime(SiteWork):
@@ -82,22 +86,71 @@ class QueryRuntime(SiteWork):
             iterations = np.full(1, label.iteration)
             self._note_evaluated(QUERY, place.middles, iterations)
 
-    def step(self, label: Label, request: Envelope) -> tuple[dict[str, Any], Answer]:
-        """Return the answer to a query, in the function's type of number."""
+    def answered(
+        self, label: Label, request: Envelope, permit: Permit | None
+    ) -> tuple[dict[str, Any], Answer, Statement | None]:
+        """Return plain values, the answer to a query, and the rows that all answers settle.
+
+        Noise and units of rounding are larger, which is said, where an answer would settle too many
+        rows otherwise.
+
+        Args:
+            label: of the query.
+            request: the query.
+            permit: raises where the answer must not leave; None: the query was answered before, or
+                nothing is measured.
+        """
         function = self._function(label, request)
-        found = self._programs.answer(function, self._completed(function, request))
+        exact = self._programs.answer(function, self._completed(function, request))
         axis = () if function.summed else (0,)
-        found = {name: values[0] if axis else values for name, values in found.items()}
+        exact = {name: values[0] if axis else values for name, values in exact.items()}
+        measured = self._secret is not None and function.reveals and not self._target.model.by_site
+        asked, before = question_of(request), self._files.kept(NOISE)
+        raised = {} if before is None else before.header["factors"]
+        if permit is None or not measured:
+            if permit is not None:
+                permit(None)
+            factor = raised.get(asked.digest, 1.0)
+            values = {NOISE: factor} if factor > 1 else {}
+            return values, self._leaving(function, request, exact, factor).arrays, None
+        factors = FACTORS if function.noise or function.rounding else FACTORS[:1]
+        for factor in factors:
+            leaving = self._leaving(function, request, exact, factor)
+            try:
+                statement = self._settles(function, request, leaving, permit)
+                break
+            except PolicyError as error:
+                if factor == factors[-1] or not error.of_rows:
+                    raise
+        if factor == 1:
+            return {}, leaving.arrays, statement
+        # The same question has the same noise for ever, or two answers would tell it.
+        self._files.keep(NOISE, {}, factors=raised | {asked.digest: factor})
+        return {NOISE: factor}, leaving.arrays, statement
+
+    def _leaving(
+        self, function: SiteFunction, request: Envelope, exact: Answer, factor: float
+    ) -> Rounded:
+        """Return an answer with noise, and rounded, in the function's type of number."""
+        found, errors = dict(exact), {name: np.zeros(np.shape(exact[name])) for name in exact}
+        if function.rounding is not None:
+            rows = int(self._job.sites.sizes[self._number])
+            rng = self._generator(request)
+            arrays, of_rounding = function.rounding(found, rows, rng, factor)
+            found, errors = dict(arrays), errors | dict(of_rounding)
         if self._secret is not None and function.noise:
-            rng = private_generator(self._secret, self._run, question_of(request))
+            rng = self._generator(request)
             for name in sorted(function.noise):
-                sd = function.noise[name].sd(len(self._job.sites))
+                sd = factor * function.noise[name].sd(len(self._job.sites), found[name])
+                errors[name] = np.nan_to_num(np.broadcast_to(sd, found[name].shape))
                 drawn = rng.standard_normal(found[name].shape)
-                found[name] = found[name] + (sd * drawn + sd**2 / 2)
+                found[name] = found[name] + (errors[name] * drawn + errors[name] ** 2 / 2)
         if function.privacy is not None:
-            found = self._with_privacy(function.privacy(self.dimension), request, found)
+            privacy = function.privacy(self.dimension)
+            sites = len(self._job.sites)
+            found = with_noise(privacy, found, sites, self._generator(request))
         dtype = function.number_type(self._target)
-        return {}, {name: values.astype(dtype) for name, values in found.items()}
+        return Rounded({name: values.astype(dtype) for name, values in found.items()}, errors)
 
     def check_noise(self, label: Label, request: Envelope, *, masked: bool) -> None:
         """Check that the noise of an answer protects it, before its cost is written down.
@@ -116,38 +169,20 @@ class QueryRuntime(SiteWork):
                 rules=("honest",),
             )
 
-    def _with_privacy(self, privacy: Privacy, request: Envelope, found: Answer) -> Answer:
-        """Return an answer of integers with the noise of this site."""
-        sites, question = len(self._job.sites), question_of(request)
+    def _generator(self, request: Envelope) -> np.random.Generator:
+        """Return the generator of this site's noise in an answer."""
         if self._secret is None:
             name = str(request.values["function"])
-            rng = simulated_generator(name, in_width(request.arrays), self._number)
-        else:
-            rng = private_generator(self._secret, self._run, question)
-        return with_noise(privacy, found, sites, rng)
+            return simulated_generator(name, in_width(request.arrays), self._number)
+        return private_generator(self._secret, self._run, question_of(request))
 
-    def settles(
-        self,
-        label: Label,
-        request: Envelope,
-        answer: Answer,
-        permit: Callable[[Statement | None], None],
-    ) -> Statement | None:
-        """Return what this answer and those before settle; None where that is not known.
-
-        ``permit`` raises where the answer must not leave; then it is not counted.
-        """
-        function = self._function(label, request)
-        if self._secret is None or function.reveals is None or self._target.model.by_site:
-            permit(None)
-            return None
-        revealed = function.reveals(self._completed(function, request), answer)
-        return self._settled.add(revealed, self._noise(function), permit)
-
-    def _noise(self, function: SiteFunction) -> float:
-        """Return the standard deviation of what this site adds to each potential."""
-        sites = len(self._job.sites)
-        return min((noise.sd(sites) for noise in function.noise.values()), default=0.0)
+    def _settles(
+        self, function: SiteFunction, request: Envelope, leaving: Rounded, permit: Permit
+    ) -> Statement:
+        """Return what this answer and those before settle; it is not counted if it is refused."""
+        assert function.reveals is not None
+        arrays = self._completed(function, request)
+        return self._settled.add(function.reveals(arrays, *leaving), permit)
 
     def summands(self, label: Label, request: Envelope, answer: Answer) -> Answer:
         """Return the numbers that are added over the sites: the answer itself."""
@@ -166,7 +201,7 @@ class QueryRuntime(SiteWork):
         """Answers about the same values, in any run."""
         assert self._secret is not None
         site = self._arrays.site(0, self._number)
-        named = hmac.new(self._secret, self.digest.encode(), hashlib.sha256).hexdigest()
+        named = hmac.new(self._secret, f"values {self.digest}".encode(), hashlib.sha256).hexdigest()
         path = self._files.folder.parent.parent / SETTLED / f"{named[:32]}.bin"
         return Settled(self._target, site, path, int(named[32:], 16))
 

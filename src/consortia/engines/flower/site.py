@@ -292,11 +292,13 @@ class FlowerSite:
         gate.place(place, again=again)
         if place.spent is not None:
             gate.spend(place.spent)
-        values, arrays = work.step(label, request)
         statement = None
+        if isinstance(work, QueryRuntime):
+            permit = gate.settled if self._private and not again else None
+            values, arrays, statement = work.answered(label, request, permit)
+        else:
+            values, arrays = work.step(label, request)
         if not again:
-            if isinstance(work, QueryRuntime) and self._private:
-                statement = work.settles(label, request, arrays, gate.settled)
             work.keep_place(label, request, place)
         left = nonfinite.marked(arrays)
         if member is not None:

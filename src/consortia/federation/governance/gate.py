@@ -280,7 +280,7 @@ class Gate:
                 raise forbidden("this question", [("unmeasured", text)])
         elif statement.settled > most:
             text = f"the answers of this run, this one included, would settle {statement}, more "
-            text += f"than {most}: each measurement in them would be known to the server"
+            text += f"than {most}: a value in each would be known to the server"
             raise forbidden("this question", [("maximum_settled_rows", text)], of_rows=True)
 
     def before_masks(self, arrays: Mapping[str, np.ndarray]) -> None:

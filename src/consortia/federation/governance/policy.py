@@ -210,7 +210,7 @@ class Policy(BaseModel):
     maximum_settled_rows: int | None = Field(
         None,
         ge=0,
-        description="most rows that all answers may settle together, each measurement to a "
+        description="most rows that all answers may settle together, a value in each to a "
         "tenth of its column's standard deviation; the site measures it before each answer. "
         "Studies of which it cannot be measured are refused, but for the algorithms in unmeasured",
     )

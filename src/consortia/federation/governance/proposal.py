@@ -204,7 +204,7 @@ def _settled(every: tuple[StudyTerms, ...]) -> str:
     """Return what is proposed on rows that answers settle."""
     unknown = ", ".join(dict.fromkeys(f'"{one.algorithm}"' for one in every if not one.measured))
     text = """\
-# Rows that all answers together may settle, every measurement to a tenth of its column's
+# Rows of which all answers together may settle a value, to a tenth of its column's
 # standard deviation. Your site measures that on its own rows, before each answer.
 maximum_settled_rows = 0
 """

@@ -180,7 +180,7 @@ def _honest(on: Rehearsal, *, measured: bool) -> Finding:
     return Finding(
         attack,
         f"all answers together settle {found[-1] if found else 'no row, for none has left'}. Of a "
-        "settled row the server knows each measurement to a tenth of its column's standard "
+        "settled row the server knows a value to a tenth of its column's standard "
         f"deviation.{_helped(stage)}{refused}",
         {"answers": len(found), "settled": int(found[-1].split()[0]) if found else 0},
     )
