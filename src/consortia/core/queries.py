@@ -60,8 +60,8 @@ class Noise(NamedTuple):
 class Rounded(NamedTuple):
     """An answer with the precision in which it leaves a site."""
 
-    arrays: Mapping[str, np.ndarray]
-    errors: Mapping[str, np.ndarray]  # standard deviations of what rounding has moved
+    arrays: dict[str, np.ndarray]
+    errors: dict[str, np.ndarray]  # standard deviations of what rounding has moved
 
 
 class Query(NamedTuple):
@@ -173,6 +173,8 @@ class SiteFunction:
         rounding: ``(answer, rows, rng, coarser) -> Rounded`` of one site with so many rows, on the
             host, in every engine: an answer that shapes proposals alone leaves with few digits, or
             with units that are so many times coarser. None where it leaves as it is.
+        fault: ``(arrays, sites) -> str | None``, on the host: how a query contradicts what every
+            site knows, as the number of sites; such a query is refused.
         privacy: ``dimension -> Privacy``, of an answer of integers: discrete Gaussian noise that
             the sites add in every engine. None where there is no guarantee.
         bounds: by name of arrays of potentials, the height F from which on a number may count as
@@ -189,8 +191,14 @@ class SiteFunction:
     reveals: Callable[[Arrays, Arrays, Arrays], tuple[Revealed, ...]] | None = None
     noise: Mapping[str, Noise] = field(default_factory=dict)
     rounding: Callable[[Arrays, int, np.random.Generator, float], Rounded] | None = None
+    fault: Callable[[Arrays, int], str | None] = lambda arrays, sites: None
     privacy: Callable[[int], Privacy] | None = None
     bounds: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def is_exact(self) -> bool:
+        """True if sums over rows leave as they are, without noise and with all their digits."""
+        return self.reveals is not None and not self.noise and self.rounding is None
 
     def number_type(self, target: Target) -> np.dtype:
         """Return the type of the numbers of an answer, in which integers with noise stay exact."""

@@ -53,6 +53,14 @@ def rounded_fits(answer: Arrays, rows: int, rng: np.random.Generator, coarser: f
     return Rounded(arrays, {name: unit / math.sqrt(6) for name, unit in units.items()})
 
 
+def wrong_share(arrays: Arrays, sites: int) -> str | None:
+    """Return how the share of the prior is not that of one of so many sites."""
+    share = np.asarray(arrays["share"], float)
+    if share.shape == () and abs(share * sites - 1) < 1e-3:
+        return None
+    return f"share is {share}, expected 1/{sites}: with another one a fit is of the prior"
+
+
 def revealed_by_fits(arrays: Arrays, answer: Arrays, errors: Arrays) -> tuple[Revealed]:
     """Return curvatures at the modes, and gradients at the reference of these quadratics."""
     kept, away = [], []

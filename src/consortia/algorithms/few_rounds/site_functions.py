@@ -20,7 +20,7 @@ from consortia.core.queries import Arrays, Noise, Reply, Revealed, SiteFunction
 from consortia.core.target import Target
 from consortia.dynamics import metropolis
 from consortia.surrogates.curvature import all_rows, curvature, hessian, mode_of
-from consortia.surrogates.fit_rounding import revealed_by_fits, rounded_fits
+from consortia.surrogates.fit_rounding import revealed_by_fits, rounded_fits, wrong_share
 from consortia.surrogates.heterogeneity import moments, widened
 from consortia.surrogates.proposals.mixture import Mixture, envelope_points
 
@@ -187,6 +187,7 @@ FUNCTIONS = {
         "the curvature of the log-posterior of the site alone at its modes, and where these are, "
         "with about two digits",
         reveals=revealed_by_fits,
+        fault=wrong_share,
         rounding=rounded_fits,
     ),
     "log_densities": SiteFunction(

@@ -10,8 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from consortia.core.contract import Evaluation
 from consortia.core.privacy import simulated_generator, with_noise
 from consortia.core.queries import Conversation, Rounded, SiteFunction, in_width
+from consortia.data.patterns import rarest_pattern
 from consortia.engines.flower.envelope import Envelope, EnvelopeError
 from consortia.engines.flower.questions import (
     FACTORS,
@@ -20,6 +22,7 @@ from consortia.engines.flower.questions import (
     Place,
     Question,
     Spending,
+    largest,
     place_of,
     question_of,
 )
@@ -64,13 +67,25 @@ class QueryRuntime(SiteWork):
         declared = sizes[name].up if (name := self._name(label)) in sizes else 0
         evaluation = function.evaluation(arrays)
         spent = self._spent(function, request)
+        fault = function.fault(arrays, len(self._job.sites))
+        if fault is not None:
+            raise PolicyError(f"messages: {fault}.", rules=("messages",))
         if not np.size(evaluation.positions):
             return Place(0, 0.0, 0.0, NOWHERE, numbers, declared, spent)
         before, iterations = self._last_evaluated(QUERY)
         messages = np.maximum(label.iteration - iterations, 1)
         found = place_of(evaluation, 1, self._scale, before, messages)
-        where = found.points, found.farthest, found.moved, found.middles
+        farthest = max(found.farthest, self._from_reference(arrays, evaluation))
+        where = found.points, farthest, found.moved, found.middles
         return Place(*where, numbers, declared, spent)
+
+    def _from_reference(self, arrays: Answer, evaluation: Evaluation) -> float:
+        """Return how far out the reference lies; as points, half as far from their middle."""
+        if "reference" not in arrays:
+            return 0.0
+        positions = np.asarray(evaluation.positions, np.float64).reshape(-1, self.dimension)
+        between = (np.asarray(arrays["reference"], np.float64) + np.median(positions, axis=0)) / 2
+        return largest(self._scale.distance(between))
 
     def _spent(self, function: SiteFunction, request: Envelope) -> Spending | None:
         if function.privacy is None:
@@ -134,9 +149,8 @@ class QueryRuntime(SiteWork):
         """Return an answer with noise, and rounded, in the function's type of number."""
         found, errors = dict(exact), {name: np.zeros(np.shape(exact[name])) for name in exact}
         if function.rounding is not None:
-            rows = int(self._job.sites.sizes[self._number])
             rng = self._generator(request)
-            arrays, of_rounding = function.rounding(found, rows, rng, factor)
+            arrays, of_rounding = function.rounding(found, self.rows, rng, factor)
             found, errors = dict(arrays), errors | dict(of_rounding)
         if self._secret is not None and function.noise:
             rng = self._generator(request)
@@ -151,6 +165,20 @@ class QueryRuntime(SiteWork):
             found = with_noise(privacy, found, sites, self._generator(request))
         dtype = function.number_type(self._target)
         return Rounded({name: values.astype(dtype) for name, values in found.items()}, errors)
+
+    def is_exact(self, label: Label, request: Envelope) -> bool:
+        """Return True if exact sums over rows answer a query."""
+        return self._function(label, request).is_exact
+
+    @property
+    def rows(self) -> int:
+        """Rows of the site."""
+        return int(self._job.sites.sizes[self._number])
+
+    @functools.cached_property
+    def rarest_pattern(self) -> int:
+        """Rows that share the rarest pattern of all categorical columns."""
+        return rarest_pattern(self._job.sites.site(self._number))
 
     def check_noise(self, label: Label, request: Envelope, *, masked: bool) -> None:
         """Check that the noise of an answer protects it, before its cost is written down.

@@ -129,10 +129,10 @@ def place_of(
     middles = points.mean(axis=1)
     moved = scale.distance(middles, before) / rounds[:, None]
     count = points.shape[0] * points.shape[1] * evaluation.points
-    return Place(count, _largest(reach), _largest(moved), middles)
+    return Place(count, largest(reach), largest(moved), middles)
 
 
-def _largest(values: np.ndarray) -> float:
+def largest(values: np.ndarray) -> float:
     """Return the largest value; infinity where one is not a number."""
     if not values.size:
         return 0.0

@@ -290,6 +290,8 @@ class FlowerSite:
             work.check_noise(label, request, masked=member is not None)
         place = work.place(label, request)
         gate.place(place, again=again)
+        if isinstance(work, QueryRuntime) and work.is_exact(label, request):
+            gate.rows(work.rows, cell=work.rarest_pattern)
         if place.spent is not None:
             gate.spend(place.spent)
         statement = None
