@@ -15,10 +15,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
+import jax
 import numpy as np
 
 from consortia.core import density
 from consortia.core.queries import Conversation
+from consortia.data.digest import RowDigests
 from consortia.data.facts import UNREAD, SiteFacts
 from consortia.data.patterns import smallest_cell
 from consortia.engines.flower import nonfinite
@@ -89,8 +91,12 @@ class Gate(Protocol):
         """
         ...
 
-    def data(self, rows: Sequence[bytes], values: int) -> None:
-        """Take note of which rows they are, of a digest each, or refuse them."""
+    def data(self, rows: Sequence[RowDigests], values: int) -> None:
+        """Take note of which rows they are, of each model of the study, or refuse them."""
+        ...
+
+    def holds(self) -> bool:
+        """Return True if it is known which rows the run is about."""
         ...
 
     def place(self, place: Place, *, again: bool) -> None:
@@ -139,8 +145,8 @@ class FlowerSite:
         refuse: the same as the gate's ``refusal``, where there is no gate, with the run.
         private: what the phases declare as private comes from the site's own secret, not from the
             seed of the study.
-        digests: a digest of each row of the site's file under the site's secret; None where rows
-            are not known again.
+        digests: digests of the rows that the study uses, of each of its models, under the site's
+            secret; None where rows are not known again.
         keys: reads the keys of all that the site's policy names, with which messages are signed;
             None where it names none.
         sums: answers that are sums leave masked, so that nobody can take the sum apart.
@@ -158,7 +164,7 @@ class FlowerSite:
         refuse: Callable[[BaseException, str, Wrap], bytes],
         *,
         private: bool = False,
-        digests: Callable[[bytes], Sequence[bytes]] | None = None,
+        digests: Callable[[bytes], Sequence[RowDigests]] | None = None,
         keys: Callable[[], KeyRing | None] = lambda: None,
         sums: bool = False,
     ) -> None:
@@ -257,8 +263,7 @@ class FlowerSite:
         if request.kind == DESCRIPTION:
             facts = self._own(self._contribute())
             gate.rows(facts.rows)
-            if self._digests is not None:
-                gate.data(self._digests(secret_of(self.folder)), facts.values)
+            self._know_rows(gate, facts.values)
             values = description() | {"private": self._private, "facts": facts.plain()}
             values["sums"] = self._sums
             if self._sums:
@@ -375,6 +380,10 @@ class FlowerSite:
         assert ring is not None  # a policy without keys was refused before
         return sum_member(self.folder, self.name, self.study, ring.private, facts)
 
+    def _know_rows(self, gate: Gate, values: int) -> None:
+        if self._digests is not None:
+            gate.data(self._digests(secret_of(self.folder)), values)
+
     def _own(self, facts: SiteFacts) -> SiteFacts:
         return keyed(self.folder, facts)
 
@@ -395,6 +404,8 @@ class FlowerSite:
             else:
                 work = SiteRuntime(assignment)
             rows = job.sites.site(self.number)
+            if not gate.holds():  # a server that left the description out
+                self._know_rows(gate, sum(leaf.size for leaf in jax.tree.leaves(rows)))
             gate.rows(int(job.sites.sizes[self.number]), work.dimension, smallest_cell(rows))
             self._work[run] = work
         return work

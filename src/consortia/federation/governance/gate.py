@@ -22,6 +22,7 @@ from filelock import FileLock
 
 from consortia.core.printable import printable
 from consortia.core.privacy import epsilon_of
+from consortia.data.digest import RowDigests
 from consortia.errors import (
     InputError,
     LedgerError,
@@ -58,6 +59,13 @@ OVERHEAD_OF_ARRAY = 512
 
 UNRECORDED = "the site's ledger cannot be written"
 """Text that may leave without a line in the ledger, because there can be none."""
+
+SAME_ROWS = (
+    "Use the same rows in all studies: name the columns that any of them needs in data.require, as "
+    'in [data] require = ["crp"], before the first one runs, or draw missing values at the sites '
+    '(model.missing = "impute")'
+)
+"""Remedies where two studies use almost the same rows."""
 
 CLOSED = "the run is closed at the site"
 """Text that leaves without a line: it says nothing new, and lines without end would fill a disk."""
@@ -165,11 +173,15 @@ class Gate:
         """
         self.policy.permits_rows(number, parameters, cell)
 
-    def data(self, rows: Sequence[bytes], values: int) -> None:
+    def holds(self) -> bool:
+        """Return True if it is in the ledger which rows the run is about."""
+        return self.terms.run in self._ledger.data
+
+    def data(self, rows: Sequence[RowDigests], values: int) -> None:
         """Check which data a run is about, and have that in the ledger.
 
         Args:
-            rows: a digest of each row of the site.
+            rows: digests of the rows that each model of the study uses.
             values: that the rows hold, of the columns of the study.
 
         Raises:
@@ -177,14 +189,19 @@ class Gate:
         """
         run, holdings = self.terms.run, Holdings(self._folder)
         with FileLock(self._folder / HELD_LOCK):  # runs that begin at once know of one another
-            found = holdings.known(rows)
+            first, *others = rows
+            found = holdings.known(first, others)
+            changes = [known.changed for known in (found, *map(holdings.known, others))]
+            changed = min((count for count in changes if count is not None), default=None)
             least = self.policy.minimum_rows_changed
-            if found.changed is not None and found.changed < least:
-                text = f"{found.changed} rows came or went since an earlier run, fewer than "
-                text += f"{least}: the difference of the two runs would say what they are"
+            if changed is not None and changed < least:
+                text = f"{changed} rows came or went since an earlier run, or between two models "
+                text += f"of this one, fewer than {least}: the difference of the two would say "
+                text += f"what they are. {SAME_ROWS}"
                 raise forbidden("this study", [("minimum_rows_changed", text)], of_rows=True)
             if self._ledger.data.get(run) != (found.data, values):
-                holdings.keep(found.data, rows)
+                for used in rows:
+                    holdings.keep(found.data, used)
                 details = {"data": found.data, "values": str(values)}
                 self._ledger.append("held", run=run, site=self.site, details=details)
 
