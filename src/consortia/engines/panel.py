@@ -16,7 +16,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float
 
-from consortia.core.privacy import simulated_generator, with_noise
+from consortia.core.privacy import SecretNoise, simulated_generator, with_noise
 from consortia.core.queries import Arrays, Conversation, Query, SiteFunction, in_width
 from consortia.core.target import Target
 from consortia.data.sites import Sites
@@ -172,9 +172,8 @@ def simulated_noise(function: SiteFunction, query: Query, summed: Answer, sites:
     if function.privacy is None:
         return summed
     privacy = function.privacy(np.size(query.arrays["position"]))
-    for site in range(sites):
-        rng = simulated_generator(query.function, query.arrays, site)
-        summed = with_noise(privacy, summed, sites, rng)
+    for _ in range(sites):
+        summed = with_noise(privacy, summed, sites, SecretNoise())
     return summed
 
 

@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 
 from consortia.core.contract import Evaluation
-from consortia.core.privacy import simulated_generator, with_noise
+from consortia.core.privacy import SecretNoise, simulated_generator, with_noise
 from consortia.core.queries import Conversation, Rounded, SiteFunction, in_width
 from consortia.data.patterns import rarest_pattern
 from consortia.engines.flower.envelope import Envelope, EnvelopeError
+from consortia.engines.flower.files import secret_of
 from consortia.engines.flower.questions import (
     FACTORS,
     NOISE,
@@ -162,7 +163,7 @@ class QueryRuntime(SiteWork):
         if function.privacy is not None:
             privacy = function.privacy(self.dimension)
             sites = len(self._job.sites)
-            found = with_noise(privacy, found, sites, self._generator(request))
+            found = with_noise(privacy, found, sites, self._secret_noise(request))
         dtype = function.number_type(self._target)
         return Rounded({name: values.astype(dtype) for name, values in found.items()}, errors)
 
@@ -203,6 +204,13 @@ class QueryRuntime(SiteWork):
             name = str(request.values["function"])
             return simulated_generator(name, in_width(request.arrays), self._number)
         return private_generator(self._secret, self._run, question_of(request))
+
+    def _secret_noise(self, request: Envelope) -> SecretNoise:
+        """Return the noise of privacy in an answer, from the site's secret also in a simulation."""
+        secret = secret_of(self._files.folder.parent.parent)
+        question = question_of(request)
+        text = f"private {self._run} {question.place} {question.digest}"
+        return SecretNoise(hmac.new(secret, text.encode(), hashlib.sha256).digest())
 
     def _settles(
         self, function: SiteFunction, request: Envelope, leaving: Rounded, permit: Permit
