@@ -31,7 +31,9 @@ from consortia.federation.rehearsal.stage import Stage
 from consortia.study.build import load_study
 
 
-def stage_of(folder: Path, rows: int = 120, edit: Any = list, **more: Any) -> Stage:
+def stage_of(
+    folder: Path, rows: int = 120, edit: Any = list, policy: Any = str, **more: Any
+) -> Stage:
     """The three hospitals under the proposed policy; of north so many rows, edited."""
     folder.mkdir(exist_ok=True)
     files = {}
@@ -44,7 +46,7 @@ def stage_of(folder: Path, rows: int = 120, edit: Any = list, **more: Any) -> St
     path.write_text(study())
     text = proposed(terms_of(load_study(path)))
     assert "maximum_settled_rows = 0" in text
-    return Stage(path, files, folder / "sites", text, **more)
+    return Stage(path, files, folder / "sites", policy(text), **more)
 
 
 def statements(folder: Path, name: str = "north") -> list[str]:
@@ -89,7 +91,7 @@ def test_a_server_that_asks_for_curvatures_at_cuts_is_refused_before_a_row_is_se
         gradients.append(answer.arrays["gradients"])
         curvatures.append(answer.arrays["curvatures"])
     assert len(places) < 3
-    assert "does not permit this; the site has the details" in refused
+    assert "does not permit this (maximum_settled_rows); the site has the details" in refused
     errors = (tmp_path / "sites" / "north" / "errors.log").read_text()
     assert "maximum_settled_rows: the answers of this run" in errors
     assert all(one.startswith("0 of") for one in statements(tmp_path))
@@ -165,6 +167,21 @@ def test_a_site_that_would_settle_a_row_adds_more_noise_and_says_so(
     assert again.values["noise"] == asked.answer.values["noise"]
     for name, values in asked.answer.arrays.items():
         np.testing.assert_array_equal(again.arrays[name], values)
+
+
+def test_a_run_that_is_refused_tells_the_rule_if_the_policy_says_so_and_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(settled, "NEAR", 0.99)  # with which no noise is enough
+    with pytest.raises(SiteRefusedError) as caught:
+        stage_of(tmp_path / "told", 50).run()
+    assert "(maximum_settled_rows); the site" in caught.value.reason
+    assert "ask for fewer columns or parameters" in str(caught.value)
+    silent = {"policy": lambda text: text.replace("tell_refusals = true", "")}
+    stage = stage_of(tmp_path / "silent", 50, **silent)
+    with pytest.raises(SiteRefusedError) as caught:
+        stage.run()
+    assert "settled" not in str(caught.value)
 
 
 def test_a_column_that_no_question_touches_hides_no_other(tmp_path: Path) -> None:

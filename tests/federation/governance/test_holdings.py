@@ -142,7 +142,8 @@ def test_a_second_run_with_one_patient_more_is_refused_by_name(tmp_path: Path) -
     with pytest.raises(SiteRefusedError) as caught:
         hospitals.run()
     assert caught.value.sites == ("north",)
-    assert "does not permit this; the site" in caught.value.reason  # nothing of rows is told
+    assert "does not permit this (minimum_rows_changed); the site" in caught.value.reason
+    assert "data.require" in str(caught.value)
     errors = (tmp_path / "sites" / "north" / "errors.log").read_text()
     assert "minimum_rows_changed: 1 rows came or went since an earlier run" in errors
     # Another study of the same rows, and other rows enough, are permitted.

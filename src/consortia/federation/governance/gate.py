@@ -15,7 +15,7 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from filelock import FileLock
@@ -66,6 +66,9 @@ SAME_ROWS = (
     '(model.missing = "impute")'
 )
 """Remedies where two studies use almost the same rows."""
+
+TOLD = ("maximum_settled_rows", "minimum_rows_changed")
+"""Rules that depend on rows of which a policy may permit to tell the name."""
 
 CLOSED = "the run is closed at the site"
 """Text that leaves without a line: it says nothing new, and lines without end would fill a disk."""
@@ -362,7 +365,9 @@ class Gate:
         """Return what may leave of an error; see `refusal`."""
         folder, run = self._folder, self.terms.run
         where = "" if question is None else question.place
-        return refusal(error, folder=folder, site=self.site, run=run, wrap=wrap, place=where)
+        tells = TOLD if self.policy.tell_refusals else ()
+        more: dict[str, Any] = {"wrap": wrap, "place": where, "tells": tells}
+        return refusal(error, folder=folder, site=self.site, run=run, **more)
 
     def _answers(self, question: Question) -> Mapping[str, str]:
         return self._ledger.answered.get((self.terms.run, question.place), {})
@@ -476,6 +481,7 @@ def refusal(
     run: str,
     wrap: Wrap = str.encode,
     place: str = "",
+    tells: Sequence[str] = (),
 ) -> bytes:
     """Return what may leave of an error, also where no gate could be opened.
 
@@ -491,6 +497,7 @@ def refusal(
         run: the run.
         wrap: makes a message of the refusal; it is the message that the ledger counts.
         place: where in the run the question stood.
+        tells: rules that depend on rows and are named all the same.
 
     Raises:
         LedgerError: neither can be written. Then nothing may leave but `UNRECORDED`.
@@ -505,8 +512,9 @@ def refusal(
     number = secrets.token_hex(4)
     by_rows = error.of_rows if isinstance(error, PolicyError) else isinstance(error, NonFiniteError)
     rules = ""
-    if isinstance(error, PolicyError) and not error.of_rows:
-        rules = f" ({', '.join(error.rules)})"
+    if isinstance(error, PolicyError):
+        named = [rule for rule in error.rules if rule in tells or not error.of_rows]
+        rules = f" ({', '.join(named)})" if named else ""
     payload = wrap(f"{phrase}{rules}; the site has the details under number {number}")
     details = {"number": number} | ({"place": place} if place else {})
     if by_rows:

@@ -214,7 +214,10 @@ maximum_settled_rows = 0
 # line they are refused; `consortia site rehearse` tries the attacks that are known.
 unmeasured = [{unknown}]
 """
-    return text
+    return f"""{text}
+# The coordinator learns if one of the last two limits ended a run, but not which rows it was.
+tell_refusals = true
+"""
 
 
 def _rounded_up(value: float) -> float:
