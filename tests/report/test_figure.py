@@ -213,7 +213,7 @@ def test_figures_and_the_verdict_have_natural_quantities_only(family):
     assert set(drawn) <= set(report.names)
     (figure, *_), place = plots.traces(report), report.names.index(own)
     lines = figure.figure.axes[0].lines
-    shown = plots.selected(report.shown, [place], [own])["posterior"]["value"].to_numpy()
+    shown = plots.selected(report.shown, [place])
     wanted = natural["shape"] if family == "weibull" else natural["thresholds"][..., 2]
     np.testing.assert_array_equal(shown[..., 0], wanted)
     assert lines
