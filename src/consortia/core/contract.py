@@ -197,7 +197,7 @@ class Evaluation(NamedTuple):
         points: evaluated at, or drawn around, each position.
     """
 
-    positions: Array
+    positions: Array | np.ndarray
     spreads: PyTree = ()
     points: int = 1
 

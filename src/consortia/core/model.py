@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from consortia.core.arguments import Hinted
+from consortia.core.host import HostDensity
 from consortia.core.parameters import is_function, structure_of, variables
 from consortia.errors import InputError
 
@@ -79,6 +80,9 @@ class Model(metaclass=Hinted):
         integration: optional, of a ``site_log_likelihood`` that is a rule of quadrature: the rules
             that may take its place, by which its error is measured.
 
+        host: optional, of a model whose functions take NumPy's arrays with leading axes, of many
+            points together: what evaluates it without compiling, where little is evaluated.
+
         sandwich: True if the log-likelihood is multiplied by weights of a sample: draws are then
             given the covariance of a sandwich, and are those of no posterior.
 
@@ -111,6 +115,7 @@ class Model(metaclass=Hinted):
     recover: Callable[[PyTree, PyTree, Any], Mapping[str, Any]] | None = None
     integration: Integration | None = None
     sandwich: bool = False
+    host: HostDensity | None = None
 
     def __post_init__(self) -> None:
         if self.site_log_likelihood is not None:

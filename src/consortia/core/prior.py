@@ -9,6 +9,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from jaxtyping import Float
 
+from consortia.core.arrays import namespace
 from consortia.core.model import Model
 from consortia.core.target import Target
 from consortia.runtime.late import Array, jax, jnp
@@ -47,8 +48,7 @@ def prior_scale(target: Target, start: np.ndarray) -> PriorScale:
     key = str(target.structure), str(target.dtype), position.tobytes()
     known, found = _newest.get(target.model, (None, None))
     if found is None or known != key:
-        made = jax.jit(partial(normal_at, target))(jnp.asarray(position))
-        centre, sd = (np.array(values, np.float64) for values in made)
+        centre, sd = (np.array(values, np.float64) for values in _normal_of(target, position))
         found = PriorScale(centre, np.where(np.isfinite(sd), sd, 1.0))
         for values in found:
             values.flags.writeable = False
@@ -56,18 +56,35 @@ def prior_scale(target: Target, start: np.ndarray) -> PriorScale:
     return found
 
 
+def _normal_of(target: Target, position: np.ndarray) -> tuple[Any, Any]:
+    if target.model.host is None:
+        return jax.jit(partial(normal_at, target))(jnp.asarray(position))
+    signs = _signs(target.dimension)
+    gradient, hessian = target.prior_gradient(position), target.prior_hessian(position)
+    return _normal(position, gradient, -(signs * (signs @ hessian)).mean(axis=0))
+
+
+def _signs(dimension: int) -> np.ndarray:
+    return np.sign(np.random.default_rng(0).uniform(-1, 1, (PROBES, dimension)))
+
+
 def normal_at(
     target: Target, start: Float[Array, " d"]
 ) -> tuple[Float[Array, " d"], Float[Array, " d"]]:
     """Return the same centre and standard deviations as `prior_scale`, infinite where unknown."""
-    signs = np.sign(np.random.default_rng(0).uniform(-1, 1, (PROBES, target.dimension)))
+    signs = _signs(target.dimension)
 
     def curvature(sign: Array) -> Array:
         return -sign * jax.jvp(jax.grad(target.log_prior), (start,), (sign,))[1]
 
     gradient = jax.grad(target.log_prior)(start)
     precision = jnp.mean(jax.vmap(curvature)(jnp.asarray(signs, target.dtype)), axis=0)
-    known = jnp.isfinite(precision) & (precision > 0) & jnp.isfinite(gradient)
-    precision = jnp.where(known, precision, 1)
-    centre = start + jnp.where(known, gradient, 0) / precision
-    return centre, jnp.where(known, 1 / jnp.sqrt(precision), jnp.inf)
+    return _normal(start, gradient, precision)
+
+
+def _normal(start: Any, gradient: Any, precision: Any) -> tuple[Any, Any]:
+    xp = namespace(gradient)
+    known = xp.isfinite(precision) & (precision > 0) & xp.isfinite(gradient)
+    precision = xp.where(known, precision, 1)
+    centre = start + xp.where(known, gradient, 0) / precision
+    return centre, xp.where(known, 1 / xp.sqrt(precision), xp.inf)

@@ -28,6 +28,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from consortia.core.contract import Algorithm, Array, Disclosure, Evaluation, Fault, Method, Site
+from consortia.core.host import HostSite
 from consortia.core.privacy import Privacy
 from consortia.core.target import Target, in_jax_width
 
@@ -138,6 +139,9 @@ class SiteFunction:
         evaluation: ``arrays -> Evaluation``, on the host: where it evaluates its rows, which the
             site bounds before it computes.
         describes: one sentence on what an answer says of the rows, for the person who permits it.
+        evaluate: ``(target, arrays, site) -> arrays`` likewise, by NumPy, of a
+            `consortia.core.host.HostSite`: the same numbers up to rounding, of models that have
+            one. None: such models are compiled, too.
         complete: ``arrays -> arrays``, on the host at both ends: the arrays that ``answer`` takes,
             made from those that travel. Points that need not travel are drawn here.
         summed: the server needs the sum over the sites only. Where False it receives the answers
@@ -161,6 +165,7 @@ class SiteFunction:
     answer: Callable[[Target, Mapping[str, Array], Site], Reply]
     evaluation: Callable[[Arrays], Evaluation]
     describes: str
+    evaluate: Callable[[Target, Arrays, HostSite], Arrays] | None = None
     complete: Callable[[Arrays], Arrays] = lambda arrays: arrays
     summed: bool = True
     disclosure: Callable[[Arrays], Disclosure] | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import jax
@@ -11,8 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
+from consortia.core.arrays import is_host
 from consortia.core.blocks import sum_over_rows
 from consortia.core.contract import Site
+from consortia.core.host import Flat, HostPrior, HostSite
 from consortia.core.model import Model
 from consortia.core.parameters import is_function
 from consortia.errors import InputError
@@ -65,7 +68,64 @@ class Target:
 
     def unravel(self, position: Array) -> PyTree:
         """Return the parameters as the model's own pytree."""
+        if self.model.host is not None and is_host(position):
+            return self.layout.params(np.asarray(position))
         return self._unravel(position)
+
+    # --- on the host ---
+
+    @cached_property
+    def layout(self) -> Flat:
+        """Places of the parameters in a flat position, of a model that NumPy evaluates."""
+        assert self.model.host is not None
+        return Flat(self.structure, self.model.host.units)
+
+    @cached_property
+    def _prior(self) -> HostPrior | None:
+        """The prior, where NumPy evaluates it."""
+        if self.model.host is None or self.model.log_prior is None:
+            return None
+        return HostPrior(self.model.log_prior, self.layout)
+
+    def host_site(self, rows: PyTree, size: int, share: float) -> HostSite:
+        """Return the part of a site in the posterior, of a model that NumPy evaluates."""
+        assert self.model.host is not None
+        assert self._prior is not None
+        return HostSite(self.model.host.site(rows), self._prior, self.layout, size, share)
+
+    def log_priors(self, points: np.ndarray) -> np.ndarray:
+        """Return log p(θ) at each of the points (n, d), in double precision."""
+        if self._prior is not None:
+            return self._prior.values(points)
+        return np.asarray(self._compiled_priors(jnp.asarray(points, self.dtype)), np.float64)
+
+    def prior_gradient(self, point: np.ndarray) -> np.ndarray:
+        """Return ∇ log p(θ), (d,); nothing is compiled."""
+        if self._prior is not None:
+            return self._prior.gradients(np.asarray(point)[None])[0]
+        return np.asarray(jax.grad(self.log_prior)(jnp.asarray(point, self.dtype)), np.float64)
+
+    def prior_hessian(self, point: np.ndarray) -> np.ndarray:
+        """Return ∇² log p(θ), (d, d); nothing is compiled."""
+        if self._prior is not None:
+            return self._prior.hessians(np.asarray(point)[None])[0]
+        return np.asarray(jax.hessian(self.log_prior)(jnp.asarray(point, self.dtype)), np.float64)
+
+    def group_sds(self, points: np.ndarray) -> np.ndarray:
+        """Return `Model.group_sd` at each of the points (n, d), in double precision."""
+        assert self.model.group_sd is not None
+        if self.model.host is None:
+            return np.asarray(self._compiled_group_sd(jnp.asarray(points, self.dtype)), np.float64)
+        found = self.model.group_sd(self.layout.params(points))
+        return np.concatenate([found[n].reshape(len(points), -1) for n in sorted(found)], axis=1)
+
+    @cached_property
+    def _compiled_priors(self) -> Any:
+        return jax.jit(jax.vmap(self.log_prior))
+
+    @cached_property
+    def _compiled_group_sd(self) -> Any:
+        return jax.jit(jax.vmap(self.group_sd))
 
     def ravel(self, parameters: PyTree) -> Array:
         """Return the flat position (dimension,) of a pytree of parameters."""

@@ -24,7 +24,6 @@ from consortia.core.parameters import (
     variables,
 )
 from consortia.data.sites import Sites
-from consortia.diagnostics.formula_units import NaturalOfFormula
 from consortia.errors import InputError
 from consortia.runtime.compiler import map_in_blocks
 from consortia.runtime.late import Array, jax
@@ -98,10 +97,14 @@ class Quantities:
         """Return a dataset of them, of one of coordinates (chain, draw, ...)."""
         given = {str(name): np.asarray(one) for name, one in sampled.data_vars.items()}
         parameters = draws_to_pytree(structure_of(self.model.init), given)
-        if isinstance(self.model.natural, NaturalOfFormula):
-            return self.model.natural.of_all(sampled)
         coordinates = {name: np.asarray(sampled[name]) for name in ("chain", "draw")}
-        return dataset_of(self._of(parameters), coordinates, ("chain", "draw"))
+        host = self.model.host
+        if host is None:
+            return dataset_of(self._of(parameters), coordinates, ("chain", "draw"))
+        assert self.model.natural is not None
+        wide = {name: np.asarray(values, np.float64) for name, values in parameters.items()}
+        found = dataset_of(self.model.natural(wide), coordinates, ("chain", "draw"))
+        return with_labels(found, host.labels)
 
     def _of(self, parameters: PyTree) -> dict[str, np.ndarray]:
         """Return them as arrays; integers and bools are of the coordinates' type."""

@@ -14,14 +14,15 @@ from jaxtyping import Array, Float, PyTree
 from consortia.core.queries import Conversation, Query
 from consortia.core.target import Target
 from consortia.data.sites import Sites
+from consortia.engines.host import COMPILED, HostPrograms, shares_of, way_of
 from consortia.engines.panel import Answer, Panel, simulated_noise
-from consortia.engines.phases import SiteArrays
+from consortia.engines.phases import SiteArrays, site_arrays
 from consortia.engines.programs import SitePrograms
 from consortia.engines.sharding import ARRAYS, Sharding, rank_losses
 from consortia.runtime import compiler
 from consortia.store.answers import packed, unpacked
 
-StartValues = Callable[[SiteArrays, Float[Array, "chains d"]], tuple[Any, Any, Any]]
+Programs = SitePrograms | HostPrograms
 
 
 class PanelParts(NamedTuple):
@@ -30,10 +31,67 @@ class PanelParts(NamedTuple):
     target: Target  # the posterior
     sites: Sites  # names and sizes of all sites
     method: Conversation  # whose site functions answer
-    arrays: SiteArrays  # data of the sites of this process
-    start_values: StartValues  # the compiled function of `consortia.core.start.start_values`
+    programs: Programs  # by which the sites of this process answer
+    # the values at positions (chains, d), of `consortia.core.start.start_values`
+    start_values: Callable[[Any], tuple[Any, Any, Any]]
     mapped: bool  # always compute sites one after the other
+    memory: int  # bytes of the rows in this process
+    way: str  # how the sites are evaluated
+
+
+class Placement(NamedTuple):
+    """Sites of this process, and how they are placed."""
+
+    which: np.ndarray  # their indices among all
+    mapped: bool  # always compute them one after the other
     lasting: bool  # see `SitePrograms`
+    division: Sharding | None = None  # the devices that they are divided over; None: one
+
+
+def parts_of(
+    target: Target,
+    sites: Sites,
+    method: Conversation,
+    placement: Placement,
+    start: Callable[[], Callable[..., Any]],
+) -> PanelParts:
+    """Return the parts of a panel, whose sites NumPy evaluates or compiled programs.
+
+    Args:
+        target: the posterior.
+        sites: all of them.
+        method: whose site functions answer.
+        placement: of the sites here.
+        start: makes the compiled function of `consortia.core.start.start_values`.
+    """
+    which, division, common = placement.which, placement.division, (target, sites, method)
+
+    def arrays() -> SiteArrays:
+        made = site_arrays(target.model, sites, method, which)
+        if division is None:
+            return made
+        extra = -len(sites) % division.nodes
+        return division.place(jax.tree.map(lambda leaf: _filled(leaf, extra), made), ARRAYS)
+
+    def programs(held: SiteArrays) -> SitePrograms:
+        options: dict[str, Any] = {"mapped": placement.mapped, "lasting": placement.lasting}
+        return SitePrograms(target, held, int(which[0]), len(which), division=division, **options)
+
+    way = COMPILED if division is not None else way_of(target, int(np.sum(sites.sizes)))
+    if way != COMPILED:
+        own = sites if len(which) == len(sites) else sites.only(which)
+        host = HostPrograms(
+            target, own, shares_of(method, sites, which), lambda: programs(arrays())
+        )
+        return PanelParts(*common, host, host.start_values, placement.mapped, host.memory, way)
+    held = arrays()
+    memory = sum(leaf.nbytes for leaf in jax.tree.leaves(held.data))
+
+    def at_start(positions: Any) -> tuple[Any, Any, Any]:
+        whole = held if division is None else site_arrays(target.model, sites, method, which)
+        return start()(whole, positions)
+
+    return PanelParts(*common, programs(held), at_start, placement.mapped, memory, way)
 
 
 class LocalPanel(Panel):
@@ -43,29 +101,18 @@ class LocalPanel(Panel):
 
     Args:
         parts: of the panel.
-        first: index of the first of this process's sites among all.
-        count: how many of them there are; all when None.
-        division: the devices that they are divided over; None: one.
     """
 
     processes: int = 1  # of the job
 
-    def __init__(
-        self,
-        parts: PanelParts,
-        first: int = 0,
-        count: int | None = None,
-        division: Sharding | None = None,
-    ) -> None:
-        target, sites, method, arrays, self._start_values, self.mapped, lasting = parts
-        super().__init__(target, sites, method)
-        self._arrays, count = arrays, len(sites) if count is None else count
-        options: dict[str, Any] = {"mapped": self.mapped, "lasting": lasting}
-        self._programs = SitePrograms(target, arrays, first, count, division=division, **options)
+    def __init__(self, parts: PanelParts) -> None:
+        super().__init__(parts.target, parts.sites, parts.method)
+        self._parts, self._programs, self.mapped = parts, parts.programs, parts.mapped
+        self.way = parts.way
 
     def start_values(self, positions: Float[Array, "chains d"]) -> tuple[Any, Any, Any]:
         """Return log-prior (chains,), U_c and whether its gradient is finite, (nodes, chains)."""
-        return self._start_values(self._arrays, positions)
+        return self._parts.start_values(positions)
 
     def ask(self, query: Query, number: int = 0) -> Answer:
         """Return the answer of all sites; only the root asks."""
@@ -89,7 +136,7 @@ class LocalPanel(Panel):
 
     def memory(self) -> dict[str, int]:
         """Return the bytes of the data here: of all devices, and of this process under MPI."""
-        return {"data": sum(leaf.nbytes for leaf in jax.tree.leaves(self._arrays.data))}
+        return {"data": self._parts.memory}
 
     def _answer(self, query: Query) -> Answer:
         """Return the answer of all sites, where the root is."""
@@ -113,23 +160,13 @@ class ShardedPanel(LocalPanel):
     """
 
     def __init__(self, parts: PanelParts, division: Sharding) -> None:
-        self._undivided: SiteArrays | None = parts.arrays  # until the start was looked at
-        extra = -len(parts.sites) % division.nodes
-        filled = jax.tree.map(lambda leaf: _filled(leaf, extra), parts.arrays)
-        super().__init__(parts._replace(arrays=division.place(filled, ARRAYS)), division=division)
+        super().__init__(parts)
         self.division, self.processes = division, division.processes
         self.root = jax.process_index() == 0
         self.serves = not self.root and self.processes > 1
         self.parts = (division.nodes, 1)
         everywhere = NamedSharding(division.mesh, PartitionSpec())
         self._gather = jax.jit(lambda tree: tree, out_shardings=everywhere)
-
-    def start_values(self, positions: Float[Array, "chains d"]) -> tuple[Any, Any, Any]:
-        """Return log-prior (chains,), U_c and whether its gradient is finite, (nodes, chains)."""
-        assert self._undivided is not None
-        found = self._start_values(self._undivided, positions)
-        self._undivided = None
-        return found
 
     def _answer(self, query: Query) -> Answer:
         with rank_losses():
@@ -165,6 +202,6 @@ def _filled(leaf: Any, extra: int) -> np.ndarray:
     return np.concatenate([host, np.repeat(host[-1:], extra, axis=0)]) if extra else host
 
 
-def compiled_start(function: Callable[..., Any]) -> StartValues:
+def compiled_start(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return the values at a start as a program that runs once."""
     return jax.jit(function, compiler_options=compiler.for_once())

@@ -13,15 +13,20 @@ import numpy as np
 
 from consortia.core import fingerprints
 from consortia.core.contract import Algorithm, Mean, Method
-from consortia.core.model import Model
 from consortia.core.queries import Conversation
 from consortia.core.start import start_values
-from consortia.core.target import Target, in_jax_width
+from consortia.core.target import Target
 from consortia.data.sites import Sites
 from consortia.engines import rng, sharding
 from consortia.engines.contract import Engine
-from consortia.engines.conversing import LocalPanel, PanelParts, ShardedPanel, compiled_start
-from consortia.engines.phases import Program, SiteArrays
+from consortia.engines.conversing import (
+    LocalPanel,
+    Placement,
+    ShardedPanel,
+    compiled_start,
+    parts_of,
+)
+from consortia.engines.phases import Program, site_arrays
 from consortia.engines.rng import Layout
 from consortia.engines.run import LocalRun
 from consortia.engines.sharding import ShardedProgram, ShardedRun
@@ -198,14 +203,17 @@ class LocalEngine(Engine):
             raise InputError(
                 "participation: only averages can be taken over some of the sites (fa_hmc, fa_ld)."
             )
-        arrays = site_arrays(target.model, sites, method, np.arange(len(sites)))
-        key = "conversation", target.model, _structure_key(target)
-        start = _kept(_starts, key, lambda: compiled_start(partial(start_values, target)))
-        mapped = self.node_mode == "map"
-        parts = PanelParts(target, sites, method, arrays, start, mapped, lasting)
         devices = self._devices_of_sites()
         division = sharding.of_sites(devices, len(sites))
         self._check_all_processes(division)
+        every = np.arange(len(sites))
+        placement = Placement(every, self.node_mode == "map", lasting, division)
+
+        def start() -> Any:
+            key = "conversation", target.model, _structure_key(target)
+            return _kept(_starts, key, lambda: compiled_start(partial(start_values, target)))
+
+        parts = parts_of(target, sites, method, placement, start)
         panel = LocalPanel(parts) if division is None else ShardedPanel(parts, division)
         if len(devices) > panel.parts[0]:
             panel.notes = (
@@ -301,24 +309,6 @@ class LocalEngine(Engine):
             numbers = rng.bytes_of_round(method.build(target).phases, layout)
             block = int(np.clip(BLOCK_BYTES * parts // max(numbers, 1), 1, LONGEST_BLOCK))
         return Layout(nodes, chains, mapped, block, places)
-
-
-def site_arrays(model: Model, sites: Sites, method: Method, which: np.ndarray) -> SiteArrays:
-    """Return the data and numbers of these sites, by index, on the default device."""
-    sizes = np.asarray(sites.sizes, np.int64)
-    dtype = jnp.result_type(float)
-    padded = (sites if len(which) == len(sites) else sites.only(which)).padded()
-    if model.arrange is not None:
-        padded = model.arrange(padded)
-    # Put as they are: `jnp.asarray` would compile a program for each type.
-    put = jax.device_put
-    return SiteArrays(
-        data=put(jax.tree.map(in_jax_width, padded)),
-        sizes=put(sizes[which].astype(np.int32)),
-        weights=put(np.asarray(method.site_weights(sizes)[which], dtype)),
-        prior_shares=put(np.asarray(method.prior_shares(sizes)[which], dtype)),
-        fitted=(),
-    )
 
 
 def effort(target: Target, sites: Sites, method: Method, layout: Layout) -> compiler.Effort:

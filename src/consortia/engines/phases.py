@@ -19,7 +19,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int32, UInt32
 
-from consortia.core.contract import Algorithm, Phase, Site
+from consortia.core.contract import Algorithm, Method, Phase, Site
+from consortia.core.model import Model
+from consortia.core.target import in_jax_width
+from consortia.data.sites import Sites
 from consortia.engines import exchanges, mailbox, rng
 from consortia.engines.buffers import (
     Buffers,
@@ -66,6 +69,24 @@ class SiteArrays(NamedTuple):
             jnp.asarray(index, jnp.int32),
             jnp.asarray(index if number is None else number, jnp.int32),
         )
+
+
+def site_arrays(model: Model, sites: Sites, method: Method, which: np.ndarray) -> SiteArrays:
+    """Return the data and numbers of these sites, by index, on the default device."""
+    sizes = np.asarray(sites.sizes, np.int64)
+    dtype = jnp.result_type(float)
+    padded = (sites if len(which) == len(sites) else sites.only(which)).padded()
+    if model.arrange is not None:
+        padded = model.arrange(padded)
+    # Put as they are: `jnp.asarray` would compile a program for each type.
+    put = jax.device_put
+    return SiteArrays(
+        data=put(jax.tree.map(in_jax_width, padded)),
+        sizes=put(sizes[which].astype(np.int32)),
+        weights=put(np.asarray(method.site_weights(sizes)[which], dtype)),
+        prior_shares=put(np.asarray(method.prior_shares(sizes)[which], dtype)),
+        fitted=(),
+    )
 
 
 class Carry(NamedTuple):

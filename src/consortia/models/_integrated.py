@@ -6,8 +6,9 @@ r"""Levels of groups of rows, integrated out where the rows are by an adaptive G
     h_g(z) = \sum_{i\in g} \log p(y_i \mid \eta_i + s_i^T A z) + \log\varphi(z)
 
 with ẑ the mode of h_g and (SSᵀ)⁻¹ = −∇²h_g(ẑ), held fixed when L is differentiated: the rule is
-then as good for the gradient as it is for L. All groups of a site are integrated at once: what
-belongs to different groups depends on different z.
+then as good for the gradient as it is for L. All groups of a site are integrated at once, at all
+points (...): what belongs to different groups depends on different z. It is written over an array
+namespace, see `consortia.core.arrays`.
 
 Source: Pinheiro, Bates, "Approximations to the log-likelihood function in the nonlinear
 mixed-effects model" (1995).
@@ -17,16 +18,24 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
+from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
+from consortia.core.arrays import (
+    Array,
+    at_each,
+    constant,
+    logsumexp,
+    namespace,
+    one_by_one,
+    repeat,
+)
 from consortia.core.model import Integration
-from consortia.models._shared import Array, PyTree
-from consortia.runtime.compiler import map_in_blocks
+
+PyTree = Any
 
 NODES = {1: 15, 2: 9}
 """Nodes of a rule along each of K dimensions; products of more dimensions have too many."""
@@ -59,8 +68,35 @@ OTHERS = 9
 LOWEST = 30.0
 """Below the largest log p on the line nothing counts, and a spline would swing."""
 
-OfGroups = Callable[[Array], Array]
-"""Function from z, (groups, K), to the log-likelihood of every group's rows, (groups,)."""
+
+class GroupDensity(NamedTuple):
+    """The log-likelihoods of a site's groups given z, (..., groups, K)."""
+
+    log_likelihoods: Callable[[Array], Array]  # of every group's rows, (..., groups)
+    values: int  # numbers that they are sums of
+    # gradient by z (..., groups, K), and second derivatives (..., groups, K, K)
+    derivatives: Callable[[Array], tuple[Array, Array]]
+
+    def with_normal(self, z: Array) -> Array:
+        """Return the log-likelihoods with log φ(z)."""
+        volume = 0.5 * z.shape[-1] * math.log(2 * math.pi)
+        return self.log_likelihoods(z) - 0.5 * (z**2).sum(axis=-1) - volume
+
+
+def differentiated(log_likelihoods: Callable[[Array], Array]) -> GroupDensity:
+    """Return the density of groups whose derivatives JAX finds; z is (groups, K)."""
+    import jax
+    import jax.numpy as jnp
+
+    slope = jax.grad(lambda at: jnp.sum(log_likelihoods(at)))
+
+    def derivatives(z: Array) -> tuple[Array, Array]:
+        gradient, along = jax.linearize(slope, z)
+        size = z.shape[1]
+        units = jnp.broadcast_to(jnp.eye(size, dtype=z.dtype)[:, None], (size, *z.shape))
+        return gradient, jax.vmap(along, out_axes=2)(units)
+
+    return GroupDensity(log_likelihoods, 1, derivatives)
 
 
 def integration(of: Callable[..., Array], size: int, nodes: int | None = None) -> Integration:
@@ -74,9 +110,9 @@ def integration(of: Callable[..., Array], size: int, nodes: int | None = None) -
     own, choices = (NODES[size], CHOICES[size]) if nodes is None else (nodes, (nodes,))
 
     def measured(used: int) -> tuple[int, ...]:
-        finer = next((one for one in AGAINST[size] if one >= 4 * used), AGAINST[size][-1])
+        finer = next((count for count in AGAINST[size] if count >= 4 * used), AGAINST[size][-1])
         finer = max(finer, 2 * used)
-        return (*(one for one in choices if one < finer), finer)
+        return (*(count for count in choices if count < finer), finer)
 
     def with_nodes(count: int | tuple[int, ...]) -> Callable[..., Array]:
         return partial(of, nodes=count)
@@ -85,159 +121,189 @@ def integration(of: Callable[..., Array], size: int, nodes: int | None = None) -
 
 
 def log_integrals(
-    given: Callable[[PyTree], OfGroups],
+    given: Callable[[PyTree], GroupDensity],
     params: PyTree,
-    groups: int,
-    size: int,
-    dtype: np.dtype,
+    shape: tuple[tuple[int, ...], int, int],
+    like: Array,
     nodes: int | tuple[int, ...] | None = None,
 ) -> Array:
-    """Return the logarithms of the integrals, (groups,); 0 of a group without rows.
+    """Return the logarithms of the integrals, (..., groups); 0 of a group without rows.
 
     Args:
-        given: the log-likelihoods, as a function of z, given the parameters.
+        given: the density of the groups given z, as a function of the parameters.
         params: the parameters.
-        groups: how many.
-        size: K, 1 or 2.
-        dtype: of z.
+        shape: the axes of the points, the number of groups, and K, 1 or 2.
+        like: array whose library and type z has.
         nodes: of the rule, along each dimension; `NODES` when None. Of several the result is how
-            far each rule is from the last, (rules, groups).
+            far each rule is from the last, (rules, ..., groups).
     """
-    density = _with_normal(given(params))
+    lead, groups, size = shape
+    density = given(params)
     # The search for the mode is not differentiated, and must not be traced as if it were.
-    held = jax.tree.map(jax.lax.stop_gradient, params)
-    mode, spread = _mode(_with_normal(given(held)), groups, size, dtype)
+    mode, spread = _mode(given(constant(params)), (*lead, groups, size), like)
     counts = nodes if isinstance(nodes, tuple) else (NODES[size] if nodes is None else nodes,)
-    rules = [_rule(size, dtype, count) for count in counts]
-    points, weights = (jnp.concatenate(parts) for parts in zip(*rules, strict=True))
-
-    def at(node: Array) -> Array:
-        return density(mode + spread @ node)
-
-    if len(points) > NODES_AT_ONCE:
-        values = map_in_blocks(at, points, NODES_AT_ONCE) + weights[:, None]
-    else:
-        values = jax.vmap(at)(points) + weights[:, None]
+    rules = [_rule(size, count) for count in counts]
+    points, weights = (np.concatenate(parts) for parts in zip(*rules, strict=True))
+    values, xp = _at_nodes(density, (mode, spread), points, weights), namespace(like)
     if isinstance(nodes, tuple):
         ends = np.cumsum([len(points) for points, _ in rules])[:-1]
-        each = [jax.nn.logsumexp(part, axis=0) for part in jnp.split(values, ends)]
-        return jnp.stack([one - each[-1] for one in each])
-    volume = jnp.log(jnp.prod(jnp.diagonal(spread, axis1=1, axis2=2), axis=1))
-    return jax.nn.logsumexp(values, axis=0) + volume
+        each = [logsumexp(part, axis=0) for part in xp.split(values, ends)]
+        return xp.stack([values - each[-1] for values in each])
+    volume = xp.log(xp.prod(xp.diagonal(spread, axis1=-2, axis2=-1), axis=-1))
+    return logsumexp(values, axis=0) + volume
 
 
-def drawn(log_likelihoods: OfGroups, uniforms: Array) -> Array:
-    """Return z of every group given its rows, (groups, K), one coordinate after the other.
+def _at_nodes(
+    density: GroupDensity, law: tuple[Array, Array], points: np.ndarray, weights: np.ndarray
+) -> Array:
+    """Return the logarithms of a rule's summands around mode and spread, (nodes, ..., groups)."""
+    mode, spread = law
 
-    Each is drawn on a line by one of the ``uniforms`` (groups, K) in (0, 1), given those before
-    it; those after it are integrated out.
+    def at(node: Array) -> Array:
+        return density.with_normal(mode + (spread @ node[..., None])[..., 0])
+
+    values = at_each(at, points, mode, NODES_AT_ONCE, density.values)
+    weights = namespace(mode).asarray(weights, values.dtype)
+    return values + weights.reshape(-1, *[1] * (values.ndim - 1))
+
+
+def weighted_nodes(
+    density: GroupDensity, shape: tuple[int, ...], like: np.ndarray, nodes: int | None
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yield z and its share of the integral at each node, (..., groups, K) and (..., groups)."""
+    mode, spread = _mode(density, shape, like)
+    points, weights = _rule(shape[-1], NODES[shape[-1]] if nodes is None else nodes)
+    values = _at_nodes(density, (mode, spread), points, weights)
+    shares = np.exp(values - logsumexp(values, axis=0))
+    for point, share in zip(points, shares, strict=True):
+        yield mode + spread @ point, share
+
+
+def drawn(density: GroupDensity, uniforms: Array) -> Array:
+    """Return z of every group given its rows, (..., groups, K), one coordinate after the other.
+
+    Each is drawn on a line by one of the ``uniforms`` (..., groups, K) in (0, 1), given those
+    before it; those after it are integrated out.
     """
     from scipy.interpolate import CubicSpline  # heavy, and only wanted here
 
-    groups, size = uniforms.shape
-    density = _with_normal(log_likelihoods)
-    mode, spread = _mode(density, groups, size, uniforms.dtype)
-    line, fine, to_spline = (
-        jnp.asarray(values, uniforms.dtype)
-        for values in (LINE, FINE, CubicSpline(LINE, np.eye(len(LINE)))(FINE))
-    )
+    xp, size, dtype = namespace(uniforms), uniforms.shape[-1], uniforms.dtype
+    mode, spread = _mode(density, uniforms.shape, uniforms)
+    to_spline = xp.asarray(CubicSpline(LINE, np.eye(len(LINE)))(FINE), dtype)
 
     def heights(before: Array, nodes: Array, weights: Array, point: Array) -> Array:
         """Return log p of every group at a point, up to a constant."""
 
         def at(node: Array) -> Array:
-            rest = jnp.broadcast_to(jnp.append(point, node), (groups, node.size + 1))
-            white = jnp.concatenate([before, rest], axis=1)
-            return density(mode + jnp.einsum("gij,gj->gi", spread, white))
+            axes = *node.shape[: node.ndim - before.ndim], *before.shape[:-1]
+            parts = before, xp.broadcast_to(point, before.shape[:-1])[..., None], node
+            parts = tuple(xp.broadcast_to(part, (*axes, part.shape[-1])) for part in parts)
+            white = xp.concatenate(parts, axis=-1)
+            return density.with_normal(mode + (spread @ white[..., None])[..., 0])
 
-        return jax.nn.logsumexp(jax.vmap(at)(nodes) + weights[:, None], axis=0)
+        values = at_each(at, nodes, uniforms, NODES_AT_ONCE, density.values)
+        weights = xp.asarray(weights, values.dtype).reshape(-1, *[1] * (values.ndim - 1))
+        return logsumexp(values + weights, axis=0)
 
-    white = jnp.zeros((groups, 0), uniforms.dtype)
+    white = uniforms[..., :0]
     for place in range(size):
-        rule = _rule(size - place - 1, uniforms.dtype, OTHERS)
-        values = jax.lax.map(partial(heights, white, *rule), line)
-        values = jnp.maximum(values - jnp.max(values, axis=0, keepdims=True), -LOWEST)
-        share = jax.nn.softmax(to_spline @ values, axis=0)
-        below = jnp.cumsum(share, axis=0) - 0.5 * share
-        value = jax.vmap(jnp.interp, (0, 1, None))(uniforms[:, place], below, fine)
-        white = jnp.concatenate([white, value[:, None]], axis=1)
-    return mode + jnp.einsum("gij,gj->gi", spread, white)
+        rule = _rule(size - place - 1, OTHERS)
+        values = one_by_one(partial(heights, white, *rule), LINE, uniforms)
+        values = xp.maximum(values - xp.max(values, axis=0, keepdims=True), -LOWEST)
+        fine = xp.tensordot(to_spline, values.astype(dtype), axes=1)
+        share = xp.exp(fine - logsumexp(fine, axis=0)[None])
+        below = xp.cumsum(share, axis=0) - 0.5 * share
+        value = _interpolated(uniforms[..., place], below)
+        white = xp.concatenate([white, value[..., None]], axis=-1)
+    return mode + (spread @ white[..., None])[..., 0]
 
 
-def _rule(size: int, dtype: np.dtype, nodes: int) -> tuple[Array, Array]:
+def _interpolated(probabilities: Array, below: Array) -> Array:
+    """Return where on `FINE` rising values (points, ...) reach probabilities (...)."""
+    xp = namespace(below)
+    flat = below.reshape(len(FINE), -1)
+    wanted = probabilities.reshape(-1)
+    after = xp.clip((flat < wanted[None]).sum(axis=0), 1, len(FINE) - 1)
+    columns = xp.arange(flat.shape[1])
+    low, high = flat[after - 1, columns], flat[after, columns]
+    share = xp.clip((wanted - low) / xp.maximum(high - low, 1e-30), 0, 1)
+    step = FINE[1] - FINE[0]
+    value = FINE[0] + step * ((after - 1).astype(below.dtype) + share)
+    return value.reshape(probabilities.shape)
+
+
+def _rule(size: int, nodes: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the points x of a rule in K dimensions, (n, K), and log w + |x|²/2 + K log 2 / 2."""
-    one, weight = np.polynomial.hermite.hermgauss(nodes)
-    points = np.array(list(itertools.product(one, repeat=size)))
+    line, weight = np.polynomial.hermite.hermgauss(nodes)
+    points = np.array(list(itertools.product(line, repeat=size)))
     weights = np.log(np.array(list(itertools.product(weight, repeat=size))))
     constants = (weights + points**2).sum(axis=1) + 0.5 * size * math.log(2)
-    return jnp.asarray(math.sqrt(2) * points, dtype), jnp.asarray(constants, dtype)
+    return math.sqrt(2) * points, constants
 
 
-def _with_normal(log_likelihoods: OfGroups) -> OfGroups:
-    """Return the log-likelihoods with log φ(z)."""
+def _mode(density: GroupDensity, shape: tuple[int, ...], like: Array) -> tuple[Array, Array]:
+    """Return ẑ (..., groups, K) and S (..., groups, K, K), lower."""
+    xp, size = namespace(like), shape[-1]
+    eye = xp.eye(size, dtype=like.dtype)
 
-    def density(z: Array) -> Array:
-        constant = 0.5 * z.shape[1] * math.log(2 * math.pi)
-        return log_likelihoods(z) - 0.5 * jnp.sum(z**2, axis=1) - constant
-
-    return density
-
-
-def _mode(density: OfGroups, groups: int, size: int, dtype: np.dtype) -> tuple[Array, Array]:
-    """Return ẑ (groups, K) and S (groups, K, K), lower."""
-    slope = jax.grad(lambda at: jnp.sum(density(at)))
-
-    def step(so_far: tuple[Array, Array, Array, Array]) -> tuple[Array, Array, Array, Array]:
+    def step(so_far: tuple[Any, Array, Array, Array]) -> tuple[Any, Array, Array, Array]:
         count, z, _, _ = so_far
-        gradient, along = jax.linearize(slope, z)
-        units = jnp.broadcast_to(jnp.eye(size, dtype=dtype)[:, None], (size, *z.shape))
-        precision = -jax.vmap(along, out_axes=2)(units)
+        gradient, second = density.derivatives(z)
+        gradient, precision = gradient - z, xp.broadcast_to(eye, second.shape) - second
         # where h is convex, a step of the prior's length uphill
-        move = jnp.einsum("gij,gj->gi", _inverse(_at_least(1.0, precision)), gradient)
-        move = jnp.clip(move, -STEP_MOST, STEP_MOST)
-        return count + 1, z + move, precision, jnp.max(jnp.abs(move))
+        move = (_inverse(_at_least(1.0, precision)) @ gradient[..., None])[..., 0]
+        move = xp.clip(move, -STEP_MOST, STEP_MOST).astype(z.dtype)
+        return count + 1, z + move, precision.astype(z.dtype), xp.max(xp.abs(move))
 
-    def goes_on(so_far: tuple[Array, Array, Array, Array]) -> Array:
+    def goes_on(so_far: tuple[Any, Array, Array, Array]) -> Any:
         return (so_far[0] < NEWTON_STEPS) & (so_far[3] > STEP_LEAST)
 
-    start, nothing = jnp.zeros((groups, size), dtype), jnp.zeros((groups, size, size), dtype)
-    begun = jnp.int32(0), start, nothing, jnp.asarray(jnp.inf, dtype)
-    _, mode, precision, _ = jax.lax.while_loop(goes_on, step, begun)
+    begun = (
+        xp.int32(0),
+        xp.zeros(shape, like.dtype),
+        xp.zeros((*shape, size), like.dtype),
+        xp.asarray(xp.inf, like.dtype),
+    )
+    _, mode, precision, _ = repeat(step, goes_on, begun, like)
     return mode, _lower(_inverse(_at_least(0.25, precision)))
 
 
 def _at_least(least: float, matrix: Array) -> Array:
-    """Return matrices (groups, K, K) whose eigenvalues are moved so that none is smaller."""
-    short = jnp.maximum(least - _smallest(matrix), 0)
-    return matrix + short[:, None, None] * jnp.eye(matrix.shape[1], dtype=matrix.dtype)[None]
+    """Return matrices (..., K, K) whose eigenvalues are moved so that none is smaller."""
+    xp = namespace(matrix)
+    short = xp.maximum(least - _smallest(matrix), 0)
+    eye = xp.broadcast_to(xp.eye(matrix.shape[-1], dtype=matrix.dtype), matrix.shape)
+    return matrix + short[..., None, None] * eye
 
 
-# --- symmetric matrices (groups, K, K) with K = 1 or 2, written out: a library call a group is slow
+# --- symmetric matrices (..., K, K) with K = 1 or 2, written out: a library call a group is slow
 
 
 def _inverse(matrix: Array) -> Array:
-    if matrix.shape[1] == 1:
+    if matrix.shape[-1] == 1:
         return 1 / matrix
-    a, b, c = matrix[:, 0, 0], matrix[:, 0, 1], matrix[:, 1, 1]
-    determinant = (a * c - b**2)[:, None, None]
-    rows = [jnp.stack([c, -b], axis=1), jnp.stack([-b, a], axis=1)]
-    return jnp.stack(rows, axis=1) / determinant
+    xp = namespace(matrix)
+    a, b, c = matrix[..., 0, 0], matrix[..., 0, 1], matrix[..., 1, 1]
+    determinant = (a * c - b**2)[..., None, None]
+    rows = [xp.stack([c, -b], axis=-1), xp.stack([-b, a], axis=-1)]
+    return xp.stack(rows, axis=-2) / determinant
 
 
 def _lower(matrix: Array) -> Array:
     """Return the Cholesky factors."""
-    if matrix.shape[1] == 1:
-        return jnp.sqrt(matrix)
-    first = jnp.sqrt(matrix[:, 0, 0])
-    below = matrix[:, 0, 1] / first
-    last = jnp.sqrt(matrix[:, 1, 1] - below**2)
-    rows = [jnp.stack([first, jnp.zeros_like(first)], axis=1), jnp.stack([below, last], axis=1)]
-    return jnp.stack(rows, axis=1)
+    xp = namespace(matrix)
+    if matrix.shape[-1] == 1:
+        return xp.sqrt(matrix)
+    first = xp.sqrt(matrix[..., 0, 0])
+    below = matrix[..., 0, 1] / first
+    last = xp.sqrt(matrix[..., 1, 1] - below**2)
+    rows = [xp.stack([first, xp.zeros_like(first)], axis=-1), xp.stack([below, last], axis=-1)]
+    return xp.stack(rows, axis=-2)
 
 
 def _smallest(matrix: Array) -> Array:
     """Return the smallest eigenvalues."""
-    if matrix.shape[1] == 1:
-        return matrix[:, 0, 0]
-    a, b, c = matrix[:, 0, 0], matrix[:, 0, 1], matrix[:, 1, 1]
-    return (a + c) / 2 - jnp.sqrt(((a - c) / 2) ** 2 + b**2)
+    if matrix.shape[-1] == 1:
+        return matrix[..., 0, 0]
+    a, b, c = matrix[..., 0, 0], matrix[..., 0, 1], matrix[..., 1, 1]
+    return (a + c) / 2 - namespace(matrix).sqrt(((a - c) / 2) ** 2 + b**2)

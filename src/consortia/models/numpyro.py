@@ -246,23 +246,23 @@ class _Sorted:
             for (name, one), part in zip(self.own.items(), parts, strict=True)
         }
 
-    def _given_own(self, params: PyTree, rows: PyTree, mask: Array) -> _integrated.OfGroups:
-        """Return the log-likelihood of the site, (1,), as a function of z (1, size)."""
+    def _given_own(self, params: PyTree, rows: PyTree, mask: Array) -> _integrated.GroupDensity:
+        """Return the log-likelihood of the site, (1,), given z (1, size)."""
         values = self.constrained(params)
 
         def of_site(z: Array) -> Array:
             found = self._of_rows(values, self._normals(z[0]), rows)
             return jnp.sum(jnp.where(mask, found, 0))[None]
 
-        return of_site
+        return _integrated.differentiated(of_site)
 
     def site_log_likelihood(
         self, params: PyTree, rows: PyTree, mask: Array, nodes: int | tuple[int, ...] | None = None
     ) -> Array:
         """Return the log-likelihood of all rows of a site, what is its own integrated out."""
-        dtype = jax.tree.leaves(params)[0].dtype
+        like = jnp.asarray(jax.tree.leaves(params)[0])
         given = partial(self._given_own, rows=rows, mask=mask)
-        return _integrated.log_integrals(given, params, 1, self.size, dtype, nodes)[..., 0]
+        return _integrated.log_integrals(given, params, ((), 1, self.size), like, nodes)[..., 0]
 
     def recover(self, params: PyTree, rows: PyTree, key: Array) -> dict[str, Array]:
         """Return what is the site's own, drawn given its rows, and what follows from it."""

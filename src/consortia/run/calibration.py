@@ -72,8 +72,7 @@ def sbc(
 
     density = regression.density
     params = density.draw(np.random.default_rng((seed, 0)), simulations)
-    natural = jax.jit(jax.vmap(density.natural))(params)
-    truth = {name: np.asarray(values) for name, values in natural.items()}
+    truth = density.natural(params)
     names: list[str] = []
     ranks, sizes = [], []
     for place in range(simulations):

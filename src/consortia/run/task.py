@@ -109,8 +109,9 @@ class Task:
             InputError: one cannot be used.
         """
         density.check_data(self.model, self.sites.held)
-        checks.check_model(target, self.sites.first)
-        density.check_values(target, self.sites.first, first)
+        if self.model.host is None:  # else its densities are the package's own
+            checks.check_model(target, self.sites.first)
+            density.check_values(target, self.sites.first, first)
 
     def recorder(
         self, posterior: Posterior, chains: int, writer: RunStore | None, **more: Any

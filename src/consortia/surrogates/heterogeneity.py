@@ -20,6 +20,7 @@ from __future__ import annotations
 import numpy as np
 from jaxtyping import Float
 
+from consortia.core.arrays import namespace
 from consortia.core.target import Target
 from consortia.runtime.late import Array, jax, jnp
 from consortia.surrogates.local_fits import Guesses
@@ -31,9 +32,10 @@ GRID = np.linspace(-7, 7, 281)
 
 def widened(precision: Float[Array, "d d"], between: Float[Array, " d"]) -> Float[Array, "d d"]:
     """Return (A⁻¹ + diag(τ₀²))⁻¹, the precision of what is common to the sites."""
-    root = jnp.diag(jnp.sqrt(between))
-    inner = jnp.eye(len(between), dtype=root.dtype) + root @ precision @ root
-    return precision - precision @ root @ jnp.linalg.solve(inner, root @ precision)
+    xp = namespace(precision)
+    root = xp.diag(xp.sqrt(between))
+    inner = xp.eye(len(between), dtype=root.dtype) + root @ precision @ root
+    return precision - precision @ root @ xp.linalg.solve(inner, root @ precision)
 
 
 def moments(
@@ -46,11 +48,12 @@ def moments(
         precision: A; v is the diagonal of its inverse.
         between: τ₀².
     """
-    v = jnp.diagonal(jnp.linalg.inv(precision))
-    known = jnp.isfinite(v) & (v > 0) & jnp.isfinite(away)
-    v, b = jnp.where(known, v, 0), jnp.where(known, away, 0)
-    w = jnp.where(known, 1 / (v + jnp.where(between > 0, between, 1)), 0)
-    return jnp.stack([w, w * b, w * b**2, w * v, w**2 * v, w**2])
+    xp = namespace(away)
+    v = xp.diagonal(xp.linalg.inv(precision))
+    known = xp.isfinite(v) & (v > 0) & xp.isfinite(away)
+    v, b = xp.where(known, v, 0), xp.where(known, away, 0)
+    w = xp.where(known, 1 / (v + xp.where(between > 0, between, 1)), 0)
+    return xp.stack([w, w * b, w * b**2, w * v, w**2 * v, w**2])
 
 
 def with_spreads(
@@ -77,12 +80,11 @@ def with_spreads(
         excess, within, between = wbb - wb**2 / w, wv - wwv / w, w - ww / w
     before = group_sd(start[None])[0] ** 2
     mean, variance, wider = start.copy(), np.zeros(len(start)), np.zeros(len(start))
-    log_prior = jax.jit(jax.vmap(target.log_prior))
     for k in np.flatnonzero(spreads):
         points = np.repeat(start[None], len(GRID), axis=0)
         points[:, k] += GRID
         squares = group_sd(points) ** 2
-        height = np.asarray(log_prior(jnp.asarray(points, target.dtype)), float)
+        height = target.log_priors(points)
         own = np.flatnonzero(np.ptp(squares, axis=0) > 0)
         for j in own:
             expected = within[j] + between[j] * sites * squares[:, j]

@@ -17,7 +17,7 @@ from scipy.stats import norm
 import consortia
 from consortia.data.tables import read_table
 from consortia.errors import InputError
-from consortia.models._integrated import drawn
+from consortia.models._integrated import differentiated, drawn
 from consortia.models.regression.construction import contribution
 
 RNG = np.random.default_rng(8)
@@ -62,7 +62,8 @@ def test_the_likelihood_of_a_site_is_the_integral_over_its_level(family: str, x6
     @jax.value_and_grad
     def dense(p: Any, rows: Any) -> jax.Array:
         mask = jnp.ones(rows["y"].shape, bool)
-        at = jax.vmap(density.given_levels(p, rows, mask))(jnp.asarray(Z)[:, None, None])[:, 0]
+        given = density.given_levels(p, rows, mask).log_likelihoods
+        at = jax.vmap(given)(jnp.asarray(Z)[:, None, None])[:, 0]
         at = at - 0.5 * jnp.asarray(Z) ** 2 - 0.5 * np.log(2 * np.pi)
         return jax.nn.logsumexp(at) + np.log(Z[1] - Z[0])
 
@@ -91,7 +92,7 @@ def test_a_level_is_drawn_from_its_density_at_the_site(x64: None) -> None:
     }
     point = {key: jnp.asarray(value[0, 0]) for key, value in raw.items()}
     rows = one.sites.site("lima")
-    log_density = one.density.given_levels(point, rows, np.ones(9, bool))
+    log_density = one.density.given_levels(point, rows, np.ones(9, bool)).log_likelihoods
     at = jax.jit(jax.vmap(log_density))(jnp.asarray(Z)[:, None, None])
     weight = np.exp(np.asarray(at)[:, 0] - 0.5 * Z**2)
     mean = np.exp(0.3) * np.average(Z, weights=weight)
@@ -110,9 +111,8 @@ def test_a_lopsided_level_has_its_quantiles(x64: None) -> None:
         return -200 * jnp.exp(2 * z[:, 0])
 
     uniforms = np.linspace(0.005, 0.995, 199)
-    found = np.asarray(
-        jax.vmap(partial(drawn, log_likelihoods))(jnp.asarray(uniforms)[:, None, None])
-    )
+    place = partial(drawn, differentiated(log_likelihoods))
+    found = np.asarray(jax.vmap(place)(jnp.asarray(uniforms)[:, None, None]))
     line = np.linspace(-12, 2, 20_001)
     log_density = -200 * np.exp(2 * line) - 0.5 * line**2
     at = np.array([below(line, log_density, value) for value in found[:, 0, 0]])
@@ -279,7 +279,7 @@ def test_many_points_at_once_have_the_values_of_single_ones_in_single_precision(
     )
     point = jax.tree.map(jnp.asarray, {name: one.model.init[name] for name in one.model.init})
     rows = one.sites.site("oslo")
-    inside = one.density.given_levels(point, rows, np.ones(len(rows["y"]), bool))
+    inside = one.density.given_levels(point, rows, np.ones(len(rows["y"]), bool)).log_likelihoods
     z = jnp.asarray(np.random.default_rng(0).normal(size=(2000, 1, 2)), jnp.float32)
     together = jax.jit(jax.vmap(inside))(z)
     singly = jax.jit(lambda z: jax.lax.map(inside, z))(z)

@@ -91,7 +91,7 @@ def _adjustment(
         return None
     points = found.position[None].astype(target.dtype)
     products = (yield Query("scores", {"points": points}, "scores"))["products"]
-    prior = -np.asarray(jax.hessian(target.log_prior)(jnp.asarray(points[0])), float)
+    prior = -target.prior_hessian(points[0])
     root = np.asarray(found.root, float)
     return adjustment(found.position, root, search.symmetric(products, d), prior)
 

@@ -8,19 +8,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
 from consortia.core.contract import Evaluation, Site
+from consortia.core.host import HostSite
 from consortia.core.queries import Arrays, Noise, Reply, Revealed, SiteFunction
 from consortia.core.target import Target
-from consortia.dynamics import metropolis
-from consortia.surrogates.curvature import all_rows, curvature, hessian, mode_of
 from consortia.surrogates.heterogeneity import moments, widened
 from consortia.surrogates.mode_search import symmetric
+from consortia.surrogates.newton import newton
 from consortia.surrogates.proposals.mixture import Mixture, envelope_points
 
 ROWS_PER_PARAMETER = 2
@@ -41,6 +40,11 @@ def _ruled(target: Target, given: Mapping[str, Array]) -> Target:
 
 def _log_densities(target: Target, given: Mapping[str, Array], site: Site) -> Reply:
     """Return U_c at the points minus U_c at the reference, and U_c there in two parts."""
+    import jax
+    import jax.numpy as jnp
+
+    from consortia.dynamics import metropolis
+
     ruled = _ruled(target, given)
     errors = _errors(target, given, site) if "measured" in given else {}
     places = jnp.concatenate([given["reference"][None], given["points"]])
@@ -53,6 +57,8 @@ def _log_densities(target: Target, given: Mapping[str, Array], site: Site) -> Re
 
 def _slopes(target: Target, given: Mapping[str, Array], site: Site) -> Reply:
     """Return U_c at the points minus U_c at the reference, and the gradients at the points."""
+    from consortia.dynamics import metropolis
+
     target = _ruled(target, given)
     base = metropolis.potential(target, given["reference"], site)
 
@@ -66,6 +72,11 @@ def _slopes(target: Target, given: Mapping[str, Array], site: Site) -> Reply:
 
 def _derivatives(target: Target, given: Mapping[str, Array], site: Site) -> Reply:
     """Return the same with the upper triangles of the second derivatives, one point at a time."""
+    import jax
+
+    from consortia.dynamics import metropolis
+    from consortia.surrogates.curvature import hessian
+
     target = _ruled(target, given)
     rows, mask = site.all()
     base = metropolis.potential(target, given["reference"], site)
@@ -89,6 +100,11 @@ def _local_fits(target: Target, given: Mapping[str, Array], site: Site) -> Reply
     site fits its rows exactly, and claims a precision that it does not have. Of a hierarchical
     model A_c is that of what is common to the sites, with `moments` for the spread between them.
     """
+    import jax
+    import jax.numpy as jnp
+
+    from consortia.surrogates.curvature import mode_of
+
     target = _ruled(target, given)
     own = replace(site, prior_share=given["share"])
     rows, mask = own.all()
@@ -116,6 +132,8 @@ def _local_fits(target: Target, given: Mapping[str, Array], site: Site) -> Reply
 
 def _errors(target: Target, given: Mapping[str, Array], site: Site) -> Reply:
     """Return how far rules are from that which they are compared with, (points, rules)."""
+    import jax
+
     rules, (rows, mask) = target.model.integration, site.all()
     assert rules is not None
     errors_of = rules.with_nodes(rules.measured(len(given.get("rule", range(rules.own)))))
@@ -128,8 +146,71 @@ def _errors(target: Target, given: Mapping[str, Array], site: Site) -> Reply:
 
 def _scores(target: Target, given: Mapping[str, Array], site: Site) -> Reply:
     """Return the upper triangle of the sum over rows of products of their scores, at a point."""
+    from consortia.surrogates.curvature import all_rows, curvature
+
     rows, weights = all_rows(site, target.dtype)
     products = curvature(target, given["points"][0], rows, weights, "empirical_fisher", full=True)
+    return {"products": products[np.triu_indices(target.dimension)]}
+
+
+# --- the same by NumPy ----------------------------------------------------------------------------
+
+
+def _nodes(given: Arrays) -> int | None:
+    """Return the nodes of the rule that a query names by its length."""
+    return len(given["rule"]) if "rule" in given else None
+
+
+def _host_log_densities(target: Target, given: Arrays, site: HostSite) -> Arrays:
+    nodes, errors = _nodes(given), {}
+    if "measured" in given:
+        rules = target.model.integration
+        assert rules is not None
+        compared = rules.measured(rules.own if nodes is None else nodes)
+        errors["errors"] = site.errors(given["measured"], compared)
+    places = np.concatenate([given["reference"][None], given["points"]])
+    base, *there = site.potentials(places, nodes)
+    return {"potentials": np.array(there) - base, "height": np.array([base, 0.0]), **errors}
+
+
+def _host_derivatives(target: Target, given: Arrays, site: HostSite) -> Arrays:
+    nodes, points = _nodes(given), given["points"]
+    upper = np.triu_indices(target.dimension)
+    base, *there = site.potentials(np.concatenate([given["reference"][None], points]), nodes)
+    return {
+        "potentials": np.array(there) - base,
+        "gradients": site.gradients(points, nodes),
+        "curvatures": site.hessians(points, nodes)[:, *upper],
+    }
+
+
+def _host_fits(target: Target, given: Arrays, site: HostSite) -> Arrays:
+    nodes, own = _nodes(given), site.with_share(float(given["share"]))
+
+    def pieces(at: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
+        place = at[None]
+        gradient, matrix = own.gradients(place, nodes)[0], own.hessians(place, nodes)[0]
+        return float(own.potentials(place, nodes)[0]), gradient, matrix
+
+    fits = [newton(pieces, np.asarray(start, np.float64)) for start in given["starts"]]
+    reference, upper = np.asarray(given["reference"], np.float64), np.triu_indices(target.dimension)
+    precisions = np.stack([fit.matrix for fit in fits])
+    away = np.stack([fit.position for fit in fits]) - reference
+    first = int(np.argmax([fit.converged for fit in fits]))
+    precisions[0], away[0] = precisions[first], away[first]
+    spread: dict[str, Any] = {}
+    if target.model.group_sd is not None:
+        between: Any = target.group_sds(reference[None])[0] ** 2 / float(given["share"])
+        spread["spread"] = moments(away[0], precisions[0], between)
+        precisions = np.stack([widened(matrix, between) for matrix in precisions])
+    enough = site.size >= ROWS_PER_PARAMETER * target.dimension
+    found = precisions[:, *upper], np.einsum("nij,nj->ni", precisions, away)
+    precisions, pulls = (np.concatenate([fit, fit[:1] * enough]) for fit in found)
+    return {"precisions": precisions, "pulls": pulls, **spread}
+
+
+def _host_scores(target: Target, given: Arrays, site: HostSite) -> Arrays:
+    products = site.products(np.asarray(given["points"][0], np.float64))
     return {"products": products[np.triu_indices(target.dimension)]}
 
 
@@ -152,7 +233,7 @@ def _at_points(arrays: Arrays) -> Evaluation:
     points = np.asarray(arrays["points"], float)
     middle = np.median(points, axis=0)
     points = np.concatenate([points, np.asarray(arrays.get("measured", points[:0]), float)])
-    return Evaluation(jnp.asarray((points + middle) / 2))
+    return Evaluation((points + middle) / 2)
 
 
 # --- what an answer gives away -------------------------------------------------------------------
@@ -188,14 +269,16 @@ def _of_products(arrays: Arrays, answer: Arrays) -> tuple[Revealed]:
 FUNCTIONS = {
     "local_fits": SiteFunction(
         _local_fits,
-        lambda arrays: Evaluation(jnp.asarray(arrays["starts"])),
+        lambda arrays: Evaluation(np.asarray(arrays["starts"])),
         "the curvature of the log-posterior of the site alone at its modes, and where these are",
+        evaluate=_host_fits,
         reveals=_of_fits,
     ),
     "log_densities": SiteFunction(
         _log_densities,
         _at_points,
         "the log-likelihood of all rows of the site together, at each of the points",
+        evaluate=_host_log_densities,
         complete=_drawn,
         reveals=_of_log_densities,
         noise={"potentials": NOISE},
@@ -212,6 +295,7 @@ FUNCTIONS = {
         _at_points,
         "the log-likelihood of all rows of the site together, its gradient and its curvature, at "
         "each of a few points",
+        evaluate=_host_derivatives,
         reveals=partial(_of_derivatives, (0, 1, 2)),
     ),
     "scores": SiteFunction(
@@ -219,6 +303,7 @@ FUNCTIONS = {
         _at_points,
         "the sum over the rows of the site of products of each one's scores, at one point, where "
         "rows have weights of a sample",
+        evaluate=_host_scores,
         reveals=_of_products,
     ),
 }

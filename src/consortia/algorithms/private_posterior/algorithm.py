@@ -61,9 +61,6 @@ class Received(NamedTuple):
 def converse(method: Settings, known: Known) -> Conversing:
     """Yield a query of each stage, then the draws."""
     target, d = known.target, known.target.dimension
-    # Not compiled: a program of this run alone takes longer than four evaluations.
-    prior_gradient = jax.grad(lambda at: -target.log_prior(at))
-    prior_curvature = jax.hessian(lambda at: -target.log_prior(at))
     nonce = np.array([known.seed % 2**31, known.seed // 2**31 % 2**31], np.int32)
     at = np.asarray(known.start, np.float64)
     curvature = np.zeros((d, d))
@@ -73,9 +70,9 @@ def converse(method: Settings, known: Known) -> Conversing:
         assert privacy is not None
         answer = yield query
         found = received(stage, answer, privacy(d), len(known.sizes), method.default_clip(d))
-        position = jnp.asarray(at, target.dtype)
-        gradient = found.gradient + np.asarray(prior_gradient(position), np.float64)
-        prior = np.asarray(prior_curvature(position), np.float64)
+        position = at.astype(target.dtype)
+        gradient = found.gradient - target.prior_gradient(position)
+        prior = -target.prior_hessian(position)
         if found.curvature is not None:
             # A step may not rely on a curvature that noise alone could make.
             least = 0.0 if stage is STAGES[-1] else found.curvature_sd * 2 * math.sqrt(d)

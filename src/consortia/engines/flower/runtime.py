@@ -44,8 +44,8 @@ from consortia.engines.flower.stages import (
     check_carried,
     from_arrays,
 )
-from consortia.engines.local import LocalEngine, effort, site_arrays
-from consortia.engines.phases import Carry, SiteArrays, kept_where
+from consortia.engines.local import LocalEngine, effort
+from consortia.engines.phases import Carry, SiteArrays, kept_where, site_arrays
 from consortia.engines.rng import PhaseKeys
 from consortia.runtime import compiler
 from consortia.runtime.late import Array, PyTree, jax, jnp

@@ -23,8 +23,8 @@ from consortia.core.version import __version__
 from consortia.data.sites import Sites
 from consortia.engines import sharding
 from consortia.engines.contract import Engine
-from consortia.engines.conversing import PanelParts, compiled_start
-from consortia.engines.local import LocalEngine, effort, site_arrays
+from consortia.engines.conversing import Placement, compiled_start, parts_of
+from consortia.engines.local import LocalEngine, effort
 from consortia.engines.mailbox import mailbox_of
 from consortia.engines.mpi.asynchronous import AsynchronousRun, check_ranks, place_of
 from consortia.engines.mpi.communicator import Communicator
@@ -33,7 +33,7 @@ from consortia.engines.mpi.placement import Places
 from consortia.engines.mpi.program import RankProgram
 from consortia.engines.mpi.run import MPIRun
 from consortia.engines.mpi.travelling import TravellingRun
-from consortia.engines.phases import Program, SiteArrays
+from consortia.engines.phases import Program, SiteArrays, site_arrays
 from consortia.errors import InputError, RankError
 from consortia.runtime import compiler
 from consortia.runtime.late import jax, jnp
@@ -202,9 +202,11 @@ class MPIEngine(Engine):
     ) -> MPIPanel:
         """Place this rank's data for a conversation; compile nothing yet."""
         places = Places(len(sites), self.ranks, self.rank)
-        arrays = site_arrays(target.model, sites, method, places.own)
-        start, mapped = partial(start_values, target), self._local.node_mode == "map"
-        parts = PanelParts(target, sites, method, arrays, compiled_start(start), mapped, lasting)
+        placement = Placement(places.own, self._local.node_mode == "map", lasting)
+        parts = parts_of(
+            *(target, sites, method, placement),
+            lambda: compiled_start(partial(start_values, target)),
+        )
         return MPIPanel(parts, self._communicator, places)
 
     def _of_worker(self, model: Model, box: Mailbox, sites: Sites, method: Method) -> SiteArrays:

@@ -22,7 +22,7 @@ class MPIPanel(LocalPanel):
     """
 
     def __init__(self, parts: PanelParts, communicator: Communicator, places: Places) -> None:
-        super().__init__(parts, int(places.own[0]), len(places.own))
+        super().__init__(parts)
         self.root, self.processes = communicator.rank == 0, communicator.size
         self.serves = not self.root
         self._communicator, self._places = communicator, places

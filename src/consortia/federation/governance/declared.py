@@ -13,7 +13,8 @@ from consortia.core.queries import LEEWAY, Conversation
 from consortia.core.start import starting_parameters
 from consortia.core.target import Target
 from consortia.engines.flower.stages import Stage, Stages
-from consortia.engines.local import LocalEngine, effort, site_arrays
+from consortia.engines.local import LocalEngine, effort
+from consortia.engines.phases import site_arrays
 from consortia.run.conversation import usual_messages
 from consortia.runtime.late import jax, jnp
 

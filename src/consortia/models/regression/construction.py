@@ -33,6 +33,7 @@ from consortia.models.regression.design import (
     site_rows,
     template,
 )
+from consortia.models.regression.evaluation import model_of
 from consortia.models.regression.families import ALIASES, FAMILIES
 from consortia.models.regression.formula import SITE, expression, parse
 from consortia.models.regression.model import Regression
@@ -87,6 +88,7 @@ def regression(
     breaks: Sequence[float] | None = None,
     integrate: bool = False,
     nodes: int | None = None,
+    evaluate: str = "auto",
     imputations: int = IMPUTATIONS,
     imputation_seed: int = 0,
     algorithm: Method | None = None,
@@ -130,6 +132,9 @@ def regression(
             log-likelihood of each site and so takes no minibatches.
         nodes: of that rule, along each dimension; when None 15, 9 along each of two; `few_rounds`
             takes as many as it measures that the posterior needs. The record says what is left.
+        evaluate: by what `few_rounds` has log-densities: "auto": by sums over the rows where they
+            are enough, by NumPy up to some hundred thousand rows, by compiled programs beyond; or
+            always "compiled". Other methods always compile.
         imputations: how many times missing values are drawn, with ``missing="impute"``.
         imputation_seed: of these draws; equal seeds give equal ones.
         algorithm: what will be sampled with, where ``engine`` runs several processes.
@@ -158,6 +163,7 @@ def regression(
     options: dict[str, Any] = {"missing": missing, "levels": levels, "describe": describe}
     options |= {"weights": weights, "exposure": exposure, "trials": trials}
     options |= {"integrate": integrate, "nodes": nodes, "weights_are": weights_are}
+    options["evaluate"] = evaluate
     options |= {"imputations": imputations, "imputation_seed": imputation_seed}
     question = question_of(formula, family, **options)
     return assembled(*_read_sites(question, sites, harmonise, engine, algorithm), prior, breaks)
@@ -205,6 +211,7 @@ def question_of(
     imputation_seed: int = 0,
     describe: Mapping[str, Any] | None = None,
     weights_are: str = "frequency",
+    evaluate: str = "auto",
     **extra: str | None,
 ) -> Question:
     """Return the request to every site, checked as far as it can be without data.
@@ -242,7 +249,7 @@ def question_of(
     asked = Question(
         parsed, of, missing, known, factors, integrate, *drawn, nodes=nodes, described=wanted
     )
-    asked = replace(asked, weights_are=weights_are)
+    asked = replace(asked, weights_are=weights_are, evaluate=evaluate)
     _check_weights(asked)
     _check_parts(formula, family, asked)
     _check_integrated(family, asked)
@@ -447,7 +454,7 @@ def assembled(
             f"of each level: {MOST_INTEGRATED} levels and slopes can be integrated out at a site."
         )
     density.priors, density.correlation_prior  # noqa: B018 - refuse what they cannot read
-    model = density.model
+    model = model_of(density)
 
     def completed(imputation: int | None) -> Sites:
         rows = {

@@ -18,12 +18,10 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
-from jax.scipy.special import erf, log_ndtr
 
+from consortia.core.arrays import Array, namespace, special
 from consortia.errors import InputError
-from consortia.models._shared import Array
 
 
 @dataclass(frozen=True)
@@ -38,14 +36,15 @@ class LKJ:
         return f"lkj({self.shape:.4g})"
 
     def log_density(self, free: Array, size: int) -> Array:
-        """Return the log-density of unconstrained numbers (size (size − 1)/2,), a scalar."""
+        """Return the log-density of unconstrained numbers (..., size (size − 1)/2), (...)."""
         a = self._exponents(size)
         # (1 − ρ²)^(a − 1) dρ/dx over its integral 2^(2a − 1) Γ(a)²/Γ(2a), with dρ/dx = 2 φ(x)
         constants = [
             (2 * one - 2) * math.log(2) + 2 * math.lgamma(one) - math.lgamma(2 * one) for one in a
         ]
-        score = jnp.asarray(a - 1, free.dtype) * _log_rest(free) - free**2 / 2
-        return jnp.sum(score) - sum(constants) - len(a) * math.log(2 * math.pi) / 2
+        xp = namespace(free)
+        score = xp.asarray(a - 1, free.dtype) * _log_rest(free) - free**2 / 2
+        return xp.sum(score, axis=-1) - sum(constants) - len(a) * math.log(2 * math.pi) / 2
 
     def draw(self, rng: np.random.Generator, count: int, size: int) -> np.ndarray:
         """Return draws of the unconstrained numbers, (count, size (size − 1)/2)."""
@@ -60,21 +59,24 @@ class LKJ:
 
 
 def cholesky(free: Array, size: int) -> Array:
-    """Return L, (size, size), with rows of length 1, from size (size − 1)/2 numbers."""
-    partial, log_rest = erf(free / math.sqrt(2)), _log_rest(free)
-    rows, place = [jnp.eye(1, size, dtype=free.dtype)[0]], 0
+    """Return L, (..., size, size), with rows of length 1, from (..., size (size − 1)/2) numbers."""
+    xp = namespace(free)
+    partial, log_rest = special(free).erf(free / math.sqrt(2)), _log_rest(free)
+    zero = xp.zeros_like(free[..., 0])
+    rows, place = [xp.stack([zero + 1, *[zero] * (size - 1)], axis=-1)], 0
     for row in range(1, size):
-        log_left, found = jnp.zeros((), free.dtype), []
+        log_left, entries = zero, []
         for _ in range(row):
-            found.append(partial[place] * jnp.exp(log_left / 2))
-            log_left, place = log_left + log_rest[place], place + 1
-        zeros = [jnp.zeros((), free.dtype)] * (size - row - 1)
-        rows.append(jnp.stack([*found, jnp.exp(log_left / 2), *zeros]))
-    return jnp.stack(rows)
+            entries.append(partial[..., place] * xp.exp(log_left / 2))
+            log_left, place = log_left + log_rest[..., place], place + 1
+        zeros = [zero] * (size - row - 1)
+        rows.append(xp.stack([*entries, xp.exp(log_left / 2), *zeros], axis=-1))
+    return xp.stack(rows, axis=-2)
 
 
 def _log_rest(free: Array) -> Array:
     """Return log(1 − ρ²)."""
+    log_ndtr = special(free).log_ndtr
     return log_ndtr(free) + log_ndtr(-free) + math.log(4)
 
 

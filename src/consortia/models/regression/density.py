@@ -18,28 +18,43 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from consortia.core.arguments import unknown
-from consortia.core.model import Model
-from consortia.diagnostics.formula_units import NaturalOfFormula, Recipe
+from consortia.core.arrays import Array, float_type, namespace, sum_rows, sums_of_groups
 from consortia.errors import InputError
-from consortia.models._integrated import integration, log_integrals
-from consortia.models._shared import Array, PyTree
+from consortia.models._integrated import GroupDensity, log_integrals
 from consortia.models.regression.correlations import LKJ, cholesky, read_lkj
 from consortia.models.regression.families import Family
-from consortia.models.regression.formula import SITE
 from consortia.models.regression.priors import Prior, read_prior
 from consortia.models.regression.question import EVENT, EXPOSURE, RESPONSE, TIME
 from consortia.models.regression.specification import INTERCEPT, Block, Specification
 from consortia.store.metadata import Scaling
 
+PyTree = Any
+
 WIDE = 2.5
 """Standard deviations of the response, or units of the predictor, for an sd of the predictor."""
 
 THRESHOLDS, HAZARD, CORRELATION = "thresholds", "log_hazard", "correlation"
+
+
+def _over(values: Array, axes: int) -> Array:
+    """Return the sum over the last axes."""
+    return values.sum(axis=tuple(range(-axes, 0))) if axes else values
+
+
+def _group_of(rows: PyTree, xp: Any) -> Array | None:
+    """Return the index of each row's group; None where the site is one group."""
+    if "group" not in rows:
+        return None
+    return xp.asarray(rows["group"]).astype(xp.int32)
+
+
+def _below(matrices: Sequence[Array]) -> Array:
+    """Return what is below the diagonals of matrices (..., k, k), one after the other."""
+    parts = [matrix[..., *np.tril_indices(matrix.shape[-1], -1)] for matrix in matrices]
+    return namespace(parts[0]).concatenate(parts, axis=-1)
 
 
 @dataclass(frozen=True, eq=False)  # by identity, so that programs are kept for it
@@ -187,15 +202,23 @@ class Density:
             found["correlation_score"] = np.zeros(count, np.float32)
         return found
 
-    def _own(self, params: PyTree) -> dict[str, Array]:
-        """Return the family's own parameters on their natural scale, as they are sampled."""
-        own = {
-            one.name: one.lower + jnp.exp(params[f"log_{one.name}"])
-            for one in self.family.auxiliaries
-        }
+    def _auxiliary(self, params: PyTree) -> dict[str, Array]:
+        """Return the family's own parameters on their natural scale, (...) or (..., cuts)."""
+        values = {}
+        for auxiliary in self.family.auxiliaries:
+            sampled = params[f"log_{auxiliary.name}"]
+            values[auxiliary.name] = auxiliary.lower + namespace(sampled).exp(sampled)
         if self.cuts is not None:
-            own[self.cuts[0]] = self._cuts(params)
-        return own
+            values[self.cuts[0]] = self._cuts(params)
+        return values
+
+    def _own(self, params: PyTree) -> dict[str, Array]:
+        """Return them beside the rows of η, (..., k) each."""
+        bounded = {auxiliary.name for auxiliary in self.family.auxiliaries}
+        return {
+            name: values[..., None] if name in bounded else values
+            for name, values in self._auxiliary(params).items()
+        }
 
     def _cuts(self, params: PyTree) -> Array:
         assert self.cuts is not None
@@ -203,42 +226,50 @@ class Density:
         values = params[name]
         if name != THRESHOLDS:
             return values
-        return jnp.cumsum(jnp.concatenate([values[:1], jnp.exp(values[1:])]))
+        xp = namespace(values)
+        steps = xp.concatenate([values[..., :1], xp.exp(values[..., 1:])], axis=-1)
+        return xp.cumsum(steps, axis=-1)
+
+    @cached_property
+    def _varying(self) -> np.ndarray:
+        """True for each column of the formula that is not constant."""
+        return np.array([bool(numbers or levels) for numbers, levels in self.specification.keys])
 
     def _turned(self, params: PyTree) -> tuple[Array, Array]:
         """Return what is added to the intercept, (...), and β, (..., columns)."""
-        R = jnp.asarray(self.specification.basis, params["coefficients"].dtype)
-        varying = np.array([bool(one or two) for one, two in self.specification.keys])
+        xp, varying = namespace(params["coefficients"]), self._varying
+        R = xp.asarray(self.specification.basis, params["coefficients"].dtype)
         natural = params["coefficients"] @ R[:, varying].T
-        constant = natural[..., ~varying]
-        shift = constant[..., 0] if constant.shape[-1] else jnp.zeros_like(natural[..., 0])
+        constants = natural[..., ~varying]
+        shift = constants[..., 0] if constants.shape[-1] else xp.zeros_like(natural[..., 0])
         return shift, natural[..., varying]
 
     def natural(self, params: PyTree) -> dict[str, Array]:
-        """Return the parameters in the units of the columns, of one draw, at zero of the columns.
+        """Return the parameters in the units of the columns, at zero of the columns.
 
         So are the intercept, levels of groups, their standard deviations and correlations: where
         all numbers are 0, as lme4 has them.
         """
-        found, spec, T = self.at_mean(params), self.specification, self._to_zero
+        values, spec, T = self.at_mean(params), self.specification, self._to_zero
         if (np.eye(len(T)) == T).all():
-            return found
+            return values
         scale = self.group_scale(params, range(len(T)))
-        turned = jnp.asarray(T, scale.dtype) @ scale
-        covariance = turned @ turned.T
-        found["sd"] = jnp.sqrt(jnp.diagonal(covariance))
+        xp = namespace(scale)
+        turned = xp.asarray(T, scale.dtype) @ scale
+        covariance = turned @ xp.swapaxes(turned, -1, -2)
+        sd = values["sd"] = xp.sqrt(xp.diagonal(covariance, axis1=-2, axis2=-1))
         if spec.bundles:
-            R = covariance / jnp.outer(found["sd"], found["sd"])
-            own = [R[one.start : one.stop, one.start : one.stop] for one in spec.bundles]
-            found[CORRELATION] = jnp.concatenate([a[np.tril_indices(len(a), -1)] for a in own])
-        if "effects" in found:
-            parts = [found["effects"][..., self.block_of == place] for place in range(len(T))]
+            R = covariance / (sd[..., :, None] * sd[..., None, :])
+            bundles = [R[..., one.start : one.stop, one.start : one.stop] for one in spec.bundles]
+            values[CORRELATION] = _below(bundles)
+        if "effects" in values:
+            parts = [values["effects"][..., self.block_of == place] for place in range(len(T))]
             moved = list(parts)
             for level, slope in zip(*np.nonzero(T - np.eye(len(T))), strict=True):
                 if parts[level].shape[-1]:
                     moved[level] = moved[level] + T[level, slope].item() * parts[slope]
-            found["effects"] = jnp.concatenate(moved, axis=-1)
-        return found
+            values["effects"] = xp.concatenate(moved, axis=-1)
+        return values
 
     @cached_property
     def _to_zero(self) -> np.ndarray:
@@ -251,19 +282,6 @@ class Density:
                 if not one.factor and not one.smooth and number and one.by == other.by:
                     T[level, slope] = -spec.units[other.factor].mean
         return T
-
-    @property
-    def recipe(self) -> Recipe:
-        """Record of `natural`, sufficient to transform all draws together."""
-        return Recipe(
-            {one.name: one.lower for one in self.family.auxiliaries},
-            "" if self.cuts is None else self.cuts[0],
-            [[one.start, one.stop] for one in self.specification.bundles],
-            self._to_zero.tolist(),
-            self.block_of.tolist(),
-            self.labels,
-            self.scaling,
-        )
 
     @property
     def scaling(self) -> Scaling | None:
@@ -284,62 +302,67 @@ class Density:
 
         Their priors are of these; the intercept is at zero.
         """
-        spec, found = self.specification, {}
-        shift: Array | float = 0.0
+        spec, natural = self.specification, {}
+        shift: Any = 0.0
         if "coefficients" in params:
-            shift, slopes = self._turned(params)
-            found["coefficients"] = slopes
+            shift, natural["coefficients"] = self._turned(params)
         if self.intercept:
-            found["intercept"] = params["intercept"] + shift
-        own = self._own(params)
-        if self.cuts is not None:
+            natural["intercept"] = params["intercept"] + shift
+        natural |= self._auxiliary(params)
+        if self.cuts is not None and "coefficients" in params:
             name = self.cuts[0]
-            own[name] = own[name] + (-shift if name == THRESHOLDS else shift)
+            natural[name] = natural[name] + (-shift if name == THRESHOLDS else shift)[..., None]
         if spec.blocks:
-            sd = jnp.exp(params["log_sd"])
-            own["sd"] = sd
+            natural["sd"] = namespace(params["log_sd"]).exp(params["log_sd"])
             if "effects_in_sd" in params:
-                own["effects"] = self._effects(params)
+                natural["effects"] = self._effects(params)
         if spec.bundles:
             factors = self._factors(params)
-            both = [L @ L.T for L in factors]
-            below = [R[np.tril_indices(len(R), -1)] for R in both]
-            own[CORRELATION] = jnp.concatenate(below)
-        return found | own
+            natural[CORRELATION] = _below([L @ L.swapaxes(-1, -2) for L in factors])
+        return natural
 
     def _factors(self, params: PyTree) -> list[Array]:
         """Return L of every bundle, L Lᵀ being the correlations of its levels and slopes."""
-        free, place, found = params.get("correlation_score"), 0, []
+        free, place, factors = params.get("correlation_score"), 0, []
         for bundle in self.specification.bundles:
             count = len(bundle) * (len(bundle) - 1) // 2
-            found.append(cholesky(free[place : place + count], len(bundle)))
+            factors.append(cholesky(free[..., place : place + count], len(bundle)))
             place += count
-        return found
+        return factors
 
     def _effects(self, params: PyTree) -> Array:
         """Return levels, slopes and curves that are parameters, (..., columns)."""
         z = params["effects_in_sd"]
+        xp = namespace(z)
         parts = [z[..., self.block_of == place] for place in range(len(self.specification.blocks))]
         for bundle, L in zip(self.specification.bundles, self._factors(params), strict=True):
             if parts[bundle[0]].shape[-1]:
-                mixed = jnp.einsum(
-                    "jk,...ks->...js", L, jnp.stack(parts[bundle[0] : bundle[-1] + 1], axis=-2)
-                )
-                for place, one in enumerate(bundle):
-                    parts[one] = mixed[..., place, :]
-        sd = jnp.exp(params["log_sd"])[self.block_of]
-        return jnp.concatenate(parts, axis=-1) * sd.reshape(*[1] * (z.ndim - 1), -1)
+                together = xp.stack(parts[bundle[0] : bundle[-1] + 1], axis=-2)
+                mixed = self._of_classes(L, 2) @ together
+                for place, block in enumerate(bundle):
+                    parts[block] = mixed[..., place, :]
+        sd = xp.exp(params["log_sd"])[..., self.block_of]
+        return xp.concatenate(parts, axis=-1) * self._of_classes(sd, 1)
+
+    def _of_classes(self, values: Array, axes: int) -> Array:
+        """Return values with an axis of 1 for each one of the classes, before the last axes."""
+        shape = values.shape[: values.ndim - axes], values.shape[values.ndim - axes :]
+        return values.reshape(*shape[0], *[1] * len(self.lead), *shape[1])
 
     def group_scale(self, params: PyTree, blocks: Sequence[int]) -> Array:
-        """Return A, (K, K): levels and slopes of these blocks are A z, z being N(0, I)."""
-        spec = self.specification
-        size, dtype = len(spec.blocks), params["log_sd"].dtype
-        L = jnp.eye(size, dtype=dtype)
-        for bundle, one in zip(spec.bundles, self._factors(params), strict=True):
-            L = L.at[bundle[0] : bundle[-1] + 1, bundle[0] : bundle[-1] + 1].set(one)
-        scaled = jnp.exp(params["log_sd"])[:, None] * L
+        """Return A, (..., K, K): levels and slopes of these blocks are A z, z being N(0, I)."""
+        spec, log_sd = self.specification, params["log_sd"]
+        xp, size, dtype = namespace(log_sd), len(spec.blocks), params["log_sd"].dtype
+        alone = np.eye(size)
+        for bundle in spec.bundles:
+            alone[bundle.start : bundle.stop] = 0
+        L = xp.asarray(alone, dtype)
+        for bundle, factor in zip(spec.bundles, self._factors(params), strict=True):
+            at = xp.asarray(np.eye(size)[:, bundle.start : bundle.stop], dtype)
+            L = L + at @ factor @ at.T
+        scaled = xp.exp(log_sd)[..., :, None] * L
         places = np.array(blocks, int)
-        return scaled[places][:, places]
+        return scaled[..., places[:, None], places[None, :]]
 
     @property
     def labels(self) -> dict[str, list[list[str] | None]]:
@@ -381,37 +404,38 @@ class Density:
     # --- densities ---
 
     def log_prior(self, params: PyTree) -> Array:
-        """Return log p(θ), normalised, with the Jacobians of logarithms."""
-        spec, total = self.specification, jnp.zeros((), jax.tree.leaves(params)[0].dtype)
+        """Return log p(θ), (...), normalised, with the Jacobians of logarithms."""
+        spec, total, lead = self.specification, 0.0, len(self.lead)
         if self.intercept:
-            total += jnp.sum(self.priors["intercept"].log_density(params["intercept"]))
+            total += _over(self.priors["intercept"].log_density(params["intercept"]), lead)
         if "coefficients" in params:
             slopes = self._turned(params)[1]
             for place, name in enumerate(spec.names):
-                total += jnp.sum(self.priors[name].log_density(slopes[..., place]))
+                total += _over(self.priors[name].log_density(slopes[..., place]), lead)
             # of β given b; R is triangular but for the order of its columns
             _, determinant = np.linalg.slogdet(self._slopes_of_basis)
-            total += math.prod(self.lead) * determinant
+            total += math.prod(self.lead) * float(determinant)
         if self.cuts is not None:
             name, count = self.cuts
-            total += jnp.sum(self.priors[name].log_density(self._cuts(params)))
+            total += _over(self.priors[name].log_density(self._cuts(params)), 1)
             if name == THRESHOLDS:
-                total += jnp.sum(params[name][1:]) + math.lgamma(count + 1)
-        for one in self.family.auxiliaries:
-            value = params[f"log_{one.name}"]
-            prior = self.priors[one.name]
-            total += prior.log_density(one.lower + jnp.exp(value), one.lower) + value
+                total += _over(params[name][..., 1:], 1) + math.lgamma(count + 1)
+        for auxiliary in self.family.auxiliaries:
+            value, prior = params[f"log_{auxiliary.name}"], self.priors[auxiliary.name]
+            bounded = auxiliary.lower + namespace(value).exp(value)
+            total += prior.log_density(bounded, auxiliary.lower) + value
         for place, block in enumerate(spec.blocks):
-            value = params["log_sd"][place]
-            total += self.priors[block.name].log_density(jnp.exp(value), 0.0) + value
+            value = params["log_sd"][..., place]
+            total += self.priors[block.name].log_density(namespace(value).exp(value), 0.0) + value
         if "effects_in_sd" in params:
             u = params["effects_in_sd"]
-            total += jnp.sum(-0.5 * u**2) - 0.5 * u.size * math.log(2 * math.pi)
+            numbers = math.prod(u.shape[u.ndim - lead - 1 :])
+            total += _over(-0.5 * u**2, lead + 1) - 0.5 * numbers * math.log(2 * math.pi)
         place = 0
         for bundle in spec.bundles:
             assert self.correlation_prior is not None
             count = len(bundle) * (len(bundle) - 1) // 2
-            free = params["correlation_score"][place : place + count]
+            free = params["correlation_score"][..., place : place + count]
             total += self.correlation_prior.log_density(free, len(bundle))
             place += count
         return total
@@ -419,88 +443,137 @@ class Density:
     @cached_property
     def _slopes_of_basis(self) -> np.ndarray:
         """The rows and columns of R without the intercept's."""
-        varying = np.array([bool(one or two) for one, two in self.specification.keys])
-        return self.specification.basis[np.ix_(varying, varying)]
+        return self.specification.basis[np.ix_(self._varying, self._varying)]
 
     def predictor(self, params: PyTree, batch: PyTree) -> Array:
-        """Return η, (rows,) or (rows, classes − 1)."""
+        """Return η, (..., rows) or (..., rows, classes − 1)."""
         parts = [params["coefficients"]] if "coefficients" in params else []
         if "effects_in_sd" in params:
             parts.append(self._effects(params))
-        dtype = jax.tree.leaves(params)[0].dtype
-        x = jnp.asarray(batch["x"]).astype(dtype)
-        eta = jnp.zeros((x.shape[0], *self.lead), dtype)
+        example = next(iter(params.values()))
+        xp, dtype = namespace(example), example.dtype
+        x = xp.asarray(batch["x"]).astype(dtype)
+        eta = xp.zeros((*self.lead, x.shape[0]), dtype)
         if parts:
-            eta = x @ jnp.concatenate(parts, axis=-1).T
+            eta = xp.concatenate(parts, axis=-1) @ x.T
         if self.intercept:
-            eta = eta + params["intercept"][(None,) * len(self.lead)]
+            eta = eta + params["intercept"][..., None]
+        if self.lead:
+            eta = xp.swapaxes(eta, -1, -2)
         if "offset" in batch:
-            offset = jnp.asarray(batch["offset"]).astype(dtype)
-            eta = eta + offset.reshape(*offset.shape, *[1] * (eta.ndim - offset.ndim))
+            offset = xp.asarray(batch["offset"]).astype(dtype)
+            eta = eta + offset.reshape(*offset.shape, *[1] * len(self.lead))
         return eta
 
     def log_likelihood(self, params: PyTree, batch: PyTree) -> Array:
-        """Return log p(y_i | θ), (rows,), times the row's weight where there are weights."""
+        """Return log p(y_i | θ), (..., rows), times the row's weight where there are weights."""
         eta = self.predictor(params, batch)
-        values = self.family.log_likelihood(eta, batch, self._own(params))
+        return self.weighted(self.family.log_likelihood(eta, batch, self._own(params)), batch)
+
+    def weighted(self, values: Array, batch: PyTree) -> Array:
+        """Return values of rows, (..., rows), times their weights where there are weights."""
         if "weight" in batch:
-            values = values * jnp.asarray(batch["weight"]).astype(values.dtype)
+            return values * namespace(values).asarray(batch["weight"]).astype(values.dtype)
         return values
 
     def site_log_likelihood(
         self, params: PyTree, rows: PyTree, mask: Array, nodes: int | tuple[int, ...] | None = None
     ) -> Array:
-        """Return the log-likelihood of all rows of a site, a scalar; see `log_integrals`."""
+        """Return the log-likelihood of all rows of a site, (...); see `log_integrals`."""
         if self.family.of_site is not None:
             return self.family.of_site(self.predictor(params, rows), rows, mask)
-        dtype = params["log_sd"].dtype
-        groups = rows["y"].shape[0] if "group" in rows else 1
-        given = partial(self.given_levels, rows=rows, mask=mask)
-        size = len(self.specification.staying)
-        return jnp.sum(log_integrals(given, params, groups, size, dtype, nodes), axis=-1)
+        groups = 1
+        if "group" in rows:  # compiled programs have room for as many as rows
+            on_host = namespace(params["log_sd"]) is np
+            groups = int(np.max(rows["group"])) + 1 if on_host else rows["y"].shape[0]
+        given = partial(self.given_levels, rows=rows, mask=mask, groups=groups)
+        size, like = len(self.specification.staying), params["log_sd"]
+        begun = like.shape[:-1], groups, size
+        return log_integrals(given, params, begun, like, nodes).sum(axis=-1)
 
-    def given_levels(self, params: PyTree, rows: PyTree, mask: Array) -> Callable[[Array], Array]:
-        """Return the log-likelihoods of a site's groups, (groups,), as a function of z (groups, K).
+    def predictor_given(self, params: PyTree, rows: PyTree) -> Callable[[Array], Array]:
+        """Return η as a function of z (..., groups, K), see `given_levels`."""
+        eta = self.predictor(params, rows)
+        xp, A = namespace(eta), self.group_scale(params, self.specification.staying)
+        slopes, group = xp.asarray(rows["slopes"]).astype(eta.dtype), _group_of(rows, xp)
+
+        def predictor(z: Array) -> Array:
+            levels = (z @ xp.swapaxes(A, -1, -2)).astype(eta.dtype)
+            if group is None:  # one product of matrices for all points
+                return eta + levels[..., 0, :] @ slopes.T
+            return (levels[..., group, :] * slopes).sum(axis=-1) + eta
+
+        return predictor
+
+    def given_levels(
+        self, params: PyTree, rows: PyTree, mask: Array, groups: int | None = None
+    ) -> GroupDensity:
+        """Return the density of a site's groups, given z (..., groups, K).
 
         A z are the levels and slopes that stay at the site, see `group_scale`. Where the site is
-        the group there is one, else as many as rows, most of them without any.
+        the group there is one; by default as many as rows, most of them without any.
         """
-        eta, own = self.predictor(params, rows), self._own(params)
-        slopes = jnp.asarray(rows["slopes"]).astype(eta.dtype) @ self.group_scale(
-            params, self.specification.staying
-        )
-        weight = jnp.asarray(rows["weight"]).astype(eta.dtype) if "weight" in rows else 1.0
-        group = jnp.asarray(rows["group"]).astype(jnp.int32) if "group" in rows else None
+        predictor, own = self.predictor_given(params, rows), self._own(params)
+        xp, A = namespace(params["log_sd"]), self.group_scale(params, self.specification.staying)
+        slopes, group = xp.asarray(rows["slopes"]).astype(A.dtype), _group_of(rows, xp)
+        count = (1 if group is None else len(slopes)) if groups is None else groups
+        size = slopes.shape[1]
+        pairs = [(i, j) for i in range(size) for j in range(i, size)]
+        products = xp.stack([slopes[:, i] * slopes[:, j] for i, j in pairs], axis=1)
 
-        def of_groups(z: Array) -> Array:
-            own_z = z if group is None else z[group]
-            shift = jnp.sum(slopes * own_z, axis=1)
-            values = weight * self.family.log_likelihood(eta + shift, rows, own)
-            values = jnp.where(mask, values, 0)
+        def real(values: Array) -> Array:
+            values = self.weighted(values, rows)
+            return values if xp is np else xp.where(mask, values, 0)
+
+        def times(values: Array, columns: Array) -> Array:
+            """Return the sums over each group's rows of values times columns, (..., groups, k)."""
             if group is None:
-                return jnp.sum(values)[None]
-            return jax.ops.segment_sum(values, group, len(values))
+                return (real(values) @ columns)[..., None, :]
+            parts = sums_of_groups(real(values)[..., None, :] * columns.T, group, count)
+            return xp.swapaxes(parts, -1, -2)
 
-        return of_groups
+        def summed(values: Array) -> Array:
+            if group is None:
+                return sum_rows(real(values))[..., None]
+            return sums_of_groups(real(values), group, count)
+
+        def log_likelihoods(z: Array) -> Array:
+            return summed(self.family.log_likelihood(predictor(z), rows, own))
+
+        def derivatives(z: Array) -> tuple[Array, Array]:
+            assert self.family.slopes is not None
+            first, second = self.family.slopes(predictor(z), rows, own)
+            gradient, upper = times(first, slopes), times(second, products)
+            at = [[pairs.index((min(i, j), max(i, j))) for j in range(size)] for i in range(size)]
+            matrix = upper[..., np.array(at)]
+            turn = A[..., None, :, :]
+            along = xp.swapaxes(turn, -1, -2)
+            return (along @ gradient[..., None])[..., 0], along @ matrix @ turn
+
+        return GroupDensity(log_likelihoods, math.prod(A.shape[:-2]) * len(slopes), derivatives)
 
     def group_sd(self, params: PyTree) -> dict[str, Array]:
         """Return τ/√J of what is common to the sites, 0 of all else; see `Model.group_sd`."""
-        spec = self.specification
-        found = {name: jnp.zeros_like(jnp.asarray(values)) for name, values in params.items()}
-        spreads = jnp.exp(params["log_sd"]) / math.sqrt(len(spec.sites))
-        for place in spec.staying:
-            term, spread = spec.blocks[place].term, spreads[place]
+        spec, xp = self.specification, namespace(params["log_sd"])
+        spreads = xp.exp(params["log_sd"]) / math.sqrt(len(spec.sites))
+        common = {name: xp.zeros_like(xp.asarray(values)) for name, values in params.items()}
+
+        def at(name: str, place: np.ndarray) -> Array:
+            return common[name] + xp.asarray(place, spreads.dtype) * spread[..., None]
+
+        for block in spec.staying:
+            term, spread = spec.blocks[block].term, spreads[..., block]
             if term in spec.names:
-                at = spec.names.index(term)
-                unit = abs(float(self._slopes_of_basis[at, at])) or 1.0
-                found["coefficients"] = found["coefficients"].at[..., at].set(spread / unit)
+                at_term = np.eye(len(spec.names))[spec.names.index(term)]
+                unit = abs(float(at_term @ self._slopes_of_basis @ at_term)) or 1.0
+                common["coefficients"] = at("coefficients", at_term / unit)
             elif term == INTERCEPT and self.intercept:
-                found["intercept"] = jnp.broadcast_to(spread, found["intercept"].shape)
+                common["intercept"] = common["intercept"] + spread
             elif term == INTERCEPT and self.cuts is not None:
-                name = self.cuts[0]  # of thresholds the others are distances from the first
-                own = slice(0, 1) if name == THRESHOLDS else slice(None)
-                found[name] = found[name].at[own].set(spread)
-        return found
+                name, count = self.cuts  # of thresholds the others are distances from the first
+                first = np.eye(count)[0] if name == THRESHOLDS else np.ones(count)
+                common[name] = at(name, first)
+        return common
 
     @property
     def by_site(self) -> bool:
@@ -508,39 +581,9 @@ class Density:
         return self.family.of_site is not None or bool(self.specification.staying)
 
     def predict(self, params: PyTree, batch: PyTree) -> Array:
-        """Return the mean of the response, or the probabilities of its levels."""
+        """Return the mean of the response, or the probabilities of its levels, (..., rows)."""
         assert self.family.predict is not None
         return self.family.predict(self.predictor(params, batch), batch, self._own(params))
-
-    @property
-    def model(self) -> Model:
-        """The model, for `consortia.sample`."""
-        natural = NaturalOfFormula(self.natural, self.recipe)
-        if self.by_site:
-            nodes, size = self.specification.question.nodes, len(self.specification.staying)
-            rule = integration(self.site_log_likelihood, size, nodes) if size else None
-            return Model(
-                self.log_prior,
-                None,
-                self.start,
-                natural=natural,
-                site_log_likelihood=(
-                    self.site_log_likelihood
-                    if rule is None or nodes is None
-                    else rule.with_nodes(nodes)
-                ),
-                group_sd=self.group_sd if self.specification.grouping == SITE else None,
-                integration=rule,
-            )
-        predict = None if self.family.predict is None else self.predict
-        return Model(
-            self.log_prior,
-            self.log_likelihood,
-            self.start,
-            predict=predict,
-            natural=natural,
-            sandwich=self.specification.question.samples,
-        )
 
     # --- draws of the prior, and of responses ---
 
@@ -571,8 +614,7 @@ class Density:
         if self.correlation_prior is not None:
             free = [self.correlation_prior.draw(rng, count, len(one)) for one in spec.bundles]
             found["correlation_score"] = np.concatenate(free, axis=1)
-        dtype = jnp.result_type(float)
-        return {name: np.asarray(values, dtype) for name, values in found.items()}
+        return {name: np.asarray(values, float_type()) for name, values in found.items()}
 
     def simulated(
         self,
@@ -589,17 +631,14 @@ class Density:
         batch = {name: np.asarray(values) for name, values in batch.items()}
         rows = batch["x"].shape[0]
 
-        def inside(one: PyTree) -> tuple[Array, dict[str, Array], Array]:
-            staying = self.specification.staying
-            scale = self.group_scale(one, staying) if staying else jnp.zeros((0, 0))
-            return self.predictor(one, batch), self._own(one), scale
-
-        eta, own, scale = jax.tree.map(np.asarray, jax.jit(jax.vmap(inside))(dict(params)))
+        wide = {name: np.asarray(values, float) for name, values in params.items()}
+        eta, own = self.predictor(wide, batch), self._own(wide)
         if shift is not None:
             eta = eta + shift
         elif self.specification.staying:
             groups = int(batch["group"].max()) + 1 if "group" in batch else 1
-            z = rng.normal(size=(len(eta), groups, scale.shape[1]))
+            scale = self.group_scale(wide, self.specification.staying)
+            z = rng.normal(size=(len(eta), groups, scale.shape[-1]))
             levels = np.einsum("nij,ngj->ngi", scale, z)
             of_rows = levels[:, batch.get("group", np.zeros(rows, int))]
             eta = eta + np.einsum("rk,nrk->nr", batch["slopes"], of_rows)

@@ -1,7 +1,10 @@
 """Families of responses: their likelihood given the linear predictor, and what is theirs beside it.
 
-η is the linear predictor with its offset, (rows,), or (rows, classes − 1) of a categorical
-response; ``own`` holds the family's own parameters on their natural scale.
+η is the linear predictor with its offset, (..., rows), or (..., rows, classes − 1) of a categorical
+response; ``own`` holds the family's own parameters on their natural scale, (..., k) each. Leading
+axes are those of several points. Everything is written over an array namespace: NumPy evaluates it
+at once, JAX compiles it. Of every family that has rows stand here ℓ = log p(y | η), ∂ℓ/∂η and
+∂²ℓ/∂η².
 """
 
 from __future__ import annotations
@@ -10,15 +13,29 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jax.scipy.special import betaln, gammaln, log_ndtr
 
+from consortia.core.arrays import (
+    Array,
+    constant,
+    log_sigmoid,
+    logsumexp,
+    namespace,
+    sigmoid,
+    softplus,
+    special,
+    sum_rows,
+    sums_of_groups,
+)
 from consortia.errors import InputError
-from consortia.models._shared import Array, PyTree, two_classes
+
+PyTree = Any
 
 Own = Mapping[str, Array]
+Slopes = tuple[Array, Array]
+"""First and second derivative by η, elementwise."""
+
+Likelihood = Callable[[Array, PyTree, Own], Array]
 Response = Literal["number", "two", "count", "share", "positive", "ordered", "levels", "time"]
 
 
@@ -36,17 +53,16 @@ class Family(NamedTuple):
     name: str  # as the user writes it
     link: str  # of the mean, in words
     response: Response  # what a response is; see `consortia.models.regression.question`
-    # of η, batch and the family's own parameters, (rows,)
-    log_likelihood: Callable[[Array, PyTree, Own], Array]
-    # the mean (rows,) or the classes' probabilities (rows, classes), likewise
-    predict: Callable[[Array, PyTree, Own], Array] | None
+    log_likelihood: Likelihood  # ℓ of η, batch and the family's own parameters, (..., rows)
+    slopes: Callable[[Array, PyTree, Own], Slopes] | None  # ∂ℓ/∂η and ∂²ℓ/∂η², likewise
+    # the mean (..., rows) or the classes' probabilities (..., rows, classes), likewise
+    predict: Likelihood | None
     # responses of a NumPy generator, likewise; (rows,)
     draw: Callable[[np.random.Generator, np.ndarray, PyTree, Mapping[str, Any]], np.ndarray]
     auxiliaries: tuple[Auxiliary, ...] = ()  # its bounded parameters
     effect: str | None = None  # what exp(coefficient) is; None where a coefficient is a difference
     logarithmic: bool = False  # whether the mean is exp(η) times something
-    # the log-likelihood of a site's rows, of η, batch and mask, a scalar, where there is none of
-    # a row
+    # the log-likelihood of a site's rows, of η, batch and mask, (...), where there is none of a row
     of_site: Callable[[Array, PyTree, Array], Array] | None = None
 
     @property
@@ -59,8 +75,13 @@ STIRLING = 64.0
 """Value from which the first terms of Stirling's series are exact to 1e-8."""
 
 
+def _of(batch: PyTree, name: str, like: Array) -> Array:
+    """Return a column of the rows, (rows,), in the library and type of η."""
+    return namespace(like).asarray(batch[name]).astype(like.dtype)
+
+
 def _y(batch: PyTree, like: Array) -> Array:
-    return jnp.asarray(batch["y"]).astype(like.dtype)
+    return _of(batch, "y", like)
 
 
 # --- measured numbers ----------------------------------------------------------------------------
@@ -68,54 +89,105 @@ def _y(batch: PyTree, like: Array) -> Array:
 
 def _gaussian(eta: Array, batch: PyTree, own: Own) -> Array:
     z = (_y(batch, eta) - eta) / own["sigma"]
-    return -0.5 * z**2 - jnp.log(own["sigma"]) - 0.5 * math.log(2 * math.pi)
+    return -0.5 * z**2 - namespace(eta).log(own["sigma"]) - 0.5 * math.log(2 * math.pi)
+
+
+def _gaussian_slopes(eta: Array, batch: PyTree, own: Own) -> Slopes:
+    precision = 1 / own["sigma"] ** 2 + 0 * eta
+    return (_y(batch, eta) - eta) * precision, -precision
 
 
 def _student(eta: Array, batch: PyTree, own: Own) -> Array:
-    nu, sigma = own["nu"], own["sigma"]
+    xp, nu, sigma = namespace(eta), own["nu"], own["sigma"]
     z = (_y(batch, eta) - eta) / sigma
     # A difference of logarithms of Γ would be noise where ν is large.
-    constant = -betaln(nu / 2, 0.5) - 0.5 * jnp.log(nu)
-    return constant - jnp.log(sigma) - (nu + 1) / 2 * jnp.log1p(z**2 / nu)
+    constant = -special(eta).betaln(nu / 2, 0.5) - 0.5 * xp.log(nu)
+    return constant - xp.log(sigma) - (nu + 1) / 2 * xp.log1p(z**2 / nu)
+
+
+def _student_slopes(eta: Array, batch: PyTree, own: Own) -> Slopes:
+    nu, sigma = own["nu"], own["sigma"]
+    z = (_y(batch, eta) - eta) / sigma
+    weight = (nu + 1) / (nu + z**2)
+    return weight * z / sigma, -weight * (nu - z**2) / (nu + z**2) / sigma**2
 
 
 def _gamma(eta: Array, batch: PyTree, own: Own) -> Array:
-    k, log_y = own["shape"], jnp.log(_y(batch, eta))
+    xp, k = namespace(eta), own["shape"]
+    log_y = xp.log(_y(batch, eta))
     apart = log_y - eta
     # Terms of size k log k would cancel to a rest that in 32 bits is noise where k is large.
-    return _gamma_constant(k) - k * (jnp.expm1(apart) - apart) - log_y
+    return _gamma_constant(k) - k * (xp.expm1(apart) - apart) - log_y
 
 
 def _gamma_constant(k: Array) -> Array:
     """Return k log k - k - log Γ(k), by Stirling's series where k is large."""
-    large, small = jnp.maximum(k, STIRLING), jnp.minimum(k, STIRLING)
-    series = 0.5 * jnp.log(large / (2 * math.pi)) - 1 / (12 * large)
-    return jnp.where(k > STIRLING, series, small * (jnp.log(small) - 1) - gammaln(small))
+    xp = namespace(k)
+    large, small = xp.maximum(k, STIRLING), xp.minimum(k, STIRLING)
+    series = 0.5 * xp.log(large / (2 * math.pi)) - 1 / (12 * large)
+    exact = small * (xp.log(small) - 1) - special(k).gammaln(small)
+    return xp.where(k > STIRLING, series, exact)
+
+
+def _gamma_slopes(eta: Array, batch: PyTree, own: Own) -> Slopes:
+    xp, k = namespace(eta), own["shape"]
+    ratio = xp.exp(xp.log(_y(batch, eta)) - eta)
+    return k * (ratio - 1), -k * ratio
 
 
 def _lognormal(eta: Array, batch: PyTree, own: Own) -> Array:
-    log_y = jnp.log(_y(batch, eta))
+    xp = namespace(eta)
+    log_y = xp.log(_y(batch, eta))
     z = (log_y - eta) / own["sigma"]
-    return -0.5 * z**2 - jnp.log(own["sigma"]) - 0.5 * math.log(2 * math.pi) - log_y
+    return -0.5 * z**2 - xp.log(own["sigma"]) - 0.5 * math.log(2 * math.pi) - log_y
+
+
+def _lognormal_slopes(eta: Array, batch: PyTree, own: Own) -> Slopes:
+    precision = 1 / own["sigma"] ** 2 + 0 * eta
+    return (namespace(eta).log(_y(batch, eta)) - eta) * precision, -precision
 
 
 def _beta(eta: Array, batch: PyTree, own: Own) -> Array:
-    phi, y = own["phi"], _y(batch, eta)
-    a, b = phi * jax.nn.sigmoid(eta), phi * jax.nn.sigmoid(-eta)
-    return -betaln(a, b) + (a - 1) * jnp.log(y) + (b - 1) * jnp.log1p(-y)
+    xp, phi, y = namespace(eta), own["phi"], _y(batch, eta)
+    a, b = phi * sigmoid(eta), phi * sigmoid(-eta)
+    return -special(eta).betaln(a, b) + (a - 1) * xp.log(y) + (b - 1) * xp.log1p(-y)
+
+
+def _beta_slopes(eta: Array, batch: PyTree, own: Own) -> Slopes:
+    xp, phi, y, of = namespace(eta), own["phi"], _y(batch, eta), special(eta)
+    p, rest = sigmoid(eta), sigmoid(-eta)
+    score = xp.log(y) - xp.log1p(-y) - of.digamma(phi * p) + of.digamma(phi * rest)
+    along = phi * p * rest  # da/dη = −db/dη
+    curvature = of.polygamma(1, phi * p) + of.polygamma(1, phi * rest)
+    return along * score, along * (rest - p) * score - along**2 * curvature
 
 
 # --- counts --------------------------------------------------------------------------------------
 
 
 def _bernoulli(eta: Array, batch: PyTree, own: Own) -> Array:
-    return -jax.nn.softplus((1 - 2 * _y(batch, eta)) * eta)
+    return -softplus((1 - 2 * _y(batch, eta)) * eta)
+
+
+def _bernoulli_slopes(eta: Array, batch: PyTree, own: Own) -> Slopes:
+    p = sigmoid(eta)
+    return _y(batch, eta) - p, p * (p - 1)
+
+
+def _ways(y: Array, n: Array) -> Array:
+    """Return the logarithm of how many orders y of n trials can have."""
+    gammaln = special(y).gammaln
+    return gammaln(n + 1) - gammaln(y + 1) - gammaln(n - y + 1)
 
 
 def _binomial(eta: Array, batch: PyTree, own: Own) -> Array:
-    y, n = _y(batch, eta), jnp.asarray(batch["trials"]).astype(eta.dtype)
-    ways = gammaln(n + 1) - gammaln(y + 1) - gammaln(n - y + 1)
-    return ways + y * eta - n * jax.nn.softplus(eta)
+    y, n = _y(batch, eta), _of(batch, "trials", eta)
+    return _ways(y, n) + y * eta - n * softplus(eta)
+
+
+def _binomial_slopes(eta: Array, batch: PyTree, own: Own) -> Slopes:
+    p, n = sigmoid(eta), _of(batch, "trials", eta)
+    return _y(batch, eta) - n * p, n * p * (p - 1)
 
 
 class Link(NamedTuple):
@@ -124,23 +196,62 @@ class Link(NamedTuple):
     text: str  # its name in words
     log_p: Callable[[Array], Array]  # log p, of η
     log_rest: Callable[[Array], Array]  # log(1 − p), of η
+    slopes_p: Callable[[Array], Slopes]  # first and second derivative of log p
+    slopes_rest: Callable[[Array], Slopes]  # the same of log(1 − p)
     effect: str | None  # what exp(coefficient) is; None where a coefficient is a difference
+
+
+def _log_ndtr(eta: Array) -> Array:
+    return special(eta).log_ndtr(eta)
+
+
+def _mills(eta: Array) -> Slopes:
+    """Return the derivatives of log Φ(η): the inverse Mills ratio λ, and −λ(η + λ)."""
+    log_density = -0.5 * eta**2 - 0.5 * math.log(2 * math.pi)
+    ratio = namespace(eta).exp(log_density - _log_ndtr(eta))
+    return ratio, -ratio * (eta + ratio)
+
+
+def _mills_of_rest(eta: Array) -> Slopes:
+    first, second = _mills(-eta)
+    return -first, second
 
 
 def _log_of_minimum(eta: Array) -> Array:
     """Return log(1 − exp(−e^η)); far down it is η − e^η/2."""
+    xp = namespace(eta)
     low = eta < LOW
-    inside = jnp.where(low, LOW, eta)
-    return jnp.where(low, eta - jnp.exp(eta) / 2, jnp.log(-jnp.expm1(-jnp.exp(inside))))
+    inside = xp.where(low, LOW, eta)
+    return xp.where(low, eta - xp.exp(eta) / 2, xp.log(-xp.expm1(-xp.exp(inside))))
 
 
 LOW = -10.0
 """η below which the complementary log-log link is expanded."""
 
+
+def _slopes_of_minimum(eta: Array) -> Slopes:
+    xp = namespace(eta)
+    size = xp.minimum(xp.exp(eta), 700.0 if eta.dtype.itemsize == 8 else 80.0)
+    first = size / xp.expm1(size)
+    first = xp.where(eta < LOW, 1 - size / 2, first)
+    second = xp.where(eta < LOW, -size / 2, first * (1 - size - first))
+    return first, second
+
+
+def _slopes_of_hazard(eta: Array) -> Slopes:
+    size = namespace(eta).exp(eta)
+    return -size, -size
+
+
 LINKS = {
-    "probit": Link("probit", log_ndtr, lambda eta: log_ndtr(-eta), None),
+    "probit": Link("probit", _log_ndtr, lambda eta: _log_ndtr(-eta), _mills, _mills_of_rest, None),
     "cloglog": Link(
-        "complementary log-log", _log_of_minimum, lambda eta: -jnp.exp(eta), "hazard ratio"
+        "complementary log-log",
+        _log_of_minimum,
+        lambda eta: -namespace(eta).exp(eta),
+        _slopes_of_minimum,
+        _slopes_of_hazard,
+        "hazard ratio",
     ),
 }
 
@@ -150,46 +261,73 @@ def _linked(base: str, name: str) -> Family:
     link = LINKS[name]
 
     def log_likelihood(eta: Array, batch: PyTree, own: Own) -> Array:
-        y = _y(batch, eta)
+        xp, y = namespace(eta), _y(batch, eta)
         if base == "bernoulli":
-            return jnp.where(y > 0, link.log_p(eta), link.log_rest(eta))
-        n = jnp.asarray(batch["trials"]).astype(eta.dtype)
-        ways = gammaln(n + 1) - gammaln(y + 1) - gammaln(n - y + 1)
-        seen = jnp.where(y > 0, y * link.log_p(eta), 0.0)
-        return ways + seen + jnp.where(n > y, (n - y) * link.log_rest(eta), 0.0)
+            return xp.where(y > 0, link.log_p(eta), link.log_rest(eta))
+        n = _of(batch, "trials", eta)
+        seen = xp.where(y > 0, y * link.log_p(eta), 0.0)
+        return _ways(y, n) + seen + xp.where(n > y, (n - y) * link.log_rest(eta), 0.0)
+
+    def slopes(eta: Array, batch: PyTree, own: Own) -> Slopes:
+        xp, y = namespace(eta), _y(batch, eta)
+        n = 1 if base == "bernoulli" else _of(batch, "trials", eta)
+        parts = zip(link.slopes_p(eta), link.slopes_rest(eta), strict=True)
+        first, second = (
+            xp.where(y > 0, y * seen, 0.0) + xp.where(n > y, (n - y) * rest, 0.0)
+            for seen, rest in parts
+        )
+        return first, second
 
     def predict(eta: Array, batch: PyTree, own: Own) -> Array:
-        p = jnp.exp(link.log_p(eta))
+        xp = namespace(eta)
+        p = xp.exp(link.log_p(eta))
         if base == "bernoulli":
-            return jnp.stack([jnp.exp(link.log_rest(eta)), p], axis=-1)
-        return p * jnp.asarray(batch["trials"]).astype(eta.dtype)
+            return xp.stack([xp.exp(link.log_rest(eta)), p], axis=-1)
+        return p * _of(batch, "trials", eta)
 
     def draw(rng: Any, eta: np.ndarray, batch: PyTree, own: Mapping[str, Any]) -> np.ndarray:
-        p = np.clip(np.exp(np.asarray(link.log_p(jnp.asarray(eta)), float)), 0, 1)
+        p = np.clip(np.exp(link.log_p(np.asarray(eta, float))), 0, 1)
         return rng.binomial(1 if base == "bernoulli" else np.asarray(batch["trials"], np.int64), p)
 
     kind: Response = "two" if base == "bernoulli" else "count"
     return Family(
-        f"{base}({name})", link.text, kind, log_likelihood, predict, draw, effect=link.effect
+        f"{base}({name})",
+        link.text,
+        kind,
+        log_likelihood,
+        slopes,
+        predict,
+        draw,
+        effect=link.effect,
     )
 
 
 def _poisson(eta: Array, batch: PyTree, own: Own) -> Array:
     y = _y(batch, eta)
-    return y * eta - jnp.exp(eta) - gammaln(y + 1)
+    return y * eta - namespace(eta).exp(eta) - special(y).gammaln(y + 1)
+
+
+def _poisson_slopes(eta: Array, batch: PyTree, own: Own) -> Slopes:
+    mean = namespace(eta).exp(eta)
+    return _y(batch, eta) - mean, -mean
 
 
 def _negative_binomial(eta: Array, batch: PyTree, own: Own) -> Array:
-    y, phi = _y(batch, eta), own["phi"]
-    apart = eta - jnp.log(phi)  # log(mean / φ)
+    xp, y, phi = namespace(eta), _y(batch, eta), own["phi"]
+    apart = eta - xp.log(phi)  # log(mean / φ)
     # In 32 bits log Γ(y + φ) - log Γ(φ) is off by .9 at φ = 10⁶, and by 150 at 10⁸.
-    ways = -betaln(phi, y + 1) - jnp.log(phi + y)
-    return ways - phi * jax.nn.softplus(apart) - y * jax.nn.softplus(-apart)
+    ways = -special(eta).betaln(phi, y + 1) - xp.log(phi + y)
+    return ways - phi * softplus(apart) - y * softplus(-apart)
 
 
-def _with_zeros(
-    counts: Callable[[Array, PyTree, Own], Array], log_zero: Callable[[Array, Own], Array]
-) -> Callable[[Array, PyTree, Own], Array]:
+def _negative_binomial_slopes(eta: Array, batch: PyTree, own: Own) -> Slopes:
+    y, phi = _y(batch, eta), own["phi"]
+    apart = eta - namespace(eta).log(phi)
+    p, rest = sigmoid(apart), sigmoid(-apart)
+    return y * rest - phi * p, -(phi + y) * p * rest
+
+
+def _with_zeros(counts: Likelihood, log_zero: Callable[[Array, Own], Array]) -> Likelihood:
     r"""Return the log-likelihood of counts that are zero besides, with the odds ω.
 
     .. math:: \log\frac{\omega [y = 0] + p(y)}{1 + \omega}
@@ -200,86 +338,157 @@ def _with_zeros(
     """
 
     def log_likelihood(eta: Array, batch: PyTree, own: Own) -> Array:
-        odds = own["zero_odds"]
-        zero = jnp.logaddexp(jnp.log(odds), log_zero(eta, own))
-        return jnp.where(_y(batch, eta) > 0, counts(eta, batch, own), zero) - jnp.log1p(odds)
+        xp, odds = namespace(eta), own["zero_odds"]
+        zero = xp.logaddexp(xp.log(odds), log_zero(eta, own))
+        return xp.where(_y(batch, eta) > 0, counts(eta, batch, own), zero) - xp.log1p(odds)
 
     return log_likelihood
 
 
-_zero_inflated_poisson = _with_zeros(_poisson, lambda eta, own: -jnp.exp(eta))
-_zero_inflated_negative_binomial = _with_zeros(
-    _negative_binomial,
-    lambda eta, own: -own["phi"] * jax.nn.softplus(eta - jnp.log(own["phi"])),
-)
+def _slopes_with_zeros(
+    counts: Callable[[Array, PyTree, Own], Slopes], log_zero: Callable[[Array, Own], Array]
+) -> Callable[[Array, PyTree, Own], Slopes]:
+    """Return the derivatives likewise: a zero is one of the counts with probability π."""
+
+    def slopes(eta: Array, batch: PyTree, own: Own) -> Slopes:
+        xp = namespace(eta)
+        first, second = counts(eta, batch, own)
+        share = sigmoid(log_zero(eta, own) - xp.log(own["zero_odds"]))
+        share = xp.where(_y(batch, eta) > 0, 1.0, share)
+        return share * first, share * second + share * (1 - share) * first**2
+
+    return slopes
+
+
+def _log_zero_poisson(eta: Array, own: Own) -> Array:
+    return -namespace(eta).exp(eta)
+
+
+def _log_zero_negative_binomial(eta: Array, own: Own) -> Array:
+    return -own["phi"] * softplus(eta - namespace(eta).log(own["phi"]))
 
 
 def _mean_with_zeros(eta: Array, batch: PyTree, own: Own) -> Array:
-    return jnp.exp(eta) / (1 + own["zero_odds"])
+    return namespace(eta).exp(eta) / (1 + own["zero_odds"])
 
 
 # --- classes -------------------------------------------------------------------------------------
 
 
+def _ends(eta: Array, batch: PyTree, own: Own) -> tuple[Array, Array, Array, int]:
+    """Return c_y − η, c_{y−1} − η, y, and the index of the last class."""
+    xp, cuts = namespace(eta), own["thresholds"]
+    y, last = xp.asarray(batch["y"]).astype(xp.int32), cuts.shape[-1]
+    upper = xp.where(y < last, cuts[..., xp.minimum(y, last - 1)] - eta, 0.0)
+    lower = xp.where(y > 0, cuts[..., xp.maximum(y - 1, 0)] - eta, 0.0)
+    return upper, lower, y, last
+
+
 def _ordinal(eta: Array, batch: PyTree, own: Own) -> Array:
     """Return log(σ(c_y − η) − σ(c_{y−1} − η)), with c_{−1} = −∞ and the last c = ∞."""
-    cuts = own["thresholds"]
-    y, last = jnp.asarray(batch["y"]).astype(jnp.int32), cuts.shape[0]
-    upper = jnp.where(y < last, cuts[jnp.minimum(y, last - 1)] - eta, 0.0)
-    lower = jnp.where(y > 0, cuts[jnp.maximum(y - 1, 0)] - eta, 0.0)
+    xp = namespace(eta)
+    upper, lower, y, last = _ends(eta, batch, own)
     inside = (y > 0) & (y < last)
     # σ(u) − σ(l) = σ(u) σ(−l) (1 − exp(l − u))
-    apart = jnp.where(inside, upper - lower, 1.0)
+    apart = xp.where(inside, upper - lower, 1.0)
     return (
-        jnp.where(y < last, jax.nn.log_sigmoid(upper), 0.0)
-        + jnp.where(y > 0, jax.nn.log_sigmoid(-lower), 0.0)
-        + jnp.where(inside, jnp.log(-jnp.expm1(-apart)), 0.0)
+        xp.where(y < last, log_sigmoid(upper), 0.0)
+        + xp.where(y > 0, log_sigmoid(-lower), 0.0)
+        + xp.where(inside, xp.log(-xp.expm1(-apart)), 0.0)
     )
 
 
+def _ordinal_slopes(eta: Array, batch: PyTree, own: Own) -> Slopes:
+    xp = namespace(eta)
+    upper, lower, y, last = _ends(eta, batch, own)
+    below = xp.where(y > 0, sigmoid(lower), 0.0)
+    above = xp.where(y < last, sigmoid(-upper), 0.0)  # 1 − σ(u)
+    return below - above, -below * (1 - below) - above * (1 - above)
+
+
 def _ordinal_probabilities(eta: Array, batch: PyTree, own: Own) -> Array:
-    below = jax.nn.sigmoid(own["thresholds"][None, :] - eta[:, None])
-    ends = jnp.ones_like(below[:, :1])
-    return jnp.diff(jnp.concatenate([0 * ends, below, ends], axis=1), axis=1)
+    xp = namespace(eta)
+    below = sigmoid(own["thresholds"][..., None, :] - eta[..., None])
+    ends = xp.ones_like(below[..., :1])
+    return xp.diff(xp.concatenate([0 * ends, below, ends], axis=-1), axis=-1)
 
 
 def _scores(eta: Array) -> Array:
-    return jnp.concatenate([jnp.zeros_like(eta[:, :1]), eta], axis=1)
+    xp = namespace(eta)
+    return xp.concatenate([xp.zeros_like(eta[..., :1]), eta], axis=-1)
+
+
+def _chosen(eta: Array, batch: PyTree, count: int) -> Array:
+    """Return which class each row has, (rows, classes). The gradient of a gather is a scatter."""
+    xp = namespace(eta)
+    y = xp.asarray(batch["y"]).astype(xp.int32)
+    return y[:, None] == xp.arange(count, dtype=xp.int32)[None, :]
 
 
 def _categorical(eta: Array, batch: PyTree, own: Own) -> Array:
+    xp, scores = namespace(eta), _scores(eta)
+    chosen = _chosen(eta, batch, scores.shape[-1])
+    return xp.sum(xp.where(chosen, scores, 0.0), axis=-1) - logsumexp(scores, axis=-1)
+
+
+def _softmax(eta: Array, batch: PyTree, own: Own) -> Array:
     scores = _scores(eta)
-    y = jnp.asarray(batch["y"]).astype(jnp.int32)
-    chosen = y[:, None] == jnp.arange(scores.shape[1], dtype=jnp.int32)[None, :]
-    return jnp.sum(jnp.where(chosen, scores, 0.0), axis=1) - jax.nn.logsumexp(scores, axis=1)
+    return namespace(eta).exp(scores - logsumexp(scores, axis=-1)[..., None])
+
+
+def _categorical_slopes(eta: Array, batch: PyTree, own: Own) -> Slopes:
+    """Return the gradient, (..., rows, k), and the second derivatives, (..., rows, k, k)."""
+    xp = namespace(eta)
+    p = _softmax(eta, batch, own)[..., 1:]
+    chosen = _chosen(eta, batch, p.shape[-1] + 1)[:, 1:].astype(eta.dtype)
+    second = p[..., :, None] * p[..., None, :] - p[..., None] * xp.eye(p.shape[-1], dtype=eta.dtype)
+    return chosen - p, second
 
 
 # --- times to an event ---------------------------------------------------------------------------
 
 
+def _weibull_parts(eta: Array, batch: PyTree, own: Own) -> tuple[Array, Array]:
+    """Return log h(t) and the hazard lived through, H(t) − H(start)."""
+    xp, k = namespace(eta), own["shape"]
+    log_t, unit = xp.log(_y(batch, eta)), _of(batch, "log_unit", eta)
+    hazard = xp.log(k) + (k - 1) * (log_t - unit) - unit + eta
+    lived = xp.exp(k * (log_t - unit) + eta)
+    if "start" in batch:
+        start = _of(batch, "start", eta)
+        log_start = xp.log(xp.where(start > 0, start, 1.0))
+        lived = lived - xp.where(start > 0, xp.exp(k * (log_start - unit) + eta), 0.0)
+    return hazard, lived
+
+
 def _weibull(eta: Array, batch: PyTree, own: Own) -> Array:
     """Return d log h(t) − H(t), with h(t) = k t^{k−1} e^η; times are in units of their mean."""
-    k, log_t = own["shape"], jnp.log(_y(batch, eta))
-    event = jnp.asarray(batch["event"]).astype(eta.dtype)
-    unit = jnp.asarray(batch["log_unit"]).astype(eta.dtype)
-    hazard = jnp.log(k) + (k - 1) * (log_t - unit) - unit + eta
-    lived = jnp.exp(k * (log_t - unit) + eta)
-    if "start" in batch:  # H(t) − H(start)
-        start = jnp.asarray(batch["start"]).astype(eta.dtype)
-        log_start = jnp.log(jnp.where(start > 0, start, 1.0))
-        lived = lived - jnp.where(start > 0, jnp.exp(k * (log_start - unit) + eta), 0.0)
-    return event * hazard - lived
+    hazard, lived = _weibull_parts(eta, batch, own)
+    return _of(batch, "event", eta) * hazard - lived
+
+
+def _weibull_slopes(eta: Array, batch: PyTree, own: Own) -> Slopes:
+    _, lived = _weibull_parts(eta, batch, own)
+    return _of(batch, "event", eta) - lived, -lived
 
 
 def _piecewise(eta: Array, batch: PyTree, own: Own) -> Array:
     """Return d (λ_j + η) − Σ_j t_j exp(λ_j + η), the hazard being exp(λ_j + η) in interval j."""
-    hazards = own["log_hazard"]
-    event = jnp.asarray(batch["event"]).astype(eta.dtype)
-    times = jnp.asarray(batch["intervals"]).astype(eta.dtype)
-    at = jnp.asarray(batch["interval"]).astype(jnp.int32)
-    chosen = at[:, None] == jnp.arange(hazards.shape[0], dtype=jnp.int32)[None, :]
-    log_hazard = jnp.sum(jnp.where(chosen, hazards[None, :], 0.0), axis=1) + eta
-    return event * log_hazard - jnp.exp(eta) * (times @ jnp.exp(hazards))
+    xp, hazards = namespace(eta), own["log_hazard"]
+    at = xp.asarray(batch["interval"]).astype(xp.int32)
+    chosen = at[:, None] == xp.arange(hazards.shape[-1], dtype=xp.int32)[None, :]
+    log_hazard = xp.sum(xp.where(chosen, hazards[..., None, :], 0.0), axis=-1) + eta
+    return _of(batch, "event", eta) * log_hazard - _lived(eta, batch, own)
+
+
+def _lived(eta: Array, batch: PyTree, own: Own) -> Array:
+    xp = namespace(eta)
+    return xp.exp(eta) * (xp.exp(own["log_hazard"]) @ _of(batch, "intervals", eta).T)
+
+
+def _piecewise_slopes(eta: Array, batch: PyTree, own: Own) -> Slopes:
+    lived = _lived(eta, batch, own)
+    return _of(batch, "event", eta) - lived, -lived
 
 
 def _cox(eta: Array, batch: PyTree, mask: Array) -> Array:
@@ -292,15 +501,19 @@ def _cox(eta: Array, batch: PyTree, mask: Array) -> Array:
     times; ``last`` is the index of the last one with a row's time. With strata, or rows that start
     later than 0, the first sum is over rows of the same stratum that had started, s_j < t_i.
     """
-    event = jnp.where(mask, jnp.asarray(batch["event"]).astype(eta.dtype), 0)
-    last = jnp.asarray(batch["last"]).astype(jnp.int32)
-    share = jnp.asarray(batch["tie_share"]).astype(eta.dtype)
-    largest = jax.lax.stop_gradient(jnp.max(jnp.where(mask, eta, -jnp.inf)))
-    size = jnp.where(mask, jnp.exp(eta - largest), 0)
-    at_risk = _started(size, last, batch, mask) if "first" in batch else jnp.cumsum(size)[last]
-    tied = jax.ops.segment_sum(event * size, last, eta.shape[0])[last]
-    inside = jnp.where(event > 0, at_risk - share * tied, 1)
-    return jnp.sum(event * (eta - largest - jnp.log(inside)))
+    xp = namespace(eta)
+    event = xp.where(mask, _of(batch, "event", eta), 0)
+    last = xp.asarray(batch["last"]).astype(xp.int32)
+    share = _of(batch, "tie_share", eta)
+    largest = constant(xp.max(xp.where(mask, eta, -xp.inf), axis=-1, keepdims=True))
+    size = xp.where(mask, xp.exp(eta - largest), 0)
+    if "first" in batch:
+        at_risk = _started(size, last, batch, mask)
+    else:
+        at_risk = xp.cumsum(size, axis=-1)[..., last]
+    tied = sums_of_groups(event * size, last, eta.shape[-1])[..., last]
+    inside = xp.where(event > 0, at_risk - share * tied, 1)
+    return sum_rows(event * (eta - largest - xp.log(inside)))
 
 
 def _started(size: Array, last: Array, batch: PyTree, mask: Array) -> Array:
@@ -309,31 +522,39 @@ def _started(size: Array, last: Array, batch: PyTree, mask: Array) -> Array:
     It is a difference of sums over all rows of larger times and over those that start later, each
     in twice the digits: few rows may be at risk of many.
     """
+    xp = namespace(size)
     first, late, later = (
-        jnp.asarray(batch[name]).astype(jnp.int32) for name in ("first", "late", "later")
+        xp.asarray(batch[name]).astype(xp.int32) for name in ("first", "late", "later")
     )
     stops = _precise_sums(size)
-    starts = _precise_sums(jnp.where(mask, size[late], 0))
+    starts = _precise_sums(xp.where(mask, size[..., late], 0))
     high, low = (
-        (stop[last + 1] - start[later]) + (start[first] - stop[first])  # each of nearly equal sums
+        # each of nearly equal sums
+        (stop[..., last + 1] - start[..., later]) + (start[..., first] - stop[..., first])
         for stop, start in zip(stops, starts, strict=True)
     )
-    return high + low
+    return (high + low).astype(size.dtype)
 
 
 def _precise_sums(values: Array) -> tuple[Array, Array]:
     """Return the sums of the first 0, 1, ... values, and what each lacks by rounding."""
+    xp = namespace(values)
+    none = xp.zeros_like(values[..., :1])
+    if xp is np:
+        wide = np.cumsum(values, axis=-1, dtype=np.longdouble)
+        return np.concatenate([none, wide], axis=-1), np.zeros(1 + values.shape[-1])
+    import jax
 
     def add(left: tuple[Array, Array], right: tuple[Array, Array]) -> tuple[Array, Array]:
         (a, less), (b, more) = left, right
         total = a + b
-        own = total - a
-        lost = (a - (total - own)) + (b - own)
+        rest = total - a
+        lost = (a - (total - rest)) + (b - rest)
         return total, less + more + lost
 
-    high, low = jax.lax.associative_scan(add, (values, jnp.zeros_like(values)))
-    none = jnp.zeros_like(values[:1])
-    return jnp.concatenate([none, high]), jnp.concatenate([none, low])
+    axis = values.ndim - 1
+    high, low = jax.lax.associative_scan(add, (values, xp.zeros_like(values)), axis=axis)
+    return xp.concatenate([none, high], axis=-1), xp.concatenate([none, low], axis=-1)
 
 
 # --- draws ---------------------------------------------------------------------------------------
@@ -408,6 +629,7 @@ FAMILIES: dict[str, Family] = {
             "identity",
             "number",
             _gaussian,
+            _gaussian_slopes,
             lambda eta, batch, own: eta,
             lambda rng, eta, batch, own: rng.normal(eta, own["sigma"]),
             (SIGMA,),
@@ -417,6 +639,7 @@ FAMILIES: dict[str, Family] = {
             "identity",
             "number",
             _student,
+            _student_slopes,
             lambda eta, batch, own: eta,
             lambda rng, eta, batch, own: eta + own["sigma"] * rng.standard_t(own["nu"], eta.shape),
             (SIGMA, Auxiliary("nu", 1.0, "gamma(2, 0.1)")),
@@ -426,7 +649,8 @@ FAMILIES: dict[str, Family] = {
             "logit",
             "two",
             _bernoulli,
-            lambda eta, batch, own: two_classes(eta),
+            _bernoulli_slopes,
+            lambda eta, batch, own: namespace(eta).stack([sigmoid(-eta), sigmoid(eta)], axis=-1),
             lambda rng, eta, batch, own: rng.binomial(1, _expit(eta)),
             effect="odds ratio",
         ),
@@ -435,9 +659,8 @@ FAMILIES: dict[str, Family] = {
             "logit",
             "count",
             _binomial,
-            lambda eta, batch, own: (
-                jax.nn.sigmoid(eta) * jnp.asarray(batch["trials"]).astype(eta.dtype)
-            ),
+            _binomial_slopes,
+            lambda eta, batch, own: sigmoid(eta) * _of(batch, "trials", eta),
             lambda rng, eta, batch, own: rng.binomial(
                 np.asarray(batch["trials"], np.int64), _expit(eta)
             ),
@@ -449,7 +672,8 @@ FAMILIES: dict[str, Family] = {
             "log",
             "count",
             _poisson,
-            lambda eta, batch, own: jnp.exp(eta),
+            _poisson_slopes,
+            lambda eta, batch, own: namespace(eta).exp(eta),
             _draw_poisson,
             effect=RATE,
             logarithmic=True,
@@ -459,7 +683,8 @@ FAMILIES: dict[str, Family] = {
             "log",
             "count",
             _negative_binomial,
-            lambda eta, batch, own: jnp.exp(eta),
+            _negative_binomial_slopes,
+            lambda eta, batch, own: namespace(eta).exp(eta),
             _draw_negative_binomial,
             (PHI,),
             effect=RATE,
@@ -470,7 +695,8 @@ FAMILIES: dict[str, Family] = {
             "log",
             "positive",
             _gamma,
-            lambda eta, batch, own: jnp.exp(eta),
+            _gamma_slopes,
+            lambda eta, batch, own: namespace(eta).exp(eta),
             lambda rng, eta, batch, own: rng.gamma(own["shape"], _exp(eta) / own["shape"]),
             (Auxiliary("shape", 0.0, "gamma(2, 0.1)"),),
             "ratio of means",
@@ -481,7 +707,8 @@ FAMILIES: dict[str, Family] = {
             "log of the median",
             "positive",
             _lognormal,
-            lambda eta, batch, own: jnp.exp(eta + own["sigma"] ** 2 / 2),
+            _lognormal_slopes,
+            lambda eta, batch, own: namespace(eta).exp(eta + own["sigma"] ** 2 / 2),
             lambda rng, eta, batch, own: _exp(rng.normal(eta, own["sigma"])),
             (Auxiliary("sigma", 0.0, "exponential(1)"),),
             "ratio of medians",
@@ -491,7 +718,8 @@ FAMILIES: dict[str, Family] = {
             "zero_inflated_poisson",
             "log of the mean without the further zeros",
             "count",
-            _zero_inflated_poisson,
+            _with_zeros(_poisson, _log_zero_poisson),
+            _slopes_with_zeros(_poisson_slopes, _log_zero_poisson),
             _mean_with_zeros,
             lambda rng, eta, batch, own: _draw_zeros(rng, _draw_poisson(rng, eta, batch, own), own),
             (ZERO_ODDS,),
@@ -502,7 +730,8 @@ FAMILIES: dict[str, Family] = {
             "zero_inflated_negative_binomial",
             "log of the mean without the further zeros",
             "count",
-            _zero_inflated_negative_binomial,
+            _with_zeros(_negative_binomial, _log_zero_negative_binomial),
+            _slopes_with_zeros(_negative_binomial_slopes, _log_zero_negative_binomial),
             _mean_with_zeros,
             lambda rng, eta, batch, own: _draw_zeros(
                 rng, _draw_negative_binomial(rng, eta, batch, own), own
@@ -516,7 +745,8 @@ FAMILIES: dict[str, Family] = {
             "logit",
             "share",
             _beta,
-            lambda eta, batch, own: jax.nn.sigmoid(eta),
+            _beta_slopes,
+            lambda eta, batch, own: sigmoid(eta),
             lambda rng, eta, batch, own: rng.beta(
                 own["phi"] * _expit(eta), own["phi"] * _expit(-eta)
             ),
@@ -528,6 +758,7 @@ FAMILIES: dict[str, Family] = {
             "cumulative logit",
             "ordered",
             _ordinal,
+            _ordinal_slopes,
             _ordinal_probabilities,
             _draw_ordinal,
             effect="odds ratio",
@@ -537,7 +768,8 @@ FAMILIES: dict[str, Family] = {
             "logit against the first level",
             "levels",
             _categorical,
-            lambda eta, batch, own: jax.nn.softmax(_scores(eta), axis=1),
+            _categorical_slopes,
+            _softmax,
             _draw_levels,
             effect="odds ratio",
         ),
@@ -546,6 +778,7 @@ FAMILIES: dict[str, Family] = {
             "log of the hazard",
             "time",
             _weibull,
+            _weibull_slopes,
             None,
             _draw_weibull,
             (Auxiliary("shape", 0.0, "half_normal(2)"),),
@@ -557,6 +790,7 @@ FAMILIES: dict[str, Family] = {
             "log of the hazard",
             "time",
             _piecewise,
+            _piecewise_slopes,
             None,
             _draw_piecewise,
             (),
@@ -568,6 +802,7 @@ FAMILIES: dict[str, Family] = {
             "log of the hazard, each site with a baseline of its own",
             "time",
             _no_rows,
+            None,
             None,
             _no_draw,
             effect="hazard ratio",

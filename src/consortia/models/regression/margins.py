@@ -16,33 +16,23 @@ from __future__ import annotations
 import ast
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from consortia.core.arguments import unknown
 from consortia.data.columns import Table, as_levels, rows_of
 from consortia.errors import InputError
-from consortia.models._shared import Array, PyTree
 from consortia.models.regression.density import Density
 from consortia.models.regression.design import new_rows, time_rows
 from consortia.models.regression.estimates import Drawn, Line, interval_ends, short
 from consortia.models.regression.formula import SITE
 from consortia.models.regression.heterogeneity import ROW_NAMES
-from consortia.models.regression.prediction import (
-    AT_ONCE,
-    LEAST_ROWS,
-    MEAN,
-    SURVIVAL,
-    of_batch,
-    room,
-)
+from consortia.models.regression.prediction import MEAN, SURVIVAL, blocks_of, outcome
 from consortia.models.regression.question import RESPONSE
 from consortia.models.regression.specification import GAP, Specification
-from consortia.runtime.compiler import map_in_blocks
+
+PyTree = Any
 
 ALL = ROW_NAMES["common"]
 SLOPE = "per unit"
@@ -273,39 +263,29 @@ def _site_averages(
         what, outcomes = SURVIVAL, [f"time {one:g}" for one in times]
     elif density.family.name in ("ordinal", "categorical"):
         outcomes = list(agreed.levels[RESPONSE])
-    dtype = jnp.result_type(float)
     size = rows_of(given.table)
-    padded = np.minimum(np.arange(room(size, LEAST_ROWS)), size - 1)
-    groups = [(0, 0), (0, room(given.levels.shape[1], 1) - given.levels.shape[1]), (0, 0)]
-    levels = np.pad(given.levels, groups).astype(dtype)
-    draws = {name: np.asarray(one, dtype) for name, one in params.items()}
+    draws = {name: np.asarray(values, float) for name, values in params.items()}
     fixed: list[PyTree] = [{}]
     if times is not None:
-        ends = np.zeros(len(padded))
-        fixed = [time_rows(agreed, ends + one, ends) for one in times]
+        ends = np.zeros(size)
+        fixed = [time_rows(agreed, ends + time, ends) for time in times]
     found = {}
     known = ~given.table[column].missing
     for contrast, derivative, first, second in _changes(agreed, given.table, column, site):
         weights = first["trials"] * known if density.family.base == "binomial" else known * 1.0
         count = float(weights.sum())
         # the mean of a binomial row is of all its trials
-        share = np.zeros(len(padded))
-        share[:size] = known / count
-        pair = [
-            {name: one[padded].astype(dtype) for name, one in rows.items()}
-            for rows in (first, second)
-        ]
-        at = (given.group[padded], share.astype(dtype), *pair)
+        share = known / count
         parts = [
-            np.asarray(_averages(density, what, derivative, draws, levels, beside, *at))
+            _averages(density, what, derivative, draws, given, share, beside, first, second)
             for beside in fixed
         ]
         effects = np.stack(parts, axis=1) if times is not None else parts[0]
         if density.family.base == "bernoulli":
             effects = effects[:, 1:]
-        for place, outcome in enumerate(outcomes):
+        for place, name in enumerate(outcomes):
             values = effects.reshape(len(effects), -1)[:, place]
-            found[Key(column, contrast, outcome)] = Average(count, values)
+            found[Key(column, contrast, name)] = Average(count, values)
     return found
 
 
@@ -422,30 +402,39 @@ def number_of(level: str, kind: str) -> float:
         return np.nan
 
 
-@partial(jax.jit, static_argnums=(0, 1, 2))
 def _averages(
     density: Density,
     what: str,
     derivative: bool,
-    params: PyTree,
-    levels: Array,
+    params: Mapping[str, np.ndarray],
+    given: Rows,
+    share: np.ndarray,
     fixed: PyTree,
-    group: Array,
-    share: Array,
     first: PyTree,
     second: PyTree,
-) -> Array:
+) -> np.ndarray:
     """Return for each draw Σ_i share_i (the change of row i), (draws, ...)."""
+    parts = []
+    for part in blocks_of(len(given.levels), len(share)):
+        some = {name: values[part] for name, values in params.items()}
+        levels = given.levels[part][:, given.group]
 
-    def one(given: tuple[PyTree, Array]) -> Array:
-        values, own = given
+        def predictor(rows: PyTree, some: PyTree = some, levels: np.ndarray = levels) -> np.ndarray:
+            shift = np.einsum("rk,nrk->nr", rows["slopes"], levels)
+            shift = shift.reshape(*shift.shape, *[1] * len(density.lead))
+            return density.predictor(some, rows) + shift
 
-        def mean(rows: PyTree) -> Array:
-            shift = jnp.sum(rows["slopes"] * own[group], axis=1)
-            batch = {**fixed, **rows, "offset": rows["offset"] + shift}
-            return of_batch(density, what, values, batch)
+        def mean(eta: np.ndarray, rows: PyTree, some: PyTree = some) -> np.ndarray:
+            return outcome(density, what, some, {**rows, **fixed}, eta)
 
-        change = jax.jvp(mean, (first,), (second,))[1] if derivative else mean(second) - mean(first)
-        return jnp.tensordot(share, change, axes=1)
-
-    return map_in_blocks(one, (params, levels), AT_ONCE)
+        if derivative:  # second has the derivatives of the columns, of which η is a linear function
+            eta, along = predictor(first), predictor(second)
+            if density.intercept:
+                along = along - some["intercept"][:, None]
+            step = STEP / max(float(np.abs(along).max()), 1e-300)
+            change = mean(eta + step * along, first) - mean(eta - step * along, first)
+            change = change / (2 * step)
+        else:
+            change = mean(predictor(second), second) - mean(predictor(first), first)
+        parts.append(np.einsum("r,nr...->n...", share, change))
+    return np.concatenate(parts)

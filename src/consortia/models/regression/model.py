@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-import jax
 import numpy as np
 
 from consortia.core import arguments
@@ -373,7 +372,7 @@ class Regression:
         if spec.grouping == SITE:
             kept = spaced(len(params["log_sd"]), MOST_DRAWS)
             params = {name: values[kept] for name, values in params.items()}
-        natural = jax.jit(jax.vmap(self.density.at_mean))(params)
+        natural = self.density.at_mean(params)
         here = [name for i, name in enumerate(spec.sites) if i in self.rows.here]
         staying = {}
         if spec.grouping == SITE:
@@ -404,7 +403,7 @@ class Regression:
         blocks = [(i, one) for i, one in enumerate(spec.blocks) if not one.smooth]
         if not blocks:
             raise InputError(f"sensitivity: the formula has no group term: write (1 | {SITE}).")
-        natural = jax.jit(jax.vmap(density.at_mean))(self._flat(tree))
+        natural = density.at_mean(self._flat(tree))
         lines = []
         for place, block in blocks:
             unit = density.spread / density.slope_sd(block)
@@ -631,7 +630,10 @@ class Regression:
         """Return the draws of all chains as they are sampled, (draws, ...) each."""
         self._check_origin(tree)
         found = draws_to_pytree(structure_of(self.model.init), sampled_draws(tree))
-        return {name: np.asarray(one).reshape(-1, *one.shape[2:]) for name, one in found.items()}
+        return {
+            name: np.asarray(values, np.float64).reshape(-1, *values.shape[2:])
+            for name, values in found.items()
+        }
 
     def _levels(self, params: Mapping[str, np.ndarray], site: str, seed: int) -> np.ndarray:
         last_seed, last, levels = self._last_levels.get(site, (None, {}, np.zeros(0)))
@@ -761,8 +763,7 @@ class Regression:
         size = len(next(iter(every.values())))
         kept = spaced(size, count)
         params = {name: values[kept] for name, values in every.items()}
-        natural = jax.jit(jax.vmap(self.density.natural))(params)
-        own = {name: np.asarray(values, float) for name, values in natural.items()}
+        own = self.density.natural(params)
         sums: dict[str, Any] = {}
         for place, name in enumerate(spec.sites):
             if place not in self.rows.here:
@@ -822,6 +823,4 @@ class Regression:
         batch = self.rows.first if rows is None else rows
         rng = np.random.default_rng(seed)
         params = self.density.draw(rng, draws)
-        natural = jax.jit(jax.vmap(self.density.natural))(params)
-        found = {name: np.asarray(values) for name, values in natural.items()}
-        return found | {"y": self.density.simulated(rng, params, batch)}
+        return self.density.natural(params) | {"y": self.density.simulated(rng, params, batch)}

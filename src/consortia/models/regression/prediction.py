@@ -2,31 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
+from consortia.core.arrays import VALUES_AT_ONCE
 from consortia.errors import InputError
 from consortia.models._integrated import drawn
-from consortia.models._shared import Array, PyTree
 from consortia.models.regression.density import Density
 from consortia.models.regression.design import time_rows
+from consortia.models.regression.evaluation import in_single
 from consortia.models.regression.formula import SITE
 from consortia.models.regression.specification import Specification
-from consortia.runtime import compiler
-from consortia.runtime.compiler import map_in_blocks
+
+PyTree = Any
 
 MEAN, SURVIVAL = "mean", "survival"
-
-AT_ONCE = 64
-"""Draws that are computed at the same time."""
-
-LEAST_ROWS = 64
-"""Fewest rows that a program is compiled for; more are as many as `room` has: sites share one."""
 
 
 def levels_given_rows(
@@ -36,34 +28,28 @@ def levels_given_rows(
 
     ``params`` are draws as they are sampled, (draws, ...) each; ``rows`` all rows of the site.
     """
-    count, size = rows["y"].shape[0], len(density.specification.staying)
-    padded = np.arange(room(count, LEAST_ROWS))
-    mask = padded < count
-    batch = {name: np.asarray(one)[np.minimum(padded, count - 1)] for name, one in rows.items()}
-    draws, dtype = len(params["log_sd"]), params["log_sd"].dtype
-    uniforms = np.full((draws, len(padded) if "group" in rows else 1, size), 0.5, dtype)
-    uniforms[:, :groups] = np.random.default_rng(seed).random((draws, groups, size))
-    found = []
-    for start in range(0, draws, AT_ONCE):
-        at = np.minimum(np.arange(start, start + AT_ONCE), draws - 1)
-        own = {name: np.asarray(values)[at] for name, values in params.items()}
-        found.append(_levels(density, own, uniforms[at], batch, mask)[:, :groups])
-    return np.concatenate([np.asarray(one) for one in found])[:draws]
+    count, staying = rows["y"].shape[0], density.specification.staying
+    batch = {name: np.asarray(values) for name, values in rows.items()}
+    single = in_single(density, batch)
+    dtype = np.float64 if single is None else np.float32
+    draws, mask = len(params["log_sd"]), np.ones(count, bool)
+    uniforms = np.random.default_rng(seed).random((draws, groups, len(staying)))
+    levels = []
+    for part in blocks_of(draws, count):
+        some = {name: np.asarray(values, dtype)[part] for name, values in params.items()}
+        with np.errstate(all="ignore"):
+            density_of_levels = density.given_levels(some, single or batch, mask, groups)
+            z = drawn(density_of_levels, uniforms[part].astype(dtype))
+            scale = density.group_scale(some, staying)
+        levels.append(np.einsum("nij,ngj->ngi", scale, z))
+    return np.concatenate(levels)
 
 
-@partial(compiler.jit, options=compiler.lightly, static_argnums=0)
-def _levels(density: Density, params: PyTree, uniforms: Array, rows: PyTree, mask: Array) -> Array:
-    def one(values: PyTree, own: Array) -> Array:
-        z = drawn(density.given_levels(values, rows, mask), own)
-        return z @ density.group_scale(values, density.specification.staying).T
-
-    return jax.vmap(one)(params, uniforms)
-
-
-def room(size: int, least: int) -> int:
-    """Return room for ``size``, a power of two or half as much again: one program for each."""
-    whole = max(least, 1 << (size - 1).bit_length())
-    return max(least, whole * 3 // 4 if size <= whole * 3 // 4 else whole)
+def blocks_of(draws: int, rows: int) -> Iterator[slice]:
+    """Yield the draws in blocks that are computed together with so many rows."""
+    width = max(VALUES_AT_ONCE // max(rows, 1), 1)
+    for at in range(0, draws, width):
+        yield slice(at, at + width)
 
 
 def shift_of_groups(
@@ -113,9 +99,9 @@ def levels_of_new(
     rng: np.random.Generator,
 ) -> np.ndarray:
     """Return levels and slopes of new groups, drawn from their law, (draws, groups, ..., K)."""
-    at, draws = tuple(blocks), len(params["log_sd"])
-    scale = np.asarray(jax.vmap(lambda one: density.group_scale(one, at))(dict(params)))
-    z = rng.normal(size=(draws, groups, *density.lead, len(at)))
+    draws = len(params["log_sd"])
+    scale = density.group_scale(params, blocks)
+    z = rng.normal(size=(draws, groups, *density.lead, len(blocks)))
     return np.einsum("nij,ng...j->ng...i", scale, z)
 
 
@@ -149,27 +135,25 @@ def survival(
 def _over_draws(
     density: Density, what: str, params: Mapping[str, np.ndarray], rows: PyTree, shift: np.ndarray
 ) -> np.ndarray:
-    own = shift.astype(jnp.result_type(float))
-    return np.asarray(_of_draws(density, what, dict(params), own, dict(rows)))
+    wide = {name: np.asarray(values, float) for name, values in params.items()}
+    parts = []
+    for part in blocks_of(len(shift), shift.shape[1]):
+        some = {name: values[part] for name, values in wide.items()}
+        eta = density.predictor(some, rows) + shift[part]
+        parts.append(outcome(density, what, some, rows, eta))
+    return np.concatenate(parts)
 
 
-@partial(jax.jit, static_argnums=(0, 1))
-def _of_draws(density: Density, what: str, params: PyTree, shift: Array, rows: PyTree) -> Array:
-    before = jnp.asarray(rows.get("offset", np.zeros(1)), shift.dtype)
-
-    def one(given: tuple[PyTree, Array]) -> Array:
-        values, own = given
-        start = before.reshape(*before.shape, *[1] * (own.ndim - 1))
-        return of_batch(density, what, values, {**rows, "offset": start + own})
-
-    return map_in_blocks(one, (params, shift), AT_ONCE)
-
-
-def of_batch(density: Density, what: str, values: PyTree, batch: PyTree) -> Array:
-    """Return the mean of rows, or the probability of no event before their time, of one draw."""
-    if what == SURVIVAL:
-        return jnp.exp(density.log_likelihood(values, batch))
-    return density.predict(values, batch)
+def outcome(
+    density: Density, what: str, params: Mapping[str, np.ndarray], rows: PyTree, eta: np.ndarray
+) -> np.ndarray:
+    """Return the mean of rows, or the probability of no event before their time, given η."""
+    family, own = density.family, density._own(params)
+    with np.errstate(all="ignore"):
+        if what == SURVIVAL:
+            return np.exp(density.weighted(family.log_likelihood(eta, rows, own), rows))
+        assert family.predict is not None
+        return family.predict(eta, rows, own)
 
 
 def censored(agreed: Specification, rows: PyTree, time: float) -> PyTree:

@@ -17,12 +17,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import jax.numpy as jnp
 import numpy as np
 
 from consortia.core.arguments import unknown
+from consortia.core.arrays import Array, namespace
 from consortia.errors import InputError
-from consortia.models._shared import Array
 
 
 class _Form(NamedTuple):
@@ -42,23 +41,26 @@ def _normal(v: Array, location: float, scale: float) -> Array:
 def _student(v: Array, freedom: float, location: float, scale: float) -> Array:
     constant = math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2)
     constant -= 0.5 * math.log(freedom * math.pi) + math.log(scale)
-    return constant - (freedom + 1) / 2 * jnp.log1p(((v - location) / scale) ** 2 / freedom)
+    square = ((v - location) / scale) ** 2
+    return constant - (freedom + 1) / 2 * namespace(v).log1p(square / freedom)
 
 
 def _laplace(v: Array, location: float, scale: float) -> Array:
-    return -jnp.abs(v - location) / scale - math.log(2 * scale)
+    return -namespace(v).abs(v - location) / scale - math.log(2 * scale)
 
 
 def _gamma(v: Array, shape: float, rate: float) -> Array:
-    return shape * math.log(rate) - math.lgamma(shape) + (shape - 1) * jnp.log(v) - rate * v
+    constant = shape * math.log(rate) - math.lgamma(shape)
+    return constant + (shape - 1) * namespace(v).log(v) - rate * v
 
 
 def _inverse_gamma(v: Array, shape: float, scale: float) -> Array:
-    return shape * math.log(scale) - math.lgamma(shape) - (shape + 1) * jnp.log(v) - scale / v
+    constant = shape * math.log(scale) - math.lgamma(shape)
+    return constant - (shape + 1) * namespace(v).log(v) - scale / v
 
 
 def _log_normal(v: Array, location: float, scale: float) -> Array:
-    return _normal(jnp.log(v), location, scale) - jnp.log(v)
+    return _normal(namespace(v).log(v), location, scale) - namespace(v).log(v)
 
 
 class _Half:

@@ -51,6 +51,9 @@ WEIGHT = "weights()"
 WEIGHTS = ("frequency", "sampling")
 """Kinds of weights: numbers of equal rows, or inverse probabilities of being in a sample."""
 
+EVALUATIONS = ("auto", "compiled")
+"""By sums or NumPy where that costs less than a compiler, or always by compiled programs."""
+
 IMPUTATIONS = 20
 IMPUTATIONS_MAX = 1000
 
@@ -76,10 +79,12 @@ class Question:
     nodes: int | None = None
     described: Wanted | None = None  # the description requested of the participants; None: nothing
     weights_are: str = "frequency"  # what the weights are, one of `WEIGHTS`
+    evaluate: str = "auto"  # how log-densities are computed, one of `EVALUATIONS`
 
     def __post_init__(self) -> None:
         one_of("missing", self.missing, POLICIES)
         one_of("weights_are", self.weights_are, WEIGHTS)
+        one_of("evaluate", self.evaluate, EVALUATIONS)
         whole("imputations", self.imputations, 2, IMPUTATIONS_MAX)
         whole("imputation_seed", self.imputation_seed, 0)
 

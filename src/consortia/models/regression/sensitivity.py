@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import jax.numpy as jnp
 import numpy as np
 
 from consortia.diagnostics.influence import smoothed
@@ -89,10 +88,9 @@ def lines_of(
     is shown; None of a level.
     """
     found: list[Line] = []
-    at = jnp.asarray(spread)
-    before = np.asarray(own.log_density(at, 0.0), float)
+    before = own.log_density(spread, 0.0)
     for prior in (own, *others):
-        log_ratios = np.asarray(prior.log_density(at, 0.0), float) - before
+        log_ratios = prior.log_density(spread, 0.0) - before
         share, k = np.full(len(spread), 1 / len(spread)), np.nan
         if prior != own:
             share, k = smoothed(log_ratios)

@@ -1,0 +1,243 @@
+"""The posterior of a model that NumPy evaluates: nothing is traced, nothing is compiled.
+
+A model says by `consortia.core.model.Model.host` that its functions take NumPy's arrays with
+leading axes, of many points together, and gives the likelihood of a site's rows in this form. What
+else a conversation needs of a site or of the prior follows here, in double precision. Derivatives
+are exact where the likelihood gives them; others are central differences, which are enough for what
+only proposals depend on.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import numpy as np
+from jaxtyping import Float
+
+Params = Mapping[str, np.ndarray]
+"""Parameters by name, (K, *shape) each: of K points."""
+
+STEP = 1e-4
+"""Step of a central difference, in units of a parameter: with it the error of a second derivative
+is about 1e-8 of a sum, by its truncation as by its rounding."""
+
+
+class SiteLikelihood(Protocol):
+    """The likelihood of all rows of one site, at many points.
+
+    Attributes:
+        way: how it is evaluated, in a word for plan and record.
+    """
+
+    way: str
+
+    def values(self, params: Params, nodes: int | None) -> Float[np.ndarray, " K"]:
+        """Return log L; ``nodes`` are of the rule of quadrature, the model's own when None."""
+        ...
+
+    def slopes(self, params: Params, nodes: int | None) -> dict[str, np.ndarray]:
+        """Return the gradient by those parameters of which η is a linear function, by name."""
+        ...
+
+    def errors(self, params: Params, nodes: tuple[int, ...]) -> Float[np.ndarray, "K rules"]:
+        """Return how far rules of quadrature are from the last of them."""
+        ...
+
+    def of_rows(self, params: Params) -> Float[np.ndarray, "K n"]:
+        """Return log p(z_i | θ) of every row."""
+        ...
+
+
+class HostDensity(Protocol):
+    """What a model gives whose functions NumPy evaluates."""
+
+    @property
+    def labels(self) -> Mapping[str, Any]:
+        """Names along the axes of the natural parameters."""
+        ...
+
+    @property
+    def units(self) -> Mapping[str, float]:
+        """Unit of the parameters of each name, in which differences are taken; 1 where absent."""
+        ...
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of all that decides the density."""
+        ...
+
+    def way(self, rows: int) -> str:
+        """Return how so many rows are evaluated: "sums", "NumPy" or "compiled"."""
+        ...
+
+    def site(self, rows: Mapping[str, np.ndarray]) -> SiteLikelihood:
+        """Return the likelihood of a site's rows, which are prepared once."""
+        ...
+
+
+class Flat:
+    """Names, places and units of the parameters in a flat position.
+
+    Args:
+        structure: parameters by name, arrays or shapes; the flat position has them by sorted name.
+        units: of names.
+    """
+
+    def __init__(self, structure: Mapping[str, Any], units: Mapping[str, float]) -> None:
+        self.places: dict[str, tuple[slice, tuple[int, ...]]] = {}
+        start, steps = 0, []
+        for name in sorted(structure):
+            shape = tuple(int(n) for n in np.shape(structure[name]))
+            size = math.prod(shape)
+            self.places[name] = slice(start, start + size), shape
+            steps += [units.get(name, 1.0)] * size
+            start += size
+        self.dimension = start
+        self.steps = STEP * np.array(steps)
+
+    def params(self, positions: Float[np.ndarray, "K d"]) -> dict[str, np.ndarray]:
+        """Return the parameters of positions, in double precision."""
+        wide = np.asarray(positions, np.float64)
+        return {
+            name: wide[..., place].reshape(*wide.shape[:-1], *shape)
+            for name, (place, shape) in self.places.items()
+        }
+
+    def moved(self, positions: Float[np.ndarray, "K d"], which: np.ndarray) -> np.ndarray:
+        """Return positions moved up and down in each coordinate of ``which``, (2, m, K, d)."""
+        by = np.zeros((len(which), 1, self.dimension))
+        by[np.arange(len(which)), 0, which] = self.steps[which]
+        wide = np.asarray(positions, np.float64)
+        return np.stack([wide + by, wide - by])
+
+    def differences(
+        self,
+        function: Callable[[np.ndarray], np.ndarray],
+        positions: Float[np.ndarray, "K d"],
+        which: np.ndarray,
+    ) -> np.ndarray:
+        """Return central differences of a function of (n, d) by some coordinates, (m, K, ...)."""
+        moved = self.moved(positions, which)
+        values = function(moved.reshape(-1, self.dimension))
+        high, low = values.reshape(*moved.shape[:-1], *values.shape[1:])
+        steps = self.steps[which].reshape(-1, *[1] * (high.ndim - 1))
+        return (high - low) / (2 * steps)
+
+    def hessian(
+        self, gradient: Callable[[np.ndarray], np.ndarray], positions: Float[np.ndarray, "K d"]
+    ) -> Float[np.ndarray, "K d d"]:
+        """Return symmetric differences of a gradient."""
+        lines = self.differences(gradient, positions, np.arange(self.dimension))
+        matrix = np.moveaxis(lines, 0, 1)
+        return (matrix + np.swapaxes(matrix, 1, 2)) / 2
+
+
+class HostPrior:
+    """The prior of such a model at many points.
+
+    Args:
+        log_prior: of parameters by name, (K, ...) each.
+        flat: places of the parameters.
+    """
+
+    def __init__(self, log_prior: Callable[[Params], np.ndarray], flat: Flat) -> None:
+        self._log_prior, self._flat = log_prior, flat
+
+    def values(self, positions: Float[np.ndarray, "K d"]) -> Float[np.ndarray, " K"]:
+        """Return log p(θ)."""
+        with np.errstate(all="ignore"):
+            total = self._log_prior(self._flat.params(positions))
+        return np.broadcast_to(total, len(positions)).astype(np.float64)
+
+    def gradients(self, positions: Float[np.ndarray, "K d"]) -> Float[np.ndarray, "K d"]:
+        """Return ∇ log p(θ)."""
+        return self._flat.differences(self.values, positions, np.arange(self._flat.dimension)).T
+
+    def hessians(self, positions: Float[np.ndarray, "K d"]) -> Float[np.ndarray, "K d d"]:
+        """Return ∇² log p(θ)."""
+        return self._flat.hessian(self.gradients, positions)
+
+
+class HostSite:
+    r"""A site's part of the posterior, U_c = −log L_c − λ_c log p, and its derivatives.
+
+    Args:
+        likelihood: of its rows.
+        prior: of the model.
+        flat: places of the parameters.
+        size: rows.
+        share: λ_c.
+    """
+
+    def __init__(
+        self, likelihood: SiteLikelihood, prior: HostPrior, flat: Flat, size: int, share: float
+    ) -> None:
+        self._likelihood, self._prior, self._flat = likelihood, prior, flat
+        self.size, self.share, self.way = size, share, likelihood.way
+
+    def with_share(self, share: float) -> HostSite:
+        """Return the same with another share of the prior."""
+        return HostSite(self._likelihood, self._prior, self._flat, self.size, share)
+
+    @property
+    def dimension(self) -> int:
+        """The number of parameters."""
+        return self._flat.dimension
+
+    def potentials(
+        self, positions: Float[np.ndarray, "K d"], nodes: int | None = None
+    ) -> Float[np.ndarray, " K"]:
+        """Return U_c(θ)."""
+        values = self._log_likelihoods(positions, nodes)
+        return -values - self.share * self._prior.values(positions)
+
+    def _log_likelihoods(self, positions: np.ndarray, nodes: int | None) -> np.ndarray:
+        with np.errstate(all="ignore"):
+            return self._likelihood.values(self._flat.params(positions), nodes)
+
+    def gradients(
+        self, positions: Float[np.ndarray, "K d"], nodes: int | None = None
+    ) -> Float[np.ndarray, "K d"]:
+        """Return ∇U_c(θ)."""
+        found = np.empty((len(positions), self.dimension))
+        rest = np.ones(self.dimension, bool)
+        with np.errstate(all="ignore"):
+            slopes = self._likelihood.slopes(self._flat.params(positions), nodes)
+        for name, values in slopes.items():
+            place, _ = self._flat.places[name]
+            found[:, place] = values.reshape(len(positions), -1)
+            rest[place] = False
+        which = np.flatnonzero(rest)
+        if len(which):
+
+            def values_at(moved: np.ndarray) -> np.ndarray:
+                return self._log_likelihoods(moved, nodes)
+
+            found[:, which] = self._flat.differences(values_at, positions, which).T
+        return -found - self.share * self._prior.gradients(positions)
+
+    def hessians(
+        self, positions: Float[np.ndarray, "K d"], nodes: int | None = None
+    ) -> Float[np.ndarray, "K d d"]:
+        """Return ∇²U_c(θ)."""
+        return self._flat.hessian(lambda at: self.gradients(at, nodes), positions)
+
+    def errors(
+        self, positions: Float[np.ndarray, "K d"], nodes: tuple[int, ...]
+    ) -> Float[np.ndarray, "K rules"]:
+        """Return how far rules of quadrature are from the last of them."""
+        with np.errstate(all="ignore"):
+            return self._likelihood.errors(self._flat.params(positions), nodes)
+
+    def products(self, position: Float[np.ndarray, " d"]) -> Float[np.ndarray, "d d"]:
+        """Return the sum over the rows of products of their scores."""
+
+        def values_at(moved: np.ndarray) -> np.ndarray:
+            with np.errstate(all="ignore"):
+                return self._likelihood.of_rows(self._flat.params(moved))
+
+        every = np.arange(self.dimension)
+        scores = self._flat.differences(values_at, position[None], every)[:, 0]
+        return scores @ scores.T

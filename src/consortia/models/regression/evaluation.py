@@ -1,0 +1,353 @@
+r"""A regression that NumPy evaluates: the rows of one site, at many points together.
+
+All points share one product of matrices, η = X Bᵀ. Rows that are equal in all their columns become
+one row with a count. Of a gaussian response with a fixed design
+
+.. math::
+    \sum_i (y_i - \eta_i)^2 = r^T r + (\hat b - b)^T X^T X\, (\hat b - b)
+
+needs sums over the rows alone, once. Levels that stay at the site are integrated out by the rule of
+`consortia.models._integrated`, in single precision where there are many values: rows differ by
+much more, and their sums are in double precision.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from consortia.core.arrays import VALUES_AT_ONCE
+from consortia.core.fingerprints import of_value
+from consortia.core.host import Params
+from consortia.core.model import Model
+from consortia.models._integrated import NODES, integration, weighted_nodes
+from consortia.models.regression.density import Density
+from consortia.models.regression.formula import SITE
+
+Rows = Mapping[str, np.ndarray]
+
+SINGLE = ("bernoulli", "binomial", "poisson", "weibull", "piecewise_exponential")
+"""Families of which a row's value loses nothing in single precision but its last digits."""
+
+
+class Evaluation:
+    """A formula's density as NumPy evaluates it, see `consortia.core.host.HostDensity`."""
+
+    def __init__(self, density: Density) -> None:
+        self._density = density
+
+    @property
+    def labels(self) -> Mapping[str, Any]:
+        """Names along the axes of the natural parameters."""
+        return self._density.labels
+
+    @property
+    def units(self) -> Mapping[str, float]:
+        """The spread of the response, of what is in its units."""
+        spread = self._density.spread
+        return {"intercept": spread, "coefficients": spread}
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the agreed formula and its priors."""
+        density = self._density
+        priors = {name: str(prior) for name, prior in density.priors.items()}
+        return of_value((density.specification.digest, priors, str(density.correlation_prior)))
+
+    def way(self, rows: int) -> str:
+        """Return how so many rows are evaluated: "sums", "NumPy" or "compiled"."""
+        density = self._density
+        if density.specification.question.evaluate == "compiled":
+            return "compiled"
+        if density.family.name == "gaussian" and not density.by_site:
+            return SumsOfSquares.way
+        nodes = NODES.get(len(density.specification.staying), 1)
+        values = rows * nodes ** max(len(density.specification.staying), 1)
+        return "compiled" if values > MOST_VALUES else RowByRow.way
+
+    def site(self, rows: Rows) -> SumsOfSquares | RowByRow:
+        """Return the likelihood of a site's rows."""
+        density, rows = self._density, {name: np.asarray(one) for name, one in rows.items()}
+        if density.family.name == "gaussian" and not density.by_site:
+            return SumsOfSquares(density, rows)
+        return RowByRow(density, rows if density.family.of_site else counted(rows))
+
+
+def model_of(density: Density) -> Model:
+    """Return the model of a formula, for `consortia.sample`."""
+    host = Evaluation(density)
+    if density.by_site:
+        spec = density.specification
+        nodes, size = spec.question.nodes, len(spec.staying)
+        of_site = density.site_log_likelihood
+        rule = integration(of_site, size, nodes) if size else None
+        return Model(
+            density.log_prior,
+            None,
+            density.start,
+            natural=density.natural,
+            site_log_likelihood=of_site
+            if nodes is None or rule is None
+            else rule.with_nodes(nodes),
+            group_sd=density.group_sd if spec.grouping == SITE else None,
+            integration=rule,
+            host=host,
+        )
+    return Model(
+        density.log_prior,
+        density.log_likelihood,
+        density.start,
+        predict=None if density.family.predict is None else density.predict,
+        natural=density.natural,
+        sandwich=density.specification.question.samples,
+        host=host,
+    )
+
+
+# --- sums before rows ----------------------------------------------------------------------------
+
+
+def columns_of(density: Density, params: Params) -> np.ndarray:
+    """Return the coefficients of all columns, (K, p): the intercept's, the formula's, effects."""
+    lead = next(iter(params.values())).shape[:1]
+    parts = [params["intercept"][..., None]] if density.intercept else [np.zeros((*lead, 0))]
+    parts += [params["coefficients"]] if "coefficients" in params else []
+    if "effects_in_sd" in params:
+        parts.append(density._effects(params))
+    return np.concatenate(parts, axis=-1)
+
+
+class SumsOfSquares:
+    """A gaussian response with a fixed design: every point costs the square of its columns."""
+
+    way = "sums"
+
+    def __init__(self, density: Density, rows: Rows) -> None:
+        self._density, self._rows = density, rows
+        count = len(rows["y"])
+        p = rows["x"].shape[1] + density.intercept
+        self._gram, pull = np.zeros((p, p)), np.zeros(p)
+        blocks = [slice(at, at + VALUES_AT_ONCE) for at in range(0, count, VALUES_AT_ONCE)]
+        for block in blocks:
+            Z, y, weight = self._block(block)
+            self._gram += Z.T @ (weight[:, None] * Z)
+            pull += Z.T @ (weight * y)
+        self._best = np.linalg.lstsq(self._gram, pull, rcond=None)[0]
+        self._rest, self._weight, self._pull = 0.0, 0.0, np.zeros(p)
+        for block in blocks:  # around the best coefficients, where nothing cancels
+            Z, y, weight = self._block(block)
+            residual = y - Z @ self._best
+            self._rest += float(weight @ residual**2)
+            self._pull += Z.T @ (weight * residual)
+            self._weight += float(weight.sum())
+
+    def _block(self, block: slice) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return columns, response without offset, and weights of some rows."""
+        rows = {name: np.asarray(values[block], float) for name, values in self._rows.items()}
+        Z = rows["x"]
+        if self._density.intercept:
+            Z = np.concatenate([np.ones((len(Z), 1)), Z], axis=1)
+        return Z, rows["y"] - rows.get("offset", 0.0), rows.get("weight", np.ones(len(Z)))
+
+    def values(self, params: Params, nodes: int | None = None) -> Float[np.ndarray, " K"]:
+        """Return log L."""
+        apart = self._best - columns_of(self._density, params)
+        squares = self._rest + 2 * apart @ self._pull
+        squares = squares + np.einsum("ki,ij,kj->k", apart, self._gram, apart, optimize=True)
+        log_sigma = params["log_sigma"]
+        constant = 0.5 * math.log(2 * math.pi)
+        return -0.5 * squares * np.exp(-2 * log_sigma) - self._weight * (log_sigma + constant)
+
+    def slopes(self, params: Params, nodes: int | None = None) -> dict[str, np.ndarray]:
+        """Return the gradient by coefficients."""
+        apart = self._best - columns_of(self._density, params)
+        precision = np.exp(-2 * params["log_sigma"])[:, None]
+        return by_name(self._density, params, (self._pull + apart @ self._gram) * precision)
+
+    def errors(self, params: Params, nodes: tuple[int, ...]) -> np.ndarray:
+        """Raise: nothing is integrated out."""
+        raise TypeError("a model without a rule of quadrature has no error of one")
+
+    def of_rows(self, params: Params) -> np.ndarray:
+        """Return log p(z_i | θ) of every row."""
+        return self._density.log_likelihood(params, self._rows)
+
+
+def by_name(density: Density, params: Params, gradient: np.ndarray) -> dict[str, np.ndarray]:
+    """Return a gradient by the coefficients of all columns, (K, p), as one by the parameters."""
+    named, at = {}, int(density.intercept)
+    if density.intercept:
+        named["intercept"] = gradient[:, 0]
+    if "coefficients" in params:
+        count = len(density.specification.names)
+        named["coefficients"] = gradient[:, at : at + count]
+        at += count
+    if "effects_in_sd" in params:
+        scale = {name: params[name][:, None] for name in SCALES if name in params}
+        turn = density._effects(scale | {"effects_in_sd": np.eye(gradient.shape[1] - at)[None]})
+        named["effects_in_sd"] = np.einsum("kue,ke->ku", turn, gradient[:, at:])
+    return named
+
+
+SCALES = ("log_sd", "correlation_score")
+"""Parameters by which effects are a linear function of those in standard deviations."""
+
+
+# --- rows ----------------------------------------------------------------------------------------
+
+SAMPLE, FEWEST_EQUAL = 1024, 0.5
+"""Rows that are looked at first, and the share of them that must be equal to others."""
+
+
+def counted(rows: Rows) -> dict[str, np.ndarray]:
+    """Return the rows that differ in a column, with how many there are of each in the weights."""
+    columns = [values.reshape(len(values), -1).astype(float) for values in rows.values()]
+    table = np.concatenate(columns, axis=1)
+    few = table[np.linspace(0, len(table) - 1, min(SAMPLE, len(table))).astype(int)]
+    if len(np.unique(few, axis=0)) > (1 - FEWEST_EQUAL) * len(few):
+        return dict(rows)
+    _, first, counts = np.unique(table, axis=0, return_index=True, return_counts=True)
+    order = np.argsort(first)
+    kept = {name: values[first[order]] for name, values in rows.items()}
+    return kept | {"weight": kept.get("weight", 1.0) * counts[order]}
+
+
+def in_single(density: Density, rows: Rows) -> dict[str, np.ndarray] | None:
+    """Return the rows in single precision; None where their sum needs more."""
+    known = SINGLE if density.specification.staying else ()
+    if density.family.name not in known or float(np.max(rows["y"], initial=0.0)) > LARGEST:
+        return None
+    return {
+        name: values.astype(np.float32) if values.dtype.kind == "f" else values
+        for name, values in rows.items()
+    }
+
+
+class RowByRow:
+    """A likelihood that is a sum over rows, or over groups whose levels are integrated out."""
+
+    way = "NumPy"
+
+    def __init__(self, density: Density, rows: Rows) -> None:
+        if "group" in rows:  # so that a group's rows are one after the other
+            order = np.argsort(rows["group"], kind="stable")
+            rows = {name: values[order] for name, values in rows.items()}
+        self._density, self._rows = density, dict(rows)
+        self._size = len(rows["y"])
+        self._mask = np.ones(self._size, bool)
+        self._groups = int(rows["group"].max()) + 1 if "group" in rows else 1
+
+    @cached_property
+    def _single(self) -> Rows | None:
+        """The rows in single precision; None where their sum needs more."""
+        return in_single(self._density, self._rows)
+
+    def values(self, params: Params, nodes: int | None) -> Float[np.ndarray, " K"]:
+        """Return log L."""
+        density = self._density
+        if density.by_site:
+            of_site = density.site_log_likelihood
+            parts = [
+                of_site(part, rows, self._mask, nodes) for part, rows in self._blocks(params, nodes)
+            ]
+            return np.concatenate(parts).astype(np.float64)
+        total = np.zeros(len(next(iter(params.values()))))
+        for at in range(0, self._size, ROWS_AT_ONCE):
+            rows = {name: values[at : at + ROWS_AT_ONCE] for name, values in self._rows.items()}
+            parts = [
+                density.log_likelihood(part, rows).sum(axis=-1)
+                for part in self._points(params, len(rows["y"]))
+            ]
+            total += np.concatenate(parts)
+        return total
+
+    def _blocks(self, params: Params, nodes: int | None) -> Any:
+        """Yield some points with the rows in the precision in which they are evaluated."""
+        work = self._size * len(next(iter(params.values()))) * (nodes or 1)
+        rows: Rows = self._rows
+        if work > FEW_VALUES and self._single is not None:
+            rows = self._single
+            params = {name: values.astype(np.float32) for name, values in params.items()}
+        for part in self._points(params, self._size):
+            yield part, rows
+
+    @staticmethod
+    def _points(params: Params, rows: int) -> Any:
+        """Yield the parameters of some points at a time."""
+        count = len(next(iter(params.values())))
+        width = max(VALUES_AT_ONCE // max(rows, 1), 1)
+        for at in range(0, count, width):
+            yield {name: values[at : at + width] for name, values in params.items()}
+
+    def slopes(self, params: Params, nodes: int | None) -> dict[str, np.ndarray]:
+        """Return the gradient by coefficients; none of a partial likelihood."""
+        density = self._density
+        if density.family.slopes is None or (density.lead and "effects_in_sd" in params):
+            return {}
+        x, parts = self._rows["x"], []
+        for part in self._points(params, self._size):
+            first = self._row_slopes(part, nodes)
+            if density.lead:
+                gradient = np.einsum("knl,np->klp", first, x)
+                named = {"coefficients": gradient} if "coefficients" in part else {}
+                parts.append(
+                    named | ({"intercept": first.sum(axis=1)} if density.intercept else {})
+                )
+                continue
+            gradient = first @ x
+            if density.intercept:
+                gradient = np.concatenate([first.sum(axis=1)[:, None], gradient], axis=1)
+            parts.append(by_name(density, part, gradient))
+        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+    def _row_slopes(self, params: Params, nodes: int | None) -> np.ndarray:
+        """Return ∂ℓ/∂η of every row, (K, n); its mean over the levels that are integrated out."""
+        density, rows = self._density, self._rows
+        own, of = density._own(params), density.family.slopes
+        assert of is not None
+        if not density.specification.staying:
+            first = of(density.predictor(params, rows), rows, own)[0]
+            if density.lead:  # the classes are the last axis
+                return np.moveaxis(density.weighted(np.moveaxis(first, -1, 0), rows), 0, -1)
+            return density.weighted(first, rows)
+        predictor = density.predictor_given(params, rows)
+        groups = density.given_levels(params, rows, self._mask, self._groups)
+        size = len(density.specification.staying)
+        shape = (len(params["log_sd"]), self._groups, size)
+        group = rows.get("group", np.zeros(1, int))
+        total = 0.0
+        for z, share in weighted_nodes(groups, shape, params["log_sd"], nodes):
+            first = of(predictor(z), rows, own)[0]
+            total = total + density.weighted(first, rows) * share[..., group]
+        return np.asarray(total)
+
+    def errors(self, params: Params, nodes: tuple[int, ...]) -> np.ndarray:
+        """Return how far rules of quadrature are from the last of them, (K, rules)."""
+        of_site = self._density.site_log_likelihood
+        parts = [
+            of_site(part, rows, self._mask, nodes)
+            for part, rows in self._blocks(params, sum(nodes))
+        ]
+        return np.concatenate(parts, axis=1).T
+
+    def of_rows(self, params: Params) -> np.ndarray:
+        """Return log p(z_i | θ) of every row."""
+        return self._density.log_likelihood(params, self._rows)
+
+
+MOST_VALUES = 100_000
+"""Rows times nodes from which on a compiled program repays what it takes to compile."""
+
+FEW_VALUES = 2**20
+"""Row values at nodes, up to which double precision costs nothing to speak of."""
+
+ROWS_AT_ONCE = 2**13
+"""Rows that are computed together with some points, of a sum over rows."""
+
+LARGEST = 64.0
+"""Response from which on the parts of a row's value cancel digits that single precision lacks."""
