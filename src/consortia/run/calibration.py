@@ -17,7 +17,6 @@ from consortia.errors import InputError
 from consortia.models.regression.estimates import flat_names
 from consortia.models.regression.model import Regression
 from consortia.run.sampling import sample
-from consortia.runtime.late import jax
 
 
 @arguments.hinted

@@ -16,7 +16,6 @@ from consortia.errors import InputError
 from consortia.models.regression.estimates import flat_names, interval_ends
 from consortia.models.regression.model import Regression
 from consortia.run.calibration import sampled, simulated
-from consortia.runtime.late import jax
 
 COEFFICIENTS = "coefficients"
 

@@ -22,7 +22,7 @@ from jaxtyping import Float
 
 from consortia.core.arrays import namespace
 from consortia.core.target import Target
-from consortia.runtime.late import Array, jax, jnp
+from consortia.runtime.late import Array
 from consortia.surrogates.local_fits import Guesses
 from consortia.surrogates.proposals.groups import SpreadOf
 

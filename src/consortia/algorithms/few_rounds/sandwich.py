@@ -15,7 +15,6 @@ from consortia.algorithms.few_rounds.limits import MOST_CURVED
 from consortia.core.prior import prior_scale
 from consortia.core.queries import Arrays, Batch, Conversing, Known, Outcome, Query
 from consortia.errors import InputError
-from consortia.runtime.late import jax, jnp
 from consortia.surrogates import mode_search as search
 from consortia.surrogates.local_fits import guess_of
 from consortia.surrogates.sandwich import Adjustment, adjustment

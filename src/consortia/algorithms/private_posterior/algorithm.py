@@ -13,7 +13,6 @@ from consortia.algorithms.private_posterior.stages import DRAWS, STAGES, Stage, 
 from consortia.core.contract import Fault
 from consortia.core.privacy import Privacy, epsilon_of
 from consortia.core.queries import Batch, Conversing, Known, Outcome, Query, SiteFunction
-from consortia.runtime.late import jax, jnp
 
 MOST_CLIPPED = 0.05
 """Share of clipped rows from which the result may be biased."""

@@ -23,7 +23,6 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from consortia.core.target import Target
-from consortia.runtime.late import jax, jnp
 
 OWN_SHARE = 0.1
 """Part of a variance at the mode that v is, at least."""
