@@ -21,7 +21,8 @@ PATHS = {
 ROOT_MOST = 24
 """Modules and packages beside one another at the root, the package itself included."""
 
-MOST_LINES = {"algorithms/few_rounds": 1400}
+# Its site functions stand there twice: as JAX compiles them and as NumPy evaluates them.
+MOST_LINES = {"algorithms/few_rounds": 1480}
 """Lines of a folder."""
 
 FORBIDDEN = {

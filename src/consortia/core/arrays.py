@@ -8,12 +8,12 @@ not vectorised, and take five times as long as `exp` and `log`.
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+
+from consortia.runtime.late import jax, jnp
 
 Array = Any
 """An array of NumPy or of JAX."""
@@ -32,8 +32,6 @@ def namespace(values: Any) -> Any:
     """Return `numpy` or `jax.numpy`, whose functions take these values."""
     if is_host(values):
         return np
-    import jax.numpy as jnp  # only who has its arrays needs it
-
     return jnp
 
 
@@ -48,21 +46,9 @@ def special(values: Any) -> Any:
     return jax.scipy.special
 
 
-def float_type() -> np.dtype:
-    """Return the type of parameters: JAX's own width, whether it is imported already or not."""
-    if "jax" in sys.modules:
-        import jax
-
-        return np.dtype(jax.dtypes.canonicalize_dtype(np.float64))
-    wide = os.environ.get("JAX_ENABLE_X64", "").lower() in ("y", "yes", "t", "true", "on", "1")
-    return np.dtype(np.float64 if wide else np.float32)
-
-
 def softplus(values: Array) -> Array:
     """Return log(1 + exp(v)), of NumPy with an absolute error of half a unit at one."""
     if not is_host(values):
-        import jax
-
         return jax.nn.softplus(values)
     high = float(np.max(values, initial=0.0)) > 80  # where exp overflows in single precision
     rest = np.exp(-np.abs(values) if high else values)
@@ -79,8 +65,6 @@ def log_sigmoid(values: Array) -> Array:
 def sigmoid(values: Array) -> Array:
     """Return σ(v) = 1/(1 + exp(−v))."""
     if not is_host(values):
-        import jax
-
         return jax.nn.sigmoid(values)
     with np.errstate(over="ignore"):  # far down it is 1/∞
         return 1 / (1 + np.exp(-values))
@@ -89,8 +73,6 @@ def sigmoid(values: Array) -> Array:
 def logsumexp(values: Array, axis: int) -> Array:
     """Return log Σ exp(v) over an axis; −∞ where all values are."""
     if not is_host(values):
-        import jax
-
         return jax.nn.logsumexp(values, axis=axis)
     most = np.max(values, axis=axis, keepdims=True)
     most = np.where(np.isfinite(most), most, 0)
@@ -103,8 +85,6 @@ def constant(values: Any) -> Any:
     """Return a pytree that is not differentiated through."""
     if all(is_host(leaf) for leaf in (values.values() if isinstance(values, dict) else [values])):
         return values
-    import jax
-
     return jax.tree.map(jax.lax.stop_gradient, values)
 
 
@@ -119,9 +99,6 @@ def sums_of_groups(values: Array, group: Array, count: int) -> Array:
             ordered = values if np.all(np.diff(group) >= 0) else values[..., order]
             total[..., present] = np.add.reduceat(ordered, first, axis=-1, dtype=np.float64)
         return total
-    import jax
-    import jax.numpy as jnp
-
     moved = jax.ops.segment_sum(jnp.moveaxis(values, -1, 0), group, count)
     return jnp.moveaxis(moved, 0, -1)
 
@@ -136,8 +113,6 @@ def sum_rows(values: Array) -> Array:
 def repeat(step: Callable[[Any], Any], goes_on: Callable[[Any], Any], begun: Any, like: Any) -> Any:
     """Return the state after steps while it goes on; ``like`` says in which library."""
     if not is_host(like):
-        import jax
-
         return jax.lax.while_loop(goes_on, step, begun)
     while goes_on(begun):
         begun = step(begun)
@@ -162,9 +137,6 @@ def at_each(
         width = max(VALUES_AT_ONCE // max(values, 1), 1)
         parts = [function(apart[at : at + width]) for at in range(0, len(apart), width)]
         return np.concatenate(parts)
-    import jax
-    import jax.numpy as jnp
-
     from consortia.runtime.compiler import map_in_blocks
 
     each = jnp.asarray(points, like.dtype)
@@ -177,7 +149,4 @@ def one_by_one(function: Callable[[Any], Array], values: np.ndarray, like: Array
     """Return a function of each of some constant numbers, first axis, one after the other."""
     if is_host(like):
         return np.stack([function(value) for value in values.astype(like.dtype)])
-    import jax
-    import jax.numpy as jnp
-
     return jax.lax.map(function, jnp.asarray(values, like.dtype))

@@ -6,17 +6,14 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
+from consortia.core import trees
 from consortia.core.model import Model
 from consortia.core.target import Target, in_jax_width
 from consortia.errors import InputError, warn
 from consortia.runtime import compiler
-
-Array = jax.Array
-PyTree = Any
+from consortia.runtime.late import Array, PyTree, jax, jnp, width_of
 
 
 def check_data(model: Model, held: Mapping[str, PyTree]) -> None:
@@ -30,8 +27,8 @@ def check_data(model: Model, held: Mapping[str, PyTree]) -> None:
         InputError: an integer does not fit, or the model cannot use the rows; with the site.
     """
     for name, rows in held.items():
-        for path, leaf in jax.tree_util.tree_leaves_with_path(rows):
-            check_fits(leaf, f"site {name!r}, {jax.tree_util.keystr(path, simple=True)!r}")
+        for leaf in trees.leaves_of(rows):
+            check_fits(leaf.value, f"site {name!r}, {'.'.join(leaf.keys)!r}")
     if model.check is None:
         return
     for name, rows in held.items():
@@ -42,7 +39,7 @@ def check_data(model: Model, held: Mapping[str, PyTree]) -> None:
 
 def check_fits(leaf: np.ndarray, where: str) -> None:
     """Refuse integers beyond the type that JAX has for them, in which they would wrap."""
-    own = jax.dtypes.canonicalize_dtype(leaf.dtype)
+    own = width_of(leaf.dtype)
     if leaf.dtype.kind not in "iu" or own == leaf.dtype or not leaf.size:
         return
     limits = np.iinfo(own)

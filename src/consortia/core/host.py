@@ -97,13 +97,16 @@ class Flat:
         self.dimension = start
         self.steps = STEP * np.array(steps)
 
-    def params(self, positions: Float[np.ndarray, "K d"]) -> dict[str, np.ndarray]:
-        """Return the parameters of positions, in double precision."""
-        wide = np.asarray(positions, np.float64)
+    def unravel(self, positions: Any) -> dict[str, Any]:
+        """Return the parameters of positions (..., d), of NumPy or of JAX."""
         return {
-            name: wide[..., place].reshape(*wide.shape[:-1], *shape)
+            name: positions[..., place].reshape(*positions.shape[:-1], *shape)
             for name, (place, shape) in self.places.items()
         }
+
+    def params(self, positions: Float[np.ndarray, "K d"]) -> dict[str, np.ndarray]:
+        """Return the parameters of positions, in double precision."""
+        return self.unravel(np.asarray(positions, np.float64))
 
     def moved(self, positions: Float[np.ndarray, "K d"], which: np.ndarray) -> np.ndarray:
         """Return positions moved up and down in each coordinate of ``which``, (2, m, K, d)."""

@@ -45,7 +45,7 @@ def prior_scale(target: Target, start: np.ndarray) -> PriorScale:
     It is kept, so that a second run of a model compiles nothing. Its arrays are read-only.
     """
     position = np.asarray(start, target.dtype)
-    key = str(target.structure), str(target.dtype), position.tobytes()
+    key = target.shapes, position.tobytes()
     known, found = _newest.get(target.model, (None, None))
     if found is None or known != key:
         centre, sd = (np.array(values, np.float64) for values in _normal_of(target, position))

@@ -23,7 +23,6 @@ from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 from jaxtyping import Float, Int
 
@@ -31,6 +30,7 @@ from consortia.core.contract import Algorithm, Array, Disclosure, Evaluation, Fa
 from consortia.core.host import HostSite
 from consortia.core.privacy import Privacy
 from consortia.core.target import Target, in_jax_width
+from consortia.runtime.late import jax
 
 LEEWAY = 4
 """Messages that a site's policy permits as it is proposed, in those of a usual run."""
@@ -139,9 +139,6 @@ class SiteFunction:
         evaluation: ``arrays -> Evaluation``, on the host: where it evaluates its rows, which the
             site bounds before it computes.
         describes: one sentence on what an answer says of the rows, for the person who permits it.
-        evaluate: ``(target, arrays, site) -> arrays`` likewise, by NumPy, of a
-            `consortia.core.host.HostSite`: the same numbers up to rounding, of models that have
-            one. None: such models are compiled, too.
         complete: ``arrays -> arrays``, on the host at both ends: the arrays that ``answer`` takes,
             made from those that travel. Points that need not travel are drawn here.
         summed: the server needs the sum over the sites only. Where False it receives the answers
@@ -160,12 +157,14 @@ class SiteFunction:
         bounds: by name of arrays of potentials, the height F from which on a number may count as
             infinite, and below minus which there is none: a secure sum has as many bits as that
             needs. Other arrays have 128.
+        evaluate: ``(target, arrays, site) -> arrays``, by NumPy, of a `consortia.core.host.HostSite`:
+            the numbers of ``answer`` up to rounding, of models that have one. None: these are
+            compiled, too.
     """
 
     answer: Callable[[Target, Mapping[str, Array], Site], Reply]
     evaluation: Callable[[Arrays], Evaluation]
     describes: str
-    evaluate: Callable[[Target, Arrays, HostSite], Arrays] | None = None
     complete: Callable[[Arrays], Arrays] = lambda arrays: arrays
     summed: bool = True
     disclosure: Callable[[Arrays], Disclosure] | None = None
@@ -173,6 +172,7 @@ class SiteFunction:
     noise: Mapping[str, Noise] = field(default_factory=dict)
     privacy: Callable[[int], Privacy] | None = None
     bounds: Mapping[str, float] = field(default_factory=dict)
+    evaluate: Callable[[Target, Arrays, HostSite], Arrays] | None = None
 
     def number_type(self, target: Target) -> np.dtype:
         """Return the type of the numbers of an answer, in which integers with noise stay exact."""

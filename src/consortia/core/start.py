@@ -5,18 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
-from consortia.core import random
+from consortia.core import random, trees
 from consortia.core.model import Model
 from consortia.core.parameters import is_function
 from consortia.core.target import Target
 from consortia.errors import InputError
-
-Array = jax.Array
-PyTree = Any
+from consortia.runtime.late import Array, PyTree, jax, jnp
 
 AT_ONCE = 100_000
 """Numbers in the data of all sites, times chains, up to which starts are looked at side by side:
@@ -40,34 +36,38 @@ def starting_parameters(model: Model, init: Any, seed: int, chains: int) -> list
 
 
 def _check_leaves(argument: str, parameters: PyTree) -> None:
-    leaves = jax.tree_util.tree_leaves_with_path(parameters)
+    leaves = trees.leaves_of(parameters)
     if not leaves:
         raise InputError(f"{argument} has no parameters: give at least one floating array.")
-    for path, leaf in leaves:
-        where = f"{argument}{jax.tree_util.keystr(path)}"
+    for path, _, leaf in leaves:
+        where = f"{argument}{path}"
         if callable(leaf):
             raise InputError(
                 f"{where} is a function: give the arrays of the module alone, e.g. of "
                 "equinox.partition(module, equinox.is_array)."
             )
         dtype = getattr(leaf, "dtype", np.asarray(leaf).dtype)
-        if not jnp.issubdtype(dtype, jnp.floating):
+        if not is_floating(dtype):
             raise InputError(
                 f"{where} is of type {dtype}: parameters must be floating (write 0.0, not 0)."
             )
 
 
+def is_floating(dtype: Any) -> bool:
+    """Return True for a type of floating numbers, those included that only JAX has."""
+    return np.issubdtype(dtype, np.floating) or bool(jnp.issubdtype(dtype, jnp.floating))
+
+
 def _check_start(argument: str, parameters: PyTree, own: PyTree) -> None:
     _check_leaves(argument, parameters)
-    structure: Any = jax.tree.structure(parameters)
-    wanted: Any = jax.tree.structure(own)
-    if structure != wanted:
+    structure, wanted = trees.structure_of(parameters), trees.structure_of(own)
+    if not trees.are_same(structure, wanted):
         raise InputError(
             f"{argument} has the structure {structure}, the model's parameters have {wanted}."
         )
-    paths = jax.tree_util.tree_leaves_with_path(own)
-    for leaf, (path, example) in zip(jax.tree.leaves(parameters), paths, strict=True):
-        where = f"{argument}{jax.tree_util.keystr(path)}"
+    pairs = zip(trees.leaves_of(parameters), trees.leaves_of(own), strict=True)
+    for (_, _, leaf), (path, _, example) in pairs:
+        where = f"{argument}{path}"
         if np.shape(leaf) != np.shape(example):
             raise InputError(
                 f"{where} has shape {np.shape(leaf)}, the model's parameter {np.shape(example)}."

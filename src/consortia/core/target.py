@@ -7,22 +7,17 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jax.flatten_util import ravel_pytree
 
-from consortia.core.arrays import is_host
+from consortia.core import trees
 from consortia.core.blocks import sum_over_rows
 from consortia.core.contract import Site
 from consortia.core.host import Flat, HostPrior, HostSite
 from consortia.core.model import Model
-from consortia.core.parameters import is_function
+from consortia.core.parameters import is_function, structure_of
 from consortia.errors import InputError
-from consortia.runtime import wrong_sums
-
-Array = jax.Array
-PyTree = Any
+from consortia.runtime import late, wrong_sums
+from consortia.runtime.late import Array, PyTree, float_type, jax, jnp, width_of
 
 
 def parameters_of(model: Model, init: Any, key: Array) -> PyTree:
@@ -48,29 +43,46 @@ class Target:
     """
 
     def __init__(self, model: Model, parameters: PyTree) -> None:
-        wrong_sums.check()
-        dtype = jnp.result_type(float)
-        self.structure = jax.tree.map(
-            lambda leaf: jax.ShapeDtypeStruct(np.shape(leaf), dtype), parameters
-        )
-        self.dimension = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(self.structure))
+        self.model, self.dtype = model, float_type()
+        self.structure = structure_of(parameters)
+        leaves = trees.leaves_of(self.structure)
+        self.dimension = sum(math.prod(leaf.value.shape) for leaf in leaves)
         if self.dimension == 0:
             raise InputError(
                 "Model.init has no parameters: give a pytree with at least one floating array."
             )
-        self.model = model
-        self.dtype = dtype
-        jax.eval_shape(self._ravel_example, self.structure)  # nothing is computed
+        if model.host is None:
+            wrong_sums.check()
+            jax.eval_shape(self._ravel_example, self.structure)  # nothing is computed
+        else:
+            late.when_loaded(wrong_sums.check)
+            self._unravel = self.layout.unravel
 
     def _ravel_example(self, example: PyTree) -> Array:
+        from jax.flatten_util import ravel_pytree
+
         flat, self._unravel = ravel_pytree(example)
         return flat
 
+    @cached_property
+    def shapes(self) -> str:
+        """Names, shapes and type of the parameters, as text."""
+        leaves = trees.leaves_of(self.structure)
+        return f"{self.dtype}: " + ", ".join(f"{leaf.path} {leaf.value.shape}" for leaf in leaves)
+
     def unravel(self, position: Array) -> PyTree:
         """Return the parameters as the model's own pytree."""
-        if self.model.host is not None and is_host(position):
-            return self.layout.params(np.asarray(position))
         return self._unravel(position)
+
+    def ravel(self, parameters: PyTree) -> Array:
+        """Return the flat position (dimension,) of a pytree of parameters."""
+        leaves = [jnp.ravel(jnp.asarray(leaf, self.dtype)) for leaf in jax.tree.leaves(parameters)]
+        return jnp.concatenate(leaves)
+
+    def flat(self, parameters: PyTree) -> np.ndarray:
+        """Return the same of parameters on the host, where nothing is compiled."""
+        leaves = [np.asarray(leaf.value).astype(self.dtype) for leaf in trees.leaves_of(parameters)]
+        return np.concatenate([leaf.ravel() for leaf in leaves])
 
     # --- on the host ---
 
@@ -126,16 +138,6 @@ class Target:
     @cached_property
     def _compiled_group_sd(self) -> Any:
         return jax.jit(jax.vmap(self.group_sd))
-
-    def ravel(self, parameters: PyTree) -> Array:
-        """Return the flat position (dimension,) of a pytree of parameters."""
-        leaves = [jnp.ravel(jnp.asarray(leaf, self.dtype)) for leaf in jax.tree.leaves(parameters)]
-        return jnp.concatenate(leaves)
-
-    def flat(self, parameters: PyTree) -> np.ndarray:
-        """Return the same of parameters on the host, where nothing is compiled."""
-        leaves = [np.asarray(leaf).astype(self.dtype) for leaf in jax.tree.leaves(parameters)]
-        return np.concatenate([leaf.ravel() for leaf in leaves])
 
     def log_prior(self, position: Array) -> Array:
         """Return log p(θ), a scalar; 0 when the model has no prior."""
@@ -201,4 +203,4 @@ def any_target(dimension: int = 1) -> Target:
 
 def in_jax_width(leaf: np.ndarray) -> np.ndarray:
     """Return the array in JAX's own width: 64-bit data become 32-bit while JAX runs in 32 bits."""
-    return leaf.astype(jax.dtypes.canonicalize_dtype(leaf.dtype), copy=False)
+    return leaf.astype(width_of(leaf.dtype), copy=False)

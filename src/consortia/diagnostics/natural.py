@@ -90,7 +90,11 @@ class Quantities:
         """
         if self.model.natural is None:
             return {}
-        made = dict(jax.eval_shape(self.model.natural, structure_of(self.model.init)))
+        structure = structure_of(self.model.init)
+        if self.model.host is not None:
+            made = dict(self.model.natural(structure))
+        else:
+            made = dict(jax.eval_shape(self.model.natural, structure))
         return {one.name: one.shape for one in variables(made, "Model.natural")}
 
     def of_all(self, sampled: Any) -> Any:

@@ -12,14 +12,13 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
-import jax
-import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, PyTree
+from jaxtyping import Bool, Float, Int
 
 from consortia.core import blocks
 from consortia.core.contract import Site
 from consortia.core.target import Target
 from consortia.runtime import compiler
+from consortia.runtime.late import Array, PyTree, jax, jnp
 
 COARSE = 64.0
 """Unit of the coarse parts in single precision: their sum over sites is exact up to 1e9."""

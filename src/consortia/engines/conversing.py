@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
-from jax.experimental import multihost_utils
-from jax.sharding import NamedSharding, PartitionSpec
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Float
 
 from consortia.core.queries import Conversation, Query
 from consortia.core.target import Target
@@ -20,6 +17,7 @@ from consortia.engines.phases import SiteArrays, site_arrays
 from consortia.engines.programs import SitePrograms
 from consortia.engines.sharding import ARRAYS, Sharding, rank_losses
 from consortia.runtime import compiler
+from consortia.runtime.late import Array, PyTree, jax
 from consortia.store.answers import packed, unpacked
 
 Programs = SitePrograms | HostPrograms
@@ -165,7 +163,7 @@ class ShardedPanel(LocalPanel):
         self.root = jax.process_index() == 0
         self.serves = not self.root and self.processes > 1
         self.parts = (division.nodes, 1)
-        everywhere = NamedSharding(division.mesh, PartitionSpec())
+        everywhere = jax.sharding.NamedSharding(division.mesh, jax.sharding.PartitionSpec())
         self._gather = jax.jit(lambda tree: tree, out_shardings=everywhere)
 
     def _answer(self, query: Query) -> Answer:
@@ -179,6 +177,8 @@ class ShardedPanel(LocalPanel):
         return jax.tree.map(lambda leaf: leaf.addressable_data(0), gathered)
 
     def _send(self, own: bytes) -> bytes:
+        from jax.experimental import multihost_utils
+
         with rank_losses():
             length = multihost_utils.broadcast_one_to_all(np.int32(len(own)))
             if not int(length):

@@ -11,11 +11,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jax.sharding import PartitionSpec
-from jaxtyping import Array, Int32, PyTree
+from jaxtyping import Int32
 
 from consortia.core.contract import Site
 from consortia.core.queries import SiteFunction
@@ -25,6 +22,7 @@ from consortia.engines.panel import Answer, evaluated_points
 from consortia.engines.phases import SiteArrays
 from consortia.engines.sharding import ARRAYS, NODES, Sharding
 from consortia.runtime import compiler
+from consortia.runtime.late import Array, PyTree, jax, jnp
 
 VALUES_TOGETHER = {"cpu": 2**18}
 """Row values that sites computed side by side hold; more leave a processor's cache."""
@@ -182,12 +180,12 @@ def _compiled(
             def part(sites: SiteArrays, arrays: PyTree, numbers: Array) -> PyTree:
                 return body(width, sites, arrays, numbers, jax.lax.axis_index(NODES))
 
-            everywhere = PartitionSpec()
+            everywhere = jax.sharding.PartitionSpec()
             return jax.shard_map(
                 part,
                 mesh=division.mesh,
                 in_specs=(division.specs(ARRAYS), everywhere, everywhere),
-                out_specs=PartitionSpec(NODES),
+                out_specs=jax.sharding.PartitionSpec(NODES),
                 check_vma=False,
             )(sites, arrays, numbers)
 

@@ -34,6 +34,7 @@ from consortia.core.arrays import (
     repeat,
 )
 from consortia.core.model import Integration
+from consortia.runtime.late import jax, jnp
 
 PyTree = Any
 
@@ -85,9 +86,6 @@ class GroupDensity(NamedTuple):
 
 def differentiated(log_likelihoods: Callable[[Array], Array]) -> GroupDensity:
     """Return the density of groups whose derivatives JAX finds; z is (groups, K)."""
-    import jax
-    import jax.numpy as jnp
-
     slope = jax.grad(lambda at: jnp.sum(log_likelihoods(at)))
 
     def derivatives(z: Array) -> tuple[Array, Array]:

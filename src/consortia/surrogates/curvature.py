@@ -5,15 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
-
 from consortia.core.contract import Site
 from consortia.core.target import Target
 from consortia.runtime import compiler
-
-Array = jax.Array
-PyTree = Any
+from consortia.runtime.late import Array, PyTree, jax, jnp
 
 MOST_ROWS = 1024
 """Rows that a curvature is computed from; larger sites take a random sample of them."""

@@ -11,12 +11,12 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from jaxtyping import Array
 
 from consortia.core.contract import Evaluation, Site
 from consortia.core.host import HostSite
 from consortia.core.queries import Arrays, Noise, Reply, Revealed, SiteFunction
 from consortia.core.target import Target
+from consortia.runtime.late import Array, jax, jnp
 from consortia.surrogates.heterogeneity import moments, widened
 from consortia.surrogates.mode_search import symmetric
 from consortia.surrogates.newton import newton
@@ -40,9 +40,6 @@ def _ruled(target: Target, given: Mapping[str, Array]) -> Target:
 
 def _log_densities(target: Target, given: Mapping[str, Array], site: Site) -> Reply:
     """Return U_c at the points minus U_c at the reference, and U_c there in two parts."""
-    import jax
-    import jax.numpy as jnp
-
     from consortia.dynamics import metropolis
 
     ruled = _ruled(target, given)
@@ -72,8 +69,6 @@ def _slopes(target: Target, given: Mapping[str, Array], site: Site) -> Reply:
 
 def _derivatives(target: Target, given: Mapping[str, Array], site: Site) -> Reply:
     """Return the same with the upper triangles of the second derivatives, one point at a time."""
-    import jax
-
     from consortia.dynamics import metropolis
     from consortia.surrogates.curvature import hessian
 
@@ -100,9 +95,6 @@ def _local_fits(target: Target, given: Mapping[str, Array], site: Site) -> Reply
     site fits its rows exactly, and claims a precision that it does not have. Of a hierarchical
     model A_c is that of what is common to the sites, with `moments` for the spread between them.
     """
-    import jax
-    import jax.numpy as jnp
-
     from consortia.surrogates.curvature import mode_of
 
     target = _ruled(target, given)
@@ -132,8 +124,6 @@ def _local_fits(target: Target, given: Mapping[str, Array], site: Site) -> Reply
 
 def _errors(target: Target, given: Mapping[str, Array], site: Site) -> Reply:
     """Return how far rules are from that which they are compared with, (points, rules)."""
-    import jax
-
     rules, (rows, mask) = target.model.integration, site.all()
     assert rules is not None
     errors_of = rules.with_nodes(rules.measured(len(given.get("rule", range(rules.own)))))

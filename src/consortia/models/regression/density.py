@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from consortia.core.arguments import unknown
-from consortia.core.arrays import Array, float_type, namespace, sum_rows, sums_of_groups
+from consortia.core.arrays import Array, namespace, sum_rows, sums_of_groups
 from consortia.errors import InputError
 from consortia.models._integrated import GroupDensity, log_integrals
 from consortia.models.regression.correlations import LKJ, cholesky, read_lkj
@@ -29,6 +29,7 @@ from consortia.models.regression.families import Family
 from consortia.models.regression.priors import Prior, read_prior
 from consortia.models.regression.question import EVENT, EXPOSURE, RESPONSE, TIME
 from consortia.models.regression.specification import INTERCEPT, Block, Specification
+from consortia.runtime.late import float_type
 from consortia.store.metadata import Scaling
 
 PyTree = Any

@@ -28,6 +28,7 @@ from consortia.core.arrays import (
     sums_of_groups,
 )
 from consortia.errors import InputError
+from consortia.runtime.late import jax
 
 PyTree = Any
 
@@ -543,7 +544,6 @@ def _precise_sums(values: Array) -> tuple[Array, Array]:
     if xp is np:
         wide = np.cumsum(values, axis=-1, dtype=np.longdouble)
         return np.concatenate([none, wide], axis=-1), np.zeros(1 + values.shape[-1])
-    import jax
 
     def add(left: tuple[Array, Array], right: tuple[Array, Array]) -> tuple[Array, Array]:
         (a, less), (b, more) = left, right
