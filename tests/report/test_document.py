@@ -16,7 +16,7 @@ import pytest
 import xarray
 from cli.irises import NO_FIGURE, STUDY, invoke
 
-pytest.importorskip("arviz_plots", reason="needs the extra `plots`")
+pytest.importorskip("matplotlib", reason="needs the extra `plots`")
 pytest.importorskip("jinja2", reason="needs the extra `plots`")
 
 from matplotlib import colormaps

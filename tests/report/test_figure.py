@@ -13,13 +13,14 @@ from typing import Any
 import numpy as np
 import pytest
 import xarray
+from sklearn.metrics import roc_auc_score, roc_curve
 
 import consortia
 from consortia import models
 from consortia.diagnostics.natural import Quantities
 from consortia.diagnostics.prediction import BiasPrediction
 from consortia.errors import MissingExtraError
-from consortia.report import plots
+from consortia.report import accuracy, plots
 from consortia.report.document import write_figures
 from consortia.report.run_report import labelled, report_of
 from consortia.report.tables import text_of
@@ -213,7 +214,7 @@ def test_figures_and_the_verdict_have_natural_quantities_only(family):
     assert set(drawn) <= set(report.names)
     (figure, *_), place = plots.traces(report), report.names.index(own)
     lines = figure.figure.axes[0].lines
-    shown = plots.selected(report.shown, [place], [own])["posterior"]["value"].to_numpy()
+    shown = plots.selected(report.shown, [place])
     wanted = natural["shape"] if family == "weibull" else natural["thresholds"][..., 2]
     np.testing.assert_array_equal(shown[..., 0], wanted)
     assert lines
@@ -231,6 +232,17 @@ def test_figures_and_the_verdict_have_natural_quantities_only(family):
     assert report.worst.shift == (off.max(), name)
     said = " ".join([*report.verdict.lines(), text_of(report), *texts, *drawn])
     assert not re.search(r"log_|correlation_score|score of|in_sd", said)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_receiver_operating_characteristic_is_that_of_scikit_learn(seed):
+    pytest.importorskip("matplotlib", reason="needs the extra `plots`")
+    rng = np.random.default_rng(seed)
+    event, score = rng.random(60) < 0.4, rng.integers(0, 20, 60) / 20
+    wrong, right = accuracy.above_thresholds(event, score)
+    wanted = roc_curve(event, score, drop_intermediate=False)
+    np.testing.assert_allclose((wrong, right), wanted[:2], atol=1e-15)
+    assert np.trapezoid(right, wrong) == pytest.approx(roc_auc_score(event, score))
 
 
 def test_parameters_of_unlike_sizes_have_figures_of_their_own():

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import consortia
-from consortia.engines import Engine
+from consortia.engines.contract import Engine
 from consortia.errors import SiteMissingError
 
 LOST = 37

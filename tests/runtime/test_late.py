@@ -48,6 +48,22 @@ def test_the_width_is_that_of_jax_afterwards(x64):
     assert [late.width_of(np.dtype(kind)) for kind in KINDS] == [np.dtype(kind) for kind in KINDS]
 
 
+def test_a_width_that_is_set_before_jax_is_loaded_holds_afterwards(monkeypatch):
+    monkeypatch.setenv("JAX_ENABLE_X64", "0")
+    code = """
+from consortia.runtime import late
+late.set_width(wide=True)
+print(late.float_type(), late.is_loaded())
+late.jnp.zeros(1)
+print(late.float_type(), late.jnp.zeros(1).dtype)
+late.set_width(wide=False)
+print(late.float_type(), late.jnp.zeros(1).dtype)
+"""
+    outcome = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    wanted = ["float64", "False", "float64", "float64", "float32", "float32"]
+    assert outcome.stdout.split() == wanted, outcome.stderr
+
+
 def test_a_setting_that_jax_cannot_read_is_an_error_of_the_command(monkeypatch):
     monkeypatch.setenv("JAX_ENABLE_X64", "perhaps")
     code = "from consortia.runtime.late import jax; jax.devices"

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import consortia
-from consortia.engines import LocalEngine
+from consortia.engines.local import LocalEngine
 from consortia.errors import InputError
 from consortia.federation import app
 from consortia.federation.governance import terms_of

@@ -305,8 +305,11 @@ def natural_of(
         shapes, values = {one.name: one.shape for one in parts}, drawn
     else:
         natural = model.natural
-        at = jnp.asarray(drawn, target.dtype)
-        made = jax.jit(jax.vmap(lambda one: natural(target.unravel(one))))(at)
+        if model.host is None:
+            at = jnp.asarray(drawn, target.dtype)
+            made = jax.jit(jax.vmap(lambda one: natural(target.unravel(one))))(at)
+        else:
+            made = natural(target.layout.params(drawn))
         arrays = {name: np.asarray(a, np.float64) for name, a in made.items()}
         shapes = {name: a.shape[1:] for name, a in arrays.items()}
         values = np.concatenate([a.reshape(len(drawn), -1) for a in arrays.values()], axis=1)
@@ -364,6 +367,11 @@ def _log_likelihoods(target: Target, drawn: Draws, rows: PyTree) -> np.ndarray:
 def _log_prior(
     target: Target, scaled: Callable[[PyTree], Any] | None, drawn: Draws
 ) -> Float[np.ndarray, " S"]:
+    if target.model.host is not None:
+        if scaled is None:
+            return target.log_priors(drawn)
+        return np.broadcast_to(scaled(target.layout.params(drawn)), len(drawn)).astype(float)
+
     def at(one: Array) -> Array:
         return target.log_prior(one) if scaled is None else scaled(target.unravel(one))
 

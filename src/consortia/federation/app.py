@@ -47,6 +47,7 @@ from consortia.engines.flower.transport import DEPLOYED, Transport
 from consortia.errors import InputError, PolicyError
 from consortia.report.study_run import sample_and_report
 from consortia.run.verification import Verification
+from consortia.runtime import late
 from consortia.study.build import Built, Study, load_study
 from consortia.study.files import names_of
 from consortia.study.runs import (
@@ -329,9 +330,7 @@ def labels_of(study: Study, origin: Path | None) -> tuple[str, ...]:
 
 
 def _set_width(config: Config) -> None:
-    import jax
-
-    jax.config.update("jax_enable_x64", bool(config.get("x64", False)))
+    late.set_width(wide=bool(config.get("x64", False)))
 
 
 # --- a site --------------------------------------------------------------------------------------
@@ -554,13 +553,14 @@ def _refusal(folder: Path, name: str, error: BaseException, run: str, wrap: Wrap
 
 def _keep_compiled(folder: Path) -> None:
     """Keep compiled programs for the next process, which Flower starts for each message."""
-    import jax
 
-    if "JAX_COMPILATION_CACHE_DIR" in os.environ:
-        return
-    jax.config.update("jax_compilation_cache_dir", str(folder / "compiled"))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+    def keep() -> None:
+        late.jax.config.update("jax_compilation_cache_dir", str(folder / "compiled"))
+        late.jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+        late.jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
+    if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+        late.when_loaded(keep)
 
 
 def compute_inline() -> None:
@@ -568,9 +568,7 @@ def compute_inline() -> None:
 
     To be called before anything is computed; later it changes nothing.
     """
-    import jax
-
-    jax.config.update("jax_cpu_enable_async_dispatch", False)
+    late.when_loaded(lambda: late.jax.config.update("jax_cpu_enable_async_dispatch", False))
 
 
 def _share_cores() -> None:

@@ -74,8 +74,6 @@ def predictions(report: RunReport) -> Plot | None:
 
 def roc(report: RunReport) -> Plot | None:
     """Return the receiver operating characteristic of the event; None without both outcomes."""
-    from sklearn.metrics import roc_auc_score, roc_curve  # heavy: only a report draws it
-
     sides, observed = _sides(report)
     if not sides or sides[-1][0].event is None or observed is None or np.ptp(observed) == 0:
         return None
@@ -83,8 +81,9 @@ def roc(report: RunReport) -> Plot | None:
         figure, axes = axes_of(4.2, 3.2)
         axes.plot([0, 1], [0, 1], color=RULE, linewidth=0.8, linestyle="--")
         for scores, colour, _, label in sides:
-            area = roc_auc_score(observed, scores.event)
-            wrong, right, _ = roc_curve(observed, scores.event)
+            assert scores.event is not None  # as of the last of them
+            wrong, right = above_thresholds(observed != 0, scores.event)
+            area = np.trapezoid(right, wrong)
             axes.plot(wrong, right, color=colour, label=f"{label}: AUC {area:.3f}")
         axes.set_xlabel("share of the others above a threshold")
         axes.set_ylabel("share of the events above it")
@@ -95,6 +94,15 @@ def roc(report: RunReport) -> Plot | None:
         f"How well the probabilities tell events from the others: of one of each the event has the "
         f"higher one in {100 * area:.0f} % (AUC {area:.3f}); 50 % would be chance.",
     )
+
+
+def above_thresholds(event: np.ndarray, score: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the shares of the others and of the events at or above each score, from none on."""
+    order = np.argsort(-score, kind="stable")
+    last = np.append(np.flatnonzero(np.diff(score[order])), len(score) - 1)  # of equal scores
+    events = np.cumsum(event[order])[last]
+    others = last + 1 - events
+    return tuple(np.append(0, count / count[-1]) for count in (others, events))  # type: ignore[return-value]
 
 
 def _sides(report: RunReport) -> tuple[list[Side], np.ndarray | None]:

@@ -69,7 +69,7 @@ def write_report(
     Raises:
         InputError: the file is of another kind.
         StoreError: a directory holds no run, or no draw yet; or the file cannot be written.
-        MissingExtraError: ArviZ's plots, python-docx, or a browser that prints are not installed.
+        MissingExtraError: Matplotlib, python-docx, or a browser that prints are not installed.
     """
     target = Path(output)
     if target.suffix not in FORMATS:
@@ -98,7 +98,7 @@ def write_figures(report: RunReport, directory: Path) -> None:
     """Write posterior.png, and network.png of a gossip run that kept its agents.
 
     Raises:
-        MissingExtraError: Matplotlib or ArviZ's plots are not installed.
+        MissingExtraError: Matplotlib is not installed.
     """
     check_extra()
     write_png(plots.overview(report), directory / "posterior.png")

@@ -22,7 +22,7 @@ from consortia.diagnostics.figures.canvas import (
     drawing,
 )
 from consortia.errors import InputError
-from consortia.report.plots import DASHES, MOST_POINTS, WIDTH
+from consortia.report.plots import DASHES, MOST_POINTS, WIDTH, chain_lines
 from consortia.report.run_report import RunReport
 from consortia.theory.tuning import completed
 
@@ -88,23 +88,15 @@ def over_time(report: RunReport) -> Plot | None:
 
 
 def _disagreement(report: RunReport) -> Plot | None:
-    import arviz_plots
-    import xarray
-
     try:
         values = graphs.disagreement(report.tree)
     except InputError:  # the agents' moments alone were kept
         return None
     thinned = values.isel(draw=slice(None, None, -(-report.draws // MOST_POINTS)))
     with drawing():
-        collection = arviz_plots.plot_trace(
-            xarray.DataTree.from_dict({"/posterior": thinned.to_dataset()}),
-            backend="matplotlib",
-            visuals={"trace": {"width": 0.8, "alpha": 0.85}, "title": False, "xlabel": False},
-            figure_kwargs={"figsize": (WIDTH, 2.6)},
-        )
-        figure = collection.viz["figure"].item()
-        axes = figure.axes[0]
+        figure, axes = axes_of(WIDTH, 2.6)
+        lines = thinned.transpose("chain", "draw").to_numpy()
+        chain_lines(axes, thinned["draw"].to_numpy(), lines, linewidth=0.8, alpha=0.85)
         axes.set_xlabel("kept draw")
         axes.set_ylabel("root mean square distance")
         axes.set_ylim(bottom=0)

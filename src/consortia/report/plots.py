@@ -1,10 +1,10 @@
-"""The figures of a posterior, by ArviZ and Matplotlib, each with words for who cannot see it."""
+"""The figures of a posterior, each with words for who cannot see it."""
 
 from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -31,7 +31,6 @@ RANKED = 100
 """Draws a chain in a rank plot: ranks are of draws that hardly depend on one another."""
 SIMULATIONS = 300
 BAND = 0.95
-QUANTILES = (0.05, 0.95)
 MOST_WIDTHS, MOST_AXES = 30, 4
 """Widths of its narrowest interval that an axis is long, at most; axes of a forest."""
 LEGEND = 45
@@ -81,8 +80,8 @@ def traced(report: RunReport, count: int = MOST_TRACED) -> list[tuple[int, str]]
     return sorted(found.items())
 
 
-def selected(tree: Any, rows: Sequence[int] | np.ndarray, names: Sequence[str]) -> Any:
-    """Return some coordinates of a posterior as one variable (chain, draw, parameter)."""
+def selected(tree: Any, rows: Sequence[int] | np.ndarray) -> np.ndarray:
+    """Return some coordinates of a posterior, (chain, draw, row)."""
     arrays = [
         array.reshape(*array.shape[:2], -1) for array in parameters.posterior_draws(tree).values()
     ]
@@ -91,29 +90,7 @@ def selected(tree: Any, rows: Sequence[int] | np.ndarray, names: Sequence[str]) 
     for row in np.asarray(rows):
         owner = int(np.searchsorted(ends, row, side="right"))
         values.append(arrays[owner][:, :, row - ends[owner]])  # counted from its variable's end
-    return _tree(by_weight(np.stack(values, axis=2), parameters.draw_weights(tree)), names)
-
-
-def pooled(tree: Any, count: int) -> Any:
-    """Return all draws as one chain of so many, some more than once: ArviZ aligns the draws."""
-    values = tree["posterior"]["value"]
-    flat = values.to_numpy().reshape(-1, values.sizes["parameter"])
-    taken = flat[np.arange(count) * len(flat) // count]
-    return _tree(taken[None], list(values["parameter"].values))
-
-
-def _tree(values: np.ndarray, names: Sequence[str]) -> Any:
-    import xarray
-
-    posterior = xarray.Dataset(
-        {"value": (("chain", "draw", "parameter"), values)},
-        coords={
-            "chain": np.arange(values.shape[0]),
-            "draw": np.arange(values.shape[1]),
-            "parameter": list(names),
-        },
-    )
-    return xarray.DataTree.from_dict({"/posterior": posterior})
+    return by_weight(np.stack(values, axis=2), parameters.draw_weights(tree))
 
 
 def _short(names: Sequence[str]) -> list[str]:
@@ -142,16 +119,17 @@ def forest(reports: Sequence[RunReport]) -> list[Plot]:
     series = {}
     for name, tree, table in sides:
         own = [table.coordinates.index(coordinate) for coordinate in wanted]
-        series[name] = selected(tree, own, labels)
-    most = max(tree["posterior"]["value"][..., 0].size for tree in series.values())
-    series = {name: pooled(tree, most) for name, tree in series.items()}
+        values = selected(tree, own)
+        series[name] = Intervals(
+            np.quantile(values, (0.05, 0.25, 0.75, 0.95), axis=(0, 1)), values.mean(axis=(0, 1))
+        )
     together = ", ".join(series)
     caption = f"Mean, 50 % (thick) and 90 % (thin) intervals of {which}"
     caption += "." if len(series) == 1 else f"; {together} side by side."
-    ends = [
-        np.quantile(tree["posterior"]["value"][0], QUANTILES, axis=0) for tree in series.values()
-    ]
-    found = together_on_an_axis(np.min(ends, axis=0)[0], np.max(ends, axis=0)[1])
+    ends = [one.ends for one in series.values()]
+    found = together_on_an_axis(
+        np.min([low for low, *_ in ends], axis=0), np.max([high for *_, high in ends], axis=0)
+    )
     if len(found) > 1:
         caption += " Each figure has its own axis."
     made = []
@@ -159,7 +137,7 @@ def forest(reports: Sequence[RunReport]) -> list[Plot]:
         drawn = [labels[member] for member in members]
         alt = f"Intervals of {len(drawn)} parameters for {together}; the numbers are in the table."
         last = place == len(found) - 1
-        made.append(Plot(_forest(series, drawn), alt, caption if last else ""))
+        made.append(Plot(_forest(series, members, drawn), alt, caption if last else ""))
     return made
 
 
@@ -180,38 +158,39 @@ def together_on_an_axis(low: np.ndarray, high: np.ndarray) -> list[list[int]]:
     return sorted(map(sorted, found))
 
 
-def _forest(series: dict[str, Any], labels: Sequence[str]) -> Any:
-    """Return the figure of some parameters of each series."""
-    import arviz_plots
+class Intervals(NamedTuple):
+    """What a forest shows of each parameter."""
 
-    taken = {name: tree.sel(parameter=list(labels)) for name, tree in series.items()}
-    alone = len(taken) == 1
-    height = 0.75 + len(labels) * (0.2 if alone else 0.12 + 0.07 * len(taken))
+    ends: np.ndarray  # those of 90 % and inside them of 50 %, (4, parameters)
+    mean: np.ndarray
+
+
+def _forest(series: dict[str, Intervals], members: Sequence[int], labels: Sequence[str]) -> Any:
+    """Return the figure of some parameters of each series."""
+    from matplotlib.figure import Figure
+
+    count, alone = len(labels), len(series) == 1
+    height = 0.75 + count * (0.2 if alone else 0.12 + 0.07 * len(series))
+    places = np.arange(count - 1, -1, -1)
+    apart = [0.0] if alone else np.linspace(0.2, -0.2, len(series))
     with drawing():
-        collection = arviz_plots.plot_forest(
-            next(iter(taken.values())) if alone else taken,
-            combined=True,
-            ci_kind="eti",
-            ci_probs=(0.5, 0.9),
-            point_estimate="mean",
-            labels=["parameter"],
-            backend="matplotlib",
-            visuals={
-                "labels": {"color": INK, "size": 9},
-                "trunk": {"width": 3.2},
-                "point_estimate": {"size": 14},
-            },
-            figure_kwargs={"figsize": (4.3, height), "width_ratios": [1, 2]},
-        )
-        figure = collection.viz["figure"].item()
-        axes = figure.axes[-1]
+        figure = Figure(figsize=(4.3, height), layout="constrained")
+        beside, axes = figure.subplots(1, 2, sharey=True, width_ratios=[1, 2])
+        for place, label in zip(places, labels, strict=True):
+            beside.text(0, place, label, color=INK, size=9, va="center")
+        beside.set_axis_off()  # the names need no axis
+        for (ends, mean), away, colour in zip(series.values(), apart, SERIES, strict=False):
+            low, inner, outer, high = ends[:, members]
+            axes.hlines(places + away, low, high, colour, linewidth=0.7)
+            axes.hlines(places + away, inner, outer, colour, linewidth=3.2, capstyle="projecting")
+            axes.scatter(mean[members], places + away, 14, "white", edgecolors=colour, zorder=3)
         left, right = axes.get_xlim()
         if left <= 0 <= right:
             axes.axvline(0, color=RULE, linewidth=0.8, zorder=0)
-        axes.margins(y=0.5 / len(labels))
-        for beside in figure.axes[:-1]:  # the names need no axis
-            beside.set_axis_off()
-        _legend(axes, list(taken))
+        axes.margins(y=0.5 / count)
+        axes.yaxis.set_visible(False)
+        axes.spines["left"].set_visible(False)
+        _legend(axes, list(series))
     return figure
 
 
@@ -228,32 +207,28 @@ def _legend(axes: Any, names: Sequence[str]) -> None:
     axes.figure.legend(handles, labels, loc="outside lower right", ncols=columns, fontsize=9)
 
 
+def chain_lines(axes: Any, at: np.ndarray, values: np.ndarray, **style: Any) -> None:
+    """Draw a line for each chain, (chains, places)."""
+    for chain, line in enumerate(values):
+        axes.plot(at, line, color=SERIES[chain % len(SERIES)], **style)
+
+
 def _panels(
     report: RunReport,
     labels: dict[int, str],
     thin: slice,
-    plot: Callable[..., Any],
-    finish: Callable[[int, Any], None],
+    draw: Callable[[int, Any, np.ndarray], None],
     alt: str,
-    **options: Any,
 ) -> list[Plot]:
-    """Return one figure of ArviZ a row that has a label, of some of its draws."""
-    tree = selected(report.shown, list(labels), list(labels.values())).isel(draw=thin)
+    """Return one figure a row that has a label, of some of its draws."""
+    values = selected(report.shown, list(labels))[:, thin]
     columns, made = report.shown_table.columns, []
-    for row, label in labels.items():
+    for place, (row, label) in enumerate(labels.items()):
         with drawing():
-            collection = plot(
-                tree,
-                coords={"parameter": label},
-                backend="matplotlib",
-                figure_kwargs={"figsize": (WIDTH, TRACE)},
-                **options,
-            )
-            figure = collection.viz["figure"].item()
-            axes = figure.axes[0]
+            figure, axes = axes_of(WIDTH, TRACE)
             axes.set_title(cut(label))
+            draw(row, axes, values[..., place])
             axes.margins(x=0.01)
-            finish(row, axes)
         numbers = (
             f"Mean {columns['mean'][row]:.3g}, sd {columns['sd'][row]:.3g}, R-hat "
             f"{columns['r_hat'][row]:.3f}, bulk ESS {columns['ess_bulk'][row]:,.0f}."
@@ -264,12 +239,11 @@ def _panels(
 
 def traces(report: RunReport, count: int = MOST_TRACED) -> list[Plot]:
     """Return one trace plot a parameter worth a look."""
-    import arviz_plots
-
     reasons, names = dict(traced(report, count)), report.names
-    columns = report.shown_table.columns
+    columns, every = report.shown_table.columns, -(-report.draws // MOST_POINTS)
 
-    def finish(row: int, axes: Any) -> None:
+    def draw(row: int, axes: Any, values: np.ndarray) -> None:
+        chain_lines(axes, every * np.arange(values.shape[1]), values, linewidth=0.7, alpha=0.8)
         if "ref_mean" in columns:
             axes.axhline(columns["ref_mean"][row], color=INK, linewidth=1.2, linestyle=DASHES)
         if reasons[row]:
@@ -279,15 +253,9 @@ def traces(report: RunReport, count: int = MOST_TRACED) -> list[Plot]:
     return _panels(
         report,
         {row: names[row] for row in reasons},
-        slice(None, None, -(-report.draws // MOST_POINTS)),
-        arviz_plots.plot_trace,
-        finish,
+        slice(None, None, every),
+        draw,
         f"Trace of {{}} in {report.chains} chains.",
-        visuals={
-            "trace": {"width": 0.7, "alpha": 0.8},
-            "title": False,
-            "xlabel": {"color": MUTED, "size": 9},
-        },
     )
 
 
@@ -295,7 +263,6 @@ def ranks(report: RunReport) -> list[Plot]:
     """Return one rank plot a parameter worth a look; none of a single chain."""
     if report.chains < 2:
         return []
-    import arviz_plots
     from arviz_stats.ecdf_utils import ecdf_pit
 
     names = report.names
@@ -311,8 +278,11 @@ def ranks(report: RunReport) -> list[Plot]:
         n_chains=report.chains,
     )
 
-    def finish(row: int, axes: Any) -> None:
+    def draw(row: int, axes: Any, values: np.ndarray) -> None:
         axes.fill_between(at, low - at, high - at, color=RULE, alpha=0.35, linewidth=0, zorder=0)
+        limits = np.quantile(values, at, method="inverted_cdf")  # of all chains together
+        below = [np.searchsorted(np.sort(chain), limits, side="right") for chain in values]
+        chain_lines(axes, at, np.array(below) / values.shape[1] - at)
         axes.set_xlabel("rank among the draws of all chains, as a share")
         axes.set_ylabel("too low or high by")
 
@@ -320,11 +290,8 @@ def ranks(report: RunReport) -> list[Plot]:
         report,
         labels,
         slice(every - 1, None, every),
-        arviz_plots.plot_rank,
-        finish,
+        draw,
         "Ranks of {}: one line a chain, within the band when the chains agree.",
-        stats={"ecdf_pit": {"n_simulations": 1}},
-        visuals=dict.fromkeys(("credible_interval", "title", "xlabel", "remove_axis"), False),
     )
 
 

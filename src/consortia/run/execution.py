@@ -19,7 +19,7 @@ from consortia.core.queries import Conversation
 from consortia.core.target import Target
 from consortia.data.sites import Sites
 from consortia.diagnostics.prediction import BiasPrediction
-from consortia.engines import Run
+from consortia.engines.contract import Run
 from consortia.engines.mailbox import servers_of
 from consortia.errors import (
     InputError,

@@ -20,9 +20,8 @@ import numpy as np
 
 from consortia.core.parameters import IMPUTATION
 from consortia.data.sites import Sites
-from consortia.engines import LocalEngine
 from consortia.engines.contract import Engine
-from consortia.engines.flower import FlowerEngine
+from consortia.engines.local import LocalEngine
 from consortia.errors import InputError
 from consortia.run.finishing import diagnosed
 from consortia.store.ending import RunEnd
@@ -89,7 +88,7 @@ def check_imputations(sites: Sequence[Any], keep: Any, engine: Any) -> None:
         raise InputError("sites: the imputations are not of the same sites.")
     if keep != "draws":
         raise InputError("keep: with imputations all draws are kept: leave it out.")
-    if isinstance(engine, FlowerEngine):
+    if isinstance(engine, Engine) and engine.name == "flower":
         raise InputError(
             "engine: over Flower each imputation is a run of a study of its own: give a tuple with "
             "the engine of each, as the app of a study does."

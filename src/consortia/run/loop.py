@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from consortia.engines import Run
 from consortia.engines.buffers import Buffers, Window
+from consortia.engines.contract import Run
 from consortia.engines.phases import Carry
 from consortia.errors import NonFiniteError, SiteMissingError, WarmupError
 from consortia.run.interrupts import Abrupt, Interrupts

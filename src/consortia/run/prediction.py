@@ -17,7 +17,7 @@ from consortia.data.sites import Sites
 from consortia.diagnostics.prediction import BiasPrediction
 from consortia.diagnostics.summary import summary
 from consortia.diagnostics.verdict import Evidence, Severity, judge, pilot_fault
-from consortia.engines import Engine
+from consortia.engines.contract import Engine
 from consortia.errors import DivergenceError, InputError, NonFiniteError, warn
 from consortia.run.pilot import piloted
 from consortia.run.specification import Request

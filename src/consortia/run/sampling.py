@@ -12,7 +12,8 @@ from consortia.core import arguments
 from consortia.core.contract import Method, Plan
 from consortia.core.model import Model
 from consortia.data.sites import Sites
-from consortia.engines import Engine, LocalEngine
+from consortia.engines.contract import Engine
+from consortia.engines.local import LocalEngine
 from consortia.errors import InputError, StoreError
 from consortia.run import checks
 from consortia.run.execution import execute

@@ -15,7 +15,7 @@ from consortia.core.model import Model
 from consortia.core.target import Target
 from consortia.data.sites import Sites
 from consortia.diagnostics.natural import Quantities
-from consortia.engines import Engine
+from consortia.engines.contract import Engine
 from consortia.errors import InputError
 from consortia.run import checks
 from consortia.run.recording import Recorder

@@ -16,7 +16,8 @@ from consortia.core.target import Target
 from consortia.data.sites import Sites
 from consortia.diagnostics.stein import FEWEST, MOST, Stein, kernel_stein
 from consortia.diagnostics.summary import Summary, summary
-from consortia.engines import Engine, LocalEngine
+from consortia.engines.contract import Engine
+from consortia.engines.local import LocalEngine
 from consortia.errors import InputError, WarmupError
 from consortia.run.sampling import sample
 from consortia.run.specification import CHAINS

@@ -16,10 +16,23 @@ import numpy as np
 
 from consortia.errors import InputError
 
-__all__ = ["Array", "PyTree", "float_type", "is_loaded", "jax", "jnp", "when_loaded", "width_of"]
+__all__ = [
+    "Array",
+    "PyTree",
+    "float_type",
+    "is_loaded",
+    "jax",
+    "jnp",
+    "set_width",
+    "when_loaded",
+    "width_of",
+]
 
 
 _waiting: list[Callable[[], object]] = []
+
+
+_wide: bool | None = None  # set before JAX is loaded
 
 
 def is_loaded() -> bool:
@@ -31,8 +44,15 @@ def float_type() -> np.dtype:
     """Return the type of parameters: JAX's own width, whether it is imported already or not."""
     if is_loaded():
         return np.dtype(jnp.result_type(float))
-    wide = os.environ.get("JAX_ENABLE_X64", "").lower() in ("y", "yes", "t", "true", "on", "1")
-    return np.dtype(np.float64 if wide else np.float32)
+    named = os.environ.get("JAX_ENABLE_X64", "").lower() in ("y", "yes", "t", "true", "on", "1")
+    return np.dtype(np.float64 if (named if _wide is None else _wide) else np.float32)
+
+
+def set_width(*, wide: bool) -> None:
+    """Let JAX compute with 64 bits or with 32 in this process, whatever its environment says."""
+    global _wide
+    _wide = wide
+    when_loaded(lambda: jax.config.update("jax_enable_x64", wide))
 
 
 def width_of(dtype: np.dtype) -> np.dtype:

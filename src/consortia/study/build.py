@@ -29,8 +29,8 @@ from consortia.data.harmonisation import Harmonisation, read_harmonisations
 from consortia.data.sites import Sites
 from consortia.diagnostics.site_sums import LEFT_OUT, SiteSums, compared, side_by_side
 from consortia.diagnostics.site_sums import SEED as SUMS_SEED
-from consortia.engines import LocalEngine
 from consortia.engines.contract import Engine
+from consortia.engines.local import LocalEngine
 from consortia.errors import InputError
 from consortia.models.regression.model import Regression
 from consortia.models.regression.registration import Registration

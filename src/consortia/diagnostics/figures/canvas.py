@@ -115,8 +115,8 @@ def _pixels(canvas: Any) -> np.ndarray:
 
 def check_extra() -> None:
     """Refuse early, and say what to install, where the extra is missing."""
-    for name in ("arviz_plots", "jinja2", "matplotlib"):
-        if find_spec(name) is None:  # importing them takes a second
+    for name in ("jinja2", "matplotlib"):
+        if find_spec(name) is None:
             raise MissingExtraError(
                 f'figures of a report need the module {name}: pip install "consortia[plots]"'
             )
@@ -138,10 +138,9 @@ def write_figure(figure: Any, path: Path) -> Path:
 
 @contextlib.contextmanager
 def drawing(more: dict[str, Any] | None = None) -> Iterator[None]:
-    """Set Matplotlib up for a report's figure; what it leaves open is closed at the end."""
+    """Set Matplotlib up for a report's figure."""
     import cycler
     import matplotlib
-    import matplotlib.pyplot as plt
 
     settings: dict[str, Any] = {
         "axes.edgecolor": RULE,
@@ -166,13 +165,8 @@ def drawing(more: dict[str, Any] | None = None) -> Iterator[None]:
         "ytick.color": RULE,
         "ytick.labelcolor": MUTED,
     }
-    already = set(plt.get_fignums())
-    try:
-        with matplotlib.rc_context(settings | (more or {})):
-            yield
-    finally:
-        for number in set(plt.get_fignums()) - already:
-            plt.close(number)
+    with matplotlib.rc_context(settings | (more or {})):
+        yield
 
 
 def axes_of(width: float, height: float) -> tuple[Any, Any]:

@@ -27,14 +27,13 @@ def draw_uniformity(names: Sequence[str], shares: np.ndarray, path: Path) -> Pat
         MissingExtraError: Matplotlib is not installed.
     """
     check_picture(path)
-    import matplotlib.pyplot as plt
     from arviz_stats.ecdf_utils import ecdf_pit
+    from matplotlib.figure import Figure
 
     down = -(-len(names) // ACROSS)
     with drawing():
-        figure, panels = plt.subplots(
-            down, ACROSS, figsize=(ACROSS * PANEL[0], down * PANEL[1] + 0.3), squeeze=False
-        )
+        figure = Figure(figsize=(ACROSS * PANEL[0], down * PANEL[1] + 0.3))
+        panels = figure.subplots(down, ACROSS, squeeze=False)
         for axes in panels.flat[len(names) :]:
             axes.set_axis_off()
         # the band depends on the number of simulations only
