@@ -133,7 +133,7 @@ def read_text(path: Path, site: str, changes: Harmonisation) -> LazyTable:
     """Return the table of a text file, of any dialect.
 
     Raises:
-        InputError: it is no table; the message names the file and the line.
+        InputError: it is not a table; the message names the file and the line.
         UnicodeError: it is in another encoding.
     """
     text = path.read_bytes().decode(encoding_of(path, changes.encoding))
