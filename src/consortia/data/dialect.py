@@ -135,9 +135,10 @@ class Dialect:
             return
         fields, indices = self._columns[name].distinct()
         texts = [text.strip() for text in fields]
-        if len(decisive) < 2 and all(text in WORDS or self.is_number(text) for text in texts):
+        misses = self._misses(name)
+        if len(decisive) < 2 and all(misses(text) or self.is_number(text) for text in texts):
             for index, text in enumerate(texts):
-                if text not in WORDS and ("," in text or "." in text):
+                if not misses(text) and ("," in text or "." in text):
                     yield int(np.argmax(indices == index)), text
 
     def numerals(self, name: str) -> Numerals | None:
@@ -149,10 +150,13 @@ class Dialect:
 
     def _plain_numbers(self, name: str) -> Numerals | None:
         if name not in self._numerals:
-            declared = {level(code) for code in self._changes.missing_values.get(name, ())}
-            misses = (WORDS | declared).__contains__
-            self._numerals[name] = numerals(self._columns[name], misses)
+            self._numerals[name] = numerals(self._columns[name], self._misses(name))
         return self._numerals[name]
+
+    def _misses(self, name: str) -> Callable[[str], bool]:
+        """Return what tells the words that stand for a missing number in a column."""
+        declared = {level(code) for code in self._changes.missing_values.get(name, ())}
+        return (WORDS | declared).__contains__
 
     def numbers(self, texts: Sequence[str]) -> tuple[list[float] | None, str]:
         """Return strings as numbers, or None and the reason ("" if they are unlike numbers)."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +38,7 @@ TRUTHS = {"true": 1.0, "false": 0.0}
 EXACT = 2**53
 """Integers beyond it are not all numbers of their own in float64."""
 
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 ZONE = r"(Z|[+-][0-9]{2}:?[0-9]{2})"
 DATE = re.compile(
     rf"[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}([ T][0-9]{{2}}:[0-9]{{2}}(:[0-9]{{2}}(\.[0-9]+)?)?{ZONE}?)?"
@@ -77,7 +79,7 @@ def read_table(
     changes = harmonise or NONE
     if isinstance(source, (str, Path)):
         return _read_file(Path(source), site, changes)
-    import pandas as pd  # heavy, and a text file needs it for dates only
+    import pandas as pd  # heavy, and no text file needs it
 
     frame = source.to_pandas() if hasattr(source, "to_pandas") else source
     if isinstance(frame, Mapping):
@@ -223,17 +225,12 @@ def _new_names(given: Sequence[str], where: str, site: str, changes: Harmonisati
 
 def _of_numerals(name: str, made: Numerals, source: Source, changes: Harmonisation) -> Column:
     """Return a column of plain numbers."""
-    values, missing, empty = made.values, made.words, made.words & (made.given == "")
-    if codes := changes.missing_values.get(name):
-        empty[missing] |= _declared_missing(made.given[missing].tolist(), codes)
-        numbers = [number_of(level(code)) for code in codes]
-        empty |= ~missing & np.isin(values, [one for one in numbers if one is not None])
-    column = Column("number", values, missing | empty, given=made.given)
-    if column.missing.all():
-        column = column._replace(kind="empty")
-    else:
-        column = column._replace(doubt=_too_large(values[~column.missing]))
-    return _finished(name, column, missing & ~empty, [], source, changes)
+    words = made.words & (made.given != "")
+    if name in changes.missing_values:
+        declared = _declared_missing(made.given[words].tolist(), changes.missing_values[name])
+        words[words] = ~declared
+    column = Column("number", made.values, made.words, given=made.given)
+    return _finished(name, column, words, [], source, changes)
 
 
 def _of_texts(
@@ -286,6 +283,12 @@ def _finished(
     changes: Harmonisation,
 ) -> Column:
     """Return a column with what is said of the words that miss, in the unit of the study."""
+    if column.kind == "number":
+        codes = [number_of(level(code)) for code in changes.missing_values.get(name, ())]
+        missing = column.missing | np.isin(column.values, [one for one in codes if one is not None])
+        kind: Kind = "empty" if missing.all() else "number"
+        doubt = _too_large(column.values[~missing])
+        column = column._replace(kind=kind, missing=missing, doubt=doubt)
     if column.given is not None and words.any():
         counts = Counter[str](column.given[words].tolist())
         column = column._replace(words=words)
@@ -324,7 +327,7 @@ def _as_kind(
     if dialect is not None:
         numbers, reason = dialect.numbers(known)
         if numbers is not None:
-            return of("number", numbers)._replace(doubt=_too_large(np.array(numbers)))
+            return of("number", numbers)
         if all(DATE.fullmatch(text) for text in known):
             where = f"{source.name}, column {name!r}"
             return of("date", _days(known, where, np.bincount(rows)[~absent]))
@@ -381,26 +384,22 @@ def _too_large(numbers: np.ndarray) -> str:
 
 
 def _days(known: Sequence[Any], where: str, counts: np.ndarray) -> np.ndarray:
-    """Return days since 1970-01-01 of dates or of strings of dates, each in so many rows."""
-    import pandas as pd
-
-    zoned = np.array([_has_zone(one) for one in known])
+    """Return days since 1970-01-01 of times or of strings of times, each in so many rows."""
+    times = []
+    for value in known:
+        try:
+            times.append(datetime.fromisoformat(value) if isinstance(value, str) else value)
+        except ValueError as error:
+            raise InputError(f"{where}: not every value is a date: {value!r}: {error}.") from error
+    zoned = np.array([time.tzinfo is not None for time in times])
     if zoned.any() and not zoned.all():
         raise InputError(
             f"{where}: {counts[zoned].sum()} of {counts.sum()} times have a time zone and the "
             "others none: write all with one, or all without."
         )
-    try:
-        dates = pd.to_datetime(pd.Series(known), utc=True, format="ISO8601")
-    except (ValueError, OverflowError) as error:
-        raise InputError(f"{where}: not every value is a date: {error}.") from error
-    return ((dates - pd.Timestamp(0, tz="UTC")) / pd.Timedelta(days=1)).to_numpy(float)
-
-
-def _has_zone(value: Any) -> bool:
-    if isinstance(value, str):
-        return re.search(rf":[0-9.]+{ZONE}$", value) is not None
-    return getattr(value, "tzinfo", None) is not None
+    if not zoned.all():
+        times = [time.replace(tzinfo=UTC) for time in times]
+    return np.array([(time - EPOCH) / timedelta(days=1) for time in times])
 
 
 def _declared_missing(texts: Sequence[str], codes: Sequence[str | int | float]) -> np.ndarray:
