@@ -216,6 +216,43 @@ def drawn(density: GroupDensity, uniforms: Array) -> Array:
     return mode + (spread @ white[..., None])[..., 0]
 
 
+def resampled(
+    density: GroupDensity, shape: tuple[int, ...], like: np.ndarray, rng: np.random.Generator
+) -> np.ndarray:
+    r"""Return z of every group given its rows, (..., groups, K), in an eighth of the evaluations.
+
+    A draw is one of its last value and `CANDIDATES` of a t law around the mode, with probabilities
+    :math:`\propto p(z)/q(z)`, which leaves p as it is; after `SWEEPS` nothing is left of where it
+    began. NumPy's, of many points together.
+
+    Source: Tjelmeland, "Using all Metropolis-Hastings proposals to estimate mean values" (2004).
+    """
+    mode, spread = _mode(density, shape, like)
+    size, last, last_weight = shape[-1], mode, np.full(shape[:-1], -np.inf)
+    for _ in range(SWEEPS):
+        normals = rng.standard_normal((CANDIDATES, *shape))
+        squares = rng.chisquare(FREEDOM, (CANDIDATES, *shape[:-1], 1)) / FREEDOM
+        white = WIDER * normals / np.sqrt(squares)
+        points = mode + (spread @ white[..., None].astype(like.dtype))[..., 0]
+        log_q = -(FREEDOM + size) / 2 * np.log1p((white**2).sum(axis=-1) / (FREEDOM * WIDER**2))
+        log_p = np.stack([density.with_normal(point) for point in points])
+        weights = np.concatenate([last_weight[None], log_p - log_q])
+        weights = np.where(np.isfinite(weights), weights, -np.inf)
+        chosen = (weights + rng.gumbel(size=weights.shape)).argmax(axis=0)[None]
+        last = np.take_along_axis(np.concatenate([last[None], points]), chosen[..., None], axis=0)[
+            0
+        ]
+        last_weight = np.take_along_axis(weights, chosen, axis=0)[0]
+    return last
+
+
+CANDIDATES, SWEEPS = 10, 3
+FREEDOM, WIDER = 5.0, 1.2
+"""Degrees of freedom of the candidates' t law, and its scale by that of the curvature: lopsided
+densities are wider on one side. Of 200 Poisson rows without an event 2,000,000 draws have the
+quantiles .001 to .999 of a grid up to their Monte Carlo error."""
+
+
 def _interpolated(probabilities: Array, below: Array) -> Array:
     """Return where on `FINE` rising values (points, ...) reach probabilities (...)."""
     xp = namespace(below)

@@ -9,7 +9,7 @@ import numpy as np
 
 from consortia.core.arrays import VALUES_AT_ONCE
 from consortia.errors import InputError
-from consortia.models._integrated import drawn
+from consortia.models._integrated import resampled
 from consortia.models.regression.density import Density
 from consortia.models.regression.design import time_rows
 from consortia.models.regression.evaluation import in_single
@@ -33,13 +33,14 @@ def levels_given_rows(
     single = in_single(density, batch)
     dtype = np.float64 if single is None else np.float32
     draws, mask = len(params["log_sd"]), np.ones(count, bool)
-    uniforms = np.random.default_rng(seed).random((draws, groups, len(staying)))
+    rng = np.random.default_rng(seed)
     levels = []
     for part in blocks_of(draws, count):
         some = {name: np.asarray(values, dtype)[part] for name, values in params.items()}
         with np.errstate(all="ignore"):
-            density_of_levels = density.given_levels(some, single or batch, mask, groups)
-            z = drawn(density_of_levels, uniforms[part].astype(dtype))
+            of_groups = density.given_levels(some, single or batch, mask, groups)
+            shape = len(some["log_sd"]), groups, len(staying)
+            z = resampled(of_groups, shape, some["log_sd"], rng)
             scale = density.group_scale(some, staying)
         levels.append(np.einsum("nij,ngj->ngi", scale, z))
     return np.concatenate(levels)
