@@ -192,7 +192,7 @@ def test_the_row_dependent_numbers_of_an_answer_are_counted():
     panel = panel_of()
     arrays = in_width(toy.queries()[1].arrays)
     data = insides.data_of(panel)
-    shapes = toy.FUNCTIONS["slopes"].shapes_of(panel.target, arrays, lambda: data.site(0))
+    shapes = toy.FUNCTIONS["slopes"].shapes_of(panel.target, arrays, lambda: data)
     assert sum(map(math.prod, shapes.values())) == 3 * (1 + 3 + 9)
 
 

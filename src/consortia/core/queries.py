@@ -213,20 +213,22 @@ class SiteFunction:
         return np.dtype(np.float64 if self.privacy is not None else target.dtype)
 
     def shapes_of(
-        self, target: Target, arrays: Mapping[str, Any], site: Callable[[], Site]
+        self, target: Target, arrays: Mapping[str, Any], sites: Callable[[], Any]
     ) -> dict[str, tuple[int, ...]]:
         """Return the shapes of a site's answer.
 
         Args:
             target: the posterior.
             arrays: of a query, completed, or their shapes.
-            site: returns its arrays, or their shapes, where the answer is traced.
+            sites: returns an engine's `SiteArrays`, or their shapes, where the answer is traced.
         """
         if self.shapes is not None:
             return dict(self.shapes(target, arrays))
-        made = jax.eval_shape(
-            lambda given, at: dict(self.answer(target, given, at)), arrays, site()
-        )
+
+        def answer(given: Any, held: Any) -> dict[str, Any]:
+            return dict(self.answer(target, given, held.site(0)))
+
+        made = jax.eval_shape(answer, dict(arrays), sites())
         return {name: leaf.shape for name, leaf in made.items()}
 
 

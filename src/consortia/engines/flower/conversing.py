@@ -82,9 +82,7 @@ class QueryRuntime(SiteWork):
         """
         function = self._function(label, request)
         arrays = self._completed(function, request)
-        shapes = function.shapes_of(
-            self._target, arrays, lambda: self._arrays.site(0, self._number)
-        )
+        shapes = function.shapes_of(self._target, arrays, lambda: self._arrays)
         numbers = sum(math.prod(shape) for shape in shapes.values())
         sizes = self._method.declared_sizes(self.dimension)
         declared = sizes[name].up if (name := self._name(label)) in sizes else 0

@@ -222,7 +222,7 @@ class FlowerPanel(Panel):
         """Return zeros of the shapes of a site's answer, without memory; found once for each."""
         key = function.answer, str({name: np.shape(values) for name, values in arrays.items()})
         if key not in self._shapes:
-            shapes = function.shapes_of(self.target, arrays, lambda: self._arrays.site(0))
+            shapes = function.shapes_of(self.target, arrays, lambda: self._arrays)
             zero = np.zeros((), function.number_type(self.target))
             self._shapes[key] = {
                 name: np.broadcast_to(zero, shape) for name, shape in shapes.items()
