@@ -65,12 +65,12 @@ def compiler_options(panel: Any, key: Any, arrays: Any, points: int) -> dict[str
 
 def data_of(panel: Any) -> Any:
     """Return the data of the sites of a panel."""
-    return panel._arrays
+    return panel._programs._arrays
 
 
 def memory_of_program(panel: Any, function: Any, arrays: Any, points: int) -> Any:
     """Return what the program of a site function needs, as XLA analyses it."""
-    made, sites = panel._programs, panel._arrays
+    made, sites = panel._programs, panel._programs._arrays
     numbers = np.array([0, len(panel.names)], np.int32)
     program = made._program(function, arrays, points)
     return program.lower(made._width(points), sites, arrays, numbers).compile().memory_analysis()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import itertools
+import secrets
 import sys
 from typing import Any
 
@@ -13,13 +15,16 @@ from scipy import stats
 import consortia
 from consortia.algorithms.private_posterior import PrivatePosterior, stages
 from consortia.algorithms.private_posterior.stages import STAGES, functions_of, sensitivity
+from consortia.core import privacy
 from consortia.core.privacy import (
     Privacy,
+    SecretNoise,
     discrete_gaussian,
     epsilon_of,
     loss_of,
     with_noise,
 )
+from consortia.core.queries import Query
 from consortia.core.target import Target
 from consortia.engines.local import site_arrays
 from consortia.engines.programs import SitePrograms
@@ -27,6 +32,13 @@ from consortia.errors import InputError, MissingExtraError
 
 DELTA = 1e-6
 D = 10
+
+
+@pytest.fixture(autouse=True)
+def known_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keys that a test knows: a run has fresh ones, and a gate would fail once in a while."""
+    keys = itertools.count()
+    monkeypatch.setattr(privacy, "fresh_key", lambda: next(keys).to_bytes(32, "little"))
 
 
 def rows_of(n: int, seed: int, d: int = D) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -126,7 +138,7 @@ def test_a_row_changes_integers_by_no_more_than_the_sensitivity(size: float) -> 
 
 @pytest.mark.parametrize("sd", [0.4, 2.3])
 def test_noise_is_the_discrete_gaussian(sd: float) -> None:
-    drawn = discrete_gaussian(np.random.default_rng(0), sd, (40_000,))
+    drawn = discrete_gaussian(SecretNoise(bytes(32)), sd, (40_000,))
     support = np.arange(-40, 41)
     law = np.exp(-(support**2) / (2 * sd**2))
     law /= law.sum()
@@ -135,6 +147,35 @@ def test_noise_is_the_discrete_gaussian(sd: float) -> None:
     expected = 40_000 * law[inner]
     observed = counts[inner] * expected.sum() / counts[inner].sum()
     assert stats.chisquare(observed, expected).pvalue > 1e-3
+
+
+def test_noise_follows_from_nothing_that_a_run_keeps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever has seed and position must not take the noise off the stored answers."""
+    monkeypatch.setattr(privacy, "fresh_key", functools.partial(secrets.token_bytes, 32))
+    _, x, y = rows_of(300, 0)
+    target = Target(model(), model().init)
+    method = PrivatePosterior(epsilon=1.0, delta=DELTA)
+    panel = consortia.LocalEngine().panel(target, sites_of(x, y), method)
+    stage = STAGES[0].name
+    query = Query(stage, {"position": np.zeros(D, np.float32), "nonce": np.zeros(2, np.int32)}, "")
+    first, again = panel.ask(query), panel.ask(query)
+    for name, values in first.items():
+        assert (values != again[name]).any()
+
+
+def test_secret_numbers_are_those_of_their_key_and_uniform() -> None:
+    first, again, other = SecretNoise(b"a" * 32), SecretNoise(b"a" * 32), SecretNoise(b"b" * 32)
+    drawn = first.random(40_000)
+    np.testing.assert_array_equal(drawn, again.random(40_000))
+    assert (drawn != other.random(40_000)).all()
+    assert (first.random(40_000) != drawn).all()
+    assert stats.kstest(drawn, "uniform").pvalue > 1e-3
+    trials = first.geometric(0.3, (20_000,))
+    assert trials.min() == 1
+    counts = np.bincount(trials, minlength=12)[1:12]
+    law = 0.3 * 0.7 ** np.arange(11)
+    expected = counts.sum() * law / law.sum()
+    assert stats.chisquare(counts, expected).pvalue > 1e-3
 
 
 def test_epsilon_is_above_that_of_one_gaussian_and_near_it() -> None:
@@ -209,20 +250,20 @@ def audited(noise: float, runs: int = 2000) -> float:
     row = np.full((1, D), 100.0, np.float32)  # clipped in all parts
     planted = np.concatenate([x, row]), np.append(y, 1).astype(np.int32)
     empty = np.concatenate([x, 0 * row]), np.append(y, 1).astype(np.int32)
-    rng = np.random.default_rng(4)
+    rng = SecretNoise(bytes([4] * 32))
     functions = functions_of(loss_of(1.0, DELTA), None, None)
     scores = np.zeros((2, runs // 2))
     for index, stage in enumerate(STAGES):
         make = functions[stage.name].privacy
         assert make is not None
-        privacy = make(D)
+        noise_of = make(D)
         there, away = (sums(*rows, index, position) for rows in (planted, empty))
-        weaker = Privacy(privacy.sensitivity, privacy.sd * noise, privacy.share)
+        weaker = Privacy(noise_of.sensitivity, noise_of.sd * noise, noise_of.share)
         for group, answer in enumerate((away, there)):
             for run in range(runs // 2):
                 seen = with_noise(weaker, answer, 1, rng)
                 for name, values in seen.items():
-                    part = (there[name] - away[name]) / privacy.sd**2
+                    part = (there[name] - away[name]) / noise_of.sd**2
                     scores[group, run] += float(part @ (values - away[name]))
     # A threshold from one half of the runs; error rates by Clopper and Pearson from the other.
     half = runs // 4

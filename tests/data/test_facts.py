@@ -454,8 +454,9 @@ def test_the_test_file_is_read_by_the_root_alone(tmp_path: Path) -> None:
     [
         (None, "rank 2: {}: there is no such file"),
         ("a,c,y\n1,2,3\n", "{} has other columns than"),
-        ("a,b,y\n1,x,3\n", "rank 2: {} cannot be read"),
-        ("a,b,y\n1,nan,3\n2,1,0\n", "rank 2: Site 'rome', leaf 'x': 1 of 2 rows hold NaN"),
+        ("a,b,y\n1,x,3\n", "rank 2: {}, line 2, column 'b': it is text"),
+        ("a,b,y\n1,nan,3\n2,1,0\n", "rank 2: {}, line 2, column 'b': the value is missing"),
+        ("a,b,y\n1,inf,3\n2,1,0\n", "rank 2: Site 'rome', leaf 'x': 1 of 2 rows hold NaN"),
     ],
 )
 def test_a_file_that_one_process_cannot_use_ends_all_alike(

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from consortia.data.columns import column_of, rows_of, without_missing
+from consortia.data.columns import Column, as_levels, column_of, rows_of, without_missing
 from consortia.data.harmonisation import Harmonisation
 from consortia.data.tables import read_table
 from consortia.data.writing import one_slip
@@ -67,8 +73,8 @@ def test_a_frame_and_a_dict_give_what_the_file_gives(tmp_path: Path) -> None:
         }
     )
     as_dict = {"age": frame["age"].to_numpy(), "sex": np.array(list("mfmfm"))}
-    for given in (read_table(frame, "it"), read_table(as_dict, "it")):
-        for name, column in given.items():
+    for read in (read_table(frame, "it"), read_table(as_dict, "it")):
+        for name, column in read.items():
             assert column.kind == table[name].kind
             np.testing.assert_array_equal(column.missing, table[name].missing)
             known = ~column.missing
@@ -131,6 +137,138 @@ def test_a_line_that_begins_with_a_hash_is_a_row(tmp_path: Path) -> None:
     assert read_table(written(tmp_path, "a,b\n#1,2\n3,4\n"), "it")["a"].values[0] == "#1"
 
 
+ODD = (
+    *("", "NA", "nan", ".", "None", "1,5", "1.5", "1.234", "1,234", "1,234.5", "1.234.567", "007"),
+    *("1e5", "+5", "--5", "1e", "1e400", "inf", "-Infinity", "0x1A", "1_000", "１２", "٣", "1 000"),
+    *("9007199254740993", "1" * 30, "0." + "1" * 50, "2024-01-31", "2024-13-01", "31.1.2024"),
+    *(
+        "2024-01-31T10:00:00Z",
+        "2024-01-31 10:00",
+        "true",
+        "yes",
+        "e\u0301",
+        "<5",
+        "12%",
+        "−4",
+        "1O",
+    ),
+    *("-", ".5", "5.", "1.5.2", "999", "unknown", "5\0", "#1", "\u00a05", "\u200b5", "-9"),
+)
+
+
+@st.composite
+def tables_of_odd_cells(draw: Any) -> tuple[str, str, list[list[str]]]:
+    """Return a separator, a decimal mark and two columns of numbers with odd cells among them."""
+    separator, mark = draw(st.sampled_from([(",", "."), (";", ","), (";", "."), ("\t", ".")]))
+    number = st.one_of(
+        st.integers(-50, 1000).map(str),
+        st.floats(-1e6, 1e6).map(repr),
+        st.floats(-1, 1).map("{:.3f}".format),
+    ).map(lambda text: text.replace(".", mark))
+    odd = draw(st.lists(st.sampled_from(ODD), max_size=3))
+    cell = st.one_of(number, st.sampled_from(odd)) if odd else number
+    rows = draw(st.integers(1, 8))
+    columns = [draw(st.lists(cell, min_size=rows, max_size=rows)) for _ in range(2)]
+    return separator, mark, columns
+
+
+def parts_of(column: Column) -> tuple[Any, ...]:
+    known = ~column.missing
+    words = None if column.words is None else column.words.tolist()
+    given = None if column.given is None else column.given.tolist()
+    values = (column.values[known].tolist(), column.values.dtype.kind, column.missing.tolist())
+    told = (column.doubt, column.guesses, words, given, as_levels(column).tolist())
+    return (column.kind, *values, *told)
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    tables_of_odd_cells(),
+    st.sampled_from([{}, {"decimal": ","}, {"missing_values": {"a": ["unknown", 999, "1.5"]}}]),
+    st.sampled_from(["", '"', "\ufeff"]),
+)
+def test_a_column_is_the_same_read_at_once_or_word_by_word(made, changes, mark) -> None:
+    # a blank behind every field, which is no part of it, makes them words that are looked at
+    separator, _, columns = made
+    found = []
+    for blank in ("", " "):
+        quote = '"' if mark == '"' else ""
+        rows = [
+            [f"{quote}{cell}{blank}{quote}" for cell in row] for row in zip(*columns, strict=True)
+        ]
+        if not quote:
+            rows = [[f'"{one}"' if separator in one else one for one in row] for row in rows]
+        lines = [separator.join(row) + "\n" for row in [["a", "b"], *rows]]
+        with TemporaryDirectory() as folder:
+            text = ("\ufeff" if mark == "\ufeff" else "") + "".join(lines)
+            path = written(Path(folder), text)
+            table = read_table(path, "it", harmonise=Harmonisation.model_validate(changes))
+            found.append({})
+            for name in "ab":
+                try:
+                    parts: Any = parts_of(table[name])
+                except InputError as error:
+                    parts = str(error).replace(folder, "")
+                found[-1][name] = parts
+    assert repr(found[0]) == repr(found[1])
+
+
+def test_a_number_is_the_nearest_to_what_is_written(tmp_path: Path) -> None:
+    numbers = np.random.default_rng(0).normal(size=1000) * 10.0 ** np.arange(-500, 500).clip(
+        -300, 300
+    )
+    texts = [repr(one) for one in numbers.tolist()]
+    for text in (
+        "a,b\n" + "".join(f"{one},\n" for one in texts),
+        "a;b\n" + "".join(f"{one.replace('.', ',')};\n" for one in texts),
+    ):
+        column = read_table(written(tmp_path, text), "it")["a"]
+        assert column.kind == "number"
+        np.testing.assert_array_equal(column.values, numbers)
+
+
+def test_a_number_declared_as_missing_is_so_in_every_dialect(tmp_path: Path) -> None:
+    changes = Harmonisation.model_validate({"missing_values": {"a": [-9.5, "unknown"]}})
+    for text in (
+        "a,b\n1.5,1\n-9.50,2\nunknown,3\n",
+        "a;b\n1,5;1\n-9,50;2\nunknown;3\n",
+        "a;b\n1,5;1\n -9,5;2\nunknown;3\n",
+    ):
+        column = read_table(written(tmp_path, text), "it", harmonise=changes)["a"]
+        assert column.missing.tolist() == [False, True, True]
+        assert (column.kind, column.guesses, column.words) == ("number", (), None)
+        changed = changes.model_copy(update={"missing_values": {"a": [1.5, -9.5, "unknown"]}})
+        assert read_table(written(tmp_path, text), "it", harmonise=changed)["a"].kind == "empty"
+
+
+def test_infinity_is_read_in_every_dialect(tmp_path: Path) -> None:
+    for text in ("a,b\ninf,1\n-2.5,2\n", "a;b\ninf;1\n-2,5;2\n", '"a","b"\n"inf",1\n-2.5,2\n'):
+        assert read_table(written(tmp_path, text), "it")["a"].values.tolist() == [np.inf, -2.5]
+
+
+def test_the_first_slip_is_named_among_numbers_with_decimal_commas(tmp_path: Path) -> None:
+    column = read_table(written(tmp_path, "a;b\n12,5;1\n7,25;2\n1O;3\n"), "it")["a"]
+    assert column.doubt.startswith("1 of 3 values are no numbers, the first in line 4: '1O'")
+
+
+def test_times_are_days_since_1970_to_the_end_of_the_calendar(tmp_path: Path) -> None:
+    texts = ["1970-01-02", "1969-12-31 12:00", "1970-01-01T00:00:00.864", "9999-12-31T18:00"]
+    text = "a,b\n" + "".join(f"{one},1\n" for one in texts)
+    column = read_table(written(tmp_path, text), "it")["a"]
+    assert column.values.tolist() == [1.0, -0.5, 1e-5, 2932896.75]
+    zoned = read_table(written(tmp_path, "a,b\n1970-01-01T01:00+01:00,1\n"), "it")["a"]
+    assert zoned.values.tolist() == [0.0]
+
+
+def test_a_text_file_is_read_without_pandas() -> None:
+    code = (
+        "import sys; from consortia.data.tables import read_table; "
+        "dict(read_table('examples/pneumonia/cork.csv', 'it')); sys.exit('pandas' in sys.modules)"
+    )
+    root = Path(__file__).resolve().parents[2]
+    subprocess.run([sys.executable, "-c", code], cwd=root, check=True)
+
+
 WRONG = [
     ("a,b\n1,2\n3\n", "site.csv, line 3: 1 fields under 2 names (they are set apart by ',')"),
     ("a,b\n1,2\n3,4,5\n", "line 3: 3 fields under 2 names"),
@@ -142,7 +280,7 @@ WRONG = [
     ("a,b\n", "no rows under the header"),
     ("", "no rows under the header"),
     ('a,b\n"x,2\n', "line 2: unexpected end of data"),
-    ("d\n2024-01-01\n2024-13-01\n", "column 'd': not every value is a date"),
+    ("d\n2024-01-01\n2024-13-01\n", "column 'd': not every value is a date: '2024-13-01': month"),
 ]
 
 

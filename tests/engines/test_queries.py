@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from types import SimpleNamespace
 
 import insides
@@ -176,7 +177,7 @@ def test_programs_are_optimised_where_a_query_or_earlier_runs_repay_it(monkeypat
 def test_a_plan_traces_nothing(monkeypatch):
     plans = []
     toy.sampled(on_plan=plans.append)
-    monkeypatch.setattr(SiteFunction, "numbers", None)
+    monkeypatch.setattr(SiteFunction, "shapes_of", None)
     toy.sampled(on_plan=plans.append)
     plan = plans[1]
     lines = dict(plan.lines)
@@ -190,9 +191,9 @@ def test_a_plan_traces_nothing(monkeypatch):
 def test_the_row_dependent_numbers_of_an_answer_are_counted():
     panel = panel_of()
     arrays = in_width(toy.queries()[1].arrays)
-    site = insides.data_of(panel).site(0)
-    found = toy.FUNCTIONS["slopes"].numbers(panel.target, arrays, site)
-    assert found == 3 * (1 + 3 + 9)
+    data = insides.data_of(panel)
+    shapes = toy.FUNCTIONS["slopes"].shapes_of(panel.target, arrays, lambda: data.site(0))
+    assert sum(map(math.prod, shapes.values())) == 3 * (1 + 3 + 9)
 
 
 def test_many_sites_are_summed_without_all_their_answers():

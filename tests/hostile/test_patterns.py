@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ from federation.hospitals import NAMES, study
 from scipy.special import expit
 
 from consortia.algorithms.few_rounds.site_functions import FUNCTIONS
+from consortia.engines.flower.envelope import Envelope
 from consortia.errors import SiteRefusedError
 from consortia.federation.governance import verify
 from consortia.federation.governance.proposal import proposed
@@ -64,7 +66,83 @@ def test_what_is_read_of_a_table_that_is_answered_has_no_rare_pattern(tmp_path: 
         reference, points = (np.asarray(given[k], float) for k in ("reference", "points"))
         terms = [np.c_[np.logaddexp(0, at @ z.T), -at] for at in (points, reference[None])]
         prior = (points**2).sum(1) - (reference**2).sum()
-        design.append(terms[0] - terms[1])
-        values.append(one.answer.arrays["potentials"] - 120 / 620 * prior / 2)
+        own = one.answer.arrays["potentials"]
+        sd = np.minimum(0.15 + 0.02 * np.abs(own), 1)
+        design.append((terms[0] - terms[1]) / sd[:, None])
+        values.append((own - sd**2 / 2 - 120 / 620 * prior / 2) / sd)
     found = np.linalg.lstsq(np.concatenate(design), np.concatenate(values))[0]
     assert np.rint(found[:8]).tolist() == counts.tolist()
+
+
+# --- beside a column of measurements --------------------------------------------------------------
+
+
+def mixed_stage(folder: Path) -> Stage:
+    """A study of four binary columns and a measurement, whose patterns of two rows are rare."""
+    rng = np.random.default_rng(3)
+    for name, count in (("north", 90), ("south", 300), ("west", 200)):
+        x = (rng.random((count, 4)) < [0.5, 0.3, 0.2, 0.15]) * 1
+        age = rng.normal(size=count).round(3)
+        ill = (rng.random(count) < expit(0.5 * x.sum(1) + 0.3 * age - 0.8)) * 1
+        lines = ["a,b,c,d,age,ill", *(",".join(map(str, r)) for r in np.c_[x, age, ill])]
+        (folder / f"{name}.csv").write_text("\n".join(lines) + "\n")
+    path = folder / "study.toml"
+    path.write_text(study())
+    files = {name: folder / f"{name}.csv" for name in NAMES}
+    return Stage(path, files, folder / "sites", proposed(terms_of(load_study(path))))
+
+
+def asked(stage: Stage, function: str, **arrays: np.ndarray) -> Envelope:
+    """What north answers to a question of a lying server, as the first of its run."""
+    stage.run(lambda request: request.kind == "query" and request.site == "north")
+    assert stage.halted_at is not None
+    index = sorted(FUNCTIONS).index(function)
+    question = replace(
+        stage.halted_at,
+        label=(3, 0, index, 0),
+        values={"function": function},
+        arrays={name: np.asarray(values, np.float32) for name, values in arrays.items()},
+    )
+    return stage.ask("north", question)
+
+
+def why(folder: Path) -> str:
+    return (folder / "sites" / "north" / "errors.log").read_text()
+
+
+def test_exact_sums_of_a_table_with_a_rare_pattern_do_not_leave(tmp_path: Path) -> None:
+    points = np.random.default_rng(0).normal(size=(4, 6))
+    points[:, 4] = 0  # what is left is a sum over patterns
+    answer = asked(mixed_stage(tmp_path), "derivatives", reference=np.zeros(6), points=points)
+    assert answer.kind == "refusal"
+    assert not answer.arrays
+    assert "minimum_pattern_rows: a pattern of the" in why(tmp_path)
+
+
+def test_an_ordinary_study_with_such_a_table_has_its_posterior(tmp_path: Path) -> None:
+    tree = mixed_stage(tmp_path).run()
+    assert tree.attrs["communication_rounds"] <= 5
+
+
+def test_a_share_of_the_prior_that_is_not_a_sites_is_refused(tmp_path: Path) -> None:
+    stage = mixed_stage(tmp_path)
+    zeros = np.zeros((3, 6))
+    answer = asked(stage, "local_fits", reference=zeros[0], starts=zeros, share=np.array(3e3))
+    assert answer.kind == "refusal"
+    assert not answer.arrays
+    assert "share is 3000.0, expected 1/3" in why(tmp_path)
+
+
+@pytest.mark.parametrize("far", [[0, 0, 0, 0, 0, 60.0], [1e30, 0, 0, 0, 0, 0], [np.nan] * 6])
+def test_a_reference_is_bounded_as_points_are(tmp_path: Path, far: list[float]) -> None:
+    points = np.zeros((1, 6))
+    answer = asked(mixed_stage(tmp_path), "log_densities", reference=far, points=points)
+    assert answer.kind == "refusal"
+    assert "maximum_position" in answer.values["reason"]
+
+
+def test_a_rule_that_the_model_does_not_have_is_refused(tmp_path: Path) -> None:
+    more = {"reference": np.zeros(6), "points": np.zeros((1, 6)), "rule": np.zeros(500)}
+    answer = asked(mixed_stage(tmp_path), "log_densities", **more)
+    assert answer.kind == "refusal"
+    assert "no rule of quadrature with 500 nodes" in why(tmp_path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 import shutil
 import tomllib
 from pathlib import Path
@@ -240,6 +241,27 @@ def test_a_csv_file_is_a_site_under_its_own_name(tmp_path):
         np.testing.assert_array_equal(built.sites.site(name)["y"], table[:, 1])
 
 
+@pytest.mark.parametrize(
+    "dialect",
+    [
+        lambda text: text.replace(",", ";").replace(".", ","),
+        lambda text: text.replace(",", "\t"),
+        lambda text: "sep=,\n" + text,
+        lambda text: text.replace("\n", "\r\n") + "\r\n\r\n",
+        lambda text: re.sub(r"[^,\n]+", r'"\g<0>"', text),
+    ],
+    ids=["semicolons", "tabs", "declared", "blank lines", "quotes"],
+)
+def test_files_of_every_dialect_give_the_same_rows(tmp_path, dialect):
+    write_sites(tmp_path)
+    expected = load(tmp_path, FILES).build().sites.site("lima")
+    path = tmp_path / "lima.csv"
+    path.write_bytes(dialect(path.read_text()).encode())
+    read = load(tmp_path, FILES).build().sites.site("lima")
+    for name, rows in expected.items():
+        np.testing.assert_array_equal(read[name], rows)
+
+
 def test_every_site_holds_out_its_own_share(tmp_path):
     write_sites(tmp_path)
     text = FILES.replace('"outcome"', '"outcome"\ntest_share = 0.5\nstandardise = true')
@@ -275,19 +297,22 @@ def test_npz_files_and_a_model_of_ones_own(tmp_path):
     [
         (None, "there is no such file"),
         ("age,outcom,dose\n1,1,2\n", "did you mean 'outcom'?"),
-        ("age,outcome,dose\n1,yes,2\n", "row 1 under the header, column 'outcome'"),
-        ("age,outcome,dose\n1,1,2\n#2,1,2\n", "row 2 under the header, column 'age'"),
-        ("age,outcome,dose\n1,1,2\n1,1\n", "row 2 under the header has more or fewer"),
-        ("age,outcome,dose\n1,1\n", "2 numbers under 3 names"),
+        ("age,outcome,dose\n1,yes,2\n", "lima.csv, line 2, column 'outcome': it is text"),
+        ("age,outcome,dose\n1,1,2\n#2,1,2\n", "lima.csv, line 3, column 'age': it is text"),
+        ("age,outcome,dose\n1,1,2\n1,1\n", "line 3: 2 fields under 3 names"),
+        ("age,outcome,dose\n1,1\n", "line 2: 2 fields under 3 names"),
+        (",age,outcome,dose\n0,1,1,2\n", "line 1 has a column without a name: leave it out"),
+        ("age,outcome,age\n1,1,2\n", "line 1 has the name 'age' twice"),
         ("size,outcome,dose\n1,1,2\n", "other columns than"),
         ("size,outcome,dose\n1,1,2\n", "(it lacks age; only it has size)"),
         ("dose,outcome,age\n1,1,2\n", "(or another order)"),
         (
             "age,outcome,dose\n1,,2\n",
-            "row 1 under the header, column 'outcome': the value is",
+            "line 2, column 'outcome': the value is",
         ),
         ("age,outcome,dose\n1,1,NA\n", "column 'dose': the value is missing; leave such rows out"),
-        ("age;outcome;dose\n1;1;2\n", "columns are separated by commas here"),
+        ("age;outcome;dose\n1.5;1;2\n1,5;1;2\n", "line 2, column 'age': what marks its decimals"),
+        ("age,outcome,dose\n1,1,2024-01-31\n", "line 2, column 'dose': it is text"),
         ("age,outcome,dose\n1,yes,2\n", "it is text, and no number; model.formula takes it"),
     ],
 )

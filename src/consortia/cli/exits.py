@@ -29,7 +29,7 @@ from consortia.errors import (
 from consortia.run.interrupts import Abrupt, Interrupts, held
 
 BAD = 11
-UNKNOWN = 12
+UNKNOWN, REFUSED = 12, 13
 INTERRUPTED = 130
 UNUSABLE = 2
 """Exit code where what an argument names cannot be used; see `EXIT_CODES`."""
@@ -57,6 +57,7 @@ EXIT_CODES = {
     "the ranks of `consortia sbc` are uneven",
     UNKNOWN: "`consortia site rehearse` does not know what an attack would read, or how many rows "
     "the messages settle",
+    REFUSED: "`consortia site rehearse` finds that an honest run would end without a result",
     INTERRUPTED: "interrupted; the draws so far are kept, and `consortia resume` continues",
 }
 """Meaning of each exit code of ``consortia check``, ``run`` and ``resume``."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from consortia.cli.exits import UNKNOWN, reported
+from consortia.cli.exits import REFUSED, UNKNOWN, reported
 from consortia.cli.options import Json
 
 if TYPE_CHECKING:
@@ -224,24 +224,27 @@ def rehearse(
 ) -> None:
     """Try the known attacks on the site's own rows, before it takes part; nothing leaves.
 
-    Copies of FILE stand for the other sites. Of an attack that cannot be tried it says UNKNOWN, and
-    ends with another exit code than 0.
+    Copies of FILE stand for the other sites. Of an attack that cannot be tried it says UNKNOWN; if
+    an honest run would end without a result it says what to change. Both have exit codes.
     """
     with reported(as_json), _study_in(study) as path:
         from consortia.federation.rehearsal import rehearsed
 
-        found, unknown = [], 0
+        found, unknown, refused = [], 0, False
         for one in rehearsed(path, data, site=name, policy=policy):
             found.append(
                 {"attack": one.attack, "known": one.known, "sentence": one.sentence, **one.numbers}
             )
             unknown += not one.known
+            refused = refused or one.refused
             if not as_json:
                 name = typer.style(f"{one.attack[:1].upper()}{one.attack[1:]}", bold=True)
                 mark = "" if one.known else typer.style("UNKNOWN, ", fg=typer.colors.YELLOW)
                 typer.echo(f"{name}: {mark}{one.sentence}\n")
         if as_json:
             typer.echo(json.dumps(found))
+        if refused:
+            raise typer.Exit(REFUSED)
         if unknown:
             raise typer.Exit(UNKNOWN)
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import math
+import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -104,13 +105,43 @@ def _accounting() -> tuple[Any, Callable[[], Any]]:
 # --- noise ---------------------------------------------------------------------------------------
 
 
+class SecretNoise:
+    """Random numbers that nobody can compute who lacks their key: SHAKE-256 of it and a counter.
+
+    An ε is worth nothing where the noise follows from what others know, such as a run's seed.
+
+    Args:
+        key: from a site's secret and the question; fresh from the operating system when None, and
+            kept nowhere. A stored run keeps answers, so that resuming it needs no noise again.
+    """
+
+    def __init__(self, key: bytes | None = None) -> None:
+        self._key, self._counter = fresh_key() if key is None else key, 0
+
+    def random(self, shape: int | tuple[int, ...]) -> np.ndarray:
+        """Return numbers uniform on [0, 1), multiples of 2⁻⁵³."""
+        self._counter += 1
+        text = self._key + self._counter.to_bytes(8, "little")
+        words = hashlib.shake_256(text).digest(8 * math.prod(np.atleast_1d(shape).tolist()))
+        return ((np.frombuffer(words, "<u8") >> np.uint64(11)) * 2.0**-53).reshape(shape)
+
+    def geometric(self, chance: float, shape: tuple[int, ...]) -> np.ndarray:
+        """Return how many trials of this chance it takes to succeed, at least 1."""
+        failures = np.floor(np.log1p(-self.random(shape)) / math.log1p(-chance))
+        return failures.astype(np.int64) + 1
+
+
+def fresh_key() -> bytes:
+    """Return a key from the operating system."""
+    return secrets.token_bytes(32)
+
+
 def simulated_generator(
     function: str, arrays: Mapping[str, np.ndarray], site: int
 ) -> np.random.Generator:
-    """Return the generator of a site's noise where one machine plays all sites.
+    """Return the generator of how a site rounds where one machine plays all sites.
 
-    It follows from the query, so that a run can be resumed, and is the same in every engine.
-    Between institutions sites draw their noise from secrets of their own.
+    It follows from the query, so that it is the same in every engine, and protects nothing.
     """
     found = hashlib.sha256(function.encode())
     for name in sorted(arrays):
@@ -119,7 +150,7 @@ def simulated_generator(
 
 
 def with_noise(
-    privacy: Privacy, answer: dict[str, np.ndarray], sites: int, rng: np.random.Generator
+    privacy: Privacy, answer: dict[str, np.ndarray], sites: int, rng: SecretNoise
 ) -> dict[str, np.ndarray]:
     """Return an answer of integers with the noise of one of the sites."""
     sd = privacy.site_sd(sites)
@@ -130,7 +161,7 @@ def with_noise(
 
 
 def discrete_gaussian(
-    rng: np.random.Generator, sd: float, shape: tuple[int, ...]
+    rng: SecretNoise, sd: float, shape: tuple[int, ...]
 ) -> np.ndarray[Any, np.dtype[np.int64]]:
     r"""Return integers k with probabilities proportional to exp(-k²/(2σ²)).
 

@@ -21,6 +21,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -40,7 +41,7 @@ Reply = Mapping[str, Array]
 
 
 class Noise(NamedTuple):
-    """Normal noise that sites add to potentials.
+    """Normal noise that sites add to potentials, more to those that differ much from the reference.
 
     Where a site's answer is seen, only the site's own noise protects its rows: with so many sites
     that what each adds becomes smaller, each is protected less.
@@ -48,10 +49,20 @@ class Noise(NamedTuple):
 
     each: float  # standard deviation of what a site adds
     most: float  # largest one of the sum over the sites, for which each adds less
+    growth: float = 0.0  # share of a number's absolute value that is added to its deviation
+    ceiling: float = math.inf  # largest deviation of a number
 
-    def sd(self, sites: int) -> float:
-        """Return the standard deviation of what each of so many sites adds."""
-        return min(self.each, self.most / math.sqrt(sites))
+    def sd(self, sites: int, numbers: Any = 0.0) -> Any:
+        """Return the standard deviation of what each of so many sites adds to its numbers."""
+        alone = np.minimum(self.each + self.growth * np.abs(numbers), max(self.ceiling, self.each))
+        return min(1.0, self.most / (self.each * math.sqrt(sites))) * alone
+
+
+class Rounded(NamedTuple):
+    """An answer with the precision in which it leaves a site."""
+
+    arrays: dict[str, np.ndarray]
+    errors: dict[str, np.ndarray]  # standard deviations of what rounding has moved
 
 
 class Query(NamedTuple):
@@ -120,13 +131,20 @@ class Revealed(NamedTuple):
         points: θ, (m, d).
         orders: of the derivatives: 0 the sum itself, 1 its gradient, 2 its curvature.
         reference: the point from which the sums of order 0 are taken, (d,); None: from zero.
-        height: the exact sum at the reference is in the answer, too.
+        height: the standard deviation of the error of the sum at the reference, where that is in
+            the answer, too; 0 for an exact one.
+        errors: by order the standard deviations of the errors of the numbers, (m, numbers); exact
+            ones where left out.
+        away: from where gradients are taken that are those of the quadratic around a point, to the
+            point, (m, d); None: they are taken at the points.
     """
 
     points: Float[np.ndarray, "m d"]
     orders: tuple[int, ...] = (0,)
     reference: Float[np.ndarray, " d"] | None = None
-    height: bool = False
+    height: float | None = None
+    errors: Mapping[int, np.ndarray] = MappingProxyType({})
+    away: Float[np.ndarray, "m d"] | None = None
 
 
 @dataclass(frozen=True)
@@ -145,21 +163,29 @@ class SiteFunction:
             side by side, site axis first.
         disclosure: ``arrays -> Disclosure`` of one site's answer, on the host: the part that is
             compared with those of other sites; None where nothing can be.
-        reveals: ``(arrays, answer) -> Revealed``, several, on the host: the sums over rows in an
-            answer, from which the site measures what it gives away. The answer may hold only such
-            sums and functions of them. None where that is not known.
+        reveals: ``(arrays, answer, errors) -> Revealed``, several, on the host: the sums over rows
+            in an answer, from which the site measures what it gives away, with the standard
+            deviations of noise and rounding by name of array. The answer may hold only such sums
+            and functions of them. None where that is not known.
         noise: by name of arrays of potentials U_c, the normal noise that each site adds to each
             number between institutions, from its own secret: of standard deviation σ and mean
             σ²/2. The mean of exp(−U) stays what it is, and with it the law of a Metropolis chain
             that keeps the number of the point where it is.
+        rounding: ``(answer, rows, rng, coarser) -> Rounded`` of one site with so many rows, on the
+            host, in every engine: an answer that shapes proposals alone leaves with few digits, or
+            with units that are so many times coarser. None where it leaves as it is.
+        fault: ``(arrays, sites) -> str | None``, on the host: how a query contradicts what every
+            site knows, as the number of sites; such a query is refused.
         privacy: ``dimension -> Privacy``, of an answer of integers: discrete Gaussian noise that
             the sites add in every engine. None where there is no guarantee.
         bounds: by name of arrays of potentials, the height F from which on a number may count as
             infinite, and below minus which there is none: a secure sum has as many bits as that
             needs. Other arrays have 128.
-        evaluate: ``(target, arrays, site) -> arrays``, by NumPy, of a `consortia.core.host.HostSite`:
-            the numbers of ``answer`` up to rounding, of models that have one. None: these are
-            compiled, too.
+        evaluate: ``(target, arrays, site) -> arrays``, by NumPy, of a site as
+            `consortia.core.host` has it: the numbers of ``answer`` up to rounding, of models that
+            NumPy evaluates. None: these are compiled, too.
+        shapes: ``(target, arrays) -> {name: shape}`` of an answer, on the host; None: ``answer`` is
+            traced for them.
     """
 
     answer: Callable[[Target, Mapping[str, Array], Site], Reply]
@@ -168,26 +194,40 @@ class SiteFunction:
     complete: Callable[[Arrays], Arrays] = lambda arrays: arrays
     summed: bool = True
     disclosure: Callable[[Arrays], Disclosure] | None = None
-    reveals: Callable[[Arrays, Arrays], tuple[Revealed, ...]] | None = None
+    reveals: Callable[[Arrays, Arrays, Arrays], tuple[Revealed, ...]] | None = None
     noise: Mapping[str, Noise] = field(default_factory=dict)
+    rounding: Callable[[Arrays, int, np.random.Generator, float], Rounded] | None = None
+    fault: Callable[[Arrays, int], str | None] = lambda arrays, sites: None
     privacy: Callable[[int], Privacy] | None = None
     bounds: Mapping[str, float] = field(default_factory=dict)
     evaluate: Callable[[Target, Arrays, HostSite], Arrays] | None = None
+    shapes: Callable[[Target, Arrays], Mapping[str, tuple[int, ...]]] | None = None
+
+    @property
+    def is_exact(self) -> bool:
+        """True if sums over rows leave as they are, without noise and with all their digits."""
+        return self.reveals is not None and not self.noise and self.rounding is None
 
     def number_type(self, target: Target) -> np.dtype:
         """Return the type of the numbers of an answer, in which integers with noise stay exact."""
         return np.dtype(np.float64 if self.privacy is not None else target.dtype)
 
-    def numbers(self, target: Target, arrays: Mapping[str, Any], site: Site) -> int:
-        """Return how many row-dependent numbers an answer holds, from shapes alone.
+    def shapes_of(
+        self, target: Target, arrays: Mapping[str, Any], site: Callable[[], Site]
+    ) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of a site's answer.
 
         Args:
             target: the posterior.
             arrays: of a query, completed, or their shapes.
-            site: its arrays, or their shapes.
+            site: returns its arrays, or their shapes, where the answer is traced.
         """
-        shapes = jax.eval_shape(lambda given, at: self.answer(target, given, at), arrays, site)
-        return sum(leaf.size for leaf in jax.tree.leaves(shapes))
+        if self.shapes is not None:
+            return dict(self.shapes(target, arrays))
+        made = jax.eval_shape(
+            lambda given, at: dict(self.answer(target, given, at)), arrays, site()
+        )
+        return {name: leaf.shape for name, leaf in made.items()}
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -44,6 +45,7 @@ class Target:
 
     def __init__(self, model: Model, parameters: PyTree) -> None:
         self.model, self.dtype = model, float_type()
+        self._unravel: Callable[[Any], PyTree]
         self.structure = structure_of(parameters)
         leaves = trees.leaves_of(self.structure)
         self.dimension = sum(math.prod(leaf.value.shape) for leaf in leaves)

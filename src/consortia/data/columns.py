@@ -103,7 +103,7 @@ class Column(NamedTuple):
         """Return the column in which words that name a level do not miss."""
         if self.given is None or self.words is None:
             return self
-        return self._with_words(self.words & np.isin(self.given.astype(str), levels), ())
+        return self._with_words(self.words & np.isin(_texts(self.given), levels), ())
 
     def as_words(self, said: Callable[[str, int], Guess]) -> Column:
         """Return a column of which levels alone are used: words such as NA are levels, too.
@@ -118,7 +118,7 @@ class Column(NamedTuple):
     def _with_words(self, words: np.ndarray, guesses: Sequence[Guess]) -> Column:
         if self.given is None or not words.any():
             return self
-        texts = np.where(words, self.given.astype(str), as_levels(self))
+        texts = np.where(words, _texts(self.given), as_levels(self))
         return self._replace(
             kind="text",
             values=texts,
@@ -188,10 +188,15 @@ def as_levels(column: Column) -> np.ndarray:
     if column.kind == "truth":
         found = np.where(column.values > 0, "True", "False")
     elif column.given is not None:
-        found = column.given.astype(str)
+        found = _texts(column.given)
     else:
         found = np.array([level(value) for value in column.values.tolist()], dtype=str)
     return np.where(column.missing, "", found)
+
+
+def _texts(given: np.ndarray) -> np.ndarray:
+    """Return strings or integers as strings; NumPy does not cast a ``StringDType`` to them."""
+    return np.array(given.tolist(), dtype=str)
 
 
 def level(value: Any) -> str:

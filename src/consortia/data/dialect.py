@@ -8,17 +8,24 @@ where a number is required.
 from __future__ import annotations
 
 import codecs
+import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from consortia.data.columns import level
+from consortia.data.fields import SEPARATORS, Strings
 from consortia.data.mending import mend
+from consortia.data.numerals import Numerals, numerals
 from consortia.errors import InputError
 
-SEPARATORS = (",", ";", "\t", "|")
+if TYPE_CHECKING:
+    from consortia.data.harmonisation import Harmonisation
+
 DECLARED = re.compile(r"sep=(.)\s*", re.IGNORECASE)
 """A first line that gives Excel the separator."""
 
@@ -39,33 +46,36 @@ PATTERNS = {
 NUMBER = re.compile(r"[+-]?[0-9.,]*[0-9][0-9.,]*([eE][+-]?[0-9]+)?")
 
 
+WORDS = frozenset({"", "NA", "N/A", "n/a", "NaN", "nan", "null", "NULL", "None", ".", "#N/A"})
+"""Words that a file writes for a missing value."""
+
+
 class Dialect:
     """The marks in the numbers of one file.
 
     Args:
         separator: of its fields.
         columns: the strings of all columns, by name; read only where a mark has to be decided.
-        decimal: the mark that the study declares for the file, or None.
+        changes: those that the study makes to the file.
         site: name of the site, for the messages.
         line: of a row, by its index.
         plain: no field can have a decimal comma, as in most files.
-        ascii: all fields are in ASCII.
     """
 
     def __init__(
         self,
         separator: str,
-        columns: Mapping[str, Sequence[str]],
-        decimal: str | None,
+        columns: Mapping[str, Strings],
+        changes: Harmonisation,
         site: str,
         line: Callable[[int], str],
         *,
         plain: bool = False,
-        ascii: bool = False,
     ) -> None:
-        self.plain, self.ascii = plain, ascii
-        self.separator, self._columns, self._declared = separator, columns, decimal
+        self.plain, self.separator = plain, separator
+        self._columns, self._changes = columns, changes
         self._site, self._line = site, line
+        self._numerals: dict[str, Numerals | None] = {}
 
     @property
     def decimal(self) -> str | None:
@@ -79,38 +89,32 @@ class Dialect:
 
     @cached_property
     def _decided(self) -> tuple[str | None, str]:
-        if self._declared is not None:
-            return self._declared, ""
-        found: dict[str, str] = {}
-        open_marks: dict[str, str] = {}
-        for name, given in self._columns.items():
-            distinct = {text.strip() for text in given}
-            if not any("." in text or "," in text for text in distinct):
-                continue
-            numbers = {text for text in distinct if NUMBER.fullmatch(text)}
-            if len(numbers) < len(distinct - WORDS) or len(found) == 2:
-                continue
-            for text in numbers:
+        if self._changes.decimal is not None:
+            return self._changes.decimal, ""
+        if self.plain:
+            return ".", ""
+        decisive: dict[str, str] = {}
+        undecided: dict[str, str] = {}
+        for name in self._columns:
+            for row, text in self._marked(name, decisive):
                 fits = [mark for mark, pattern in PATTERNS.items() if pattern.fullmatch(text)]
-                marks = [mark for mark in ".," if mark in text]
-                if len(fits) == 1 and fits[0] not in found:
-                    place = [one.strip() for one in given].index(text)
-                    found[fits[0]] = f"{text!r} in {self._line(place)}, column {name!r}"
-                elif len(fits) == 2 and marks:
-                    open_marks.setdefault(marks[0], text)
+                if len(fits) == 1 and fits[0] not in decisive:
+                    decisive[fits[0]] = f"{text!r} in {self._line(row)}, column {name!r}"
+                elif len(fits) == 2:
+                    undecided.setdefault("." if "." in text else ",", text)
         point = mend(self._site, "", 'decimal = "."')
         choice = f'write {point}, or decimal = ","'
-        if len(found) == 2:
-            both = " beside ".join(found.values())
+        if len(decisive) == 2:
+            both = " beside ".join(decisive.values())
             return None, f"the file has numbers with both decimal marks, {both}: {choice}"
-        if found:
-            return next(iter(found)), ""
-        if self.separator == ";" and "," in open_marks:
+        if decisive:
+            return next(iter(decisive)), ""
+        if self.separator == ";" and "," in undecided:
             return ",", ""
-        if self.separator == "," and "," not in open_marks:
+        if self.separator == "," and "," not in undecided:
             return ".", ""
-        if open_marks:
-            mark, text = next(iter(open_marks.items()))
+        if undecided:
+            mark, text = next(iter(undecided.items()))
             kinds = "commas seem to set thousands apart" if mark == "," else "dots may do so"
             return None, (
                 f"{kinds}: {text!r} is {text.replace(mark, '')} or {text.replace(mark, '.')}, and "
@@ -118,19 +122,49 @@ class Dialect:
             )
         return ".", ""
 
-    def numbers(self, known: np.ndarray) -> tuple[np.ndarray | None, str]:
-        """Return strings as numbers, or None and the reason ("" if they are unlike numbers)."""
-        import pandas as pd
+    def _marked(self, name: str, decisive: Mapping[str, str]) -> Iterator[tuple[int, str]]:
+        """Yield rows and strings with a mark of a column of numbers, as long as they may decide."""
+        if (numbers := self._plain_numbers(name)) is not None:
+            # of a number with one mark, and none with two, the other is never the decimal mark
+            if numbers.mark:
+                for row in np.flatnonzero(~numbers.words).tolist():
+                    if numbers.mark in decisive:
+                        return
+                    if numbers.mark in numbers.given[row]:
+                        yield row, numbers.given[row]
+            return
+        fields, indices = self._columns[name].distinct()
+        texts = [text.strip() for text in fields]
+        misses = self._misses(name)
+        if len(decisive) < 2 and all(misses(text) or self.is_number(text) for text in texts):
+            for index, text in enumerate(texts):
+                if not misses(text) and ("," in text or "." in text):
+                    yield int(np.argmax(indices == index)), text
 
-        series = pd.Series(known, dtype=object)
-        if self.plain:
-            found = pd.to_numeric(series, errors="coerce").to_numpy(float)
-            return (None, "") if np.isnan(found).any() else (found, "")
-        marked = {text for text in set(known) if "," in text or "." in text}
-        if not all(NUMBER.fullmatch(text) for text in set(known)):
+    def numerals(self, name: str) -> Numerals | None:
+        """Return a column of plain numbers in the file's decimal mark; None of any other."""
+        numbers = self._plain_numbers(name)
+        if numbers is None or (numbers.mark and numbers.mark != self.decimal):
+            return None
+        return self._numerals.pop(name)
+
+    def _plain_numbers(self, name: str) -> Numerals | None:
+        if name not in self._numerals:
+            self._numerals[name] = numerals(self._columns[name], self._misses(name))
+        return self._numerals[name]
+
+    def _misses(self, name: str) -> Callable[[str], bool]:
+        """Return what tells the words that stand for a missing number in a column."""
+        declared = {level(code) for code in self._changes.missing_values.get(name, ())}
+        return (WORDS | declared).__contains__
+
+    def numbers(self, texts: Sequence[str]) -> tuple[list[float] | None, str]:
+        """Return strings as numbers, or None and the reason ("" if they are unlike numbers)."""
+        if not all(map(self.is_number, texts)):
             return None, ""
-        if not marked:
-            return pd.to_numeric(series, errors="coerce").to_numpy(float), ""
+        marked = [text for text in texts if "," in text or "." in text]
+        if not marked or self.plain:
+            return list(map(float, texts)), ""
         mark = self.decimal
         if mark is None:
             return None, self.reason
@@ -138,12 +172,24 @@ class Dialect:
             if not PATTERNS[mark].fullmatch(text):
                 return None, f"{text!r} is not a number in a file whose decimal mark is {mark!r}"
         other = "," if mark == "." else "."
-        texts = series.str.replace(other, "", regex=False).str.replace(mark, ".", regex=False)
-        return pd.to_numeric(texts).to_numpy(float), ""
+        return [float(text.replace(other, "").replace(mark, ".")) for text in texts], ""
+
+    def is_number(self, text: str) -> bool:
+        """Return True for a number, whatever its marks mean."""
+        return number_of(text) is not None or (
+            not self.plain and NUMBER.fullmatch(text) is not None
+        )
 
 
-WORDS = frozenset({"", "NA", "N/A", "n/a", "NaN", "nan", "null", "NULL", "None", ".", "#N/A"})
-"""Words that a file writes for a missing value."""
+def number_of(text: str) -> float | None:
+    """Return the number that a string writes, with a decimal point; None where it writes none."""
+    if not text.isascii() or "_" in text:  # `float` takes digits of any script, and 1_000
+        return None
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return None if math.isnan(number) else number
 
 
 def encoding_of(path: Path, declared: str | None) -> str:
@@ -170,15 +216,6 @@ def fitting_encoding(path: Path) -> str:
             continue
         return encoding
     return "latin-1"
-
-
-def scanned(path: Path) -> tuple[bool, bool]:
-    """Return whether a file has quotes, and whether it is in ASCII."""
-    quoted, ascii = False, True
-    with path.open("rb") as content:
-        while part := content.read(2**22):
-            quoted, ascii = quoted or b'"' in part, ascii and part.isascii()
-    return quoted, ascii
 
 
 def undecodable(path: Path, site: str, encoding: str) -> InputError:

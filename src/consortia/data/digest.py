@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
-from pathlib import Path
-from typing import Any
+import unicodedata
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -30,39 +30,49 @@ def of_rows(rows: Any) -> str:
 
 
 ROW_BYTES = 8
-"""Length of a row's digest; among 10^6 rows two different ones collide with probability 3e-8."""
+"""Length of a digest; among 10^6 values two different ones collide with probability 3e-8."""
 
 
-def of_each_row(path: Path, key: bytes) -> list[bytes]:
-    """Return a digest of every row of a site's file, which nobody without the key can check.
+class RowDigests(NamedTuple):
+    """Digests of the cells of some rows, which nobody without a site's secret can check."""
 
-    All columns of the file count, whichever a study uses: the rows of two studies are known as the
-    same ones where they come from one file.
+    names: np.ndarray  # of the columns, uint64 (columns,)
+    cells: np.ndarray  # of their values, uint64 (rows, columns)
+
+
+def of_cells(columns: Mapping[str, tuple[np.ndarray, np.ndarray]], key: bytes) -> RowDigests:
+    """Return digests of cells, the same for each writing of a value.
+
+    Numbers count as 64 bits, text in its composed form (NFC), and a missing value as such, so that
+    the same rows in another export, with other decimals or another order, are known again.
 
     Args:
-        path: a text table with a header, an .npz file, or what `pandas` reads.
+        columns: of each its values and where they miss, by name.
         key: secret of the site.
     """
-    return [
-        hashlib.blake2b(row, key=key[:64], digest_size=ROW_BYTES).digest() for row in _rows(path)
-    ]
+    names = [int.from_bytes(_keyed(name.encode(), key), "little") for name in columns]
+    cells = [_of_column(values, missing, key) for values, missing in columns.values()]
+    return RowDigests(np.array(names, np.uint64), np.stack(cells, axis=1))
+
+
+def _of_column(values: np.ndarray, missing: np.ndarray, key: bytes) -> np.ndarray:
+    known = values[~missing]
+    if known.dtype.kind in "biuf":
+        distinct, where = np.unique(known.astype(np.float64) + 0.0, return_inverse=True)
+        plain = [value.tobytes() for value in distinct]  # adding 0 has made -0 one
+    else:
+        distinct, where = np.unique(known.astype(str), return_inverse=True)
+        plain = [unicodedata.normalize("NFC", text).encode() for text in distinct.tolist()]
+    digests = b"".join(_keyed(value, key) for value in plain)
+    found = np.full(len(values), int.from_bytes(_keyed(b"missing", key), "little"), np.uint64)
+    found[~missing] = np.frombuffer(digests, "<u8")[where] if plain else 0
+    return found
+
+
+def _keyed(value: bytes, key: bytes) -> bytes:
+    return hashlib.blake2b(value, key=key[:64], digest_size=ROW_BYTES).digest()
 
 
 def of_label(label: str, key: bytes) -> str:
     """Return a digest of a group's label, which nobody without the key can check."""
-    return hashlib.blake2b(label.encode(), key=key[:64], digest_size=ROW_BYTES).hexdigest()
-
-
-def _rows(path: Path) -> Iterable[bytes]:
-    kind = path.suffix.lower()
-    if kind == ".npz":
-        with np.load(path, allow_pickle=False) as stored:
-            arrays = [np.ascontiguousarray(stored[name]) for name in sorted(stored.files)]
-        return (b"".join(row.tobytes() for row in rows) for rows in zip(*arrays, strict=True))
-    if kind in (".parquet", ".feather", ".arrow"):
-        import pandas as pd
-
-        frame = pd.read_parquet(path) if kind == ".parquet" else pd.read_feather(path)
-        return (repr(row).encode() for row in frame.itertuples(index=False, name=None))
-    _, *lines = path.read_bytes().splitlines()
-    return (line for line in lines if line.strip())
+    return _keyed(label.encode(), key).hex()

@@ -31,22 +31,39 @@ def smallest_cell(rows: Any) -> int:
     Args:
         rows: a pytree of arrays, (rows, ...).
     """
+    columns = _covariates(rows)
+    categorical = [column for column in columns if is_categorical(column)]
+    if len(categorical) == len(columns):
+        return rarest_pattern(rows)
+    counts = [np.unique(column, return_counts=True)[1] for column in categorical]
+    pairs = (int(count.min()) for count in counts if len(count) == 2)
+    return min(pairs, default=len(columns[0]))
+
+
+def rarest_pattern(rows: Any) -> int:
+    """Return how many rows share the rarest pattern of all categorical covariates that occurs.
+
+    Exact sums tell it, whatever other columns there are: their coefficients may be 0.
+
+    Args:
+        rows: a pytree of arrays, (rows, ...).
+    """
+    categorical = [column for column in _covariates(rows) if is_categorical(column)]
+    if not categorical:
+        return len(trees.leaves_of(rows)[0].value)
+    codes = [np.unique(column, return_inverse=True)[1] for column in categorical]
+    return int(np.unique(np.stack(codes), axis=1, return_counts=True)[1].min())
+
+
+def _covariates(rows: Any) -> list[np.ndarray]:
+    """Return the columns of covariates, of all arrays."""
     leaves = trees.leaves_of(rows)
     arrays = [
         np.asarray(leaf.value).reshape(len(leaf.value), -1)
         for leaf in leaves
         if not is_response(leaf)
     ]
-    count_of_rows = len(leaves[0].value)
-    columns = [array[:, index] for array in arrays for index in range(array.shape[1])]
-    categorical = [column for column in columns if is_categorical(column)]
-    if not categorical:
-        return count_of_rows
-    if len(categorical) == len(columns):
-        codes = [np.unique(column, return_inverse=True)[1] for column in categorical]
-        return int(np.unique(np.stack(codes), axis=1, return_counts=True)[1].min())
-    counts = [np.unique(column, return_counts=True)[1] for column in categorical]
-    return min((int(count.min()) for count in counts if len(count) == 2), default=count_of_rows)
+    return [array[:, index] for array in arrays for index in range(array.shape[1])]
 
 
 def is_response(leaf: trees.Leaf) -> bool:

@@ -6,10 +6,10 @@ is guessed from more than one file.
 
 from __future__ import annotations
 
-import csv
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,11 +21,13 @@ from consortia.data.dialect import (
     WORDS,
     Dialect,
     encoding_of,
-    scanned,
+    number_of,
     separator_of,
     undecodable,
 )
+from consortia.data.fields import LINE, Fields, Strings, cut, indexed
 from consortia.data.mending import in_formula, key, mend, text
+from consortia.data.numerals import Numerals
 from consortia.data.writing import one_writing
 from consortia.errors import InputError
 
@@ -36,6 +38,7 @@ TRUTHS = {"true": 1.0, "false": 0.0}
 EXACT = 2**53
 """Integers beyond it are not all numbers of their own in float64."""
 
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 ZONE = r"(Z|[+-][0-9]{2}:?[0-9]{2})"
 DATE = re.compile(
     rf"[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}([ T][0-9]{{2}}:[0-9]{{2}}(:[0-9]{{2}}(\.[0-9]+)?)?{ZONE}?)?"
@@ -71,13 +74,13 @@ def read_table(
         InputError: it cannot be read; the message names the file, the line (the header being the
             first) and the column where there are any.
     """
-    import pandas as pd  # heavy: only who gives a table pays for it
-
-    from consortia.data.harmonisation import NONE  # pydantic is, too
+    from consortia.data.harmonisation import NONE  # pydantic is heavy: only who gives a table pays
 
     changes = harmonise or NONE
     if isinstance(source, (str, Path)):
         return _read_file(Path(source), site, changes)
+    import pandas as pd  # heavy, and no text file needs it
+
     frame = source.to_pandas() if hasattr(source, "to_pandas") else source
     if isinstance(frame, Mapping):
         try:
@@ -95,10 +98,8 @@ def read_table(
 
 
 def _read_file(path: Path, site: str, changes: Harmonisation) -> LazyTable:
-    import pandas as pd
-
-    readers = {".csv": _read_csv, ".tsv": _read_csv, ".txt": _read_csv, ".npz": _read_npz}
-    arrow = {".parquet": pd.read_parquet, ".feather": pd.read_feather, ".arrow": pd.read_feather}
+    readers = dict.fromkeys((".csv", ".tsv", ".txt"), read_text) | {".npz": _read_npz}
+    arrow = {".parquet": "read_parquet", ".feather": "read_feather", ".arrow": "read_feather"}
     kind = path.suffix.lower()
     if kind not in {**readers, **arrow}:
         raise InputError(f"{path}: give one of {', '.join((*readers, *arrow))}.")
@@ -107,7 +108,9 @@ def _read_file(path: Path, site: str, changes: Harmonisation) -> LazyTable:
     try:
         if kind in readers:
             return readers[kind](path, site, changes)
-        return _of_frame(arrow[kind](path), Source(str(path), site), changes)
+        import pandas as pd
+
+        return _of_frame(getattr(pd, arrow[kind])(path), Source(str(path), site), changes)
     except ImportError as error:
         raise InputError(
             f'{path}: {kind} files are read by pyarrow: pip install "consortia[parquet]".'
@@ -128,79 +131,77 @@ def _read_npz(path: Path, site: str, changes: Harmonisation) -> LazyTable:
     return _of_frame(frame, Source(str(path), site), changes)
 
 
-def _read_csv(path: Path, site: str, changes: Harmonisation) -> LazyTable:
-    with path.open(encoding=encoding_of(path, changes.encoding), newline="") as lines:
-        first, skipped = lines.readline(), 0
-        if declared := DECLARED.fullmatch(first):
-            separator, skipped = declared[1], 1
-        else:
-            separator = separator_of(first)
-            lines.seek(0)
-        reader = csv.reader(lines, delimiter=separator, skipinitialspace=True, strict=True)
-        try:
-            found = [(reader.line_num + skipped, fields) for fields in reader if fields]
-        except csv.Error as error:
-            hint = " (is it UTF-16? write its encoding)" if "\0" in first else ""
-            raise InputError(f"{path}, line {reader.line_num + skipped}: {error}{hint}.") from error
-    if len(found) < 2:
+def read_text(path: Path, site: str, changes: Harmonisation) -> LazyTable:
+    """Return the table of a text file, of any dialect.
+
+    Raises:
+        InputError: it is not a table; the message names the file and the line.
+        UnicodeError: it is in another encoding.
+    """
+    text = path.read_bytes().decode(encoding_of(path, changes.encoding))
+    line, skipped = LINE.match(text), 0
+    first = line[0] if line else ""
+    if declared := DECLARED.fullmatch(first):
+        separator, skipped = declared[1], 1
+    else:
+        separator = separator_of(first)
+    fields = cut(text[len(first) :] if skipped else text, separator, path, skipped)
+    if len(fields.counts) < 2:
         raise InputError(f"{path}: there are no rows under the header.")
-    _check_header(path, found, separator)
-    found = _without_empty(found)
-    numbers = np.array([line for line, _ in found[1:]])
-    source = Source(str(path), site, numbers)
-    head = f"{path}, line {found[0][0]}"
-    names = _new_names(found[0][1], head, site, changes)
-    columns = dict(zip(names, zip(*(fields for _, fields in found[1:]), strict=True), strict=True))
-    quoted, ascii = scanned(path)
-    plain = separator == "," and not quoted and changes.decimal is None
+    _check_header(path, fields, separator)
+    lines = fields.lines[1:]
+    source = Source(str(path), site, lines)
+    head = f"{path}, line {fields.lines[0]}"
+    given = _without_empty(fields)
+    names = _new_names([name for name, _ in given], head, site, changes)
+    columns = dict(zip(names, (strings for _, strings in given), strict=True))
     dialect = Dialect(
-        *(separator, columns, changes.decimal, site),
-        lambda place: f"line {int(numbers[place])}",
-        plain=plain,
-        ascii=ascii,
+        *(separator, columns, changes, site),
+        lambda row: f"line {int(lines[row])}",
+        plain=separator == "," and '"' not in text and changes.decimal is None,
     )
 
     def maker(name: str) -> Callable[[], Column]:
         def make() -> Column:
-            given = columns.pop(name) if plain else columns[name]
-            return _of_texts(name, given, dialect, source, changes)
+            made = None if name in changes.recode else dialect.numerals(name)
+            if made is not None:
+                column = _of_numerals(name, made, source, changes)
+            else:
+                column = _of_texts(name, *columns[name].distinct(), dialect, source, changes)
+            if dialect.plain:  # else another column may have to look at it
+                del columns[name]
+            return column
 
         return make
 
-    return LazyTable({name: maker(name) for name in names}, len(numbers), head)
+    return LazyTable({name: maker(name) for name in names}, len(lines), head)
 
 
-def _check_header(path: Path, found: Sequence[tuple[int, list[str]]], separator: str) -> None:
+def _check_header(path: Path, fields: Fields, separator: str) -> None:
     """Refuse rows that do not have a value for each name."""
-    (first, header), (_, second) = found[0], found[1]
-    given = [name for name in header if name.strip()]
-    if len(second) > len(header) == 1 or (len(given) == 1 < len(header) == len(second)):
+    header, counts = fields.header, fields.counts
+    given = [name.strip() for name in header if name.strip()]
+    if counts[1] > len(header) == 1 or (len(given) == 1 < len(header) == counts[1]):
         raise InputError(
-            f"{path}, line {first}: {_shown(given[0]) if given else 'it'} seems to be a title, and "
-            "no header: leave out what stands above the names of the columns."
+            f"{path}, line {fields.lines[0]}: {_shown(given[0]) if given else 'it'} seems to be a "
+            "title, and no header: leave out what stands above the names of the columns."
         )
-    for line, fields in found[1:]:
-        if len(fields) != len(header):
-            raise InputError(
-                f"{path}, line {line}: {len(fields)} fields under {len(header)} names "
-                f"(they are set apart by {separator!r})."
-            )
+    for row in np.flatnonzero(counts != len(header))[:1]:
+        raise InputError(
+            f"{path}, line {fields.lines[row]}: {counts[row]} fields under {len(header)} names "
+            f"(they are set apart by {separator!r})."
+        )
 
 
-def _without_empty(found: Sequence[tuple[int, list[str]]]) -> list[tuple[int, list[str]]]:
-    """Return the rows without columns that have neither a name nor a value.
+def _without_empty(fields: Fields) -> list[tuple[str, Strings]]:
+    """Return the columns, by name, but those that have neither a name nor a value.
 
     Where every line ends in a separator there is one.
     """
-    unnamed = [place for place, name in enumerate(found[0][1]) if not name.strip()]
-    empty = {
-        place for place in unnamed if not any(fields[place].strip() for _, fields in found[1:])
-    }
-    if not empty:
-        return list(found)
     return [
-        (line, [one for place, one in enumerate(fields) if place not in empty])
-        for line, fields in found
+        (name, strings)
+        for name, strings in zip(fields.header, fields.columns(), strict=True)
+        if name.strip() or any(text.strip() for text in strings.distinct()[0])
     ]
 
 
@@ -222,41 +223,78 @@ def _new_names(given: Sequence[str], where: str, site: str, changes: Harmonisati
 # --- columns of strings --------------------------------------------------------------------------
 
 
+def _of_numerals(name: str, made: Numerals, source: Source, changes: Harmonisation) -> Column:
+    """Return a column of plain numbers."""
+    words = made.words & (made.given != "")
+    if name in changes.missing_values:
+        declared = _declared_missing(made.given[words].tolist(), changes.missing_values[name])
+        words[words] = ~declared
+    column = Column("number", made.values, made.words, given=made.given)
+    return _finished(name, column, words, [], source, changes)
+
+
 def _of_texts(
     name: str,
     given: Sequence[str],
+    rows: np.ndarray,
     dialect: Dialect | None,
     source: Source,
     changes: Harmonisation,
 ) -> Column:
     """Return a column of strings, its kind found from all its values.
 
-    ``dialect`` is that of a file; strings of a frame, without one, stay strings.
+    Args:
+        name: of the column.
+        given: its distinct strings.
+        rows: index of each row's string among them.
+        dialect: of the file; strings of a frame, which has none, stay strings.
+        source: where they were read.
+        changes: those that the study makes.
     """
-    ascii = dialect is not None and dialect.ascii
-    listed, guesses = one_writing(given, ascii=ascii), []
-    if words := changes.recode.get(name):
-        guesses += _unused(name, words, set(listed), source)
-        listed = [words.get(one, one) for one in listed]
-    texts = np.array(listed, dtype=object)
-    words_missing = np.array([one in WORDS for one in listed])
-    empty = words_missing.copy()
-    empty[words_missing] = texts[words_missing] == ""
+    texts, guesses = one_writing(given), []
+    if recoded := changes.recode.get(name):
+        guesses += _unused(name, recoded, set(texts), source)
+        texts = [recoded.get(text, text) for text in texts]
+    texts, indices = indexed(texts)
+    rows = indices[rows]
+    empty = np.array([text == "" for text in texts])
     if name in changes.missing_values:
         empty |= _declared_missing(texts, changes.missing_values[name])
-        words_missing |= empty
-    column = _as_kind(name, texts, words_missing, dialect, source)
-    counts = Counter(texts[words_missing & ~empty].tolist())
-    if column.kind == "text" and counts:
+    words = ~empty & np.array([text in WORDS for text in texts])
+    column = _as_kind(name, texts, rows, empty | words, dialect, source)
+    if column.kind == "text" and words.any():
         # in a column of words only the empty field misses
-        column = column._replace(values=np.where(empty, "", texts).astype(str), missing=empty)
+        levels = np.where(empty, "", np.array(texts, dtype=object)).astype(str)
+        column = column._replace(values=levels[rows], missing=empty[rows])
         if name not in changes.missing_values:
-            guesses += [word_kept(name, source.site, *one) for one in counts.items()]
-    elif counts:
-        column = column._replace(words=words_missing & ~empty)
+            counts = np.bincount(rows)
+            for index in np.flatnonzero(words):
+                guesses.append(word_kept(name, source.site, texts[index], int(counts[index])))
+        words[:] = False
+    return _finished(name, column, words[rows], guesses, source, changes)
+
+
+def _finished(
+    name: str,
+    column: Column,
+    words: np.ndarray,
+    guesses: Sequence[Guess],
+    source: Source,
+    changes: Harmonisation,
+) -> Column:
+    """Return a column with what is said of the words that miss, in the unit of the study."""
+    if column.kind == "number":
+        codes = [number_of(level(code)) for code in changes.missing_values.get(name, ())]
+        missing = column.missing | np.isin(column.values, [one for one in codes if one is not None])
+        kind: Kind = "empty" if missing.all() else "number"
+        doubt = _too_large(column.values[~missing])
+        column = column._replace(kind=kind, missing=missing, doubt=doubt)
+    if column.given is not None and words.any():
+        counts = Counter[str](column.given[words].tolist())
+        column = column._replace(words=words)
         for word, count in counts.items():
             said = f"{_at(source)}{name}: {_shown(word)} is missing, in {_rows(count)}"
-            guesses.append(Guess(name, said, "", count))
+            guesses = [*guesses, Guess(name, said, "", count)]
     if changes.scale.get(name, 1.0) != 1.0:
         if column.kind != "number":
             raise InputError(f"{source.name}: scale: the column {name!r} holds no numbers.")
@@ -265,61 +303,77 @@ def _of_texts(
 
 
 def _as_kind(
-    name: str, texts: np.ndarray, missing: np.ndarray, dialect: Dialect | None, source: Source
+    name: str,
+    texts: Sequence[str],
+    rows: np.ndarray,
+    absent: np.ndarray,
+    dialect: Dialect | None,
+    source: Source,
 ) -> Column:
-    known, values = texts[~missing], np.zeros(len(texts))
-    if not len(known):
-        return Column("empty", values, missing, given=texts)
+    """Return a column as what all its strings are; ``absent`` are those that stand for no value."""
+    known = [text for text, gone in zip(texts, absent, strict=True) if not gone]
+    given, missing = np.array(texts, dtype=object), absent[rows]
 
-    def of(kind: Kind, found: Any) -> Column:
-        values[~missing] = np.asarray(found, float)
-        return Column(kind, values, missing, given=texts)
+    def of(kind: Kind, values: Sequence[float] | np.ndarray) -> Column:
+        every = np.zeros(len(texts))
+        every[~absent] = values
+        return Column(kind, every[rows], missing, given=given[rows])
 
-    reason, distinct = "", set(known)
-    if all(one.lower() in TRUTHS for one in distinct):
-        return of("truth", [TRUTHS[one.lower()] for one in known])
+    if not known:
+        return of("empty", [])
+    reason = ""
+    if all(text.lower() in TRUTHS for text in known):
+        return of("truth", [TRUTHS[text.lower()] for text in known])
     if dialect is not None:
         numbers, reason = dialect.numbers(known)
         if numbers is not None:
-            return of("number", numbers)._replace(doubt=_too_large(numbers))
-        if all(DATE.fullmatch(one) for one in distinct):
-            return of("date", _days(known, f"{source.name}, column {name!r}"))
-    doubt = reason or _doubt(name, texts, missing, source, file=dialect is not None)
-    return Column("text", np.where(missing, "", texts).astype(str), missing, doubt)
+            return of("number", numbers)
+        if all(DATE.fullmatch(text) for text in known):
+            where = f"{source.name}, column {name!r}"
+            return of("date", _days(known, where, np.bincount(rows)[~absent]))
+    doubt = reason or _doubt(name, texts, rows, absent, source, dialect)
+    return Column("text", np.where(absent, "", given).astype(str)[rows], missing, doubt)
 
 
-def _doubt(name: str, texts: np.ndarray, missing: np.ndarray, source: Source, *, file: bool) -> str:
+def _doubt(
+    name: str,
+    texts: Sequence[str],
+    rows: np.ndarray,
+    absent: np.ndarray,
+    source: Source,
+    dialect: Dialect | None,
+) -> str:
     """Return why strings may be meant as numbers or dates, or ""."""
-    import pandas as pd
-
-    known = texts[~missing]
-    distinct = sorted(set(known))
+    known = [text for text, gone in zip(texts, absent, strict=True) if not gone]
     levels = f"write C({in_formula(name)}) for levels"
-    if all(OTHER_DATE.fullmatch(one) for one in distinct):
+    if all(OTHER_DATE.fullmatch(text) for text in known):
         return (
             f"its strings seem to be dates: write them as year-month-day, 2024-01-31; or {levels}"
         )
-    if not file and all(DATE.fullmatch(one) for one in distinct):
+    if dialect is None and all(DATE.fullmatch(text) for text in known):
         return f"its strings are dates: convert them (pandas.to_datetime), or {levels}"
-    plain = ~pd.to_numeric(pd.Series(distinct, dtype=object), errors="coerce").isna().to_numpy(bool)
-    if not file and plain.all():
-        if len(distinct) <= FEW:  # somebody has made strings of codes
+    no_number = ~absent & [
+        number_of(text) is None and (dialect is None or not dialect.is_number(text))
+        for text in texts
+    ]
+    if dialect is None and not no_number.any():
+        if len(known) <= FEW:  # somebody has made strings of codes
             return ""
         return f"its strings are numbers: convert them (pandas.to_numeric), or {levels}"
-    if not plain.any() and not all(NEARLY.fullmatch(one) for one in distinct):
+    if no_number.sum() == len(known) and not all(NEARLY.fullmatch(text) for text in known):
         return ""
-    wrong = np.isin(known.astype(str), np.array(distinct)[~plain])
-    place = np.flatnonzero(~missing)[np.flatnonzero(wrong)[0]]
-    where = f"row {place + 1}" if source.lines is None else f"line {source.lines[place]}"
-    first = str(texts[place])
+    wrong = no_number[rows]
+    row = int(np.argmax(wrong))
+    where = f"row {row + 1}" if source.lines is None else f"line {source.lines[row]}"
+    first = texts[rows[row]]
     hint = ""
     if first.isdigit() and not first.isascii():
         hint = ", whose digits are not 0 to 9"
     code = mend(source.site, "missing_values", f"{key(name)} = [{text(first)}]")
     return (
-        f"{int(wrong.sum())} of {len(known)} values are no numbers, the first in {where}: "
-        f"{_shown(first)}{hint}: {levels}, or {code} where it stands for a missing value, or "
-        "correct them"
+        f"{int(wrong.sum())} of {int((~absent)[rows].sum())} values are no numbers, the first in "
+        f"{where}: {_shown(first)}{hint}: {levels}, or {code} where it stands for a missing value, "
+        "or correct them"
     )
 
 
@@ -329,40 +383,30 @@ def _too_large(numbers: np.ndarray) -> str:
     return ""
 
 
-def _days(known: Any, where: str) -> np.ndarray:
-    """Return days since 1970-01-01 of dates, or of strings of dates."""
-    import pandas as pd
-
-    zoned = np.array([_has_zone(one) for one in known])
+def _days(known: Sequence[Any], where: str, counts: np.ndarray) -> np.ndarray:
+    """Return days since 1970-01-01 of times or of strings of times, each in so many rows."""
+    times = []
+    for value in known:
+        try:
+            times.append(datetime.fromisoformat(value) if isinstance(value, str) else value)
+        except ValueError as error:
+            raise InputError(f"{where}: not every value is a date: {value!r}: {error}.") from error
+    zoned = np.array([time.tzinfo is not None for time in times])
     if zoned.any() and not zoned.all():
         raise InputError(
-            f"{where}: {int(zoned.sum())} of {len(zoned)} times have a time zone and the others "
-            "none: write all with one, or all without."
+            f"{where}: {counts[zoned].sum()} of {counts.sum()} times have a time zone and the "
+            "others none: write all with one, or all without."
         )
-    try:
-        dates = pd.to_datetime(pd.Series(list(known)), utc=True, format="ISO8601")
-    except (ValueError, OverflowError) as error:
-        raise InputError(f"{where}: not every value is a date: {error}.") from error
-    return ((dates - pd.Timestamp(0, tz="UTC")) / pd.Timedelta(days=1)).to_numpy(float)
+    if not zoned.all():
+        times = [time.replace(tzinfo=UTC) for time in times]
+    return np.array([(time - EPOCH) / timedelta(days=1) for time in times])
 
 
-def _has_zone(value: Any) -> bool:
-    if isinstance(value, str):
-        return re.search(rf":[0-9.]+{ZONE}$", value) is not None
-    return getattr(value, "tzinfo", None) is not None
-
-
-def _declared_missing(texts: np.ndarray, codes: Sequence[str | int | float]) -> np.ndarray:
-    """Return which strings are one of the codes for a missing value, as strings or as numbers."""
-    import pandas as pd
-
-    names = [level(code) for code in codes]
-    found = np.isin(texts.astype(str), names)
-    numbers = pd.to_numeric(pd.Series(names, dtype=object), errors="coerce").dropna()
-    if len(numbers):
-        values = pd.to_numeric(pd.Series(texts, dtype=object), errors="coerce")
-        found |= values.isin(numbers).to_numpy(bool)
-    return found
+def _declared_missing(texts: Sequence[str], codes: Sequence[str | int | float]) -> np.ndarray:
+    """Return True for the strings that are a code for a missing value, as strings or as numbers."""
+    names = {level(code) for code in codes}
+    numbers = {number_of(name) for name in names} - {None}
+    return np.array([text in names or number_of(text) in numbers for text in texts], dtype=bool)
 
 
 def word_kept(name: str, site: str, word: str, count: int) -> Guess:
@@ -427,8 +471,9 @@ def _of_series(name: str, series: Any, source: Source, changes: Harmonisation) -
         texts[~missing] = [level(one) for one in known.tolist()]
         # what is recoded is read as a file's: "yes" as "1" is a number where other sites have one
         recoded = name in changes.recode
-        dialect = Dialect(",", {}, ".", source.site, str) if recoded else None
-        return _of_texts(name, texts.tolist(), dialect, source, changes)
+        points = changes.model_copy(update={"decimal": "."})
+        dialect = Dialect(",", {}, points, source.site, str) if recoded else None
+        return _of_texts(name, *indexed(texts.tolist()), dialect, source, changes)
     if found == "boolean":
         values[~missing] = known.to_numpy(bool)
         return Column("truth", values, missing, source=source)
@@ -437,7 +482,7 @@ def _of_series(name: str, series: Any, source: Source, changes: Harmonisation) -
         given = np.full(len(series), "", dtype=object)
         given[~missing] = [one.isoformat() for one in known.tolist()]
         if name in changes.missing_values:
-            missing = missing | _declared_missing(given, changes.missing_values[name])
+            missing = missing | _declared_missing(given.tolist(), changes.missing_values[name])
         return Column("date", values, missing, given=given, source=source)
     if found not in ("integer", "floating", "mixed-integer-float", "decimal"):
         raise InputError(f"{where}: its values are {found}: give numbers, strings or dates.")
@@ -467,7 +512,8 @@ def _days_of_series(known: Any, where: str) -> np.ndarray:
     import pandas as pd
 
     if known.dtype == object:
-        return _days([pd.Timestamp(one) for one in known.tolist()], where)
+        dates = [pd.Timestamp(one) for one in known.tolist()]
+        return _days(dates, where, np.ones(len(dates), int))
     dates = pd.to_datetime(known, utc=True)
     return ((dates - pd.Timestamp(0, tz="UTC")) / pd.Timedelta(days=1)).to_numpy(float)
 
@@ -481,7 +527,7 @@ def _of_categories(
     texts = np.where(missing, "", np.array([*order, ""], dtype=object)[codes]).astype(str)
     missing = missing | (texts == "")
     if name in changes.missing_values:
-        missing = missing | _declared_missing(texts, changes.missing_values[name])
+        missing = missing | _declared_missing(texts.tolist(), changes.missing_values[name])
     kept = tuple(dict.fromkeys(one for one in order if one))
     return Column(
         "text",

@@ -13,10 +13,10 @@ ZERO_WIDTH = "\u200b\u2060\ufeff\u00ad"
 """Characters without a width that are no part of a word, unlike the joiners of some scripts."""
 
 
-def one_writing(texts: Sequence[str], *, ascii: bool = False) -> list[str]:
-    """Return strings stripped and in NFC; ``ascii`` says that all are in ASCII."""
+def one_writing(texts: Sequence[str]) -> list[str]:
+    """Return strings stripped and in NFC."""
     found = [text.strip() for text in texts]
-    if ascii or "".join(found).isascii():
+    if "".join(found).isascii():
         return found
     return [unicodedata.normalize("NFC", text.strip(ZERO_WIDTH).strip()) for text in found]
 

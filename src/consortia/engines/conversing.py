@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
 
-from consortia.core.queries import Conversation, Query
+from consortia.core.queries import Conversation, Query, SiteFunction
 from consortia.core.target import Target
 from consortia.data.sites import Sites
 from consortia.engines.host import COMPILED, HostPrograms, shares_of, way_of
-from consortia.engines.panel import Answer, Panel, simulated_noise
+from consortia.engines.panel import Answer, Panel, rounded_sum, simulated_noise
 from consortia.engines.phases import SiteArrays, site_arrays
 from consortia.engines.programs import SitePrograms
 from consortia.engines.sharding import ARRAYS, Sharding, rank_losses
@@ -35,6 +36,7 @@ class PanelParts(NamedTuple):
     mapped: bool  # always compute sites one after the other
     memory: int  # bytes of the rows in this process
     way: str  # how the sites are evaluated
+    first: int  # index of the first of them among all
 
 
 class Placement(NamedTuple):
@@ -63,6 +65,7 @@ def parts_of(
         start: makes the compiled function of `consortia.core.start.start_values`.
     """
     which, division, common = placement.which, placement.division, (target, sites, method)
+    first = int(which[0])
 
     def arrays() -> SiteArrays:
         made = site_arrays(target.model, sites, method, which)
@@ -73,7 +76,7 @@ def parts_of(
 
     def programs(held: SiteArrays) -> SitePrograms:
         options: dict[str, Any] = {"mapped": placement.mapped, "lasting": placement.lasting}
-        return SitePrograms(target, held, int(which[0]), len(which), division=division, **options)
+        return SitePrograms(target, held, first, len(which), division=division, **options)
 
     way = COMPILED if division is not None else way_of(target, int(np.sum(sites.sizes)))
     if way != COMPILED:
@@ -81,7 +84,9 @@ def parts_of(
         host = HostPrograms(
             target, own, shares_of(method, sites, which), lambda: programs(arrays())
         )
-        return PanelParts(*common, host, host.start_values, placement.mapped, host.memory, way)
+        return PanelParts(
+            *common, host, host.start_values, placement.mapped, host.memory, way, first
+        )
     held = arrays()
     memory = sum(leaf.nbytes for leaf in jax.tree.leaves(held.data))
 
@@ -89,7 +94,7 @@ def parts_of(
         whole = held if division is None else site_arrays(target.model, sites, method, which)
         return start()(whole, positions)
 
-    return PanelParts(*common, programs(held), at_start, placement.mapped, memory, way)
+    return PanelParts(*common, programs(held), at_start, placement.mapped, memory, way, first)
 
 
 class LocalPanel(Panel):
@@ -107,6 +112,7 @@ class LocalPanel(Panel):
         super().__init__(parts.target, parts.sites, parts.method)
         self._parts, self._programs, self.mapped = parts, parts.programs, parts.mapped
         self.way = parts.way
+        self._first = parts.first
 
     def start_values(self, positions: Float[Array, "chains d"]) -> tuple[Any, Any, Any]:
         """Return log-prior (chains,), U_c and whether its gradient is finite, (nodes, chains)."""
@@ -139,8 +145,16 @@ class LocalPanel(Panel):
     def _answer(self, query: Query) -> Answer:
         """Return the answer of all sites, where the root is."""
         function = self.function(query)
-        answer = self._programs.answer(function, self.completed(query), self._here)
+        answer = self._of_process(function, query)
         return simulated_noise(function, query, answer, len(self.names))
+
+    def _of_process(self, function: SiteFunction, query: Query) -> Answer:
+        """Return the answer of the sites of this process; each rounds its own where it does."""
+        arrays = self.completed(query)
+        if function.rounding is None:
+            return self._programs.answer(function, arrays, self._here)
+        each = self._programs.answer(replace(function, summed=False), arrays, self._here)
+        return rounded_sum(function, query, each, self.sizes, self._first)
 
     def _here(self, tree: PyTree) -> PyTree:
         """Return arrays of all devices, whole in this process."""

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from consortia.core.privacy import simulated_generator, with_noise
+from consortia.core.privacy import SecretNoise, simulated_generator, with_noise
 from consortia.core.queries import Arrays, Conversation, Query, SiteFunction, in_width
 from consortia.core.target import Target
 from consortia.data.sites import Sites
@@ -182,10 +182,32 @@ def simulated_noise(function: SiteFunction, query: Query, summed: Answer, sites:
     if function.privacy is None:
         return summed
     privacy = function.privacy(np.size(query.arrays["position"]))
-    for site in range(sites):
-        rng = simulated_generator(query.function, query.arrays, site)
-        summed = with_noise(privacy, summed, sites, rng)
+    for _ in range(sites):
+        summed = with_noise(privacy, summed, sites, SecretNoise())
     return summed
+
+
+def rounded_sum(
+    function: SiteFunction, query: Query, each: Answer, sizes: np.ndarray, first: int
+) -> Answer:
+    """Return the sum of answers that each site has rounded, where one job holds all rows.
+
+    Args:
+        function: which rounds; its answers are summed.
+        query: from which the dither follows, as in every engine.
+        each: the answers, site axis first.
+        sizes: rows of all sites.
+        first: index of the first of these sites.
+    """
+    assert function.rounding is not None
+    totals = {name: np.zeros(values.shape[1:]) for name, values in each.items()}
+    for index in range(len(next(iter(each.values())))):
+        rng = simulated_generator(query.function, query.arrays, first + index)
+        answer = {name: values[index] for name, values in each.items()}
+        rounded = function.rounding(answer, int(sizes[first + index]), rng, 1.0).arrays
+        with np.errstate(invalid="ignore"):  # +inf and -inf of two sites are NaN, as in a sum
+            totals = {name: totals[name] + rounded[name] for name in totals}
+    return totals
 
 
 _counts: OrderedDict[Any, int] = OrderedDict()

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int32, UInt32
 
+from consortia.core import trees
 from consortia.core.contract import Algorithm, Method, Phase, Site
 from consortia.core.model import Model
 from consortia.core.target import in_jax_width
@@ -71,17 +72,22 @@ class SiteArrays(NamedTuple):
         )
 
 
+def rows_of_sites(model: Model, sites: Sites, which: np.ndarray) -> PyTree:
+    """Return the rows of these sites as they are held, site axis first: in JAX's own width."""
+    padded = (sites if len(which) == len(sites) else sites.only(which)).padded()
+    if model.arrange is not None:
+        padded = model.arrange(padded)
+    return trees.map_leaves(in_jax_width, padded)
+
+
 def site_arrays(model: Model, sites: Sites, method: Method, which: np.ndarray) -> SiteArrays:
     """Return the data and numbers of these sites, by index, on the default device."""
     sizes = np.asarray(sites.sizes, np.int64)
     dtype = jnp.result_type(float)
-    padded = (sites if len(which) == len(sites) else sites.only(which)).padded()
-    if model.arrange is not None:
-        padded = model.arrange(padded)
     # Put as they are: `jnp.asarray` would compile a program for each type.
     put = jax.device_put
     return SiteArrays(
-        data=put(jax.tree.map(in_jax_width, padded)),
+        data=put(rows_of_sites(model, sites, which)),
         sizes=put(sizes[which].astype(np.int32)),
         weights=put(np.asarray(method.site_weights(sizes)[which], dtype)),
         prior_shares=put(np.asarray(method.prior_shares(sizes)[which], dtype)),

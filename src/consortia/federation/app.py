@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from consortia.core.queries import Conversation
 from consortia.core.target import any_target
 from consortia.core.words import duration
-from consortia.data.digest import of_each_row
+from consortia.data.digest import RowDigests
 from consortia.data.facts import SiteFacts
 from consortia.engines.contract import Engine
 from consortia.engines.flower.asking import REFUSAL, REQUEST
@@ -430,8 +430,8 @@ def site_of(
         file = own.get(number, (origin or beside) / study.data.files[number])
         return study.contribution(file, number, *least())
 
-    def digests(key: bytes) -> list[bytes]:
-        return of_each_row(own[number], key)
+    def digests(key: bytes) -> list[RowDigests]:
+        return study.used_rows(own[number], number, key)
 
     def least() -> tuple[int, int]:
         from consortia.federation.governance.policy import load_policy
@@ -594,8 +594,12 @@ class Simulated:
     def rows(self, number: int, parameters: int | None = None, cell: int | None = None) -> None:
         """Accept any number."""
 
-    def data(self, rows: Sequence[bytes], values: int) -> None:
+    def data(self, rows: Sequence[RowDigests], values: int) -> None:
         """Accept any rows."""
+
+    def holds(self) -> bool:
+        """Accept that it is not known which rows a run is about."""
+        return True
 
     def place(self, place: Place, *, again: bool) -> None:
         """Accept any place."""

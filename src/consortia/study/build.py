@@ -23,6 +23,7 @@ from consortia.core.contract import Method
 from consortia.core.model import Model
 from consortia.core.parameters import structure_of, variables
 from consortia.core.queries import Conversation
+from consortia.data.digest import RowDigests
 from consortia.data.facts import SiteFacts, run_on_all
 from consortia.data.harmonisation import Harmonisation, read_harmonisations
 from consortia.data.sites import Sites
@@ -45,6 +46,7 @@ from consortia.study.model import ModelTable
 from consortia.study.registered import Registered
 from consortia.study.sampling import AlgorithmTable, Output, Reference, Run, Stop
 from consortia.study.tables import Data, Partition, Prepared, Table, deal
+from consortia.study.used_rows import used_rows
 
 FIRST, SECOND = "1", "2"
 """Names of the models of ``[model]`` and ``[compare]`` where they are side by side."""
@@ -92,6 +94,8 @@ class Study(Table):
             object.__setattr__(self, "harmonise", changes)
         if self.data.files is not None and self.partition is not None:
             raise ValueError("with data.files every file is a site: remove [partition]")
+        if self.data.require and self.model.formula is None:
+            raise ValueError("data.require: it goes with model.formula: no other rows miss values")
         if self.model.question is not None:
             check_data(self.data, self.model.question)
             if self.model.question.imputes and self.run.keep != "draws":
@@ -325,6 +329,24 @@ class Study(Table):
             found = site_facts(*parts, registered=self.registration)[2]
             return found if self.registered is None else replace(found, table=None)
         return self.data.contribution(path, index)[1]
+
+    def used_rows(self, path: Path, index: int, key: bytes) -> list[RowDigests]:
+        """Return digests of the rows that the study uses, and those that it is compared with uses.
+
+        Args:
+            path: of the site's file.
+            index: of the site.
+            key: secret of the site.
+
+        Raises:
+            InputError: the file cannot be used.
+        """
+        other = self.compared
+        beside = [] if other is None else other.used_rows(path, index, key)
+        question = self.model.question
+        if question is not None:
+            question = replace(question, harmonise=self.harmonise)
+        return [used_rows(self.data, question, path, index, key), *beside]
 
     def _build(
         self,

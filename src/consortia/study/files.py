@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import re
 import zipfile
 import zlib
 from collections.abc import Sequence
@@ -16,18 +15,18 @@ import numpy as np
 from consortia.core.arguments import INT32_MAX, unknown
 from consortia.core.printable import printable
 from consortia.data import preparation
-from consortia.data.dialect import WORDS
+from consortia.data.columns import Column, as_levels
+from consortia.data.dialect import WORDS, number_of
 from consortia.data.facts import SiteFacts
+from consortia.data.harmonisation import NONE
 from consortia.data.sites import NUMERIC_KINDS
+from consortia.data.tables import read_text
 from consortia.errors import InputError
 
 Arrays = dict[str, np.ndarray]
 
 EXPANDED_BYTES, EXPANSION = 2**28, 200
 """An array may have so many bytes, or so many times those that it is packed into."""
-
-SEPARATORS = (";", "\t")
-"""Separators of columns in other dialects."""
 
 NAME_SHOWN = 40
 """Longer names of columns are not shown: what is read may be no table at all."""
@@ -162,46 +161,33 @@ def _check_length(content: Any, size: int, path: Path) -> None:
         raise InputError(f"{path}: an array is not as long as it says.")
 
 
-def _where(text: str, header: list[str]) -> str:
-    """Return what is wrong with a table, from NumPy's text, and nothing of what is in it."""
-    found = re.search(r"at row (\d+)(?:, column (\d+))?", text)
-    if found is None:
-        return "it is not a table of numbers"
-    if found[2] is None:
-        return f"row {found[1]} under the header has more or fewer fields than those before"
-    row, place = int(found[1]) + 1, int(found[2]) - 1
-    named = f"column {header[place]!r}" if place < len(header) else f"column {place + 1}"
-    if len(header) == 1 and any(sign in header[0] for sign in SEPARATORS):
-        return (
-            "its header is one name: columns are separated by commas here; with model.formula "
-            "semicolons and tabs are read too"
-        )
-    value = re.search(r"could not convert string '([^']*)'", text)
-    if value is not None and value[1].strip() in WORDS:
-        return (
-            f"row {row} under the header, {named}: the value is missing; leave such rows out or "
-            "impute them at the site, or give model.formula, which says what becomes of them"
-        )
-    return f"row {row} under the header, {named}: it is text, and no number; model.formula takes it"
-
-
 def _read_csv(path: Path, target: str) -> tuple[Arrays, tuple[str, ...]]:
-    with path.open(encoding="utf-8-sig") as lines:
-        header = [printable(name.strip().strip('"')) for name in lines.readline().split(",")]
-        try:
-            table = np.loadtxt(lines, delimiter=",", ndmin=2, comments=None)
-        except ValueError as error:
-            raise InputError(f"{path} cannot be read: {_where(str(error), header)}.") from None
-    if target not in header:
-        known = [name for name in header if len(name) <= NAME_SHOWN]
+    table = {printable(name): column for name, column in read_text(path, "", NONE).items()}
+    if target not in table:
+        known = [name for name in table if len(name) <= NAME_SHOWN]
         raise InputError(f"{path}: data.target = {target!r}: {unknown(target, known)}.")
-    if table.shape[0] == 0 or table.shape[1] != len(header):
-        raise InputError(
-            f"{path}: {table.shape[0]} rows of {table.shape[1]} numbers under {len(header)} names."
-        )
-    place = header.index(target)
-    y = table[:, place]
+    values = {name: _numbers(name, column) for name, column in table.items()}
+    y = values.pop(target)
     if bool((y == np.round(y)).all() and (np.abs(y) <= INT32_MAX).all()):
         y = y.astype(np.int64)  # of larger ones JAX keeps the first digits, as of fractions
-    names = tuple(name for name in header if name != target)
-    return {"x": np.delete(table, place, axis=1), "y": y}, names
+    x = np.stack([*values.values()], axis=1) if values else np.zeros((len(y), 0))
+    return {"x": x, "y": y}, tuple(values)
+
+
+def _numbers(name: str, column: Column) -> np.ndarray:
+    """Return a column of numbers; refuse any other, and show nothing of what is in it."""
+    if column.kind == "number" and not column.missing.any():
+        return column.values
+    texts = as_levels(column).tolist()
+    numbers = [number_of(text.replace(",", ".")) is not None for text in texts]
+    row = numbers.index(False) if False in numbers else 0
+    fault = "it is text, and no number; model.formula takes it"
+    if texts[row] in WORDS:
+        fault = (
+            "the value is missing; leave such rows out or impute them at the site, or give "
+            "model.formula, which says what becomes of them"
+        )
+    elif numbers[row]:
+        fault = "what marks its decimals is not clear: write numbers as 1234.5"
+    assert column.source is not None
+    raise InputError(f"{column.source.row(row)}, column {name!r}: {fault}.")

@@ -36,6 +36,7 @@ from consortia.models.regression.registration import Registration
 from consortia.study.files import Arrays, names_of
 from consortia.study.options import called
 from consortia.study.tables import Data, Prepared, deal
+from consortia.study.used_rows import required
 
 NOT_IN_FILE = ("formula", "sites", "algorithm", "engine", "harmonise")
 """Arguments of `consortia.regression` that a study says elsewhere."""
@@ -109,7 +110,7 @@ def site_facts(
     name = names_of(data.files)[index]
     changes = question.harmonise.get(name)
     every = read_table(path, f"site {name!r}", site=name, harmonise=changes)
-    table, held_out = _split(every, data, index)
+    table, held_out = _split(required(every, data, name), data, index)
     facts = contribution(question, table, name, least, cells, key)
     if registered is not None:
         registered.check(question, table, name, partial(place_of, table, name))

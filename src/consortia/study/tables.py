@@ -63,6 +63,11 @@ class Data(Table):
         description="share of the rows (of each site's rows, with files) that is held out for "
         "the predictive scores; without it the test rows that the set is published with, if any",
     )
+    require: list[str] = Field(
+        [],
+        description="with a formula: columns in which a row must have a value to be used at all, "
+        "so that several studies of one file use the same rows",
+    )
     seed: int = Field(0, ge=0, description="seed of the held-out rows")
     download: bool = Field(False, description="get an absent data set from its publisher")
     scale: float | None = Field(
@@ -93,6 +98,8 @@ class Data(Table):
                 )
             if self.test_file is not None:
                 raise ValueError("test_file goes with files: give test_share instead")
+            if self.require:
+                raise ValueError("require goes with files: in a data set no values miss")
         if self.test_file is not None and self.test_share is not None:
             raise ValueError("give at most one of test_file and test_share")
         return self

@@ -110,7 +110,7 @@ def test_a_refusal_has_every_reason() -> None:
 
 def test_every_key_of_a_policy_is_tried_here_or_at_the_gate() -> None:
     of_gate = {"apps", "minimum_rows", "maximum_bytes", "maximum_norm"}
-    of_gate |= {"minimum_pattern_rows", "maximum_settled_rows"}
+    of_gate |= {"minimum_pattern_rows", "maximum_settled_rows", "tell_refusals"}
     of_gate |= {"maximum_messages", "maximum_runs", "maximum_parameters_per_row"}
     of_gate |= {
         "maximum_numbers",

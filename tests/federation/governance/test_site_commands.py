@@ -17,6 +17,9 @@ from consortia.engines.flower.identities import coordinator_ring
 from consortia.federation.bundle import app_hash, study_of
 from consortia.federation.governance import Ledger, load_policy, verify
 from consortia.federation.governance.ledger import WITNESS
+from consortia.federation.governance.proposal import proposed
+from consortia.federation.governance.terms import terms_of
+from consortia.study.build import load_study
 
 ROOT = Path(__file__).resolve().parents[3]
 EXAMPLE = ROOT / "examples" / "breast_cancer_fa_hmc.toml"
@@ -76,6 +79,20 @@ def test_a_rehearsal_needs_a_file_of_the_study_s_sites(tmp_path: Path) -> None:
     text = " ".join(made.output.split())
     assert "the study has the sites north, south, west, not 'oslo': give --site" in text
     assert command("rehearse", EXAMPLE, "--data", north).exit_code == 2
+
+
+def test_a_rehearsal_says_that_an_honest_run_would_end_without_a_result(tmp_path: Path) -> None:
+    path = tmp_path / "study.toml"
+    path.write_text(study())
+    policy = tmp_path / "site-policy.toml"
+    text = proposed(terms_of(load_study(path)))
+    policy.write_text(text.replace("minimum_rows = 50", "minimum_rows = 5000"))
+    north = FILES.parent / "north.csv"
+    made = command("rehearse", path, "--data", north, "--policy", policy, "--json")
+    assert made.exit_code == 13, made.output
+    honest = next(one for one in json.loads(made.stdout) if one["attack"] == "an honest run")
+    assert "ends early, without a result: site 'north' refused" in honest["sentence"]
+    assert honest["settled"] == 0
 
 
 def test_two_sites_are_refused_with_the_reason_without_a_word(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ All are sums over sites: the server sees totals, and a sum that nobody can take 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
@@ -17,8 +18,8 @@ from consortia.core.host import HostSite
 from consortia.core.queries import Arrays, Noise, Reply, Revealed, SiteFunction
 from consortia.core.target import Target
 from consortia.runtime.late import Array, jax, jnp
+from consortia.surrogates.fit_rounding import revealed_by_fits, rounded_fits, wrong_share
 from consortia.surrogates.heterogeneity import moments, widened
-from consortia.surrogates.mode_search import symmetric
 from consortia.surrogates.newton import newton
 from consortia.surrogates.proposals.mixture import Mixture, envelope_points
 
@@ -28,9 +29,11 @@ ROWS_PER_PARAMETER = 2
 HIGHEST = 2.0**16
 """Height of a site's potential above that at the reference from which on it counts as infinite."""
 
-NOISE = Noise(each=0.15, most=0.4)
-"""Noise of log-densities. With .06, as 44 sites have, 54 of 135 runs with a site of 50 rows were
-refused; with the .08 of 25 sites none of four was."""
+NOISE = Noise(each=0.15, most=0.4, growth=0.02, ceiling=1.0)
+"""Noise of log-densities, more of points far below the reference, at which single rows show."""
+
+HEIGHT_NOISE = Noise(each=0.01, most=0.03)
+"""Noise of each part of the one at the reference, on which the evidence depends alone."""
 
 
 def _ruled(target: Target, given: Mapping[str, Array]) -> Target:
@@ -204,6 +207,42 @@ def _host_scores(target: Target, given: Arrays, site: HostSite) -> Arrays:
     return {"products": products[np.triu_indices(target.dimension)]}
 
 
+# --- shapes of answers ---------------------------------------------------------------------------
+
+
+def _triangle(target: Target) -> int:
+    return target.dimension * (target.dimension + 1) // 2
+
+
+def _shapes_of_log_densities(target: Target, given: Arrays) -> Mapping[str, tuple[int, ...]]:
+    shapes: dict[str, tuple[int, ...]] = {"potentials": given["points"].shape[:1], "height": (2,)}
+    if "measured" in given:
+        rules = target.model.integration
+        assert rules is not None
+        compared = rules.measured(_nodes(given) or rules.own)
+        shapes["errors"] = (len(given["measured"]), len(compared))
+    return shapes
+
+
+def _shapes_of_slopes(target: Target, given: Arrays) -> Mapping[str, tuple[int, ...]]:
+    return {"potentials": given["points"].shape[:1], "gradients": given["points"].shape}
+
+
+def _shapes_of_derivatives(target: Target, given: Arrays) -> Mapping[str, tuple[int, ...]]:
+    count = len(given["points"])
+    return {**_shapes_of_slopes(target, given), "curvatures": (count, _triangle(target))}
+
+
+def _shapes_of_fits(target: Target, given: Arrays) -> Mapping[str, tuple[int, ...]]:
+    count, d = len(given["starts"]) + 1, target.dimension
+    spread = {} if target.model.group_sd is None else {"spread": (6, d)}
+    return {"precisions": (count, _triangle(target)), "pulls": (count, d), **spread}
+
+
+def _shapes_of_scores(target: Target, given: Arrays) -> Mapping[str, tuple[int, ...]]:
+    return {"products": (_triangle(target),)}
+
+
 # --- where a site evaluates its rows -------------------------------------------------------------
 
 
@@ -229,29 +268,21 @@ def _at_points(arrays: Arrays) -> Evaluation:
 # --- what an answer gives away -------------------------------------------------------------------
 
 
-def _of_log_densities(arrays: Arrays, answer: Arrays) -> tuple[Revealed]:
-    """Return the sums at the points, with noise, and the exact one at the reference."""
+def _of_log_densities(arrays: Arrays, answer: Arrays, errors: Arrays) -> tuple[Revealed]:
+    """Return the sums at the points and that at the reference."""
+    heights = math.hypot(*errors["height"])
+    of_points = {0: errors["potentials"][:, None]}
     reference = np.asarray(arrays["reference"])
-    return (Revealed(arrays["points"], (0,), reference, height=True),)
+    return (Revealed(arrays["points"], (0,), reference, heights, of_points),)
 
 
-def _of_derivatives(orders: tuple[int, ...], arrays: Arrays, answer: Arrays) -> tuple[Revealed]:
+def _of_derivatives(
+    orders: tuple[int, ...], arrays: Arrays, answer: Arrays, errors: Arrays
+) -> tuple[Revealed]:
     return (Revealed(arrays["points"], orders, np.asarray(arrays["reference"])),)
 
 
-def _of_fits(arrays: Arrays, answer: Arrays) -> tuple[Revealed]:
-    """Return gradient and curvature at the modes, which are what a fit is a function of."""
-    modes = []
-    for triangle, pull in zip(answer["precisions"][:-1], answer["pulls"][:-1], strict=True):
-        precision = symmetric(triangle, pull.size)
-        if np.isfinite(precision).all() and np.isfinite(pull).all():
-            away = np.linalg.lstsq(precision, np.asarray(pull, float), rcond=None)[0]
-            modes.append(arrays["reference"] + away)
-    points = np.stack(modes) if modes else np.zeros((0, len(arrays["reference"])))
-    return (Revealed(points, (1, 2)),)
-
-
-def _of_products(arrays: Arrays, answer: Arrays) -> tuple[Revealed]:
+def _of_products(arrays: Arrays, answer: Arrays, errors: Arrays) -> tuple[Revealed]:
     """Return a curvature, which is what products of scores estimate, in as many numbers."""
     return (Revealed(arrays["points"], (2,)),)
 
@@ -260,24 +291,30 @@ FUNCTIONS = {
     "local_fits": SiteFunction(
         _local_fits,
         lambda arrays: Evaluation(np.asarray(arrays["starts"])),
-        "the curvature of the log-posterior of the site alone at its modes, and where these are",
+        "the curvature of the log-posterior of the site alone at its modes, and where these are, "
+        "with about two digits",
+        reveals=revealed_by_fits,
+        fault=wrong_share,
+        rounding=rounded_fits,
         evaluate=_host_fits,
-        reveals=_of_fits,
+        shapes=_shapes_of_fits,
     ),
     "log_densities": SiteFunction(
         _log_densities,
         _at_points,
         "the log-likelihood of all rows of the site together, at each of the points",
         evaluate=_host_log_densities,
+        shapes=_shapes_of_log_densities,
         complete=_drawn,
         reveals=_of_log_densities,
-        noise={"potentials": NOISE},
+        noise={"potentials": NOISE, "height": HEIGHT_NOISE},
         bounds={"potentials": HIGHEST},
     ),
     "slopes": SiteFunction(
         _slopes,
         _at_points,
         "the log-likelihood of all rows of the site together, and its gradient, at each point",
+        shapes=_shapes_of_slopes,
         reveals=partial(_of_derivatives, (0, 1)),
     ),
     "derivatives": SiteFunction(
@@ -286,6 +323,7 @@ FUNCTIONS = {
         "the log-likelihood of all rows of the site together, its gradient and its curvature, at "
         "each of a few points",
         evaluate=_host_derivatives,
+        shapes=_shapes_of_derivatives,
         reveals=partial(_of_derivatives, (0, 1, 2)),
     ),
     "scores": SiteFunction(
@@ -294,6 +332,7 @@ FUNCTIONS = {
         "the sum over the rows of the site of products of each one's scores, at one point, where "
         "rows have weights of a sample",
         evaluate=_host_scores,
+        shapes=_shapes_of_scores,
         reveals=_of_products,
     ),
 }

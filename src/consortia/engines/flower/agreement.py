@@ -17,7 +17,7 @@ from consortia.engines.flower.questions import LAST, question_of
 from consortia.engines.flower.site import AGREEMENT, KNOWN
 from consortia.engines.flower.stages import from_arrays
 from consortia.errors import SiteRefusedError
-from consortia.runtime.late import Array, jax
+from consortia.runtime.late import Array
 
 Flags = Mapping[str, np.ndarray]
 
@@ -59,8 +59,8 @@ class Beginning:
             raise SiteRefusedError((channel.names[site],), reason=PUT_BACK, waited=0.0)
         chains = len(self.arrays["positions"])
         like = {
-            "potential": jax.ShapeDtypeStruct((chains,), np.uint8),
-            "gradient": jax.ShapeDtypeStruct((chains,), bool),
+            "potential": np.zeros(chains, np.uint8),
+            "gradient": np.zeros(chains, bool),
         }
         found = {name: from_arrays(answer.arrays, like[name], name) for name in like}
         if found["potential"].max(initial=0) >= len(nonfinite.VALUES):
@@ -94,6 +94,6 @@ def values_of(
     Of U_c the sites tell no more than whether it is finite; it is 0 here where it is.
     """
     flags = [begun.flags[site] for site in sorted(begun.flags)]
-    prior = jax.lax.map(target.log_prior, positions)
+    prior = target.log_priors(np.asarray(positions))
     potential = np.stack([np.asarray(nonfinite.VALUES)[one["potential"]] for one in flags])
     return prior, potential, np.stack([one["gradient"] for one in flags])

@@ -339,6 +339,17 @@ class RequestChannel:
             self.unused[site] = printable(f"{name}: {why}", most=LONGEST_LINE)
 
 
+ADVICE = {
+    "maximum_settled_rows": "A patient stands out there, or rows are few: ask for fewer columns or "
+    "parameters, bound far-out values (such as a term log(crp)), merge small sites, or narrow the "
+    "prior, and run the study anew",
+    "minimum_rows_changed": "Another study or run there used all but a few of the same rows: take "
+    "the same file; name the columns that any of the studies needs in data.require of all; or take "
+    'model.missing = "impute"',
+}
+"""Remedies by the name of the rule that a site's refusal tells."""
+
+
 def refused(site: str, answer: Envelope, iteration: int) -> SiteRefusedError:
     """Return the error that a site's refusal is."""
     code, text = answer.values.get("mismatch"), answer.values.get("reason")
@@ -346,4 +357,5 @@ def refused(site: str, answer: Envelope, iteration: int) -> SiteRefusedError:
     if reason is None:
         said = text if isinstance(text, str) else "it does not say why"
         reason = printable(said, most=LONGEST_REASON)
+        reason += "".join(f". {advice}" for rule, advice in ADVICE.items() if rule in reason)
     return SiteRefusedError((site,), reason=reason, waited=0.0, round=iteration)

@@ -5,31 +5,43 @@ from __future__ import annotations
 import functools
 import hashlib
 import hmac
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
-from consortia.core.privacy import Privacy, simulated_generator, with_noise
-from consortia.core.queries import Conversation, SiteFunction, in_width
+from consortia.core import trees
+from consortia.core.contract import Evaluation
+from consortia.core.privacy import SecretNoise, simulated_generator, with_noise
+from consortia.core.queries import Conversation, Rounded, SiteFunction, in_width
+from consortia.data.patterns import rarest_pattern
 from consortia.engines.flower.envelope import Envelope, EnvelopeError
+from consortia.engines.flower.files import secret_of
 from consortia.engines.flower.questions import (
+    FACTORS,
+    NOISE,
     NOWHERE,
     Place,
     Question,
     Spending,
+    largest,
     place_of,
     question_of,
 )
 from consortia.engines.flower.runtime import Assignment, SiteWork
 from consortia.engines.flower.settled import Settled, Statement
 from consortia.engines.flower.stages import QUERY, Label, function_names
+from consortia.engines.host import COMPILED, HostPrograms, shares_of, way_of
 from consortia.engines.panel import Answer
+from consortia.engines.phases import rows_of_sites
 from consortia.engines.programs import SitePrograms
 from consortia.errors import PolicyError
 
 SETTLED = "settled"
 """Folder at the site of what answers have given away."""
+
+Permit = Callable[[Statement | None], None]
 
 
 class QueryRuntime(SiteWork):
@@ -43,9 +55,25 @@ class QueryRuntime(SiteWork):
     def __init__(self, assignment: Assignment, method: Conversation) -> None:
         super().__init__(assignment, 1)
         self._method = method
-        parts = self._target, self._arrays, self._number, 1
-        self._programs = SitePrograms(*parts, mapped=True, lasting=True)
+        self._programs: SitePrograms | HostPrograms
+        if way_of(self._target, self.rows) == COMPILED:
+            self._programs = self._compiled()
+        else:
+            which, sites = np.array([self._number]), self._job.sites
+            share = shares_of(method, sites, which)
+            if self._job.registered:
+                share = np.full(1, self._equal_share)
+            parts = self._target, sites.only(which), share
+            self._programs = HostPrograms(*parts, self._compiled)
         self._made: tuple[Envelope | None, Answer] = None, {}
+
+    def _compiled(self) -> SitePrograms:
+        return SitePrograms(self._target, self._arrays, self._number, 1, mapped=True, lasting=True)
+
+    def _start_values(self) -> tuple[Any, Any, Any]:
+        if isinstance(self._programs, HostPrograms):
+            return self._programs.start_values(self._positions)
+        return super()._start_values()
 
     def place(self, label: Label, request: Envelope) -> Place:
         """Return where a query asks the site to evaluate its rows, and what an answer would hold.
@@ -54,19 +82,33 @@ class QueryRuntime(SiteWork):
         """
         function = self._function(label, request)
         arrays = self._completed(function, request)
-        site = self._arrays.site(0, self._number)
-        numbers = function.numbers(self._target, arrays, site)
+        shapes = function.shapes_of(
+            self._target, arrays, lambda: self._arrays.site(0, self._number)
+        )
+        numbers = sum(math.prod(shape) for shape in shapes.values())
         sizes = self._method.declared_sizes(self.dimension)
         declared = sizes[name].up if (name := self._name(label)) in sizes else 0
         evaluation = function.evaluation(arrays)
         spent = self._spent(function, request)
+        fault = function.fault(arrays, len(self._job.sites))
+        if fault is not None:
+            raise PolicyError(f"messages: {fault}.", rules=("messages",))
         if not np.size(evaluation.positions):
             return Place(0, 0.0, 0.0, NOWHERE, numbers, declared, spent)
         before, iterations = self._last_evaluated(QUERY)
         messages = np.maximum(label.iteration - iterations, 1)
         found = place_of(evaluation, 1, self._scale, before, messages)
-        where = found.points, found.farthest, found.moved, found.middles
+        farthest = max(found.farthest, self._from_reference(arrays, evaluation))
+        where = found.points, farthest, found.moved, found.middles
         return Place(*where, numbers, declared, spent)
+
+    def _from_reference(self, arrays: Answer, evaluation: Evaluation) -> float:
+        """Return how far out the reference lies; as points, half as far from their middle."""
+        if "reference" not in arrays:
+            return 0.0
+        positions = np.asarray(evaluation.positions, np.float64).reshape(-1, self.dimension)
+        between = (np.asarray(arrays["reference"], np.float64) + np.median(positions, axis=0)) / 2
+        return largest(self._scale.distance(between))
 
     def _spent(self, function: SiteFunction, request: Envelope) -> Spending | None:
         if function.privacy is None:
@@ -82,22 +124,84 @@ class QueryRuntime(SiteWork):
             iterations = np.full(1, label.iteration)
             self._note_evaluated(QUERY, place.middles, iterations)
 
-    def step(self, label: Label, request: Envelope) -> tuple[dict[str, Any], Answer]:
-        """Return the answer to a query, in the function's type of number."""
+    def answered(
+        self, label: Label, request: Envelope, permit: Permit | None
+    ) -> tuple[dict[str, Any], Answer, Statement | None]:
+        """Return plain values, the answer to a query, and the rows that all answers settle.
+
+        Noise and units of rounding are larger, which is said, where an answer would settle too many
+        rows otherwise.
+
+        Args:
+            label: of the query.
+            request: the query.
+            permit: raises where the answer must not leave; None: the query was answered before, or
+                nothing is measured.
+        """
         function = self._function(label, request)
-        found = self._programs.answer(function, self._completed(function, request))
+        exact = self._programs.answer(function, self._completed(function, request))
         axis = () if function.summed else (0,)
-        found = {name: values[0] if axis else values for name, values in found.items()}
+        exact = {name: values[0] if axis else values for name, values in exact.items()}
+        measured = self._secret is not None and function.reveals and not self._target.model.by_site
+        asked, before = question_of(request), self._files.kept(NOISE)
+        raised = {} if before is None else before.header["factors"]
+        if permit is None or not measured:
+            if permit is not None:
+                permit(None)
+            factor = raised.get(asked.digest, 1.0)
+            values = {NOISE: factor} if factor > 1 else {}
+            return values, self._leaving(function, request, exact, factor).arrays, None
+        factors = FACTORS if function.noise or function.rounding else FACTORS[:1]
+        for factor in factors:
+            leaving = self._leaving(function, request, exact, factor)
+            try:
+                statement = self._settles(function, request, leaving, permit)
+                break
+            except PolicyError as error:
+                if factor == factors[-1] or not error.of_rows:
+                    raise
+        if factor == 1:
+            return {}, leaving.arrays, statement
+        # The same question has the same noise for ever, or two answers would tell it.
+        self._files.keep(NOISE, {}, factors=raised | {asked.digest: factor})
+        return {NOISE: factor}, leaving.arrays, statement
+
+    def _leaving(
+        self, function: SiteFunction, request: Envelope, exact: Answer, factor: float
+    ) -> Rounded:
+        """Return an answer with noise, and rounded, in the function's type of number."""
+        found, errors = dict(exact), {name: np.zeros(np.shape(exact[name])) for name in exact}
+        if function.rounding is not None:
+            rng = self._generator(request)
+            arrays, of_rounding = function.rounding(found, self.rows, rng, factor)
+            found, errors = dict(arrays), errors | dict(of_rounding)
         if self._secret is not None and function.noise:
-            rng = private_generator(self._secret, self._run, question_of(request))
+            rng = self._generator(request)
             for name in sorted(function.noise):
-                sd = function.noise[name].sd(len(self._job.sites))
+                sd = factor * function.noise[name].sd(len(self._job.sites), found[name])
+                errors[name] = np.nan_to_num(np.broadcast_to(sd, found[name].shape))
                 drawn = rng.standard_normal(found[name].shape)
-                found[name] = found[name] + (sd * drawn + sd**2 / 2)
+                found[name] = found[name] + (errors[name] * drawn + errors[name] ** 2 / 2)
         if function.privacy is not None:
-            found = self._with_privacy(function.privacy(self.dimension), request, found)
+            privacy = function.privacy(self.dimension)
+            sites = len(self._job.sites)
+            found = with_noise(privacy, found, sites, self._secret_noise(request))
         dtype = function.number_type(self._target)
-        return {}, {name: values.astype(dtype) for name, values in found.items()}
+        return Rounded({name: values.astype(dtype) for name, values in found.items()}, errors)
+
+    def is_exact(self, label: Label, request: Envelope) -> bool:
+        """Return True if exact sums over rows answer a query."""
+        return self._function(label, request).is_exact
+
+    @property
+    def rows(self) -> int:
+        """Rows of the site."""
+        return int(self._job.sites.sizes[self._number])
+
+    @functools.cached_property
+    def rarest_pattern(self) -> int:
+        """Rows that share the rarest pattern of all categorical columns."""
+        return rarest_pattern(self._job.sites.site(self._number))
 
     def check_noise(self, label: Label, request: Envelope, *, masked: bool) -> None:
         """Check that the noise of an answer protects it, before its cost is written down.
@@ -116,38 +220,27 @@ class QueryRuntime(SiteWork):
                 rules=("honest",),
             )
 
-    def _with_privacy(self, privacy: Privacy, request: Envelope, found: Answer) -> Answer:
-        """Return an answer of integers with the noise of this site."""
-        sites, question = len(self._job.sites), question_of(request)
+    def _generator(self, request: Envelope) -> np.random.Generator:
+        """Return the generator of this site's noise in an answer."""
         if self._secret is None:
             name = str(request.values["function"])
-            rng = simulated_generator(name, in_width(request.arrays), self._number)
-        else:
-            rng = private_generator(self._secret, self._run, question)
-        return with_noise(privacy, found, sites, rng)
+            return simulated_generator(name, in_width(request.arrays), self._number)
+        return private_generator(self._secret, self._run, question_of(request))
 
-    def settles(
-        self,
-        label: Label,
-        request: Envelope,
-        answer: Answer,
-        permit: Callable[[Statement | None], None],
-    ) -> Statement | None:
-        """Return what this answer and those before settle; None where that is not known.
+    def _secret_noise(self, request: Envelope) -> SecretNoise:
+        """Return the noise of privacy in an answer, from the site's secret also in a simulation."""
+        secret = secret_of(self._files.folder.parent.parent)
+        question = question_of(request)
+        text = f"private {self._run} {question.place} {question.digest}"
+        return SecretNoise(hmac.new(secret, text.encode(), hashlib.sha256).digest())
 
-        ``permit`` raises where the answer must not leave; then it is not counted.
-        """
-        function = self._function(label, request)
-        if self._secret is None or function.reveals is None or self._target.model.by_site:
-            permit(None)
-            return None
-        revealed = function.reveals(self._completed(function, request), answer)
-        return self._settled.add(revealed, self._noise(function), permit)
-
-    def _noise(self, function: SiteFunction) -> float:
-        """Return the standard deviation of what this site adds to each potential."""
-        sites = len(self._job.sites)
-        return min((noise.sd(sites) for noise in function.noise.values()), default=0.0)
+    def _settles(
+        self, function: SiteFunction, request: Envelope, leaving: Rounded, permit: Permit
+    ) -> Statement:
+        """Return what this answer and those before settle; it is not counted if it is refused."""
+        assert function.reveals is not None
+        arrays = self._completed(function, request)
+        return self._settled.add(function.reveals(arrays, *leaving), permit)
 
     def summands(self, label: Label, request: Envelope, answer: Answer) -> Answer:
         """Return the numbers that are added over the sites: the answer itself."""
@@ -165,10 +258,11 @@ class QueryRuntime(SiteWork):
     def _settled(self) -> Settled:
         """Answers about the same values, in any run."""
         assert self._secret is not None
-        site = self._arrays.site(0, self._number)
-        named = hmac.new(self._secret, self.digest.encode(), hashlib.sha256).hexdigest()
+        rows = rows_of_sites(self._job.model, self._job.sites, np.array([self._number]))
+        named = hmac.new(self._secret, f"values {self.digest}".encode(), hashlib.sha256).hexdigest()
         path = self._files.folder.parent.parent / SETTLED / f"{named[:32]}.bin"
-        return Settled(self._target, site, path, int(named[32:], 16))
+        whole = trees.map_leaves(lambda leaf: leaf[0], rows)
+        return Settled(self._target, whole, self.rows, path, int(named[32:], 16))
 
     def _function(self, label: Label, request: Envelope) -> SiteFunction:
         """Return the function of the site's own study that a label names."""

@@ -20,14 +20,14 @@ from consortia.engines.flower.asking import RequestChannel
 from consortia.engines.flower.envelope import Envelope, EnvelopeError
 from consortia.engines.flower.masked import Layout
 from consortia.engines.flower.plausible import Judge, Sent, unlike_sums
-from consortia.engines.flower.questions import LAST
+from consortia.engines.flower.questions import FACTORS, LAST, NOISE
 from consortia.engines.flower.reporting import SUMS, expected, facts_of, seconds_of_sites, where
 from consortia.engines.flower.stages import QUERY, STAGES, Label, check_shapes, function_names
 from consortia.engines.flower.transport import LETTERS
 from consortia.engines.panel import Answer, Panel
 from consortia.engines.phases import SiteArrays
 from consortia.errors import SiteImplausibleError
-from consortia.runtime.late import Array, jax
+from consortia.runtime.late import Array
 
 FLOWER_RUN = "flower run"
 """Entry of an identity: the run, as the sites know it."""
@@ -79,6 +79,7 @@ class FlowerPanel(Panel):
         self._judge: Judge | None = None
         self._weights = method.site_weights(self.sizes)
         self._shapes: OrderedDict[Any, Any] = OrderedDict()
+        self._noise: dict[str, float] = {}
 
     @property
     def notes(self) -> tuple[str, ...]:  # type: ignore[override]
@@ -160,6 +161,7 @@ class FlowerPanel(Panel):
         distinct = len(np.unique(np.asarray(function.evaluation(arrays).positions), axis=0)) > 1
 
         def read(site: int, one: Envelope) -> Answer:
+            self._note_noise(site, one)
             reason = unlike_sums(one.arrays, distinct=distinct)
             if reason is not None:
                 raise SiteImplausibleError(
@@ -187,8 +189,20 @@ class FlowerPanel(Panel):
     ) -> Answer:
         """Return the sum of answers that are masked, in double precision."""
         layout = Layout.of(like, function.bounds, len(self.names))
-        answers = self._channel.ask(requests, lambda site, one: layout.read(one), iteration=number)
+
+        def read(site: int, answer: Envelope) -> Any:
+            self._note_noise(site, answer)
+            return layout.read(answer)
+
+        answers = self._channel.ask(requests, read, iteration=number)
         return layout.total([answers[site] for site in range(len(self.names))])
+
+    def _note_noise(self, site: int, answer: Envelope) -> None:
+        """Note that a site has added more noise than usual, so that no row is settled."""
+        factor = answer.values.get(NOISE)
+        if factor in FACTORS:
+            name = self.names[site]
+            self._noise[name] = max(float(factor), self._noise.get(name, 1.0))
 
     def _check_plausible(
         self, function: SiteFunction, query: Query, answers: Mapping[int, Answer], number: int
@@ -204,18 +218,14 @@ class FlowerPanel(Panel):
             name = (self.names[site],)
             raise SiteImplausibleError(name, reason=reason, waited=0.0, round=number)
 
-    def _reply_of(self, function: SiteFunction, arrays: Answer) -> dict[str, Any]:
-        """Return the shapes of a site's answer; they are traced once for those of the arrays."""
-        key = function.answer, str(jax.tree.map(np.shape, arrays))
+    def _reply_of(self, function: SiteFunction, arrays: Answer) -> dict[str, np.ndarray]:
+        """Return zeros of the shapes of a site's answer, without memory; found once for each."""
+        key = function.answer, str({name: np.shape(values) for name, values in arrays.items()})
         if key not in self._shapes:
-            made = jax.eval_shape(
-                lambda sites, given: dict(function.answer(self.target, given, sites.site(0))),
-                self._arrays,
-                arrays,
-            )
+            shapes = function.shapes_of(self.target, arrays, lambda: self._arrays.site(0))
+            zero = np.zeros((), function.number_type(self.target))
             self._shapes[key] = {
-                name: jax.ShapeDtypeStruct(leaf.shape, function.number_type(self.target))
-                for name, leaf in made.items()
+                name: np.broadcast_to(zero, shape) for name, shape in shapes.items()
             }
             while len(self._shapes) > KEPT_SHAPES:
                 self._shapes.popitem(last=False)
@@ -250,8 +260,9 @@ class FlowerPanel(Panel):
         return seconds_of_sites(self._channel)
 
     def outcome(self) -> dict[str, Any]:
-        """Return the messages that came, and the replies that were not used."""
-        return facts_of(self._channel)
+        """Return the messages that came, replies that were not used, and sites with more noise."""
+        raised = {"site_noise": self._noise} if self._noise else {}
+        return facts_of(self._channel) | raised
 
     @property
     def where(self) -> list[str]:

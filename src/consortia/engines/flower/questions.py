@@ -21,6 +21,12 @@ OWN_DRAWS = 3.0
 LAST = "last"
 """Plain value of an agreement to a run that is resumed: SHA-256 of the last message of the site."""
 
+NOISE = "noise"
+"""Plain value of an answer: how many times larger its noise and units are than the study's own."""
+
+FACTORS = (1.0, 2.0, 4.0, 8.0)
+"""Factors that a site tries; with larger ones draws would take more messages than a run has."""
+
 NOWHERE = np.zeros((0, 0))
 
 
@@ -123,10 +129,10 @@ def place_of(
     middles = points.mean(axis=1)
     moved = scale.distance(middles, before) / rounds[:, None]
     count = points.shape[0] * points.shape[1] * evaluation.points
-    return Place(count, _largest(reach), _largest(moved), middles)
+    return Place(count, largest(reach), largest(moved), middles)
 
 
-def _largest(values: np.ndarray) -> float:
+def largest(values: np.ndarray) -> float:
     """Return the largest value; infinity where one is not a number."""
     if not values.size:
         return 0.0

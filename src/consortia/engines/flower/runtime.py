@@ -45,7 +45,7 @@ from consortia.engines.flower.stages import (
     from_arrays,
 )
 from consortia.engines.local import LocalEngine, effort
-from consortia.engines.phases import Carry, SiteArrays, kept_where, site_arrays
+from consortia.engines.phases import Carry, SiteArrays, kept_where, rows_of_sites, site_arrays
 from consortia.engines.rng import PhaseKeys
 from consortia.runtime import compiler
 from consortia.runtime.late import Array, PyTree, jax, jnp
@@ -100,18 +100,29 @@ class SiteWork:
         self._job = job
         starts = start.starting_parameters(job.model, job.init, job.seed, chains)
         self._target = Target(job.model, starts[0])
-        self._arrays = site_arrays(job.model, job.sites, job.algorithm, np.array([self._number]))
-        if job.registered:  # nobody here knows how many rows the others have
-            equal = jnp.full_like(self._arrays.prior_shares, 1 / len(job.sites))
-            self._arrays = self._arrays._replace(weights=equal, prior_shares=equal)
         d = self.dimension = self._target.dimension
         self._positions = begun["positions"]
         if self._positions.shape != (chains, d):
             raise EnvelopeError("the positions are of another number of chains or parameters")
-        expected = np.stack([np.asarray(self._target.ravel(one)) for one in starts])
+        expected = np.stack([self._target.flat(start_of_chain) for start_of_chain in starts])
         if not np.allclose(self._positions, expected, rtol=START_TOLERANCE, atol=START_TOLERANCE):
             raise MismatchError("start")
         self._evaluated: Mapping[str, np.ndarray] | None = None
+
+    @functools.cached_property
+    def _arrays(self) -> SiteArrays:
+        """Rows and numbers of the site, for compiled programs."""
+        job = self._job
+        arrays = site_arrays(job.model, job.sites, job.algorithm, np.array([self._number]))
+        if not job.registered:
+            return arrays
+        equal = jnp.full_like(arrays.prior_shares, self._equal_share)
+        return arrays._replace(weights=equal, prior_shares=equal)
+
+    @property
+    def _equal_share(self) -> float:
+        """Share of the prior where nobody knows how many rows the other sites have."""
+        return 1 / len(self._job.sites)
 
     def check_model(self, fingerprint: str) -> None:
         """Refuse another model than the server's.
@@ -124,14 +135,18 @@ class SiteWork:
 
     def start_flags(self) -> dict[str, np.ndarray]:
         """Return for each chain whether U_c at its start, and its gradient there, are finite."""
+        _, values, finite = self._start_values()
+        potential = np.asarray(values)[0]
+        codes = np.isnan(potential) * 1 + np.isposinf(potential) * 2 + np.isneginf(potential) * 3
+        return {"potential": codes.astype(np.uint8), "gradient": np.asarray(finite)[0]}
+
+    def _start_values(self) -> tuple[Any, Any, Any]:
+        """Return what `consortia.core.start.start_values` does of this site alone."""
         values_at = jax.jit(
             partial(start.start_values, self._target, most=self._job.algorithm.gradient_rows),
             compiler_options=self._once,
         )
-        _, values, finite = values_at(self._arrays, jnp.asarray(self._positions))
-        potential = np.asarray(values)[0]
-        codes = np.isnan(potential) * 1 + np.isposinf(potential) * 2 + np.isneginf(potential) * 3
-        return {"potential": codes.astype(np.uint8), "gradient": np.asarray(finite)[0]}
+        return values_at(self._arrays, jnp.asarray(self._positions))
 
     @property
     def _once(self) -> dict[str, Any]:
@@ -145,8 +160,9 @@ class SiteWork:
     @functools.cached_property
     def digest(self) -> str:
         """The SHA-256 of the rows as the model takes them."""
-        site = self._arrays.site(0, self._number)
-        return digest.of_rows(jax.tree.map(np.asarray, site.data))
+        return digest.of_rows(
+            rows_of_sites(self._job.model, self._job.sites, np.array([self._number]))
+        )
 
     def _last_evaluated(self, stage: int) -> tuple[np.ndarray, np.ndarray]:
         if self._evaluated is None:

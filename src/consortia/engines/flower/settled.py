@@ -8,17 +8,18 @@ more than how wide each column is then knows the rows up to a normal error with 
 .. math:: \Bigl(\sum J^\top J / \sigma^2 + I\Bigr)^{-1}
 
 in units of the columns' standard deviations, the sum being over all answers. A row is settled where
-each of its measurements is known to within `NEAR` of that unit. Labels and categorical columns are
-taken for known, which can only make the count of settled rows larger. Of large sites some rows are
-looked at, drawn from the site's secret, and all others are taken for known. Of models with a
-likelihood of each site, which is not a sum over rows, it is not known.
+one of its values is known to within `NEAR` of that unit. Labels are taken for known, and
+categorical columns, too, where measurements are counted, which can only make the count of settled
+rows larger. Of large sites some rows are looked at, drawn from the site's secret, and all others
+are taken for known. Of models with a likelihood of each site, which is not a sum over rows, it is
+not known.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,7 +29,6 @@ from jaxtyping import Float
 from threadpoolctl import threadpool_limits
 
 from consortia.core import trees
-from consortia.core.contract import Site
 from consortia.core.queries import Revealed
 from consortia.core.target import Target
 from consortia.data.patterns import is_categorical, is_response
@@ -37,11 +37,11 @@ from consortia.runtime.late import Array, jax, jnp
 from consortia.store.checkpoint import Checkpoint, read, write
 
 NEAR = 0.1
-"""Standard deviations of a column to within which a settled measurement is known: twice as far as a
-row may be off that counts as read in a rehearsal."""
+"""Standard deviations of a column to within which a settled value is known: twice as far as a row
+may be off that counts as read in a rehearsal."""
 
 MOST_UNKNOWNS = 300
-"""Measurements that are unknown together; of larger sites some rows are drawn."""
+"""Values that are unknown together; of larger sites some rows are drawn."""
 
 SKETCHED, SAFETY = 600, 2.0
 """Numbers of an answer above which they are added in groups, with random signs; and the factor of
@@ -56,7 +56,7 @@ POINTS_AT_ONCE = 64
 class Statement(NamedTuple):
     """Rows that the answers so far determine."""
 
-    settled: int  # rows whose measurements are all known to within `NEAR`
+    settled: int  # rows of which a value is known to within `NEAR`
     looked_at: int  # rows that were looked at
     rows: int  # of the site
 
@@ -66,17 +66,18 @@ class Statement(NamedTuple):
 
 
 class Unknowns(NamedTuple):
-    """The measurements of a site that are taken for unknown."""
+    """The values of a site that are taken for unknown."""
 
-    # for each array of the rows the indices of its columns of measurements
+    # for each array of the rows the indices of its columns that vary
     places: tuple[np.ndarray, ...]
-    units: np.ndarray  # standard deviations of these columns, in the order of a row's measurements
-    needed: np.ndarray  # which measurements of a row must be known for the row to be settled
+    units: np.ndarray  # standard deviations of these columns, in the order of a row's values
+    measured: np.ndarray  # which of them are measurements, the others being categorical
+    counted: np.ndarray  # which of them are no responses, unless all are
     rows: np.ndarray  # indices of the rows that are looked at
 
     @property
     def each(self) -> int:
-        """Measurements of a row."""
+        """Unknown values of a row."""
         return self.units.size
 
 
@@ -85,38 +86,44 @@ class Settled:
 
     Args:
         target: the posterior.
-        site: the rows.
+        rows: of the site, as they are held; padding may be at their end.
+        count: of true rows.
         path: of the file in which the information lasts; its folder is made.
         seed: from the site's secret, by which rows and signs are drawn.
     """
 
-    def __init__(self, target: Target, site: Site, path: Path, seed: int) -> None:
-        self._target, self._path = target, path
-        at = () if site.node is None else int(site.node)
-        rows = jax.tree.map(lambda leaf: np.asarray(leaf)[at], site.data)  # nothing is compiled
-        self._count = int(site.size)
+    def __init__(self, target: Target, rows: Any, count: int, path: Path, seed: int) -> None:
+        self._target, self._path, self._count = target, path, count
         self._rng = np.random.default_rng(seed)
         self.unknowns = unknowns_of(rows, self._count, self._rng)
-        self._rows = jax.tree.map(lambda leaf: leaf[self.unknowns.rows], rows)
-        options = compiler.for_once()
-        self._derivatives = jax.jit(
-            partial(_derivatives, target), static_argnums=0, compiler_options=options
-        )
+        self._rows = trees.map_leaves(lambda leaf: np.asarray(leaf)[self.unknowns.rows], rows)
+
+    @cached_property
+    def _compiled(self) -> Callable[..., dict[int, Any]]:
+        """The derivatives as a program."""
+        of = partial(_derivatives, self._target)
+        return jax.jit(of, static_argnums=0, compiler_options=compiler.for_once())
+
+    def _derivatives(self, orders: Sequence[int], points: np.ndarray) -> dict[int, Any]:
+        """Return derivatives by the unknowns of sums over rows, and of their derivatives by θ."""
+        if self._target.model.host is not None:
+            return _differences(self._target, self._rows, self.unknowns, orders, points)
+        leaves, structure = jax.tree.flatten(self._rows)
+        places = tuple(tuple(map(int, columns)) for columns in self.unknowns.places)
+        return self._compiled(_Shape(places, structure, tuple(orders)), leaves, points)
 
     def add(
         self,
         revealed: Sequence[Revealed],
-        noise: float = 0.0,
         permit: Callable[[Statement], None] = lambda statement: None,
     ) -> Statement:
         """Note what one more answer reveals; return what all answers together settle.
 
         Args:
             revealed: by the answer.
-            noise: standard deviation of what the site has added to sums of order 0.
             permit: raises where the answer must not leave; then it is not noted.
         """
-        new = [self._information(one, noise) for one in revealed]
+        new = [self._information(sums) for sums in revealed]
         self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         with FileLock(f"{self._path}.lock"):
             before = read(self._path).arrays["root"] if self._path.exists() else None
@@ -129,49 +136,42 @@ class Settled:
         return statement
 
     def _statement(self, root: Float[np.ndarray, "r N"]) -> Statement:
-        from scipy.linalg import solve_triangular  # heavy, and only wanted at sites
-
         unknowns = self.unknowns
         looked_at = len(unknowns.rows)
-        if not unknowns.each:  # all is categorical: see `consortia.data.patterns`
-            return Statement(0, self._count, self._count)
-        size = root.shape[1]
-        whole = triangular_root(np.concatenate([root, np.eye(size)]))
-        inverse = solve_triangular(whole, np.eye(size))
-        sd = np.sqrt((inverse**2).sum(axis=1)).reshape(looked_at, -1)
-        known = (sd < NEAR)[:, unknowns.needed].all(axis=1)
-        return Statement(int(known.sum()), looked_at, self._count)
+        known = np.zeros((looked_at, unknowns.each), bool)
+        for which in (unknowns.measured, np.ones(unknowns.each, bool)):
+            if which.any():
+                sd = _deviations(root[:, np.tile(which, looked_at)]).reshape(looked_at, -1)
+                known[:, which] |= sd < NEAR
+        return Statement(int(known[:, unknowns.counted].any(axis=1).sum()), looked_at, self._count)
 
-    def _information(self, revealed: Revealed, noise: float) -> Float[np.ndarray, "m N"]:
+    def _information(self, revealed: Revealed) -> Float[np.ndarray, "m N"]:
         """Return the Jacobian of an answer in units of its error; of many numbers some sums."""
         if not self.unknowns.each or not len(revealed.points):
             return np.zeros((0, len(self.unknowns.rows) * self.unknowns.each))
         points, reference = np.asarray(revealed.points), revealed.reference
         if reference is not None:
             points = np.concatenate([points, reference[None]])
-        leaves, structure = jax.tree.flatten(self._rows)
-        places = tuple(tuple(map(int, one)) for one in self.unknowns.places)
-        made = self._derivatives(
-            _Shape(places, structure, tuple(revealed.orders)),
-            leaves,
-            points.astype(self._target.dtype),
-        )
+        made = self._derivatives(revealed.orders, points.astype(self._target.dtype))
         units = np.tile(self.unknowns.units, len(self.unknowns.rows))
         exact = ROUNDING[self._target.dtype.itemsize]
         found = []
-        for order, values in made.items():
-            jacobian = np.nan_to_num(np.asarray(values), nan=0.0, posinf=0.0, neginf=0.0)
-            error = exact
-            if order == 0:
-                error = math.hypot(noise, exact)
-                if reference is not None:
-                    jacobian, base = jacobian[:-1], jacobian[-1:]
-                    jacobian = jacobian - base
-                    if revealed.height:
-                        found.append(base * (units / exact))
+        jacobians = {
+            order: np.nan_to_num(np.asarray(values, float), nan=0.0, posinf=0.0, neginf=0.0)
+            for order, values in made.items()
+        }
+        if revealed.away is not None:
+            jacobians[1] = jacobians[1] + _from_afar(jacobians[2], revealed.away)
+        for order, jacobian in jacobians.items():
+            if order == 0 and reference is not None:
+                jacobian, base = jacobian[:-1], jacobian[-1:]
+                jacobian = jacobian - base
+                if revealed.height is not None:
+                    found.append(base * (units / math.hypot(revealed.height, exact)))
             elif reference is not None:
                 jacobian = jacobian[: -(len(jacobian) // len(points))]
-            found.append(self._fewer(jacobian) * (units / error))
+            error = np.hypot(np.ravel(revealed.errors.get(order, 0.0)), exact)
+            found.append(self._fewer(jacobian / error[:, None]) * units)
         return np.concatenate(found)
 
     def _fewer(self, jacobian: Float[np.ndarray, "m N"]) -> Float[np.ndarray, "p N"]:
@@ -186,9 +186,77 @@ class Settled:
         return np.add.reduceat(signed, first, axis=0, dtype=np.float64)
 
 
+def _deviations(root: Float[np.ndarray, "r N"]) -> Float[np.ndarray, " N"]:
+    """Return how well each of some values is known where no others are unknown."""
+    from scipy.linalg import solve_triangular  # heavy, and only wanted at sites
+
+    size = root.shape[1]
+    whole = triangular_root(np.concatenate([root, np.eye(size)]))
+    inverse = solve_triangular(whole, np.eye(size))
+    return np.asarray(np.sqrt((inverse**2).sum(axis=1)))
+
+
+def _from_afar(
+    curvatures: Float[np.ndarray, "mt N"], away: Float[np.ndarray, "m d"]
+) -> Float[np.ndarray, "md N"]:
+    """Return what curvatures add to gradients of quadratics around points that far away."""
+    count, d = away.shape
+    first, second = np.triu_indices(d)
+    whole = np.zeros((count, d, d, curvatures.shape[1]))
+    whole[:, first, second] = whole[:, second, first] = curvatures.reshape(count, len(first), -1)
+    return -np.einsum("mjkn,mk->mjn", whole, away).reshape(count * d, -1)
+
+
 def triangular_root(stacked: Float[np.ndarray, "m N"]) -> Float[np.ndarray, "r N"]:
     """Return R of A = QR, which has the same products A'A."""
     return np.asarray(np.linalg.qr(stacked, mode="r"))
+
+
+def _differences(
+    target: Target, rows: Any, unknowns: Unknowns, orders: Sequence[int], points: np.ndarray
+) -> dict[int, np.ndarray]:
+    """Return the same derivatives of a model that NumPy evaluates, as central differences."""
+    host, flat, every = target.model.host, target.layout, np.arange(target.dimension)
+    assert host is not None
+    leaves, structure = trees.leaves_of(rows), trees.structure_of(rows)
+    upper = np.triu_indices(target.dimension)
+
+    def of_rows(shifted: Any) -> dict[int, np.ndarray]:
+        """Return log-densities of rows and derivatives by θ, (points, numbers, rows)."""
+        likelihood = host.site(shifted)
+
+        def values(at: np.ndarray) -> np.ndarray:
+            return likelihood.of_rows(flat.params(at))
+
+        def gradients(at: np.ndarray) -> np.ndarray:
+            return np.moveaxis(flat.differences(values, at, every), 0, 1)
+
+        made = {0: values(points)[:, None]} if 0 in orders else {}
+        if 1 in orders:
+            made[1] = gradients(points)
+        if 2 in orders:
+            made[2] = np.moveaxis(flat.differences(gradients, points, every), 0, 1)[:, *upper]
+        return made
+
+    count = len(unknowns.rows)
+    jacobians: dict[int, list[np.ndarray]] = {order: [] for order in orders}
+    columns = [(leaf, column) for leaf, own in enumerate(unknowns.places) for column in own]
+    for (leaf, column), unit in zip(columns, unknowns.units, strict=True):
+        ends = []
+        for sign in (1, -1):
+            moved = [np.array(part.value, np.float64) for part in leaves]
+            moved[leaf].reshape(count, -1)[:, column] += sign * CELL_STEP * unit
+            ends.append(of_rows(structure.unflatten(moved)))
+        for order in orders:
+            jacobians[order].append((ends[0][order] - ends[1][order]) / (2 * CELL_STEP * unit))
+    return {
+        order: np.stack(parts, axis=-1).reshape(-1, count * len(columns))
+        for order, parts in jacobians.items()
+    }
+
+
+CELL_STEP = 1e-3
+"""Step of a central difference by a value of the rows, in standard deviations of its column."""
 
 
 class _Shape(NamedTuple):
@@ -260,28 +328,35 @@ def _with_next(
 
 
 def unknowns_of(rows: Any, count: int, rng: np.random.Generator) -> Unknowns:
-    """Return which measurements of a site are taken for unknown.
+    """Return which values of a site are taken for unknown.
 
     Args:
         rows: a pytree of arrays, padding included.
         count: of true rows.
         rng: by which rows are drawn where there are many.
     """
-    places, units, covariates = [], [], []
+    places, units, measured, covariates = [], [], [], []
     for leaf in trees.leaves_of(rows):
         values = np.asarray(leaf.value)
         flat = values.reshape(len(values), -1)[:count].astype(np.float64)
         columns = np.arange(flat.shape[1]) if values.dtype.kind == "f" else np.zeros(0, int)
-        kept = [index for index in columns if not is_categorical(flat[:, index])]
+        numbers = [index for index in columns if not is_categorical(flat[:, index])]
+        response = is_response(leaf)
+        kept = numbers if response else [index for index in columns if np.ptp(flat[:, index]) > 0]
         places.append(np.array(kept, int))
         units += [flat[:, index].std() for index in kept]
-        covariates += [not is_response(leaf)] * len(kept)
-    needed = np.array(covariates, bool)
+        measured += [index in numbers for index in kept]
+        covariates += [not response] * len(kept)
+    counted = np.array(covariates, bool)
     each = max(len(units), 1)
     most = max(MOST_UNKNOWNS // each, 1)
     chosen = np.arange(count)
     if count > most:
         chosen = np.sort(rng.choice(count, most, replace=False))
     return Unknowns(
-        tuple(places), np.array(units), needed if needed.any() else ~needed, chosen.astype(np.int32)
+        tuple(places),
+        np.array(units),
+        np.array(measured, bool),
+        counted if counted.any() else ~counted,
+        chosen.astype(np.int32),
     )

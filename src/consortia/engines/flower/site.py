@@ -17,8 +17,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from consortia.core import density
+from consortia.core import density, trees
 from consortia.core.queries import Conversation
+from consortia.data.digest import RowDigests
 from consortia.data.facts import UNREAD, SiteFacts
 from consortia.data.patterns import smallest_cell
 from consortia.engines.flower import nonfinite
@@ -58,6 +59,7 @@ from consortia.engines.flower.secure_sums import (
 from consortia.engines.flower.settled import Statement
 from consortia.engines.flower.stages import QUERY, STAGES, Label
 from consortia.errors import PolicyError
+from consortia.runtime import late
 from consortia.store import results
 
 DESCRIPTION, AGREEMENT, FITTED = "description", "agreement", "fitted"
@@ -89,8 +91,12 @@ class Gate(Protocol):
         """
         ...
 
-    def data(self, rows: Sequence[bytes], values: int) -> None:
-        """Take note of which rows they are, of a digest each, or refuse them."""
+    def data(self, rows: Sequence[RowDigests], values: int) -> None:
+        """Take note of which rows they are, of each model of the study, or refuse them."""
+        ...
+
+    def holds(self) -> bool:
+        """Return True if it is known which rows the run is about."""
         ...
 
     def place(self, place: Place, *, again: bool) -> None:
@@ -139,8 +145,8 @@ class FlowerSite:
         refuse: the same as the gate's ``refusal``, where there is no gate, with the run.
         private: what the phases declare as private comes from the site's own secret, not from the
             seed of the study.
-        digests: a digest of each row of the site's file under the site's secret; None where rows
-            are not known again.
+        digests: digests of the rows that the study uses, of each of its models, under the site's
+            secret; None where rows are not known again.
         keys: reads the keys of all that the site's policy names, with which messages are signed;
             None where it names none.
         sums: answers that are sums leave masked, so that nobody can take the sum apart.
@@ -158,7 +164,7 @@ class FlowerSite:
         refuse: Callable[[BaseException, str, Wrap], bytes],
         *,
         private: bool = False,
-        digests: Callable[[bytes], Sequence[bytes]] | None = None,
+        digests: Callable[[bytes], Sequence[RowDigests]] | None = None,
         keys: Callable[[], KeyRing | None] = lambda: None,
         sums: bool = False,
     ) -> None:
@@ -257,8 +263,7 @@ class FlowerSite:
         if request.kind == DESCRIPTION:
             facts = self._own(self._contribute())
             gate.rows(facts.rows)
-            if self._digests is not None:
-                gate.data(self._digests(secret_of(self.folder)), facts.values)
+            self._know_rows(gate, facts.values)
             values = description() | {"private": self._private, "facts": facts.plain()}
             values["sums"] = self._sums
             if self._sums:
@@ -290,13 +295,17 @@ class FlowerSite:
             work.check_noise(label, request, masked=member is not None)
         place = work.place(label, request)
         gate.place(place, again=again)
+        if isinstance(work, QueryRuntime) and work.is_exact(label, request):
+            gate.rows(work.rows, cell=work.rarest_pattern)
         if place.spent is not None:
             gate.spend(place.spent)
-        values, arrays = work.step(label, request)
         statement = None
+        if isinstance(work, QueryRuntime):
+            permit = gate.settled if self._private and not again else None
+            values, arrays, statement = work.answered(label, request, permit)
+        else:
+            values, arrays = work.step(label, request)
         if not again:
-            if isinstance(work, QueryRuntime) and self._private:
-                statement = work.settles(label, request, arrays, gate.settled)
             work.keep_place(label, request, place)
         left = nonfinite.marked(arrays)
         if member is not None:
@@ -371,6 +380,10 @@ class FlowerSite:
         assert ring is not None  # a policy without keys was refused before
         return sum_member(self.folder, self.name, self.study, ring.private, facts)
 
+    def _know_rows(self, gate: Gate, values: int) -> None:
+        if self._digests is not None:
+            gate.data(self._digests(secret_of(self.folder)), values)
+
     def _own(self, facts: SiteFacts) -> SiteFacts:
         return keyed(self.folder, facts)
 
@@ -391,6 +404,8 @@ class FlowerSite:
             else:
                 work = SiteRuntime(assignment)
             rows = job.sites.site(self.number)
+            if not gate.holds():  # a server that left the description out
+                self._know_rows(gate, sum(leaf.value.size for leaf in trees.leaves_of(rows)))
             gate.rows(int(job.sites.sizes[self.number]), work.dimension, smallest_cell(rows))
             self._work[run] = work
         return work
@@ -437,9 +452,7 @@ def _facts(text: str) -> tuple[list[SiteFacts], Any]:
 
 def description() -> dict[str, Any]:
     """Return what must be the same everywhere for a run to be one."""
-    import jax
-
     versions = results.versions()
     names = ("consortia", "jax", "numpy")
-    x64 = jax.dtypes.canonicalize_dtype(np.float64) == np.float64
+    x64 = late.float_type() == np.float64
     return {"versions": {name: versions[name] for name in names}, "x64": bool(x64)}

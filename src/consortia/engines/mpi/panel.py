@@ -44,7 +44,7 @@ class MPIPanel(LocalPanel):
     def _answer(self, query: Query) -> Answer:
         """Return the answer of all sites at rank 0, nothing elsewhere."""
         function = self.function(query)
-        own = self._programs.answer(function, self.completed(query))
+        own = self._of_process(function, query)
         if not function.summed:
             own = {name: self._of_all(values) for name, values in own.items()}
         shapes = {name: own[name].shape for name in sorted(own)}

@@ -15,13 +15,14 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from filelock import FileLock
 
 from consortia.core.printable import printable
 from consortia.core.privacy import epsilon_of
+from consortia.data.digest import RowDigests
 from consortia.errors import (
     InputError,
     LedgerError,
@@ -58,6 +59,16 @@ OVERHEAD_OF_ARRAY = 512
 
 UNRECORDED = "the site's ledger cannot be written"
 """Text that may leave without a line in the ledger, because there can be none."""
+
+SAME_ROWS = (
+    "Use the same rows in all studies: name the columns that any of them needs in data.require, as "
+    'in [data] require = ["crp"], before the first one runs, or draw missing values at the sites '
+    '(model.missing = "impute")'
+)
+"""Remedies where two studies use almost the same rows."""
+
+TOLD = ("maximum_settled_rows", "minimum_rows_changed")
+"""Rules that depend on rows of which a policy may permit to tell the name."""
 
 CLOSED = "the run is closed at the site"
 """Text that leaves without a line: it says nothing new, and lines without end would fill a disk."""
@@ -165,11 +176,15 @@ class Gate:
         """
         self.policy.permits_rows(number, parameters, cell)
 
-    def data(self, rows: Sequence[bytes], values: int) -> None:
+    def holds(self) -> bool:
+        """Return True if it is in the ledger which rows the run is about."""
+        return self.terms.run in self._ledger.data
+
+    def data(self, rows: Sequence[RowDigests], values: int) -> None:
         """Check which data a run is about, and have that in the ledger.
 
         Args:
-            rows: a digest of each row of the site.
+            rows: digests of the rows that each model of the study uses.
             values: that the rows hold, of the columns of the study.
 
         Raises:
@@ -177,14 +192,19 @@ class Gate:
         """
         run, holdings = self.terms.run, Holdings(self._folder)
         with FileLock(self._folder / HELD_LOCK):  # runs that begin at once know of one another
-            found = holdings.known(rows)
+            first, *others = rows
+            found = holdings.known(first, others)
+            changes = [known.changed for known in (found, *map(holdings.known, others))]
+            changed = min((count for count in changes if count is not None), default=None)
             least = self.policy.minimum_rows_changed
-            if found.changed is not None and found.changed < least:
-                text = f"{found.changed} rows came or went since an earlier run, fewer than "
-                text += f"{least}: the difference of the two runs would say what they are"
+            if changed is not None and changed < least:
+                text = f"{changed} rows came or went since an earlier run, or between two models "
+                text += f"of this one, fewer than {least}: the difference of the two would say "
+                text += f"what they are. {SAME_ROWS}"
                 raise forbidden("this study", [("minimum_rows_changed", text)], of_rows=True)
             if self._ledger.data.get(run) != (found.data, values):
-                holdings.keep(found.data, rows)
+                for used in rows:
+                    holdings.keep(found.data, used)
                 details = {"data": found.data, "values": str(values)}
                 self._ledger.append("held", run=run, site=self.site, details=details)
 
@@ -280,7 +300,7 @@ class Gate:
                 raise forbidden("this question", [("unmeasured", text)])
         elif statement.settled > most:
             text = f"the answers of this run, this one included, would settle {statement}, more "
-            text += f"than {most}: each measurement in them would be known to the server"
+            text += f"than {most}: a value in each would be known to the server"
             raise forbidden("this question", [("maximum_settled_rows", text)], of_rows=True)
 
     def before_masks(self, arrays: Mapping[str, np.ndarray]) -> None:
@@ -345,7 +365,9 @@ class Gate:
         """Return what may leave of an error; see `refusal`."""
         folder, run = self._folder, self.terms.run
         where = "" if question is None else question.place
-        return refusal(error, folder=folder, site=self.site, run=run, wrap=wrap, place=where)
+        tells = TOLD if self.policy.tell_refusals else ()
+        more: dict[str, Any] = {"wrap": wrap, "place": where, "tells": tells}
+        return refusal(error, folder=folder, site=self.site, run=run, **more)
 
     def _answers(self, question: Question) -> Mapping[str, str]:
         return self._ledger.answered.get((self.terms.run, question.place), {})
@@ -459,6 +481,7 @@ def refusal(
     run: str,
     wrap: Wrap = str.encode,
     place: str = "",
+    tells: Sequence[str] = (),
 ) -> bytes:
     """Return what may leave of an error, also where no gate could be opened.
 
@@ -474,6 +497,7 @@ def refusal(
         run: the run.
         wrap: makes a message of the refusal; it is the message that the ledger counts.
         place: where in the run the question stood.
+        tells: rules that depend on rows and are named all the same.
 
     Raises:
         LedgerError: neither can be written. Then nothing may leave but `UNRECORDED`.
@@ -488,8 +512,9 @@ def refusal(
     number = secrets.token_hex(4)
     by_rows = error.of_rows if isinstance(error, PolicyError) else isinstance(error, NonFiniteError)
     rules = ""
-    if isinstance(error, PolicyError) and not error.of_rows:
-        rules = f" ({', '.join(error.rules)})"
+    if isinstance(error, PolicyError):
+        named = [rule for rule in error.rules if rule in tells or not error.of_rows]
+        rules = f" ({', '.join(named)})" if named else ""
     payload = wrap(f"{phrase}{rules}; the site has the details under number {number}")
     details = {"number": number} | ({"place": place} if place else {})
     if by_rows:

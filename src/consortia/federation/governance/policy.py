@@ -163,6 +163,11 @@ class Policy(BaseModel):
         "iteration, phase, repetition); a question that is sent again has its answer again. Runs "
         "that go on without a site and are resumed need 2",
     )
+    tell_refusals: bool = Field(
+        False,
+        description="tell the coordinator by name if maximum_settled_rows or minimum_rows_changed "
+        "ended a run, so that the study can be mended; which rows it was stays at the site",
+    )
     maximum_refusals: int = Field(
         MAXIMUM_REFUSALS,
         ge=1,
@@ -210,7 +215,7 @@ class Policy(BaseModel):
     maximum_settled_rows: int | None = Field(
         None,
         ge=0,
-        description="most rows that all answers may settle together, each measurement to a "
+        description="most rows that all answers may settle together, a value in each to a "
         "tenth of its column's standard deviation; the site measures it before each answer. "
         "Studies of which it cannot be measured are refused, but for the algorithms in unmeasured",
     )

@@ -204,7 +204,7 @@ def _settled(every: tuple[StudyTerms, ...]) -> str:
     """Return what is proposed on rows that answers settle."""
     unknown = ", ".join(dict.fromkeys(f'"{one.algorithm}"' for one in every if not one.measured))
     text = """\
-# Rows that all answers together may settle, every measurement to a tenth of its column's
+# Rows of which all answers together may settle a value, to a tenth of its column's
 # standard deviation. Your site measures that on its own rows, before each answer.
 maximum_settled_rows = 0
 """
@@ -214,7 +214,10 @@ maximum_settled_rows = 0
 # line they are refused; `consortia site rehearse` tries the attacks that are known.
 unmeasured = [{unknown}]
 """
-    return text
+    return f"""{text}
+# The coordinator learns if one of the last two limits ended a run, but not which rows it was.
+tell_refusals = true
+"""
 
 
 def _rounded_up(value: float) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import tempfile
@@ -38,6 +39,7 @@ WITHOUT = {
     "maximum_refusals": "1000000",
     "maximum_messages": "1000000000",
     "maximum_settled_rows": "1000000000",
+    "minimum_pattern_rows": "1",
 }
 """Limits of a policy that permits what sites without these limits did."""
 
@@ -53,6 +55,7 @@ class Finding:
     sentence: str  # what it comes to, in words
     numbers: dict[str, float | int | str]  # the same as plain values
     known: bool = True  # False where it was not tried, so that nothing is known of what it reads
+    refused: bool = False  # an honest run would end without a result
 
 
 class Rehearsal(NamedTuple):
@@ -122,7 +125,10 @@ def rehearsed(
     with tempfile.TemporaryDirectory() as folder:
         files = dict.fromkeys(names, file)
         rehearsal = Rehearsal(path, loaded, built, files, name, before, text, Path(folder))
-        yield _honest(rehearsal, measured=terms.measured)
+        honest = _honest(rehearsal, measured=terms.measured)
+        yield honest
+        if honest.refused and not honest.numbers["answers"]:
+            return  # nothing is answered there, whoever asks
         if terms.measured:
             yield _lying_queries(rehearsal)
         else:
@@ -172,16 +178,23 @@ def _honest(on: Rehearsal, *, measured: bool) -> Finding:
         return Finding(attack, f"{text}. Any of your rows may be among them.", {}, known=False)
     stage, refused = on.stage("honest", on.policy), ""
     try:
-        stage.run()
+        tree = stage.run()
+        noise = json.loads(tree.attrs.get("site_noise", "{}")).get(on.name, 1.0)
     except SiteRefusedError as error:
-        refused = f" The run ends early: {error}"
+        refused, noise = f" The run ends early, without a result: {error}", 1.0
+    raised = f" So that no more is settled it adds up to {noise:g} times its usual noise."
     found = attacks.settled_rows(stage, on.name)
     return Finding(
         attack,
         f"all answers together settle {found[-1] if found else 'no row, for none has left'}. Of a "
-        "settled row the server knows each measurement to a tenth of its column's standard "
-        f"deviation.{_helped(stage)}{refused}",
-        {"answers": len(found), "settled": int(found[-1].split()[0]) if found else 0},
+        "settled row the server knows a value to a tenth of its column's standard "
+        f"deviation.{raised if noise > 1 else ''}{_helped(stage)}{refused}",
+        {
+            "answers": len(found),
+            "settled": int(found[-1].split()[0]) if found else 0,
+            "noise": noise,
+        },
+        refused=bool(refused),
     )
 
 

@@ -1,0 +1,103 @@
+r"""Local fits with about two significant digits, as they leave a site.
+
+A fit only shapes proposals, and exact ones settle far-out rows. Of n rows the curvature A of a
+log-likelihood has a sampling error of about A/√n, and the mode one of 1/√A. A number is rounded to
+half of the former, or a quarter of the latter: 3 % of a curvature of 300 rows, whatever the size of
+a site, so that one row is hidden among few as among many.
+
+.. math:: u_{jk} \le \frac{\sqrt{A_{jj} A_{kk}}}{2\sqrt n}, \qquad
+          u_j \le \frac{\sqrt{A_{jj}}}{4}
+
+with powers of two, which say little of A. Whether a number is rounded up or down follows from a
+secret dither, U uniform: x becomes u⌊x/u + U⌋, whose mean is x and whose error has the variance
+u²/6 on average. All fits of an answer have the same dither, so that equal ones stay equal.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from jaxtyping import Float
+
+from consortia.core.queries import Arrays, Revealed, Rounded
+from consortia.surrogates.mode_search import symmetric
+
+CURVATURE_UNIT, PULL_UNIT = 0.5, 0.25
+"""Units in sampling errors: larger ones cost messages with 280 rows, smaller ones settle rows."""
+
+
+def rounded_fits(answer: Arrays, rows: int, rng: np.random.Generator, coarser: float) -> Rounded:
+    """Return fits of one site in the units in which they leave.
+
+    Args:
+        answer: upper triangles ``precisions`` (fits, t), ``pulls`` (fits, d), and ``spread`` (6, d)
+            of models with a spread between sites.
+        rows: of the site.
+        rng: of the dither.
+        coarser: factor of all units.
+    """
+    triangles, pulls = (np.asarray(answer[name], float) for name in ("precisions", "pulls"))
+    first, second = np.triu_indices(pulls.shape[1])
+    root = np.sqrt(np.abs(triangles[:, first == second]))
+    relative = coarser * CURVATURE_UNIT / math.sqrt(max(rows, 1))
+    scale = np.maximum(root[:, first] * root[:, second], np.abs(triangles))
+    units = {
+        "precisions": _power_of_two(relative * scale),
+        "pulls": _power_of_two(coarser * PULL_UNIT * root),
+    }
+    exact = {"precisions": triangles, "pulls": pulls}
+    arrays = {name: _dithered(exact[name], units[name], rng) for name in sorted(units)}
+    if "spread" in answer:
+        arrays["spread"] = _rounded_spread(np.asarray(answer["spread"], float), relative, rng)
+    return Rounded(arrays, {name: unit / math.sqrt(6) for name, unit in units.items()})
+
+
+def wrong_share(arrays: Arrays, sites: int) -> str | None:
+    """Return how the share of the prior is not that of one of so many sites."""
+    share = np.asarray(arrays["share"], float)
+    if share.shape == () and abs(share * sites - 1) < 1e-3:
+        return None
+    return f"share is {share}, expected 1/{sites}: with another one a fit is of the prior"
+
+
+def revealed_by_fits(arrays: Arrays, answer: Arrays, errors: Arrays) -> tuple[Revealed]:
+    """Return curvatures at the modes, and gradients at the reference of these quadratics."""
+    kept, away = [], []
+    for index, pull in enumerate(np.asarray(answer["pulls"][:-1], float)):
+        precision = symmetric(answer["precisions"][index], pull.size)
+        if np.isfinite(precision).all() and np.isfinite(pull).all():
+            kept.append(index)
+            away.append(np.linalg.lstsq(precision, pull, rcond=None)[0])
+    from_reference = np.reshape(away, (-1, len(arrays["reference"])))
+    twice = math.sqrt(2 if "spread" in answer else 1)  # which says both once more
+    of_fits = {1: errors["pulls"][kept] / twice, 2: errors["precisions"][kept] / twice}
+    points = arrays["reference"] + from_reference
+    return (Revealed(points, (1, 2), errors=of_fits, away=from_reference),)
+
+
+def _rounded_spread(
+    sums: Float[np.ndarray, "6 d"], relative: float, rng: np.random.Generator
+) -> Float[np.ndarray, "6 d"]:
+    """Return w, w b, w b², w v, w² v and w² of w, b and v that are rounded, so that they agree."""
+    w = sums[0]
+    known = np.where(w > 0, w, 1)
+    b, v = sums[1] / known, sums[3] / known
+    w = _dithered(w, _power_of_two(relative * w), rng)
+    b = _dithered(b, _power_of_two(PULL_UNIT * np.sqrt(v)), rng)
+    v = _dithered(v, _power_of_two(relative * v), rng)
+    return np.stack([w, w * b, w * b**2, w * v, w**2 * v, w**2])
+
+
+def _power_of_two(most: np.ndarray) -> np.ndarray:
+    """Return the largest power of two that is not above a number; 0 where it is not positive."""
+    usable = np.isfinite(most) & (most > 0)
+    return np.where(usable, np.exp2(np.floor(np.log2(np.where(usable, most, 1.0)))), 0.0)
+
+
+def _dithered(values: np.ndarray, units: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Return values in their units; the last axes of all have the same dither."""
+    dither = rng.random(values.shape[-1])
+    usable = (units > 0) & np.isfinite(values)
+    unit = np.where(usable, units, 1.0)
+    return np.where(usable, unit * np.floor(np.where(usable, values, 0) / unit + dither), values)

@@ -1,0 +1,92 @@
+"""Local fits as they leave a site: with about two digits, right on average, equal where equal."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from consortia.surrogates.fit_rounding import rounded_fits
+
+
+def fits(d: int = 4, seed: int = 0) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """Two fits, the first of them once more at the end; and the precisions."""
+    rng = np.random.default_rng(seed)
+    roots = rng.normal(size=(2, d, 3 * d))
+    precisions = 20 * roots @ roots.transpose(0, 2, 1)
+    triangles = np.stack([one[np.triu_indices(d)] for one in precisions])
+    pulls = 30 * rng.normal(size=(2, d))
+    answer = {"precisions": triangles[[0, 1, 0]], "pulls": pulls[[0, 1, 0]]}
+    return answer, precisions
+
+
+@pytest.mark.parametrize("rows", [60, 280, 10_000])
+def test_the_error_is_half_a_sampling_error_at_most_and_as_it_is_stated(rows: int) -> None:
+    answer, precisions = fits()
+    root = np.sqrt(np.diagonal(precisions[0]))
+    first, second = np.triu_indices(4)
+    made = [rounded_fits(answer, rows, np.random.default_rng(seed), 1.0) for seed in range(3000)]
+    moved = np.stack([one.arrays["precisions"][0] for one in made]) - answer["precisions"][0]
+    scale = np.maximum(root[first] * root[second], np.abs(answer["precisions"][0]))
+    assert (np.abs(moved) <= 0.5 / np.sqrt(rows) * scale).all()
+    pulls = np.stack([one.arrays["pulls"][0] for one in made]) - answer["pulls"][0]
+    assert (np.abs(pulls) <= 0.25 * root).all()
+    for name, errors in (("precisions", moved), ("pulls", pulls)):
+        stated = made[0].errors[name][0]
+        assert (np.abs(errors.mean(axis=0)) < 5 * stated / np.sqrt(3000)).all()
+        # sqrt(6) is that of a number which lies anywhere between two multiples of its unit
+        assert (errors.std(axis=0) <= 1.03 * np.sqrt(6) / 2 * stated).all()
+
+
+def test_numbers_have_few_bits() -> None:
+    answer, _ = fits()
+    made = rounded_fits(answer, 280, np.random.default_rng(1), 1.0)
+    for name, errors in made.errors.items():
+        multiples = made.arrays[name] / (np.sqrt(6) * errors)
+        np.testing.assert_allclose(multiples, np.rint(multiples), atol=1e-9)
+    diagonal = np.abs(made.arrays["precisions"] / made.errors["precisions"] / np.sqrt(6))
+    assert diagonal.max() < 2**7
+
+
+def test_equal_fits_stay_equal_and_the_same_secret_gives_the_same_numbers() -> None:
+    answer, _ = fits()
+    first, again, other = (
+        rounded_fits(answer, 280, np.random.default_rng(seed), 1.0).arrays for seed in (1, 1, 2)
+    )
+    for name, values in first.items():
+        np.testing.assert_array_equal(values[0], values[2])
+        np.testing.assert_array_equal(values, again[name])
+        assert (values != other[name]).any()
+
+
+def test_coarser_units_are_as_much_larger() -> None:
+    answer, _ = fits()
+    plain, coarse = (rounded_fits(answer, 280, np.random.default_rng(1), f) for f in (1.0, 4.0))
+    for name, errors in plain.errors.items():
+        np.testing.assert_allclose(coarse.errors[name], 4 * errors)
+
+
+def test_what_is_no_fit_stays_what_it_is() -> None:
+    answer, _ = fits()
+    answer["precisions"][2] = answer["pulls"][2] = 0  # of a site with few rows
+    answer["precisions"][1, 3] = np.nan
+    answer["pulls"][1, 0] = np.inf
+    made = rounded_fits(answer, 280, np.random.default_rng(1), 1.0).arrays
+    assert not made["precisions"][2].any()
+    assert not made["pulls"][2].any()
+    assert np.isnan(made["precisions"][1, 3])
+    assert made["pulls"][1, 0] == np.inf
+
+
+def test_sums_of_a_spread_between_sites_agree_with_one_another() -> None:
+    w, b, v = np.array([4.0, 0, 9]), np.array([1.5, 0, -20]), np.array([0.2, 0, 0.05])
+    answer, _ = fits(3)
+    answer["spread"] = np.stack([w, w * b, w * b**2, w * v, w**2 * v, w**2])
+    made = rounded_fits(answer, 280, np.random.default_rng(1), 1.0).arrays["spread"]
+    known = [0, 2]
+    weight, centre, variance = made[0], made[1, known] / made[0, known], made[3, known] / w[known]
+    np.testing.assert_allclose(weight[known], w[known], rtol=0.04)
+    assert (np.abs(centre - b[known]) <= 0.25 * np.sqrt(v[known])).all()
+    np.testing.assert_allclose(variance, v[known], rtol=0.08)
+    np.testing.assert_allclose(made[2, known], made[0, known] * centre**2)
+    np.testing.assert_allclose(made[5], made[0] ** 2)
+    assert not made[:, 1].any()
