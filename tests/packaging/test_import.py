@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -62,3 +64,100 @@ def test_a_module_of_the_package_is_an_attribute_and_another_name_is_not():
     assert consortia.errors.InputError.__name__ == "InputError"
     with pytest.raises(AttributeError, match="has no attribute 'nowhere'"):
         _ = consortia.nowhere
+
+
+PNEUMONIA = Path(__file__).resolve().parents[2] / "examples" / "pneumonia"
+TABLES = ["aarhus.csv", "bilbao.csv", "cork.csv"]
+
+WITHOUT_JAX = {
+    "help": ["--help"],
+    "schema": ["schema"],
+    "init": ["init", *TABLES, "--response", "died", "--yes", "--output", "made.toml"],
+    "check": ["check", "study.toml"],
+    "describe": ["describe", "study.toml"],
+    "site key": ["site", "key", "aarhus"],
+    "site check": ["site", "check", "--study", "study.toml", "--data", "aarhus.csv"],
+    "register": ["register", "letters.toml"],
+    "letter open": ["letter", "open", "letters.toml", "--folder", "letters", "--shared", "post"],
+    "letter answer": [
+        *("letter", "answer", "post/aarhus/question-001.letter", "--data", "aarhus.csv"),
+        *("--folder", "aarhus", "--yes"),
+    ],
+    "letter next": ["letter", "next", "letters"],
+    "run": ["run", "study.toml", "--output", "made"],
+    "report": ["report", "made"],
+}
+"""Commands on a formula that compile nothing, in the order in which they are run."""
+
+COMMAND = """
+import sys
+from consortia.cli import main
+try:
+    main()
+except SystemExit as ended:
+    assert not ended.code, ended.code
+finally:
+    print("modules:", *sys.modules)
+"""
+
+
+LETTERS = f"""
+[data]
+files = {TABLES}
+[model]
+formula = "died ~ age + sex + crp + arm"
+family = "bernoulli"
+missing = "complete"
+[algorithm]
+name = "few_rounds"
+[run]
+secure_sums = false
+"""
+
+POLICY = """
+models = ["any"]
+maximum_rounds = 1000
+minimum_rows = 50
+secure_sums = false
+"""
+
+
+@pytest.fixture(scope="module")
+def modules(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
+    """Return the top-level modules that each command has loaded at its end."""
+    folder = tmp_path_factory.mktemp("commands")
+    for name in [*TABLES, "study.toml"]:
+        shutil.copy(PNEUMONIA / name, folder)
+    (folder / "letters.toml").write_text(LETTERS)
+    (folder / "aarhus").mkdir()
+    (folder / "aarhus" / "site-policy.toml").write_text(POLICY)
+    found = {}
+    for name, arguments in WITHOUT_JAX.items():
+        outcome = subprocess.run(
+            [sys.executable, "-c", COMMAND, *arguments],
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert outcome.returncode == 0, (name, outcome.stderr)
+        listing = outcome.stdout.rpartition("modules:")[2]
+        found[name] = {module.split(".")[0] for module in listing.split()}
+    return found
+
+
+@pytest.mark.parametrize("command", WITHOUT_JAX)
+def test_a_command_on_a_formula_does_not_load_jax(command, modules):
+    assert "consortia" in modules[command]
+    assert "jax" not in modules[command]
+
+
+UNUSED = {"arviz_base", "arviz_stats", "arviz_plots", "sklearn", "networkx", "pooch", "flwr"}
+"""What no command but a report uses, which smooths weights by ArviZ."""
+
+
+@pytest.mark.parametrize("command", [name for name in WITHOUT_JAX if name != "report"])
+def test_a_command_loads_nothing_that_it_does_not_use(command, modules):
+    assert not modules[command] & UNUSED
+    if command != "run" and not command.startswith("letter"):
+        assert not modules[command] & {"matplotlib", "xarray", "zarr"}

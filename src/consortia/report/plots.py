@@ -159,7 +159,7 @@ def together_on_an_axis(low: np.ndarray, high: np.ndarray) -> list[list[int]]:
 
 
 class Intervals(NamedTuple):
-    """What a forest shows of each parameter."""
+    """Intervals and mean of each parameter in a forest."""
 
     ends: np.ndarray  # those of 90 % and inside them of 50 %, (4, parameters)
     mean: np.ndarray

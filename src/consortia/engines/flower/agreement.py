@@ -15,7 +15,7 @@ from consortia.engines.flower.asking import RequestChannel
 from consortia.engines.flower.envelope import Envelope, EnvelopeError
 from consortia.engines.flower.questions import LAST, question_of
 from consortia.engines.flower.site import AGREEMENT, KNOWN
-from consortia.engines.flower.stages import from_arrays
+from consortia.engines.flower.stages import check_shapes
 from consortia.errors import SiteRefusedError
 from consortia.runtime.late import Array
 
@@ -58,11 +58,11 @@ class Beginning:
         if answer.values.get(KNOWN) is False:
             raise SiteRefusedError((channel.names[site],), reason=PUT_BACK, waited=0.0)
         chains = len(self.arrays["positions"])
-        like = {
-            "potential": np.zeros(chains, np.uint8),
-            "gradient": np.zeros(chains, bool),
-        }
-        found = {name: from_arrays(answer.arrays, like[name], name) for name in like}
+        like = {"potential": np.empty(chains, np.uint8), "gradient": np.empty(chains, bool)}
+        found = {n: array for n, array in answer.arrays.items() if n.startswith(tuple(like))}
+        if found.keys() != like.keys():
+            raise EnvelopeError("it holds other arrays of the start than this step has")
+        check_shapes(found, like)
         if found["potential"].max(initial=0) >= len(nonfinite.VALUES):
             raise EnvelopeError("a flag is none")
         self.flags[site] = found

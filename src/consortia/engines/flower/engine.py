@@ -243,7 +243,7 @@ class FlowerEngine(Engine):
             )
         self.local_sites(len(sites), method)
         self.barrier()
-        arrays = _shapes(target.model, sites, 1)
+        arrays = partial(_shapes, target.model, sites, 1)
         begin = self._beginning(target, sites)
         join = self._join if self._registered else None
         parts = arrays, self._channel, begin, self._bounds, join

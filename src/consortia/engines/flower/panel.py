@@ -53,7 +53,7 @@ class FlowerPanel(Panel):
         target: the posterior.
         sites: names and sizes of all sites.
         method: whose site functions answer.
-        arrays: shapes of one site's data.
+        arrays: makes the shapes of one site's data, for functions that are traced.
         channel: to the sites.
         begin: what the run begins with, for the sites to agree to.
         bounds: farthest position and step that a site may send.
@@ -66,7 +66,7 @@ class FlowerPanel(Panel):
         target: Target,
         sites: Sites,
         method: Conversation,
-        arrays: SiteArrays,
+        arrays: Callable[[], SiteArrays],
         channel: RequestChannel,
         begin: Mapping[str, Any],
         bounds: tuple[float, float],
@@ -222,7 +222,7 @@ class FlowerPanel(Panel):
         """Return zeros of the shapes of a site's answer, without memory; found once for each."""
         key = function.answer, str({name: np.shape(values) for name, values in arrays.items()})
         if key not in self._shapes:
-            shapes = function.shapes_of(self.target, arrays, lambda: self._arrays)
+            shapes = function.shapes_of(self.target, arrays, self._arrays)
             zero = np.zeros((), function.number_type(self.target))
             self._shapes[key] = {
                 name: np.broadcast_to(zero, shape) for name, shape in shapes.items()
