@@ -40,6 +40,7 @@ BENCHMARKS = {
     "effective": "effective",
     "memory": "memory",
     "letters": "letters",
+    "ordinary-study": "ordinary_study",
 }
 COMPARED = {"fa-hmc", "sgld", "decentralized", "effective"}
 """With what `benchmarks/peers.txt` names; the others start programs of this environment."""

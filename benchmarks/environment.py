@@ -30,6 +30,8 @@ PACKAGES = (
     "fedjax",
     "mpi4py",
     "flwr",
+    "statsmodels",
+    "bambi",
 )
 """Their versions stand above the table."""
 
