@@ -24,8 +24,12 @@ LAST = "last"
 NOISE = "noise"
 """Plain value of an answer: how many times larger its noise and units are than the study's own."""
 
-FACTORS = (1.0, 2.0, 4.0, 8.0)
-"""Factors that a site tries; with larger ones draws would take more messages than a run has."""
+FACTORS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
+"""Factors that a site tries."""
+
+MOST_NOISE = 8.0
+"""Largest one of noise: with more, draws would take more messages than a run has. What only shapes
+proposals may be coarser."""
 
 NOWHERE = np.zeros((0, 0))
 
