@@ -17,8 +17,8 @@ from consortia.data.patterns import rarest_pattern
 from consortia.engines.flower.envelope import Envelope, EnvelopeError
 from consortia.engines.flower.files import secret_of
 from consortia.engines.flower.questions import (
+    COARSEST,
     FACTORS,
-    MOST_NOISE,
     NOISE,
     NOWHERE,
     Place,
@@ -137,8 +137,8 @@ class QueryRuntime(SiteWork):
         tried = [(1.0, 1.0)]
         if function.noise or function.rounding is not None:
             share = 1 - LEFT_OVER ** (label.iteration + 1)
-            factors = [one for one in FACTORS if one <= MOST_NOISE or not function.noise]
-            tried = [*((factor, share) for factor in factors), (factors[-1], 1.0)]
+            last = FACTORS[-1] if function.rounding is None else COARSEST
+            tried = [*((factor, share) for factor in FACTORS), (last, 1.0)]
         for factor, share in tried:
             leaving = self._leaving(function, request, exact, factor)
             try:

@@ -25,11 +25,10 @@ NOISE = "noise"
 """Plain value of an answer: how many times larger its noise and units are than the study's own."""
 
 FACTORS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
-"""Factors that a site tries."""
+"""Factors that a site tries; the largest ones are for answers far out, which shape proposals."""
 
-MOST_NOISE = 8.0
-"""Largest one of noise: with more, draws would take more messages than a run has. What only shapes
-proposals may be coarser."""
+COARSEST = 2.0**20
+"""Factor of units with which what is rounded is 0, and says nothing."""
 
 NOWHERE = np.zeros((0, 0))
 

@@ -132,7 +132,7 @@ class Settled:
 
     def _statement(self, deviations: Float[np.ndarray, "n k"], near: float) -> Statement:
         known = (deviations < near)[:, self.unknowns.counted].any(axis=1)
-        return Statement(int(known.sum()), len(known), self._count)
+        return Statement(int(known.sum()), len(self.unknowns.rows), self._count)
 
     def _deviations(self, root: Float[np.ndarray, "r N"]) -> Float[np.ndarray, "n k"]:
         """Return how well each value is known, in standard deviations of its column."""
