@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from consortia.engines.flower.questions import COARSEST
 from consortia.surrogates.fit_rounding import rounded_fits
 
 
@@ -63,6 +64,12 @@ def test_coarser_units_are_as_much_larger() -> None:
     plain, coarse = (rounded_fits(answer, 280, np.random.default_rng(1), f) for f in (1.0, 4.0))
     for name, errors in plain.errors.items():
         np.testing.assert_allclose(coarse.errors[name], 4 * errors)
+
+
+def test_the_coarsest_units_leave_nothing_of_a_fit() -> None:
+    answer, _ = fits()
+    made = rounded_fits(answer, 280, np.random.default_rng(1), COARSEST)
+    assert not any(values.any() for values in made.arrays.values())
 
 
 def test_what_is_no_fit_stays_what_it_is() -> None:

@@ -19,6 +19,7 @@ from consortia.data.patterns import rarest_pattern
 from consortia.engines.flower.envelope import Envelope, EnvelopeError
 from consortia.engines.flower.files import secret_of
 from consortia.engines.flower.questions import (
+    COARSEST,
     FACTORS,
     NOISE,
     NOWHERE,
@@ -40,6 +41,10 @@ from consortia.errors import PolicyError
 
 SETTLED = "settled"
 """Folder at the site of what answers have given away."""
+
+LEFT_OVER = 0.7
+"""Share of what settles a row that an answer leaves to those after it, if more noise can: one that
+used all would end the run at the next."""
 
 Permit = Callable[[Statement | None], None]
 
@@ -149,14 +154,18 @@ class QueryRuntime(SiteWork):
             factor = raised.get(asked.digest, 1.0)
             values = {NOISE: factor} if factor > 1 else {}
             return values, self._leaving(function, request, exact, factor).arrays, None
-        factors = FACTORS if function.noise or function.rounding else FACTORS[:1]
-        for factor in factors:
+        tried = [(1.0, 1.0)]
+        if function.noise or function.rounding is not None:
+            share = 1 - LEFT_OVER ** (label.iteration + 1)
+            last = FACTORS[-1] if function.rounding is None else COARSEST
+            tried = [*((factor, share) for factor in FACTORS), (last, 1.0)]
+        for factor, share in tried:
             leaving = self._leaving(function, request, exact, factor)
             try:
-                statement = self._settles(function, request, leaving, permit)
+                statement = self._settles(function, request, leaving, permit, share)
                 break
             except PolicyError as error:
-                if factor == factors[-1] or not error.of_rows:
+                if (factor, share) == tried[-1] or not error.of_rows:
                     raise
         if factor == 1:
             return {}, leaving.arrays, statement
@@ -176,8 +185,8 @@ class QueryRuntime(SiteWork):
         if self._secret is not None and function.noise:
             rng = self._generator(request)
             for name in sorted(function.noise):
-                sd = factor * function.noise[name].sd(len(self._job.sites), found[name])
-                errors[name] = np.nan_to_num(np.broadcast_to(sd, found[name].shape))
+                noise = function.noise[name]
+                errors[name] = noise.sd(len(self._job.sites), found[name], factor)
                 drawn = rng.standard_normal(found[name].shape)
                 found[name] = found[name] + (errors[name] * drawn + errors[name] ** 2 / 2)
         if function.privacy is not None:
@@ -233,12 +242,17 @@ class QueryRuntime(SiteWork):
         return SecretNoise(hmac.new(secret, text.encode(), hashlib.sha256).digest())
 
     def _settles(
-        self, function: SiteFunction, request: Envelope, leaving: Rounded, permit: Permit
+        self,
+        function: SiteFunction,
+        request: Envelope,
+        leaving: Rounded,
+        permit: Permit,
+        share: float,
     ) -> Statement:
         """Return what this answer and those before settle; it is not counted if it is refused."""
         assert function.reveals is not None
         arrays = self._completed(function, request)
-        return self._settled.add(function.reveals(arrays, *leaving), permit)
+        return self._settled.add(function.reveals(arrays, *leaving), permit, share)
 
     def summands(self, label: Label, request: Envelope, answer: Answer) -> Answer:
         """Return the numbers that are added over the sites: the answer itself."""

@@ -20,7 +20,7 @@ from consortia.engines.flower.asking import RequestChannel
 from consortia.engines.flower.envelope import Envelope, EnvelopeError
 from consortia.engines.flower.masked import Layout
 from consortia.engines.flower.plausible import Judge, Sent, unlike_sums
-from consortia.engines.flower.questions import FACTORS, LAST, NOISE
+from consortia.engines.flower.questions import COARSEST, FACTORS, LAST, NOISE
 from consortia.engines.flower.reporting import SUMS, expected, facts_of, seconds_of_sites, where
 from consortia.engines.flower.stages import QUERY, STAGES, Label, check_shapes, function_names
 from consortia.engines.flower.transport import LETTERS
@@ -200,7 +200,7 @@ class FlowerPanel(Panel):
     def _note_noise(self, site: int, answer: Envelope) -> None:
         """Note that a site has added more noise than usual, so that no row is settled."""
         factor = answer.values.get(NOISE)
-        if factor in FACTORS:
+        if factor in (*FACTORS, COARSEST):
             name = self.names[site]
             self._noise[name] = max(float(factor), self._noise.get(name, 1.0))
 

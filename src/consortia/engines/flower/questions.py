@@ -24,8 +24,11 @@ LAST = "last"
 NOISE = "noise"
 """Plain value of an answer: how many times larger its noise and units are than the study's own."""
 
-FACTORS = (1.0, 2.0, 4.0, 8.0)
-"""Factors that a site tries; with larger ones draws would take more messages than a run has."""
+FACTORS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
+"""Factors that a site tries; the largest ones are for answers far out, which shape proposals."""
+
+COARSEST = 2.0**20
+"""Factor of units with which what is rounded is 0, and says nothing."""
 
 NOWHERE = np.zeros((0, 0))
 

@@ -116,12 +116,14 @@ class Settled:
         self,
         revealed: Sequence[Revealed],
         permit: Callable[[Statement], None] = lambda statement: None,
+        share: float = 1.0,
     ) -> Statement:
         """Note what one more answer reveals; return what all answers together settle.
 
         Args:
             revealed: by the answer.
             permit: raises where the answer must not leave; then it is not noted.
+            share: of the information that settles a value, with which it counts for ``permit``.
         """
         new = [self._information(sums) for sums in revealed]
         self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -130,20 +132,25 @@ class Settled:
             stacked = np.concatenate(new if before is None else [before, *new])
             with threadpool_limits(1, "blas"):  # more threads wait longer than these QRs take
                 root = triangular_root(stacked)
-                statement = self._statement(root)
-            permit(statement)
+                deviations = self._deviations(root)
+            permit(self._statement(deviations, NEAR / math.sqrt(share)))
             write(self._path, Checkpoint({}, {"root": root}))
-        return statement
+        return self._statement(deviations, NEAR)
 
-    def _statement(self, root: Float[np.ndarray, "r N"]) -> Statement:
+    def _statement(self, deviations: Float[np.ndarray, "n k"], near: float) -> Statement:
+        known = (deviations < near)[:, self.unknowns.counted].any(axis=1)
+        return Statement(int(known.sum()), len(self.unknowns.rows), self._count)
+
+    def _deviations(self, root: Float[np.ndarray, "r N"]) -> Float[np.ndarray, "n k"]:
+        """Return how well each value is known, in standard deviations of its column."""
         unknowns = self.unknowns
         looked_at = len(unknowns.rows)
-        known = np.zeros((looked_at, unknowns.each), bool)
+        found = np.ones((looked_at, unknowns.each))
         for which in (unknowns.measured, np.ones(unknowns.each, bool)):
             if which.any():
                 sd = _deviations(root[:, np.tile(which, looked_at)]).reshape(looked_at, -1)
-                known[:, which] |= sd < NEAR
-        return Statement(int(known[:, unknowns.counted].any(axis=1).sum()), looked_at, self._count)
+                found[:, which] = np.minimum(found[:, which], sd)
+        return found
 
     def _information(self, revealed: Revealed) -> Float[np.ndarray, "m N"]:
         """Return the Jacobian of an answer in units of its error; of many numbers some sums."""
