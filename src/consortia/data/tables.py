@@ -45,6 +45,12 @@ OTHER_DATE = re.compile(
 )
 """A date in another order or with other marks than ISO 8601's."""
 
+YEARS = (1678, 2261)
+"""Years of dates that every version of pandas has; others usually stand for no date."""
+
+MICROSECONDS = 86_400e6
+"""Microseconds of a day."""
+
 NEARLY = re.compile(r"[<>≤≥~≈]?\s*[+\-−–]?\s*\d[\d.,'\u00a0\u202f ]*\s*[%‰]?")
 """A number with something beside it; digits of any script."""
 
@@ -283,7 +289,7 @@ def _as_kind(
         if numbers is not None:
             return of("number", numbers)._replace(doubt=_too_large(numbers))
         if all(DATE.fullmatch(one) for one in distinct):
-            return of("date", _days(known, f"{source.name}, column {name!r}"))
+            return _of_dates(name, texts, missing, source)
     doubt = reason or _doubt(name, texts, missing, source, file=dialect is not None)
     return Column("text", np.where(missing, "", texts).astype(str), missing, doubt)
 
@@ -329,27 +335,34 @@ def _too_large(numbers: np.ndarray) -> str:
     return ""
 
 
-def _days(known: Any, where: str) -> np.ndarray:
-    """Return days since 1970-01-01 of dates, or of strings of dates."""
+def _of_dates(name: str, texts: np.ndarray, missing: np.ndarray, source: Source) -> Column:
+    """Return a column of strings of dates, as days since 1970-01-01.
+
+    A date that cannot be used makes the whole column doubtful: it matters only where it is used.
+    """
     import pandas as pd
 
-    zoned = np.array([_has_zone(one) for one in known])
-    if zoned.any() and not zoned.all():
-        raise InputError(
-            f"{where}: {int(zoned.sum())} of {len(zoned)} times have a time zone and the others "
-            "none: write all with one, or all without."
+    known, values = texts[~missing], np.zeros(len(texts))
+    zoned = np.array([re.search(rf":[0-9.]+{ZONE}$", one) is not None for one in known])
+    dates = pd.to_datetime(pd.Series(known.tolist()), utc=True, format="ISO8601", errors="coerce")
+    wrong = ~dates.dt.year.between(*YEARS).to_numpy(bool)
+    days = dates.mask(wrong).dt.as_unit("us").to_numpy("datetime64[us]").astype(float)
+    values[~missing] = np.where(wrong, np.nan, days / MICROSECONDS)
+    doubt = ""
+    if wrong.any():
+        place = int(np.flatnonzero(~missing)[np.flatnonzero(wrong)[0]])
+        line = mend(source.site, "missing_values", f"{key(name)} = [{text(texts[place])}]")
+        where = f"row {place + 1}" if source.lines is None else f"line {source.lines[place]}"
+        doubt = (
+            f"not every value is a date of the years {YEARS[0]} to {YEARS[1]}, the first in "
+            f"{where}: {texts[place]!r}: {line} where it stands for a missing value, or correct it"
         )
-    try:
-        dates = pd.to_datetime(pd.Series(list(known)), utc=True, format="ISO8601")
-    except (ValueError, OverflowError) as error:
-        raise InputError(f"{where}: not every value is a date: {error}.") from error
-    return ((dates - pd.Timestamp(0, tz="UTC")) / pd.Timedelta(days=1)).to_numpy(float)
-
-
-def _has_zone(value: Any) -> bool:
-    if isinstance(value, str):
-        return re.search(rf":[0-9.]+{ZONE}$", value) is not None
-    return getattr(value, "tzinfo", None) is not None
+    elif zoned.any() and not zoned.all():
+        doubt = (
+            f"{int(zoned.sum())} of {len(zoned)} times have a time zone and the others none: write "
+            "all with one, or all without"
+        )
+    return Column("date", values, missing, doubt, given=texts, source=source)
 
 
 def _declared_missing(texts: np.ndarray, codes: Sequence[str | int | float]) -> np.ndarray:
@@ -433,12 +446,11 @@ def _of_series(name: str, series: Any, source: Source, changes: Harmonisation) -
         values[~missing] = known.to_numpy(bool)
         return Column("truth", values, missing, source=source)
     if found in ("datetime64", "datetime", "date"):
-        values[~missing] = _days_of_series(known, where)
         given = np.full(len(series), "", dtype=object)
         given[~missing] = [one.isoformat() for one in known.tolist()]
         if name in changes.missing_values:
             missing = missing | _declared_missing(given, changes.missing_values[name])
-        return Column("date", values, missing, given=given, source=source)
+        return _of_dates(name, given, missing, source)
     if found not in ("integer", "floating", "mixed-integer-float", "decimal"):
         raise InputError(f"{where}: its values are {found}: give numbers, strings or dates.")
     numbers = known.to_numpy(float)
@@ -461,15 +473,6 @@ def is_number(value: Any) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _days_of_series(known: Any, where: str) -> np.ndarray:
-    import pandas as pd
-
-    if known.dtype == object:
-        return _days([pd.Timestamp(one) for one in known.tolist()], where)
-    dates = pd.to_datetime(known, utc=True)
-    return ((dates - pd.Timestamp(0, tz="UTC")) / pd.Timedelta(days=1)).to_numpy(float)
 
 
 def _of_categories(
