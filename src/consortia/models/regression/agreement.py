@@ -92,6 +92,11 @@ def agree(
     notes = [*_count_left_out(facts, rows, names), *notes]
     if question.family.response == "time":
         units[TIME], units[EVENT] = unit(TIME), unit(EVENT)
+        if not units[EVENT].mean:
+            raise InputError(
+                f"the event {question.parsed.response[1].text} is 0 in all rows of all sites: "
+                "write which value is the event, as in Surv(time, status == 2)."
+            )
     elif any(RESPONSE in one.levels for one in facts) or _given_response(question):
         levels[RESPONSE] = _response_levels(question, facts, names, kinds, notes)
     else:
@@ -451,7 +456,7 @@ def _levels_of(
         if len(somewhere) > LEVELS_NAMED:
             rest = f"{len(somewhere)} of the {len(levels)} levels of {column} are not at all sites"
             somewhere = [f"{rest}: {somewhere[0]}, for one"]
-        notes += somewhere
+        notes += ["; ".join(somewhere)] if somewhere else []
     levels = against_reference(factor, levels)
     if len(levels) < 2:
         raise InputError(
