@@ -155,7 +155,8 @@ def _of_column(
         pair = _no_and_yes(levels) if kind == "text" else ()
         if reference is not None:
             pair = referred(tables, name, reference)
-        return _of_two(name, counts, *(pair or levels), given={name: pair} if pair else {})
+        no, yes = pair or levels
+        return _of_two(name, counts, no, yes, {name: pair} if pair else {})
     if asked == "levels" or kind == "text":
         if len(levels) > LEVELS_MAX and asked is None:
             raise InputError(
