@@ -245,3 +245,12 @@ def test_a_slip_in_a_word_of_the_response_is_doubted_and_no_level_is_confirmed()
     given = tables(3, 40, pays=lambda place, row: words[row % 3])
     given["s2"]["pays"][0] = "pivate"
     assert proposed(given, "pays").levels == {}
+
+
+def test_rows_that_are_kept_are_those_of_the_proposal_and_of_the_study() -> None:
+    given = courses(event=lambda place, row: row % 2)
+    given["s0"]["stop"][0] = given["s0"]["start"][0] = 0.0
+    found = proposed(given, "Surv(stop, event)", keep="stop > 0", drop=["y"])
+    assert found.rows == (39, 40)
+    data = tomllib.loads(found.toml(["s0.csv", "s1.csv"], "title"))["data"]
+    assert data["keep"] == "stop > 0"

@@ -98,6 +98,10 @@ def init(
     group: Groups = None,
     trials: Trials = None,
     event: Event = None,
+    keep: Annotated[
+        str | None,
+        typer.Option(metavar="EXPRESSION", help="Rows that are analysed: 'service > 0'."),
+    ] = None,
     family: Annotated[
         str | None, typer.Option(help="Of the response; found from its values without it.")
     ] = None,
@@ -135,6 +139,7 @@ def init(
             response,
             **{"family": family, "missing": missing, "trials": trials},
             **{"by_site": by_site, "group": group, "weights": weights, "event": event},
+            keep=keep,
             drop=drop or (),
             references=dict(_pair(one, "--reference", "arm=control") for one in reference or ()),
             levels=dict(map(_order, levels or ())),
@@ -266,7 +271,7 @@ def _built(content: str, output: Path) -> tuple[Guess, ...]:
     except InputError as error:
         raise InputError(
             f"nothing is written, for the study would be refused: {error}\nLeave columns out with "
-            "--drop COLUMN, or mend the tables."
+            "--drop COLUMN, rows with --keep EXPRESSION, or mend the tables."
         ) from None
     return () if made.regression is None else made.regression.readings
 

@@ -98,6 +98,7 @@ class SiteDescription:
     # what the counts of a column are of, where they are not rows
     units: Mapping[str, str] = field(default_factory=dict)
     followup: SiteCounts | None = None  # counts between the agreed times
+    not_kept: Range = (0, 0)  # range of the number of rows that the study's ``keep`` leaves out
 
     @classmethod
     def read(cls, values: Any) -> SiteDescription:
@@ -107,6 +108,9 @@ class SiteDescription:
             ValueError: the values are no description.
         """
         names = {"cells", "given", "missing", "levels", "numbers", "units", "followup"}
+        names |= {"not_kept"}
+        if isinstance(values, dict):  # runs of earlier versions have no such rows
+            values = {"not_kept": (0, 0), **values}
         if not isinstance(values, dict) or values.keys() != names:
             raise ValueError("malformed description of participants")
         tables = [values[name] for name in ("missing", "levels", "numbers", "units")]
@@ -127,6 +131,7 @@ class SiteDescription:
             {name: _number(one) for name, one in numbers.items()},
             units,
             None if followup is None else SiteCounts.read(followup),
+            _range(values["not_kept"]),
         )
 
 

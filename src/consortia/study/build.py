@@ -40,7 +40,13 @@ from consortia.run.verification import EXACT, SEED
 from consortia.store.metadata import Labels, Metadata
 from consortia.study.explanation import explained
 from consortia.study.files import Arrays, names_of
-from consortia.study.formulas import UNUSED, check_data, formula_rows, site_facts
+from consortia.study.formulas import (
+    UNUSED,
+    check_data,
+    formula_rows,
+    question_of_rows,
+    site_facts,
+)
 from consortia.study.model import ModelTable
 from consortia.study.registered import Registered
 from consortia.study.sampling import AlgorithmTable, Output, Reference, Run, Stop
@@ -84,6 +90,8 @@ class Study(Table):
             raise ValueError("a data set needs a [partition]: say how its rows are dealt to sites")
         if self.harmonise and (self.model.formula is None or self.data.files is None):
             raise ValueError("harmonise: it goes with data.files and model.formula")
+        if self.data.keep is not None and (self.model.formula is None or self.data.files is None):
+            raise ValueError("data.keep: it goes with data.files and model.formula")
         if self.data.files is not None:
             try:
                 changes = read_harmonisations(self.harmonise, names_of(self.data.files))
@@ -320,7 +328,7 @@ class Study(Table):
             return replace(own.contribution(path, index, least, cells), beside=beside)
         question = self.model.question
         if question is not None:
-            question = replace(question, harmonise=self.harmonise)
+            question = question_of_rows(question, self.data, self.harmonise)
             parts = self.data, question, path, index, least, cells
             found = site_facts(*parts, registered=self.registration)[2]
             return found if self.registered is None else replace(found, table=None)

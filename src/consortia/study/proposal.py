@@ -15,7 +15,8 @@ from consortia.data.columns import POLICIES, Table, rows_of
 from consortia.data.mending import in_formula, key
 from consortia.errors import InputError
 from consortia.models.regression.families import FAMILIES
-from consortia.models.regression.formula import SITE
+from consortia.models.regression.formula import SITE, expression
+from consortia.models.regression.question import rows_where
 from consortia.study.candidates import (
     CODES_MAX,
     Used,
@@ -59,6 +60,7 @@ class Proposal:
     levels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     trials: str | None = None  # of a binomial response, the column of how many could have been
     weights: str | None = None  # the column of how many persons a row stands for
+    keep: str | None = None  # expression that is true of the rows to be analysed
 
     def toml(
         self,
@@ -87,9 +89,10 @@ class Proposal:
             ]
         if doubts:
             lines += ["#", "# To be confirmed:", *(f"#   {printable(one)}" for one in doubts)]
+        kept = [] if self.keep is None else [f"keep = {_text(self.keep)}"]
         listed = ",\n".join(f"  {_text(file)}" for file in files)
         lines += ["", f"title = {_text(title)}", "", "# Each site has one of these files."]
-        lines += ["[data]", f"files = [\n{listed},\n]", *harmonise]
+        lines += ["[data]", f"files = [\n{listed},\n]", *kept, *harmonise]
         lines += ["", f"# {printable(self.why)}", "[model]"]
         lines += [f"formula = {_text(self.formula)}", f"family = {_text(self.family)}"]
         if self.trials is not None:
@@ -131,6 +134,7 @@ def propose(
     trials: str | None = None,
     weights: str | None = None,
     event: str | None = None,
+    keep: str | None = None,
 ) -> Proposal:
     """Return a study of all columns that can be used, and why the others cannot.
 
@@ -152,10 +156,13 @@ def propose(
         trials: of family binomial, the column of how many could have been.
         weights: the column of how many persons a row stands for; when None one that looks so.
         event: of a time to an event, the value that is one; no other is.
+        keep: expression of columns that is true of the rows to be analysed.
 
     Raises:
         InputError: a column or a level is unknown (with the nearest), or the response is none.
     """
+    if keep is not None:
+        tables = {name: rows_where(expression(keep), one, name) for name, one in tables.items()}
     names, chosen, order = _names(tables), references or {}, levels or {}
     named = [one for one in (by_site, group, trials, weights) if one is not None]
     for name in [*drop, *named, *chosen, *order]:
@@ -206,6 +213,7 @@ def propose(
         levels={**outcome.levels, **of_terms},
         trials=trials,
         weights=weights,
+        keep=keep,
     )
 
 

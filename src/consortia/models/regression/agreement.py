@@ -89,7 +89,7 @@ def agree(
             raise InputError("weights: they are 0 in all rows of all sites.")
     of_groups, doubted = _groups_of_sites(question, facts, names)
     notes += of_groups
-    notes = [*_count_left_out(facts, rows, names), *notes]
+    notes = [*_count_left_out(question.keep, facts, rows, names), *notes]
     if question.family.response == "time":
         units[TIME], units[EVENT] = unit(TIME), unit(EVENT)
         if not units[EVENT].mean:
@@ -228,18 +228,28 @@ def _mark_gaps(
 
 
 def _count_left_out(
-    facts: Sequence[TableFacts], rows: Sequence[int], names: Sequence[str]
+    keep: Factor | None, facts: Sequence[TableFacts], rows: Sequence[int], names: Sequence[str]
 ) -> list[str]:
-    """Return a note on the rows that are left out, if any are."""
+    """Return notes on the rows that are left out, if any are."""
+    not_kept = {
+        name: f"{name} {one.not_kept} of {one.not_kept + one.given}"
+        for name, one in zip(names, facts, strict=True)
+        if one.not_kept
+    }
+    notes = []
+    if keep is not None and not_kept:
+        total = sum(one.not_kept for one in facts)
+        listed = ", ".join(not_kept.values())
+        notes.append(f"{total} rows of which {keep.text} is not true are left out ({listed})")
     left_out = sum(one.given for one in facts) - sum(rows)
     if not left_out:
-        return []
+        return notes
     of = ", ".join(
         f"{name} {one.given - count} of {one.given}"
         for name, one, count in zip(names, facts, rows, strict=True)
         if one.given > count
     )
-    return [f"{left_out} rows with missing values are left out ({of})"]
+    return [*notes, f"{left_out} rows with missing values are left out ({of})"]
 
 
 def _apart(

@@ -34,7 +34,7 @@ from consortia.models.regression.design import (
     template,
 )
 from consortia.models.regression.families import ALIASES, FAMILIES
-from consortia.models.regression.formula import SITE, expression, parse
+from consortia.models.regression.formula import SITE, Factor, expression, parse
 from consortia.models.regression.model import Regression
 from consortia.models.regression.participants import described
 from consortia.models.regression.question import (
@@ -93,6 +93,7 @@ def regression(
     engine: Gatherer | None = None,
     harmonise: Mapping[str, Mapping[str, Any]] | None = None,
     describe: Mapping[str, Any] | None = None,
+    keep: str | None = None,
 ) -> Regression:
     r"""Return the model of a formula and the rows it needs, from tables that stay at their sites.
 
@@ -140,6 +141,8 @@ def regression(
             `Regression.survival_curves`: ``cells`` (5), the fewest rows of a number that is sent;
             ``times`` of follow-up, ``by`` a categorical column, ``event`` a column of codes and
             ``causes`` their names. When None nothing, unless all rows are in this process.
+        keep: expression of columns that is true of the rows to be analysed, such as
+            ``"service > 0"``: the others are left out, and counted in the flow of participants.
 
     Returns:
         The model, its rows, and what gives results in the user's terms.
@@ -159,8 +162,21 @@ def regression(
     options |= {"weights": weights, "exposure": exposure, "trials": trials}
     options |= {"integrate": integrate, "nodes": nodes, "weights_are": weights_are}
     options |= {"imputations": imputations, "imputation_seed": imputation_seed}
-    question = question_of(formula, family, **options)
+    question = replace(question_of(formula, family, **options), keep=kept_rows(keep))
     return assembled(*_read_sites(question, sites, harmonise, engine, algorithm), prior, breaks)
+
+
+def kept_rows(keep: str | None) -> Factor | None:
+    """Return the expression that is true of the rows to be analysed, or None.
+
+    Raises:
+        InputError: it is no expression of columns.
+    """
+    if keep is None:
+        return None
+    if not isinstance(keep, str):
+        raise InputError(f"keep is {keep!r}: give an expression of columns, such as 'age >= 18'.")
+    return expression(keep)
 
 
 def _read_sites(

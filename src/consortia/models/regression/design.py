@@ -281,8 +281,10 @@ def _beside(agreed: Specification, kept: Table, where: str, y: np.ndarray | None
         if name == "trials":
             least = 0 if y is None else y
             if (values != np.round(values)).any() or (values < least).any():
+                wrong = (values != np.round(values)) | (values < least)
                 raise InputError(
-                    f"{where}: trials {factor.text} must be integers, no less than the response."
+                    f"{where}: trials {factor.text} must be integers, no less than the response"
+                    f"{factor.first(kept, wrong, 'correct these rows, or swap the two columns')}."
                 )
             found["trials"] = values
         elif name == "weights":

@@ -34,6 +34,7 @@ from consortia.data.mending import key, mend, text
 from consortia.data.writing import loosely
 from consortia.errors import InputError
 from consortia.models.regression.r_words import check_words
+from consortia.models.regression.remedies import missing_code
 from consortia.models.regression.splines import WORDS, Basis, bases
 from consortia.models.regression.tokens import Code, coded
 
@@ -68,6 +69,10 @@ WHOLE: dict[str, Kind] = {"center": "centre", "scale": "scale", "C": "levels", "
 
 LEAST_KNOTS, MOST_KNOTS = 4, 40
 KNOTS = 10
+
+BOUNDARY = "widen boundary, or take ns(...), a line beyond it"
+INFINITE = "write log1p(...) for log(...) of 0, or leave such rows out by [data] keep"
+"""Remedies for values of a term."""
 
 MARK = "\x00"
 GROUP = re.compile(r"\(([^()|]*)(\|\|?)((?:\s*shared\s*\([^()|]*\))?[^()|]*)\)")
@@ -135,32 +140,28 @@ class Factor(NamedTuple):
                 if beyond.any():
                     raise InputError(
                         f"{where}: {self.text} is outside its boundary in {int(beyond.sum())} of "
-                        f"{len(beyond)} rows{self.first(table, beyond)}. Else widen boundary, or "
-                        "take ns(...), a line beyond it."
+                        f"{len(beyond)} rows{self.first(table, beyond, BOUNDARY)}."
                     )
                 found = self.basis.of(found)
         wrong = ~np.isfinite(found) & ~missing
         if wrong.any():
             raise InputError(
                 f"{where}: {self.text} is not finite in {int(wrong.sum())} of {len(wrong)} rows"
-                f"{self.first(table, wrong)}."
+                f"{self.first(table, wrong, INFINITE)}."
             )
         return np.where(missing, np.nan, found)
 
-    def first(self, table: Table, wrong: np.ndarray) -> str:
-        """Return where the first of some rows is, and what makes its value miss, in words."""
+    def first(self, table: Table, wrong: np.ndarray, remedy: str) -> str:
+        """Return where the first of some rows is, what its value is, and what to do about it."""
         name = self.columns[0]
         column, place = table[name], int(np.flatnonzero(wrong)[0])
-        if column.source is None:
-            return ""
-        value = as_levels(column)[place]
-        if column.kind != "number":
-            value = text(value)
-        line = mend(column.source.site, "missing_values", f"{key(name)} = [{value}]")
-        return (
-            f", first in {column.source.row(place)}, where {name} is {value}: {line} where that "
-            "stands for a missing value"
-        )
+        found, code = "", ""
+        if column.source is not None:
+            value = as_levels(column)[place]
+            found = f", first in {column.source.row(place)}, where {name} is {value}"
+            if column.kind == "number":
+                code = missing_code(column.source.site, name, float(column.values[place]))
+        return ": ".join(one for one in (found, "; ".join(filter(None, (remedy, code)))) if one)
 
     def texts(self, table: Table, where: str) -> np.ndarray:
         """Return the values as names of levels, (rows,)."""

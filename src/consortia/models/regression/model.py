@@ -192,6 +192,8 @@ class Regression:
         settings["agreed"] = Registration.of(spec).plain()
         settings["levels"] = {name: list(found) for name, found in spec.levels.items()}
         settings["beside"] = {name: factor.text for name, factor in question.extra.items()}
+        if question.keep is not None:
+            settings["keep"] = question.keep.text
         if question.samples:
             settings["weights_are"] = question.weights_are
         if spec.event is not None:
@@ -225,7 +227,9 @@ class Regression:
                 "table_one: the rows are in other processes, which send nothing of participants "
                 "unless the study requests it: give regression(..., describe={'cells': 5})."
             )
-        return table_one(self.descriptions, self.specification.rows)
+        keep = self.specification.question.keep
+        text = "" if keep is None else keep.text
+        return table_one(self.descriptions, self.specification.rows, text)
 
     def survival_curves(self) -> Curves:
         """Return Kaplan-Meier and cumulative incidence of all sites at the agreed times.

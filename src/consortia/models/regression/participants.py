@@ -45,13 +45,15 @@ def described(
     Raises:
         InputError: a column cannot be used.
     """
-    cells, where = max(wanted.cells, least), f"site {site!r}"
+    cells, where, every = max(wanted.cells, least), f"site {site!r}", rows_of(table)
+    table = question.selected(table, site)
     missing = {name: int(table[name].missing.sum()) for name in question.columns if name in table}
     ranges = {name: range_of(count, cells) for name, count in missing.items()}
     left_out = union_range(rows_of(table) - rows_of(kept), list(ranges.values()), cells)
     given: Range | None = None
     if left_out is not None:
         given = (rows_of(kept) + left_out[0], rows_of(kept) + left_out[1])
+    not_kept = range_of(every - rows_of(table), cells)
     levels: dict[str, Cells] = {}
     numbers: dict[str, tuple[float, float]] = {}
     units: dict[str, str] = {}
@@ -71,7 +73,7 @@ def described(
         followup = _time(question, wanted, table, kept, where, cells, (levels, numbers))
     else:
         _response(question, kept, where, cells, (levels, numbers, units))
-    return SiteDescription(cells, given, ranges, levels, numbers, units, followup)
+    return SiteDescription(cells, given, ranges, levels, numbers, units, followup, not_kept)
 
 
 def _response(
@@ -216,14 +218,25 @@ class TableOne:
         return frame
 
 
-def table_one(reported: Mapping[str, SiteDescription], rows: Sequence[int]) -> TableOne:
-    """Return Table 1 from the sites' descriptions and the numbers of rows that are analysed."""
+def table_one(
+    reported: Mapping[str, SiteDescription], rows: Sequence[int], keep: str = ""
+) -> TableOne:
+    """Return Table 1 from the sites' descriptions and the numbers of rows that are analysed.
+
+    ``keep`` is true of the rows that are analysed; "" where that is of all.
+    """
     every = list(reported.values())
     least = max(one.cells for one in every)
     given = [one.given for one in every]
     left = [None if g is None else (g[0] - n, g[1] - n) for g, n in zip(given, rows, strict=True)]
+    unkept = [one.not_kept for one in every]
+    read = [
+        None if g is None else (g[0] + low, g[1] + high)
+        for g, (low, high) in zip(given, unkept, strict=True)
+    ]
     flow = (
-        Line("read", "", _with_sum(given)),
+        Line("read", "", _with_sum(read)),
+        *([Line(f"left out, not {keep}", "", _with_sum(unkept))] if keep else []),
         Line("left out, a value missing", "", _with_sum(left)),
         Line("analysed", "", _with_sum([(n, n) for n in rows])),
     )

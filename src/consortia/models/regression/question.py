@@ -40,6 +40,7 @@ from consortia.data.writing import loosely, same_loosely
 from consortia.errors import InputError
 from consortia.models.regression.families import Family
 from consortia.models.regression.formula import SITE, Factor, Group, Parsed
+from consortia.models.regression.remedies import remedies
 
 if TYPE_CHECKING:
     from consortia.data.harmonisation import Harmonisation
@@ -76,6 +77,7 @@ class Question:
     nodes: int | None = None
     described: Wanted | None = None  # the description requested of the participants; None: nothing
     weights_are: str = "frequency"  # what the weights are, one of `WEIGHTS`
+    keep: Factor | None = None  # of the rows that are analysed it is true; None: of all
 
     def __post_init__(self) -> None:
         one_of("missing", self.missing, POLICIES)
@@ -133,12 +135,21 @@ class Question:
         """All columns that are used."""
         return tuple(dict.fromkeys([*self.always, *self.parsed.columns]))
 
+    def selected(self, table: Table, site: str) -> Table:
+        """Return the rows of which `keep` is true; a row in which its value misses is none.
+
+        Raises:
+            InputError: it cannot be computed, or is true of no row.
+        """
+        return table if self.keep is None else rows_where(self.keep, table, site)
+
     def kept(self, table: Table, site: str) -> Table:
         """Return the columns that are used, in the rows that the policy keeps, and the site's name.
 
         Raises:
             InputError: an unknown column, or as `consortia.data.columns.without_missing`.
         """
+        table = self.selected(table, site)
         if not self.columns:
             raise InputError(f"formula {self.parsed.text!r} has no column.")
         used, faults = self._readable(table, site)
@@ -335,7 +346,8 @@ class Question:
         Raises:
             TableError: the table cannot be used, with all that is wrong with it.
         """
-        where = f"site {site!r}"
+        where, every = f"site {site!r}", rows_of(table)
+        table = self.selected(table, site)
         used, faults = self._readable(table, site, words=True)
         kept = self._noted_rows(used, table, site, faults)
         moments: dict[str, Any] = {}
@@ -410,6 +422,7 @@ class Question:
             {name: column.ordered for name, column in used.items() if column.order},
             self.guesses(kept, site, least),
             groups,
+            every - rows_of(table),
         )
 
     @property
@@ -455,6 +468,9 @@ class Question:
                 f"{self.family.name} is of numbers: {doubt}."
             )
         values = first.values(table, where)
+        if kind == "count":  # a share of trials times their number is off by rounding
+            near = np.isclose(values, np.round(values), rtol=1e-12, atol=1e-9)
+            values = np.where(near, np.round(values), values)
         rules: dict[str, tuple[Any, str]] = {
             "number": (np.isfinite(values), "finite"),
             "two": (np.isin(values, (0, 1)), "0 or 1, True or False, or two strings"),
@@ -464,7 +480,7 @@ class Question:
             "time": (values > 0, "> 0"),
         }
         right, what = rules[kind]
-        self._check(right, "the response", first, what, table, where)
+        self._check(right, "the response", first, what, table, where, values)
         if kind != "time":
             return (values,)
         second = self.parsed.response[1]
@@ -475,11 +491,12 @@ class Question:
                 "seen, else 0."
             )
         event = second.values(table, where)
-        self._check(np.isin(event, (0, 1)), "the event", second, "0 or 1", table, where)
+        self._check(np.isin(event, (0, 1)), "the event", second, "0 or 1", table, where, event)
         if (entry := self.parsed.entry) is not None:
             start = self.entries(table, where)
             right = (start >= 0) & (start < values)
-            self._check(right, "the start", entry, ">= 0 and before the stop", table, where)
+            what = ">= 0 and before the stop"
+            self._check(right, "the start", entry, what, table, where, start)
         return values, event
 
     def entries(self, table: Table, where: str) -> np.ndarray:
@@ -498,24 +515,58 @@ class Question:
         if name in ("exposure", "trials") and (values <= 0).any():
             raise InputError(
                 f"{where}: {name} {factor.text} must be > 0 in every row"
-                f"{factor.first(table, values <= 0)}."
+                f"{self._first(name, factor, table, values <= 0, values)}."
             )
         if name == "weights" and (values < 0).any():
             raise InputError(
                 f"{where}: weights {factor.text} must be >= 0 in every row"
-                f"{factor.first(table, values < 0)}."
+                f"{self._first(name, factor, table, values < 0, values)}."
             )
         return values
 
     def _check(
-        self, right: np.ndarray, name: str, factor: Factor, what: str, table: Table, where: str
+        self,
+        right: np.ndarray,
+        name: str,
+        factor: Factor,
+        what: str,
+        table: Table,
+        where: str,
+        values: np.ndarray,
     ) -> None:
         if not right.all():
             raise InputError(
                 f"{where}: {name} {factor.text} is outside the family {self.family.name} in "
                 f"{int((~right).sum())} of {len(right)} rows: its values must be {what}"
-                f"{factor.first(table, ~right)}."
+                f"{self._first(name.removeprefix('the '), factor, table, ~right, values)}."
             )
+
+    def _first(
+        self, part: str, factor: Factor, table: Table, wrong: np.ndarray, values: np.ndarray
+    ) -> str:
+        """Return where the first of some wrong values is, and what to do about them."""
+        trials = self.extra["trials"].text if "trials" in self.extra else ""
+        beside = self.parsed.response[0].text if part == "start" else trials
+        kind = self.family.response
+        remedy = remedies(part, kind, factor.text, values[wrong], beside)
+        return factor.first(table, wrong, remedy)
+
+
+def rows_where(keep: Factor, table: Table, site: str) -> Table:
+    """Return the rows of a table of which an expression is true.
+
+    Raises:
+        InputError: it cannot be computed, or is true of no row.
+    """
+    where = f"site {site!r}"
+    for name in keep.columns:
+        column_of(table, name, where)
+    rows = np.flatnonzero(keep.values(table, where) > 0)
+    if not len(rows):
+        raise InputError(f"{where}: keep {keep.text} is true of none of the {rows_of(table)} rows.")
+    if isinstance(table, LazyTable):
+        return table.take(rows)
+    return {name: column.take(rows) for name, column in table.items()}
 
 
 def is_levels(factor: Factor, table: Mapping[str, Any]) -> bool:
