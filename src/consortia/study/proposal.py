@@ -182,21 +182,14 @@ def propose(
     candidates = [name for name in names if name not in (*of_response, *beside)]
     wanted = [one for one in (by_site, *chosen, *order) if one is not None]
     used, left_out = _covariates(tables, candidates, of_response, drop=drop, wanted=wanted)
-    terms_used = [one.name for one in used]
-    if unused := [name for name in chosen if name not in (*terms_used, *of_response)]:
-        raise InputError(f"reference of {unused[0]!r}: the formula has no such term.")
-    of_terms = {name: referred(tables, name, chosen[name]) for name in chosen if name in terms_used}
-    of_terms |= {name: order[name] for name in order if name in terms_used}
+    of_terms = _levels_of_terms(tables, [one.name for one in used], of_response, chosen, order)
     used = [used_of(tables, one.name, levels=of_terms.get(one.name, ())) for one in used]
     responses = [used_of(tables, name, response=True) for name in (*of_response, *beside)]
     every = [one.noted(outcome.notes.get(one.name, "")) for one in [*responses, *used]]
     gaps = any(sum(one.missing) for one in every)
     policy = missing or ("complete" if gaps else "refuse")
     one_of("missing", policy, POLICIES)
-    survival = FAMILIES[family].response == "time"
-    terms, integrate, grouped = _terms(
-        tables, used, family, policy, by_site=by_site, group=group, survival=survival
-    )
+    terms, integrate, grouped = _terms(tables, used, family, policy, by_site=by_site, group=group)
     return Proposal(
         formula=f"{outcome.left} ~ {' + '.join(terms) or '1'}",
         family=family,
@@ -215,6 +208,20 @@ def propose(
         weights=weights,
         keep=keep,
     )
+
+
+def _levels_of_terms(
+    tables: Mapping[str, Table],
+    terms: Sequence[str],
+    of_response: Sequence[str],
+    references: Mapping[str, str],
+    order: Mapping[str, tuple[str, ...]],
+) -> dict[str, tuple[str, ...]]:
+    """Return the levels of the terms of which somebody chose them, the reference first."""
+    if unused := [name for name in references if name not in (*terms, *of_response)]:
+        raise InputError(f"reference of {unused[0]!r}: the formula has no such term.")
+    found = {name: referred(tables, name, one) for name, one in references.items() if name in terms}
+    return found | {name: order[name] for name in order if name in terms}
 
 
 def _check_levels(tables: Mapping[str, Table], name: str, given: Sequence[str]) -> None:
@@ -297,14 +304,13 @@ def _terms(
     *,
     by_site: str | None,
     group: str | None,
-    survival: bool,
 ) -> tuple[list[str], bool, bool]:
     """Return the terms, whether sites integrate theirs out, and whether these are hierarchical."""
     terms, integrate, grouped = [one.term for one in used], False, False
     if len(tables) > 1 and by_site is not None:
         terms.append(f"({in_formula(by_site)} || {SITE})")
         integrate, grouped = group is None and _can_stay(tables, by_site, family, policy), True
-    elif len(tables) > SITES_MAX and not survival:
+    elif len(tables) > SITES_MAX and FAMILIES[family].response != "time":
         terms.append(f"(1 | {SITE})")
         one_likelihood = FAMILIES[family].response != "levels"
         integrate, grouped = policy != "impute" and group is None and one_likelihood, True

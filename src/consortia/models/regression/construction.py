@@ -113,8 +113,7 @@ def regression(
             keep them with an ``"indicator"``: a missing number is the mean of all rows and has a
             column that marks it, a missing level is a level of its own; or ``"impute"``: each site
             draws its missing values several times (`consortia.data.imputation`), and
-            `consortia.sample` pools the draws of all posteriors. Rows without a response are
-            always left out.
+            `consortia.sample` pools all posteriors. Rows without a response are left out.
         prior: by the name of a coefficient, of a term, or "coefficients", "intercept", "sigma",
             "sd" and so on, words such as "normal(0, 1)"; else wide ones, scaled as rstanarm and
             brms scale theirs (`consortia.models.regression.priors`).
@@ -123,8 +122,8 @@ def regression(
         weights_are: "frequency", or "sampling": draws then have the spread of a sandwich.
         exposure: of families of counts: the time or the number a count is out of.
         trials: of binomial: how many could have been.
-        breaks: of piecewise_exponential: times at which the hazard may change; when None four that
-            an exponential time with the mean of all rows falls between with equal probability.
+        breaks: of piecewise_exponential: times at which the hazard may change; when None fifths of
+            an exponential time with the mean of all rows.
         integrate: integrate the levels and at most one slope of ``(1 + x | site)`` out at the sites
             (by a rule of quadrature): they are in no message, and `Regression.levels_of` draws them
             at the site. Levels of groups inside a site always are. Such a model has a
@@ -141,8 +140,7 @@ def regression(
             `Regression.survival_curves`: ``cells`` (5), the fewest rows of a number that is sent;
             ``times`` of follow-up, ``by`` a categorical column, ``event`` a column of codes and
             ``causes`` their names. When None nothing, unless all rows are in this process.
-        keep: expression of columns that is true of the rows to be analysed, such as
-            ``"service > 0"``: the others are left out, and counted in the flow of participants.
+        keep: expression that is true of the rows to be analysed, such as ``"service > 0"``.
 
     Returns:
         The model, its rows, and what gives results in the user's terms.
@@ -159,8 +157,8 @@ def regression(
         ('x', 'arm[b]')
     """
     options: dict[str, Any] = {"missing": missing, "levels": levels, "describe": describe}
-    options |= {"weights": weights, "exposure": exposure, "trials": trials}
-    options |= {"integrate": integrate, "nodes": nodes, "weights_are": weights_are}
+    options |= {"weights": weights, "weights_are": weights_are, "exposure": exposure}
+    options |= {"trials": trials, "integrate": integrate, "nodes": nodes}
     options |= {"imputations": imputations, "imputation_seed": imputation_seed}
     question = replace(question_of(formula, family, **options), keep=kept_rows(keep))
     return assembled(*_read_sites(question, sites, harmonise, engine, algorithm), prior, breaks)
@@ -170,7 +168,7 @@ def kept_rows(keep: str | None) -> Factor | None:
     """Return the expression that is true of the rows to be analysed, or None.
 
     Raises:
-        InputError: it is no expression of columns.
+        InputError: it holds anything but arithmetic of columns.
     """
     if keep is None:
         return None

@@ -1,7 +1,7 @@
 """Remedies for values that a family cannot have: what is done about them in that family.
 
-A value that is no code for a missing one is never proposed as one: with complete cases that would
-leave out exactly the rows in question, such as all deaths of the first day.
+Only a customary code is proposed as a missing value: with complete cases anything else would leave
+out exactly the rows in question, such as all deaths of the first day.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def _of_part(name: str, of: str, wrong: np.ndarray, beside: str) -> list[str]:
     elif name == "count":
         shares = bool(((wrong > 0) & (wrong < 1)).all())
         if beside and shares:
-            found.append(f"a share of {beside} is no number: write I({of} * {beside}) for {of}")
+            found.append(f"of shares of {beside} write I({of} * {beside}) for {of}")
         elif shares:
             found.append("shares are of family 'beta', or of 'binomial' with trials")
         elif (wrong != np.round(wrong)).any():
@@ -94,7 +94,7 @@ def _of_part(name: str, of: str, wrong: np.ndarray, beside: str) -> list[str]:
 
 
 def missing_code(site: str, column: str, value: float) -> str:
-    """Return the line that makes a customary code missing; "" of a value that is no such code."""
+    """Return the line that makes a customary code missing; "" of any other value."""
     if not CODE.fullmatch(f"{value:g}"):
         return ""
     line = mend(site, "missing_values", f"{key(column)} = [{value:g}]")
