@@ -107,8 +107,7 @@ def regression(
         family: one of gaussian, student, bernoulli, binomial (both perhaps with another link than
             the logit: "bernoulli(probit)", "binomial(cloglog)"), poisson, negative_binomial,
             zero_inflated_poisson, zero_inflated_negative_binomial, gamma, lognormal, beta,
-            ordinal, categorical, weibull, piecewise_exponential, cox (stratified by site, with a
-            log-likelihood of each site and so no minibatches).
+            ordinal, categorical, weibull, piecewise_exponential, cox (stratified by site).
         missing: rows with a missing value: ``"refuse"`` them, take the ``"complete"`` ones only,
             keep them with an ``"indicator"``: a missing number is the mean of all rows and has a
             column that marks it, a missing level is a level of its own; or ``"impute"``: each site
