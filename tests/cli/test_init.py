@@ -681,3 +681,16 @@ def test_the_example_of_three_tables_is_what_init_writes_of_them(tmp_path, monke
     options += ["--yes"]
     assert invoke("init", *files, *options).exit_code == 0
     assert (tmp_path / "pneumonia" / "again.toml").read_text() == study
+
+
+def test_the_clean_spelling_is_proposed_and_not_the_one_with_a_hidden_character(
+    tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    arms = [["pla\u200bcebo", "verum"], ["placebo", "verum"]]
+    files = columns(tmp_path, 60, arm=lambda place, row: arms[place][row % 2])
+    outcome = invoke("init", *files, "--response", "y", "--yes")
+    assert outcome.exit_code == 0, outcome.output
+    changes = tomllib.loads((tmp_path / "study.toml").read_text())["harmonise"]
+    assert changes == {"one": {"recode": {"arm": {"pla\u200bcebo": "placebo"}}}}
+    assert "arm[verum]" in load_study("study.toml").build().regression.names

@@ -36,7 +36,7 @@ from consortia.data.imputation import cumulative_hazard, imputed
 from consortia.data.mending import key, mend, text
 from consortia.data.preparation import Moments
 from consortia.data.tables import word_kept
-from consortia.data.writing import loosely, same_loosely
+from consortia.data.writing import loosely, preferred, same_loosely
 from consortia.errors import InputError
 from consortia.models.regression.families import Family
 from consortia.models.regression.formula import SITE, Factor, Group, Parsed
@@ -235,7 +235,7 @@ class Question:
         of = dict(zip(texts.tolist(), counts.tolist(), strict=True))
         faults = []
         for group in same_loosely(of):
-            most = max(group, key=of.__getitem__)
+            most = preferred(group, of)
             for other in (one for one in group if one != most):
                 place = int(np.flatnonzero(as_levels(column) == other)[0])
                 where = f"site {site!r}" if column.source is None else column.source.row(place)
@@ -607,10 +607,7 @@ def _without_writings(levels: Sequence[str], column: Column) -> tuple[str, ...]:
     """Return levels of a column without rarer writings of another one."""
     counts = Counter(as_levels(column).tolist())
     others = {
-        one
-        for group in same_loosely(levels)
-        for one in group
-        if one != max(group, key=counts.__getitem__)
+        one for group in same_loosely(levels) for one in group if one != preferred(group, counts)
     }
     return tuple(one for one in levels if one not in others)
 
