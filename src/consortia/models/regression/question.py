@@ -32,6 +32,7 @@ from consortia.data.columns import (
 )
 from consortia.data.description import Wanted
 from consortia.data.digest import of_label as label_digest
+from consortia.data.followup import tied_times
 from consortia.data.imputation import cumulative_hazard, imputed
 from consortia.data.mending import key, mend, text
 from consortia.data.preparation import Moments
@@ -483,17 +484,17 @@ class Question:
         self._check(right, "the response", first, what, table, where, values)
         if kind != "time":
             return (values,)
+        start, values = self._times(table, where)
         second = self.parsed.response[1]
         column = None if second.column is None else table[second.column]
         if column is not None and column.kind == "text":
             raise InputError(
-                f"{where}: the event {second.text} holds strings: code it as 1 where the event was "
-                "seen, else 0."
+                f"{where}: the event {second.text} holds strings: write which is the event, as in "
+                f"{second.text} == 'dead'."
             )
         event = second.values(table, where)
         self._check(np.isin(event, (0, 1)), "the event", second, "0 or 1", table, where, event)
         if (entry := self.parsed.entry) is not None:
-            start = self.entries(table, where)
             right = (start >= 0) & (start < values)
             what = ">= 0 and before the stop"
             self._check(right, "the start", entry, what, table, where, start)
@@ -501,8 +502,15 @@ class Question:
 
     def entries(self, table: Table, where: str) -> np.ndarray:
         """Return when each row's time begins, (rows,): 0 unless the formula says otherwise."""
-        entry = self.parsed.entry
-        return np.zeros(rows_of(table)) if entry is None else entry.values(table, where)
+        return self._times(table, where)[0]
+
+    def _times(self, table: Table, where: str) -> tuple[np.ndarray, np.ndarray]:
+        """Return start and stop of each row, (rows,); those that rounding sets apart are equal."""
+        stop, entry = self.parsed.response[0].values(table, where), self.parsed.entry
+        if entry is None:
+            return np.zeros(len(stop)), tied_times(stop)
+        start, stop = tied_times(np.stack([entry.values(table, where), stop]))
+        return start, stop
 
     def beside(self, name: str, table: Table, where: str) -> np.ndarray:
         """Return an expression beside the formula: weights, exposure or trials, (rows,).
