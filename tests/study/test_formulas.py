@@ -289,7 +289,7 @@ def test_rows_that_the_study_keeps_are_counted_and_are_part_of_what_a_site_permi
     assert built.regression.specification.rows == (37, 39, 39)
     assert "IV" not in str(built.regression.specification.levels)
     flow = {line.variable: line.cells for line in built.regression.table_one().flow}
-    assert flow["left out, not stage != 'IV'"] == ("1–4", "0", "0", "1–4")
+    assert flow["left out, not stage != 'IV'"] == ("2", "0", "0", "2")
     every = study_of(folder)
     assert terms_of(kept).model != terms_of(every).model
     text = str(sentences(kept, terms_of(kept)))
@@ -313,3 +313,12 @@ def test_keep_goes_with_a_formula_and_files(folder: Path) -> None:
     model = '[model]\nkind = "logistic_regression"\n'
     with pytest.raises(InputError, match=r"data\.keep: it goes with data\.files and model\.form"):
         study_of(folder, model, HEAD + 'target = "died"\nkeep = "age > 0"\n')
+
+
+def test_the_question_is_a_column_of_a_term_and_is_kept_in_the_record(folder: Path) -> None:
+    study = study_of(folder, head='question = "arm"\n' + HEAD)
+    assert study.build().metadata.settings["question"] == "arm"
+    assert terms_of(study).model == terms_of(study_of(folder)).model
+    for wrong in ("amr", "died"):
+        with pytest.raises(InputError, match=rf"question = '{wrong}' is not a column of a term"):
+            study_of(folder, head=f'question = "{wrong}"\n{HEAD}')

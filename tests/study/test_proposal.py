@@ -254,3 +254,14 @@ def test_rows_that_are_kept_are_those_of_the_proposal_and_of_the_study() -> None
     assert found.rows == (39, 40)
     data = tomllib.loads(found.toml(["s0.csv", "s1.csv"], "title"))["data"]
     assert data["keep"] == "stop > 0"
+
+
+def test_the_question_is_written_never_left_out_and_by_default_that_of_the_sites() -> None:
+    given = tables(2, 40, arm=lambda place, row: f"{'ab'[place]}{row % 4}")
+    assert "arm" not in proposed(given).formula
+    found = proposed(given, question="arm")
+    assert found.formula == "y ~ x + arm + site"
+    assert tomllib.loads(found.toml(["s0.csv", "s1.csv"], "title"))["question"] == "arm"
+    assert proposed(given, by_site="arm").question == "arm"
+    with pytest.raises(InputError, match="'arm' was named, and cannot be used: it is 'a'"):
+        proposed(tables(2, 40, arm=lambda place, row: "a"), question="arm")

@@ -73,6 +73,12 @@ BySite = Annotated[
         metavar="COLUMN", help="A column, perhaps a treatment, whose effect may differ by site."
     ),
 ]
+Question = Annotated[
+    str | None,
+    typer.Option(
+        metavar="COLUMN", help="What the study is about; by default the column of --by-site."
+    ),
+]
 Missing = Annotated[
     str | None,
     typer.Option(help="Rows with missing values: refuse, complete, indicator or impute."),
@@ -89,6 +95,7 @@ def init(
     ],
     response: Response = None,
     by_site: BySite = None,
+    question: Question = None,
     drop: Annotated[
         list[str] | None, typer.Option(metavar="COLUMN", help="Leave a column out; repeatable.")
     ] = None,
@@ -139,7 +146,7 @@ def init(
             response,
             **{"family": family, "missing": missing, "trials": trials},
             **{"by_site": by_site, "group": group, "weights": weights, "event": event},
-            keep=keep,
+            **{"keep": keep, "question": question},
             drop=drop or (),
             references=dict(_pair(one, "--reference", "arm=control") for one in reference or ()),
             levels=dict(map(_order, levels or ())),

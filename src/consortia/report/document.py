@@ -268,12 +268,15 @@ def _show_effects(
             "On the outcome itself",
             ""
             if margins is None
-            else f"How each column changes {margins.scale}, averaged over the rows with all else "
-            "in them as it is: of a number for each unit of it, of levels between each and the "
-            f"reference; from {margins.draws.shape[1]:,} draws.",
+            else f"How each column changes {effects.plainly(margins.scale, response)}, averaged "
+            "over the rows with all else in them as it is: of a number for each unit of it, of "
+            f"levels between each and the reference; from {margins.draws.shape[1]:,} draws.",
             tables=[]
             if margins is None
-            else [margin_table(margins, by_site=False), margin_table(margins, by_site=True)],
+            else [
+                margin_table(margins, effects.plainly(margins.scale, response), by_site=one)
+                for one in (False, True)
+            ],
             notes=[why] * bool(why) if margins is None else margins.notes,
         ),
         Part(

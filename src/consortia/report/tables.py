@@ -115,8 +115,11 @@ def site_table(found: SiteEffects) -> Table:
     return Table("By site", heads, rows)
 
 
-def margin_table(found: MarginalEffects, *, by_site: bool) -> Table | None:
-    """Return effects on the mean response over all rows, or at each of several sites."""
+def margin_table(found: MarginalEffects, scale: str, *, by_site: bool) -> Table | None:
+    """Return effects on the mean response over all rows, or at each of several sites.
+
+    ``scale`` is that of the effects in words.
+    """
     low, high = (f"{50 * (1 + sign * found.level):.4g} %" for sign in (-1, 1))
     lines = found.over_all.lines
     if by_site:
@@ -133,7 +136,7 @@ def margin_table(found: MarginalEffects, *, by_site: bool) -> Table | None:
     )
     heads = ("", "mean", "median", low, high, "probability above 0")
     over = "at each site" if by_site else "over the rows of all sites"
-    return Table(f"Change of {found.scale}, {over}", heads, rows, folded=by_site)
+    return Table(f"Change of {scale}, {over}", heads, rows, folded=by_site)
 
 
 def _share(value: float) -> str:

@@ -18,7 +18,7 @@ from pydantic import Field, PrivateAttr, model_validator
 
 from consortia.algorithms.expanding import expanding
 from consortia.algorithms.preconditioning import preconditioned
-from consortia.core.arguments import read_toml
+from consortia.core.arguments import read_toml, unknown
 from consortia.core.contract import Method
 from consortia.core.model import Model
 from consortia.core.parameters import structure_of, variables
@@ -60,6 +60,11 @@ class Study(Table):
     """A whole study file."""
 
     title: str | None = Field(None, description="one line for the figure and the terminal")
+    question: str | None = Field(
+        None,
+        description="with model.formula: the column that the study is about, such as a treatment; "
+        "reports begin with its effect, whatever its direction",
+    )
     data: Data
     partition: Partition | None = Field(None, description="how a data set is dealt out to sites")
     harmonise: dict[str, Harmonisation] = Field(
@@ -88,6 +93,14 @@ class Study(Table):
     def _consistent(self) -> Study:
         if self.data.dataset is not None and self.partition is None:
             raise ValueError("a data set needs a [partition]: say how its rows are dealt to sites")
+        if self.question is not None:
+            asked = self.model.question
+            if asked is None or self.question not in asked.parsed.columns:
+                known = () if asked is None else asked.parsed.columns
+                reason = unknown(self.question, known) if known else "there is no model.formula"
+                raise ValueError(
+                    f"question = {self.question!r} is not a column of a term: {reason}"
+                )
         if self.harmonise and (self.model.formula is None or self.data.files is None):
             raise ValueError("harmonise: it goes with data.files and model.formula")
         if self.data.keep is not None and (self.model.formula is None or self.data.files is None):

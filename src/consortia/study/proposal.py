@@ -61,6 +61,7 @@ class Proposal:
     trials: str | None = None  # of a binomial response, the column of how many could have been
     weights: str | None = None  # the column of how many persons a row stands for
     keep: str | None = None  # expression that is true of the rows to be analysed
+    question: str | None = None  # the column that the study is about
 
     def toml(
         self,
@@ -91,7 +92,10 @@ class Proposal:
             lines += ["#", "# To be confirmed:", *(f"#   {printable(one)}" for one in doubts)]
         kept = [] if self.keep is None else [f"keep = {_text(self.keep)}"]
         listed = ",\n".join(f"  {_text(file)}" for file in files)
-        lines += ["", f"title = {_text(title)}", "", "# Each site has one of these files."]
+        lines += ["", f"title = {_text(title)}"]
+        if self.question is not None:
+            lines.append(f"question = {_text(self.question)} # what the report begins with")
+        lines += ["", "# Each site has one of these files."]
         lines += ["[data]", f"files = [\n{listed},\n]", *kept, *harmonise]
         lines += ["", f"# {printable(self.why)}", "[model]"]
         lines += [f"formula = {_text(self.formula)}", f"family = {_text(self.family)}"]
@@ -135,6 +139,7 @@ def propose(
     weights: str | None = None,
     event: str | None = None,
     keep: str | None = None,
+    question: str | None = None,
 ) -> Proposal:
     """Return a study of all columns that can be used, and why the others cannot.
 
@@ -157,14 +162,15 @@ def propose(
         weights: the column of how many persons a row stands for; when None one that looks so.
         event: of a time to an event, the value that is one; no other is.
         keep: expression of columns that is true of the rows to be analysed.
+        question: the column that the study is about; when None that of ``by_site``.
 
     Raises:
         InputError: a column or a level is unknown (with the nearest), or the response is none.
     """
-    if keep is not None:
-        tables = {name: rows_where(expression(keep), one, name) for name, one in tables.items()}
+    tables = _kept(tables, keep)
     names, chosen, order = _names(tables), references or {}, levels or {}
-    named = [one for one in (by_site, group, trials, weights) if one is not None]
+    question = by_site if question is None else question
+    named = [one for one in (by_site, group, trials, weights, question) if one is not None]
     for name in [*drop, *named, *chosen, *order]:
         if name not in names:
             raise InputError(f"unknown column {name!r}: {unknown(name, names)}.")
@@ -180,14 +186,13 @@ def propose(
         weights = _counting(tables, [name for name in names if name not in drop], of_response)
     beside = [one for one in (group, trials, weights) if one is not None]
     candidates = [name for name in names if name not in (*of_response, *beside)]
-    wanted = [one for one in (by_site, *chosen, *order) if one is not None]
+    wanted = [one for one in (by_site, question, *chosen, *order) if one is not None]
     used, left_out = _covariates(tables, candidates, of_response, drop=drop, wanted=wanted)
     of_terms = _levels_of_terms(tables, [one.name for one in used], of_response, chosen, order)
     used = [used_of(tables, one.name, levels=of_terms.get(one.name, ())) for one in used]
     responses = [used_of(tables, name, response=True) for name in (*of_response, *beside)]
     every = [one.noted(outcome.notes.get(one.name, "")) for one in [*responses, *used]]
-    gaps = any(sum(one.missing) for one in every)
-    policy = missing or ("complete" if gaps else "refuse")
+    policy = missing or ("complete" if any(sum(one.missing) for one in every) else "refuse")
     one_of("missing", policy, POLICIES)
     terms, integrate, grouped = _terms(tables, used, family, policy, by_site=by_site, group=group)
     return Proposal(
@@ -207,7 +212,15 @@ def propose(
         trials=trials,
         weights=weights,
         keep=keep,
+        question=question,
     )
+
+
+def _kept(tables: Mapping[str, Table], keep: str | None) -> Mapping[str, Table]:
+    """Return the rows of which an expression is true; all of them without one."""
+    if keep is None:
+        return tables
+    return {name: rows_where(expression(keep), one, name) for name, one in tables.items()}
 
 
 def _levels_of_terms(

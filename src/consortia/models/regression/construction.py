@@ -545,7 +545,7 @@ def _descriptions(
     if len(read) < len(names):
         return {}
     return {
-        names[index]: described(question, Wanted(), table, kept[names[index]], names[index])
+        names[index]: described(question, Wanted(cells=1), table, kept[names[index]], names[index])
         for index, table in sorted(read.items())
     }
 
