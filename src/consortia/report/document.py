@@ -429,8 +429,9 @@ def _show_statements(report: RunReport, looked: Examined, *, margins: bool) -> l
         Part(
             "checklist",
             "The items that journals ask for",
-            "STROBE items 12 to 16 of observational studies and the ROBUST items of Bayesian "
-            "analyses: what this report answers, what does not apply, and what is not known here.",
+            "STROBE items 1 to 22 of observational studies and the ROBUST items of Bayesian "
+            "analyses: what this report answers, wholly or in part, what does not apply, and what "
+            "is for the authors.",
             tables=[items.checklist(items.items(report, looked, margins=margins))],
         ),
         Part(
