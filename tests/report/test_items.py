@@ -19,7 +19,7 @@ from consortia.report.document import page, write_report
 from consortia.report.effects import estimates, response_of
 from consortia.report.examined import Examined, examined, fit_table
 from consortia.report.items import checklist, items
-from consortia.report.methods import paragraph
+from consortia.report.methods import paragraph, references
 from consortia.report.run_report import RunReport, report_of
 from consortia.report.tables import contribution_table, effect_table
 
@@ -284,3 +284,33 @@ def test_intercepts_of_levels_are_called_so_beside_coefficients() -> None:
         "bird, intercept",
         "invertebrate, intercept",
     ]
+
+
+def test_the_methods_paragraph_says_ties_baseline_intervals_weights_and_kept_rows() -> None:
+    def said(formula: str, family: str, **more: Any) -> tuple[str, list[str]]:
+        settings = {"formula": formula, "family": family, "levels": {}, **more}
+        tree = xarray.DataTree.from_dict(
+            {"/posterior": xarray.Dataset({"x": (("chain", "draw"), np.zeros((2, 9)))})}
+        )
+        tree.attrs.update(
+            {"algorithm": "few_rounds", "settings": json.dumps({"regression": settings})}
+        )
+        one = report_of(tree)
+        return paragraph(one), references(one)
+
+    text, cited = said("Surv(start, stop, event) ~ x", "cox")
+    assert "tied times are treated as Efron does [6]" in text
+    assert "A row is an interval from a start to a stop" in text
+    assert [one.split(" ")[0] for one in cited[4:]] == ["Cox", "Efron"]
+    assert cited[1].startswith("Tierney L. Markov chains for exploring")
+    assert max(map(int, re.findall(r"\[(?:\d+, )?(\d+)\]", text))) <= len(cited)
+    text, cited = said("Surv(t, d) ~ x", "weibull")
+    assert "that of a Weibull law" in text
+    assert "interval from a start" not in text
+    assert len(cited) == 4
+    text, _ = said("y ~ x", "poisson", beside={"weights": "Freq", "exposure": "years"})
+    assert "A row counts as often as its Freq says." in text
+    assert "The exposure is the column years." in text
+    assert (
+        "Analysed were the rows of which t > 0 is true." in said("y ~ x", "gamma", keep="t > 0")[0]
+    )

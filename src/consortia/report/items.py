@@ -92,7 +92,7 @@ def _of_design(report: RunReport, response: Response, found: Mapping[str, Any]) 
     terms = str(found.get("formula", "")).partition("~")[2].strip()
     authors = [
         ("1", "title and abstract", "their design in the title, a summary of what was found"),
-        ("2", "background", "why the question is asked"),
+        ("2", "background", "why this is of interest"),
         ("3", "objectives", "what was to be answered, before the data"),
         ("4", "study design", "a cohort, a case-control or a cross-sectional study"),
     ]
