@@ -17,7 +17,6 @@ from consortia.errors import InputError
 from consortia.models.regression.formula import SITE, Factor
 from consortia.models.regression.question import (
     EVENT,
-    EXPOSURE,
     RESPONSE,
     TIME,
     WEIGHT,
@@ -101,8 +100,7 @@ def agree(
         levels[RESPONSE] = _response_levels(question, facts, names, kinds, notes)
     else:
         units[RESPONSE] = unit(RESPONSE)
-    if "exposure" in question.extra:
-        units[EXPOSURE] = unit(EXPOSURE)
+    units |= {name: unit(name) for name in question.of_offset}
     cuts = breaks_of(question, breaks, units[TIME].mean if TIME in units else 1.0)
     readings = [*doubted, *(guess for one in facts for guess in one.guesses)]
     readings += _of_words(question, levels, kinds)

@@ -47,11 +47,15 @@ if TYPE_CHECKING:
     from consortia.data.harmonisation import Harmonisation
 
 RESPONSE, TIME, EVENT, EXPOSURE = "response()", "time()", "event()", "exposure()"
-WEIGHT = "weights()"
+OFFSET, WEIGHT = "offset()", "weights()"
 """Names of levels and moments of what stands beside the formula; no factor can have them."""
 
 WEIGHTS = ("frequency", "sampling")
 """Kinds of weights: numbers of equal rows, or inverse probabilities of being in a sample."""
+
+LARGE_OFFSET, LARGEST_OFFSET = 20.0, 300.0
+"""An offset above the first is seldom a logarithm; of a larger one than the second no mean is
+made."""
 
 IMPUTATIONS = 20
 IMPUTATIONS_MAX = 1000
@@ -272,6 +276,7 @@ class Question:
                         one.rows,
                     )
                 )
+        found += self._offset_doubt(kept, site)
         if changes is not None and not changes.approved:
             line = mend(site, "", "approved = true")
             said = f"{site}: what `consortia init` proposed is applied"
@@ -302,7 +307,7 @@ class Question:
         beside = {name: one.values(kept, where) for name, one in self.extra.items()}
         if self.family.response == "count":
             against = (
-                beside["trials"] - y + 0.5 if "trials" in beside else beside.get(EXPOSURE, 1.0)
+                beside["trials"] - y + 0.5 if "trials" in beside else beside.get("exposure", 1.0)
             )
             y = np.log((y + 0.5) / against)
         elif self.family.response == "share":
@@ -392,10 +397,10 @@ class Question:
                         levels[RESPONSE] = frequent_levels(kept[name], least)
                 else:
                     of_numbers(RESPONSE, self.response(kept, where)[0])
-        for own, name in self._measured_beside.items():
-            if {*self.extra[own].columns} <= kept.keys():
-                with faults.noted():
-                    of_numbers(name, self.beside(own, kept, where))
+        if {*self.always} <= kept.keys():
+            with faults.noted():
+                for name, values in self._beside_response(kept, where).items():
+                    of_numbers(name, values)
         shown = {name: column.kind for name, column in used.items()}
         for name in shown.keys() - {*self.numbers, *self.parsed.response_columns}:
             if shown[name] in ("number", "date"):  # of which levels are made
@@ -427,10 +432,50 @@ class Question:
         )
 
     @property
-    def _measured_beside(self) -> dict[str, str]:
-        """The expressions beside the formula of which moments travel, and under which names."""
-        found = {"weights": WEIGHT} if self.samples else {}
-        return found | ({"exposure": EXPOSURE} if "exposure" in self.extra else {})
+    def of_offset(self) -> tuple[str, ...]:
+        """Name of the number around which the intercept is expected; () where there is no offset.
+
+        It is the mean of what a mean is multiplied with, or that of the offset.
+        """
+        has_offset = self.parsed.offset is not None or "exposure" in self.extra
+        if not has_offset or self.family.of_site is not None or self.family.response == "ordered":
+            return ()
+        return (EXPOSURE,) if self.family.logarithmic else (OFFSET,)
+
+    def _beside_response(self, kept: Table, where: str) -> dict[str, np.ndarray]:
+        """Return the numbers beside the response of which moments travel, by name."""
+        found = {WEIGHT: self.beside("weights", kept, where)} if self.samples else {}
+        for name in self.of_offset:
+            total = self.offsets(kept, where)
+            multiplied = np.exp(np.minimum(total, LARGEST_OFFSET))
+            found[name] = multiplied if self.family.logarithmic else total
+        return found
+
+    def offsets(self, table: Table, where: str) -> np.ndarray:
+        """Return what is added to the linear predictor, (rows,): offset and log exposure."""
+        found = np.zeros(rows_of(table))
+        if self.parsed.offset is not None:
+            found = found + self.parsed.offset.values(table, where)
+        if "exposure" in self.extra:
+            found = found + np.log(self.beside("exposure", table, where))
+        return found
+
+    def _offset_doubt(self, kept: Table, site: str) -> list[Guess]:
+        """Return that an offset may be meant as an exposure: a count and not its logarithm."""
+        offset = self.parsed.offset
+        if offset is None or offset.column is None or not self.family.logarithmic:
+            return []
+        name = offset.column
+        values = kept[name].values[~kept[name].missing]
+        counts = bool(((values > 0) & (values == np.round(values))).all())
+        if not counts and not (values > LARGE_OFFSET).any():
+            return []
+        said = (
+            f"{site}: offset({name}) adds {values.min():g} to {values.max():g} to the logarithm of "
+            f"the {'rate' if self.family.response != 'time' else 'hazard'}"
+        )
+        wanted = f"offset(log({name})) divides by it; offset(1 * {name}) confirms it"
+        return [Guess(name, said, wanted, len(values))]
 
     def _noted_rows(self, used: Table, table: Table, site: str, faults: Faults) -> Table:
         """Return the rows of the columns that can be read; note where the policy refuses them.
