@@ -52,6 +52,10 @@ def paragraph(report: RunReport) -> str:
     record, response = report.record, response_of(report)
     sites, rows = record.get("sites") or (), record.get("site_rows") or ()
     where = f"{sum(rows):,} rows at {len(sites)} sites" if rows else "the rows of all sites"
+    described = fitted_settings(report).get("participants", {}).get("sites", {})
+    persons = [one.get("persons") for one in described.values()]
+    if persons and None not in persons:
+        where = f"{sum(persons):,} persons in {where}"
     settings = record.get("settings")
     found = settings.get("regression") if isinstance(settings, dict) else None
     if isinstance(found, dict) and response is not None:

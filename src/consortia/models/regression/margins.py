@@ -284,10 +284,12 @@ def _site_averages(
         ends = np.zeros(len(padded))
         fixed = [time_rows(agreed, ends + one, ends) for one in times]
     found = {}
-    known = ~given.table[column].missing
+    known = (~given.table[column].missing).astype(float)
+    if "weights" in agreed.question.extra:  # a row stands for so many persons
+        known *= agreed.question.beside("weights", given.table, f"site {site!r}")
     for contrast, derivative, first, second in _changes(agreed, given.table, column, site):
-        weights = first["trials"] * known if density.family.base == "binomial" else known * 1.0
-        count = float(weights.sum())
+        weights = first["trials"] * known if density.family.base == "binomial" else known
+        count = float(weights.sum()) or 1.0
         # the mean of a binomial row is of all its trials
         share = np.zeros(len(padded))
         share[:size] = known / count

@@ -28,7 +28,13 @@ from consortia.data.tables import read_table
 from consortia.diagnostics.natural import natural
 from consortia.diagnostics.units import scaling_in
 from consortia.errors import InputError
-from consortia.models.regression.checking import VARIANCES, PredictiveCheck, checked, sums_of
+from consortia.models.regression.checking import (
+    VARIANCES,
+    PredictiveCheck,
+    checked,
+    of_persons,
+    sums_of,
+)
 from consortia.models.regression.correlations import LKJ
 from consortia.models.regression.curves import Curves, curves
 from consortia.models.regression.density import CORRELATION, Density
@@ -810,6 +816,8 @@ class Regression:
             if place not in self.rows.here:
                 continue
             rows = {key: np.asarray(values) for key, values in self.rows.site(name).items()}
+            if not spec.question.samples:
+                rows = of_persons(rows)
             y = rows["y"]
             shift = np.zeros((len(kept), len(y)))
             if spec.staying:
