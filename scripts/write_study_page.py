@@ -36,7 +36,10 @@ def page() -> str:
     """docs/study-file.md."""
     schema = json_schema()
     tables, parts = schema["$defs"], [HEAD]
-    parts.append("## At the top\n\n" + _rows({"title": schema["properties"]["title"]}, []))
+    parts.append(
+        "## At the top\n\n"
+        + _rows({name: schema["properties"][name] for name in ("title", "question")}, [])
+    )
     for key, name in TABLES.items():
         parts.append(_section(f"[{key}]", tables[name], own=True))
         if key == "data":

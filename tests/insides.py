@@ -107,6 +107,11 @@ def end_shown(bar: Any, rounds: int) -> int:
     return bar._moment(rounds, 0).end
 
 
+def moment_shown(shown: Any, rounds: int) -> Any:
+    """Return what progress says after so many rounds."""
+    return shown._moment(rounds, 0)
+
+
 def wrap_gradients(patch: pytest.MonkeyPatch, method: str, wrapper: Any) -> None:
     """Wrap the gradient estimate with which "fa_hmc" or "gossip" builds its functions."""
     module, name = {"fa_hmc": (fa_hmc, "_oracle"), "gossip": (gossip, "_estimate")}[method]

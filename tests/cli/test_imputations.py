@@ -69,7 +69,7 @@ def test_a_finished_run_is_finished_and_is_reported(folder, finished):
     assert outcome.exit_code == 0, outcome.output
     page = (folder / "out" / "report.html").read_text(encoding="utf-8")
     assert "On the outcome itself" in page
-    assert "Change of the probability of died" in page
+    assert "Change of the probability of death" in page
 
 
 def test_check_counts_the_cost_of_all_imputations(folder):

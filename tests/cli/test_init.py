@@ -464,9 +464,30 @@ def test_trials_are_asked_for_and_events_of_other_codes_are_turned(tmp_path, mon
     assert "unknown" in invoke("init", *files, *asked, "dead").output
     assert invoke("init", *files, *asked, "2").exit_code == 0
     study = load_study("study.toml")
-    assert study.model.formula.startswith("Surv(time, cause) ~")
+    assert study.model.formula.startswith("Surv(time, cause == 2) ~")
     events = study.build().sites.site("one")["event"]
     assert int(np.sum(events)) == sum(row % 3 == 2 for row in range(40))
+
+
+def test_levels_weights_and_the_reference_are_options(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    files = columns(
+        tmp_path,
+        sat=lambda place, row: ["Low", "Medium", "High"][row % 3],
+        arm=lambda place, row: "ab"[row % 2],
+        persons=lambda place, row: 1 + row % 4,
+    )
+    asked = ["--levels", "sat=Low, Medium,High", "--weights", "persons", "--reference", "arm=b"]
+    outcome = invoke("init", *files, "--response", "sat", *asked)
+    assert outcome.exit_code == 0, outcome.output
+    study = load_study("study.toml")
+    assert study.model.options["family"] == "ordinal"
+    assert study.model.options["weights"] == "persons"
+    assert study.model.options["levels"] == {"sat": ["Low", "Medium", "High"], "arm": ["b", "a"]}
+    assert study.model.formula == "sat ~ y + x + arm + site"
+    assert "80 rows are 200 persons" in " ".join(outcome.stdout.split())
+    wrong = invoke("init", *files, "--response", "sat", "--levels", "sat", "--force")
+    assert "give COLUMN=LEVEL,LEVEL,..., as in --levels stage=I,II,III" in wrong.stderr
 
 
 def test_an_event_in_words_is_the_one_that_is_named(tmp_path, monkeypatch):
@@ -660,3 +681,16 @@ def test_the_example_of_three_tables_is_what_init_writes_of_them(tmp_path, monke
     options += ["--yes"]
     assert invoke("init", *files, *options).exit_code == 0
     assert (tmp_path / "pneumonia" / "again.toml").read_text() == study
+
+
+def test_the_clean_spelling_is_proposed_and_not_the_one_with_a_hidden_character(
+    tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    arms = [["pla\u200bcebo", "verum"], ["placebo", "verum"]]
+    files = columns(tmp_path, 60, arm=lambda place, row: arms[place][row % 2])
+    outcome = invoke("init", *files, "--response", "y", "--yes")
+    assert outcome.exit_code == 0, outcome.output
+    changes = tomllib.loads((tmp_path / "study.toml").read_text())["harmonise"]
+    assert changes == {"one": {"recode": {"arm": {"pla\u200bcebo": "placebo"}}}}
+    assert "arm[verum]" in load_study("study.toml").build().regression.names

@@ -69,6 +69,14 @@ def running(finished: Path, tmp_path: Path) -> Path:
     return path
 
 
+def test_of_a_run_that_ends_by_itself_no_time_is_left_to_be_said(running):
+    status = json.loads((running / STATUS).read_text()) | {"seconds_left": None}
+    (running / STATUS).write_text(json.dumps(status))
+    assert "left it ends by itself, 0.21 rounds/s" in " ".join(
+        invoke("watch", running, "--once").stdout.split()
+    )
+
+
 def test_a_run_says_rounds_time_left_bytes_diagnostics_and_its_late_sites(running):
     outcome = invoke("watch", running, "--once")
     assert outcome.exit_code == 0, outcome.output

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import consortia
 from consortia.data.columns import Column, as_levels, column_of, rows_of, without_missing
 from consortia.data.harmonisation import Harmonisation
 from consortia.data.tables import read_table
@@ -280,7 +282,6 @@ WRONG = [
     ("a,b\n", "no rows under the header"),
     ("", "no rows under the header"),
     ('a,b\n"x,2\n', "line 2: unexpected end of data"),
-    ("d\n2024-01-01\n2024-13-01\n", "column 'd': not every value is a date: '2024-13-01': month"),
 ]
 
 
@@ -289,6 +290,38 @@ def test_a_wrong_file_is_refused_with_its_line(tmp_path: Path, text: str, messag
     with pytest.raises(InputError, match=r"site\.csv") as caught:
         dict(read_table(written(tmp_path, text), "it"))
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("date", ["9999-12-31", "1500-01-01", "2024-02-31", "0000-00-00"])
+def test_a_date_that_is_none_is_doubted_with_its_line_and_read_once_it_is_missing(
+    tmp_path: Path, date: str
+) -> None:
+    path = written(tmp_path, f"d,y\n2024-01-02,1\n{date},2\n")
+    column = read_table(path, "it", site="a")["d"]
+    assert column.kind == "date"
+    assert column.values[0] == 19724
+    assert f"the first in line 3: {date!r}" in column.doubt
+    assert f'[harmonise.a.missing_values] d = ["{date}"]' in column.doubt
+    changes = Harmonisation.model_validate({"missing_values": {"d": [date]}})
+    mended = read_table(path, "it", site="a", harmonise=changes)["d"]
+    assert not mended.doubt
+    assert mended.missing.tolist() == [False, True]
+
+
+@pytest.mark.parametrize("made", [datetime.date, datetime.datetime])
+def test_dates_of_a_frame_are_days_and_those_beyond_the_range_are_doubted(made: Any) -> None:
+    column = read_table({"d": [made(2024, 1, 2), made(1677, 1, 1)]}, "it")["d"]
+    assert column.values[0] == 19724
+    assert "in row 2: '1677-01-01" in column.doubt
+    far = read_table({"d": np.array(["2024-01-02", "9999-12-31"], "datetime64[s]")}, "it")["d"]
+    assert "'9999-12-31" in far.doubt
+
+
+def test_a_date_that_is_none_is_refused_only_where_it_is_used(tmp_path: Path) -> None:
+    path = written(tmp_path, "d,x,y\n2024-01-02,1,2\n9999-12-31,4,3\n2024-01-05,2,5\n")
+    assert consortia.regression("y ~ x", {"a": path}).names == ("x",)
+    with pytest.raises(InputError, match=r"site.csv: the column 'd': .* in line 3: '9999-12-31'"):
+        consortia.regression("y ~ d", {"a": path})
 
 
 def test_what_is_no_table_is_refused(tmp_path: Path) -> None:

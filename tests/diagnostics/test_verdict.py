@@ -171,6 +171,16 @@ def test_what_was_not_measured_is_shown_as_unknown_and_does_not_count():
     assert not shown.counts
 
 
+def test_of_an_exact_method_nothing_is_left_to_be_measured():
+    exact = BiasPrediction(basis="A Metropolis test keeps the posterior exactly")
+    verdict = judged(draws(), exact)
+    assert "How far off is it?" not in [one.title for one in verdict.checks]
+    assert verdict.explanation == "Everything that was looked at is as it should be."
+    for prediction in (SMALL, DIVERGES, None):
+        shown = judged(draws(), prediction).checks
+        assert "not measured" in [one.value for one in shown]
+
+
 def test_a_prediction_comes_back_from_a_record_as_it_was():
     again = BiasPrediction.read(SMALL.plain())
     assert again.plain() == SMALL.plain()

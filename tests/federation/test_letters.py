@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 import consortia
 from consortia.cli.commands import app
+from consortia.engines.flower import identities
 from consortia.engines.flower.envelope import decode
 from consortia.engines.flower.identities import MARK, SIGNATURE_BYTES, body_of
 from consortia.engines.letters.sealing import Letter, LetterError, digest, seal, unfold
@@ -516,6 +517,34 @@ def test_the_commands_ask_and_say_where_letters_are(stages, tmp_path: Path) -> N
     assert json.loads(found.stdout)["awaited"] == {"south": 3, "west": 3}
     again = ["letter", "open", str(now.root / "study.toml"), "--folder", str(now.coordinator)]
     assert CliRunner().invoke(app, again).exit_code == 3
+
+
+@pytest.mark.parametrize("fault", ["a column is missing", "the keys are gone", "no number"])
+def test_what_a_site_refuses_by_itself_is_printed_there_with_exit_code_2(
+    tmp_path: Path, fault: str
+) -> None:
+    now = Correspondence(tmp_path / "now", keys=fault == "the keys are gone")
+    now.proceed()
+    folder = now.site("north")
+    rows = (folder / "rows.csv").read_text()
+    if fault == "a column is missing":
+        (folder / "rows.csv").write_text(rows.replace("ill", "sick", 1))
+        words = "ill"
+    elif fault == "no number":
+        head, line, *rest = rows.splitlines()
+        damaged = ",".join(["x1x", *line.split(",")[1:]])
+        (folder / "rows.csv").write_text("\n".join([head, damaged, *rest, ""]))
+        words = "rows.csv cannot be read: row 1"
+    else:
+        (folder / identities.FILE).unlink()
+        words = identities.FILE
+    asked = ["letter", "answer", str(now.question("north", 1)), "--folder", str(folder), "--yes"]
+    outcome = CliRunner().invoke(app, [*asked, "--data", str(folder / "rows.csv")])
+    assert outcome.exit_code == 2, outcome.output
+    assert words in outcome.stderr
+    assert "Traceback" not in outcome.output
+    assert "has refused letter 1" in outcome.stderr
+    assert "answer 1 of north" not in outcome.stdout
 
 
 def test_an_answer_without_its_site_s_signature_is_not_taken(tmp_path: Path) -> None:

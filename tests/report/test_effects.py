@@ -20,6 +20,7 @@ from consortia.report import accuracy, methods, paper
 from consortia.report.document import page, write_report
 from consortia.report.effects import (
     NOUNS,
+    Response,
     by_site,
     estimates,
     interpretation,
@@ -75,13 +76,54 @@ def test_every_ratio_of_a_family_has_a_word_for_what_it_is_of():
 
 def test_the_sentence_states_sure_directions_the_surest_first_and_no_site():
     text = interpretation(regression())
-    assert text.startswith(
-        "Each unit of age goes with higher odds of died = 'yes' (odds ratio 1.05"
-    )
-    assert "arm new goes with lower odds of died = 'yes' (odds ratio 0.49" in text
-    assert "Of the other column the direction stays open." in text
+    assert text.startswith("Each unit of age goes with higher odds of death (odds ratio 1.05")
+    assert "arm new goes with lower odds of death (odds ratio 0.49" in text
+    assert "For the other column the direction is not clear." in text
     assert "lima" not in text
     assert "sex" not in text
+
+
+def asking(column: str) -> RunReport:
+    """Return the report of a study that is about a column."""
+    report = regression()
+    report.record["settings"]["question"] = column
+    report.record["settings"]["regression"]["levels"] = {"arm": ["usual", "new"], "sex": ["F"]}
+    return report
+
+
+def test_the_column_that_the_study_is_about_comes_first_whatever_its_direction():
+    assert interpretation(asking("arm")).startswith(
+        "Arm new, against usual, goes with lower odds of death (odds ratio 0.49"
+    )
+    text = interpretation(asking("sex"))
+    assert text.startswith(
+        "Whether sex M, against F, goes with higher or lower odds of death is not clear (odds "
+        "ratio 1.1"
+    )
+    assert "; higher with probability 0.6" in text.partition(")")[0]
+    assert text.count("sex") == 1
+    assert "each unit of age goes with higher odds" in text
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("Surv(start, stop, event)", "the event"),
+        ("Surv(futime, death)", "death"),
+        ("Surv(time, status == 'dead')", "death"),
+        ("Surv(time, I(status > 1))", "status above 1"),
+        ("Surv(time, cause == 2)", "cause 2"),
+        ("Surv(time, relapse == 1)", "relapse"),
+        ("died = 'yes'", "death"),
+        ("smokes = 'ja'", "smokes"),
+        ("arm = 'new drug'", "arm new drug"),
+        ("I(visits >= 3)", "visits at least 3"),
+        ("bmi", "bmi"),
+    ],
+)
+def test_a_sentence_has_no_words_of_a_formula(name, words):
+    response = Response(name, "bernoulli", "odds ratio", {}, ())
+    assert response.words == words
 
 
 @pytest.mark.parametrize(
@@ -107,7 +149,7 @@ def test_of_chains_in_different_places_no_effect_is_stated():
 
 def test_without_a_sure_direction_the_sentence_says_so(monkeypatch):
     monkeypatch.setattr("consortia.report.effects.SURE", 1.1)
-    assert "every 95 % interval holds no effect" in interpretation(regression())
+    assert "every 95 % interval includes no effect" in interpretation(regression())
 
 
 def test_the_effects_are_ratios_with_their_quantiles():
@@ -212,8 +254,8 @@ def test_ratios_near_1_have_the_digits_that_tell_them_from_it(values, effect, te
 
 def test_the_sentence_says_how_far_an_effect_may_differ_at_another_site():
     text = interpretation(differing())
-    assert "The effect of arm[new] may differ between sites: 0.49" in text
-    assert "at a site not among these" in text
+    assert "The effect of arm new may differ between sites: the common odds ratio is 0.49" in text
+    assert "that of a new site is expected between" in text
 
 
 def test_correlated_effects_by_site_are_not_made_up_from_the_draws():

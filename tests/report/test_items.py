@@ -19,18 +19,20 @@ from consortia.report.document import page, write_report
 from consortia.report.effects import estimates, response_of
 from consortia.report.examined import Examined, examined, fit_table
 from consortia.report.items import checklist, items
-from consortia.report.methods import paragraph
+from consortia.report.methods import paragraph, references
 from consortia.report.run_report import RunReport, report_of
 from consortia.report.tables import contribution_table, effect_table
 
 pytest.importorskip("matplotlib", reason="needs the extra `plots`")
 
 KEYS = [
+    *(f"STROBE {number}" for number in range(1, 12)),
     *(f"STROBE 12{letter}" for letter in "abcde"),
     *(f"STROBE 13{letter}" for letter in "abc"),
     *(f"STROBE 14{letter}" for letter in "abc"),
     "STROBE 15",
     *(f"STROBE 16{letter}" for letter in "abc"),
+    *(f"STROBE {number}" for number in range(17, 23)),
     *(f"ROBUST {number}" for number in range(1, 8)),
     "decision rule",
     "fit",
@@ -91,7 +93,12 @@ def test_every_item_is_answered_or_named_with_a_reason(report: RunReport) -> Non
     assert found["STROBE 12d"].state == found["STROBE 14c"].state == "not applicable"
     assert found["STROBE 14a"].state == found["STROBE 16c"].state == "reported"
     assert found["ROBUST 3"].state == found["fit"].state == "reported"
-    assert found["ROBUST 2"].state == "not known"
+    assert found["ROBUST 2"].state == "for the authors"
+    partly = ("STROBE 5", "STROBE 10", "STROBE 13a", "STROBE 13c", "STROBE 16a", "STROBE 18")
+    assert {found[key].state for key in partly} == {"in part"}
+    written = (1, 2, 3, 4, 6, 8, 9, 19, 20, 21, 22)
+    assert {found[f"STROBE {one}"].state for one in written} == {"for the authors"}
+    assert found["STROBE 16b"].state == "not applicable"
     assert "seed 7" in found["ROBUST 5"].answer
     table = checklist(tuple(found.values()))
     assert table is not None
@@ -131,14 +138,57 @@ def test_levels_and_times_are_checked_by_default(family: str) -> None:
     assert looked.check is not None
 
 
-def test_what_was_not_looked_at_is_not_known(report: RunReport) -> None:
+def answered(formula: str, **more: Any) -> dict[str, Any]:
+    """Return the items of a run of a formula, nothing of which was looked at but the rows."""
+    rng = np.random.default_rng(1)
+    sites = {
+        name: {"t": rng.integers(2, 90, 50), "s": np.ones(50), "d": rng.integers(0, 2, 50)}
+        | {"x": rng.normal(size=50), "arm": ["a", "b"] * 25}
+        for name in ("oslo", "lima", "bern")
+    }
+    made = consortia.regression(formula, sites, **more)
+    names = list(made.names) or ["none"]
+    posterior = xarray.Dataset(
+        {"coefficients": (("chain", "draw", "column"), rng.normal(size=(2, 99, len(names))))},
+        {"column": names},
+    )
+    tree = xarray.DataTree.from_dict({"/posterior": posterior})
+    settings = {"regression": dict(made.metadata.settings)}
+    tree.attrs.update({"sites": '["oslo", "lima", "bern"]', "settings": json.dumps(settings)})
+    one = report_of(tree)
+    return {item.key: item for item in items(one, examined(one), margins=False)}
+
+
+@pytest.mark.parametrize(
+    ("formula", "options", "key", "state"),
+    [
+        ("d ~ x * arm", {"family": "bernoulli"}, "STROBE 12b", "in part"),
+        ("d ~ x + (1 + arm || site)", {"family": "bernoulli"}, "STROBE 12b", "reported"),
+        ("d ~ x + (1 + arm || site)", {"family": "bernoulli"}, "STROBE 21", "in part"),
+        ("d ~ x + arm", {"family": "bernoulli"}, "STROBE 12b", "not applicable"),
+        ("Surv(t, d) ~ x", {"family": "cox"}, "STROBE 14c", "reported"),
+        ("Surv(s, t, d) ~ x", {"family": "cox"}, "STROBE 14c", "in part"),
+        ("Surv(t, d) ~ x", {"family": "cox"}, "STROBE 12d", "in part"),
+        ("d ~ I(x > 0.5)", {"family": "bernoulli"}, "STROBE 16b", "reported"),
+        ("d ~ C(arm)", {"family": "bernoulli"}, "STROBE 16b", "not applicable"),
+        ("d ~ x", {"family": "bernoulli", "keep": "t > 5"}, "STROBE 6", "in part"),
+        ("d ~ x", {"family": "bernoulli"}, "STROBE 13a", "in part"),
+    ],
+)
+def test_no_item_is_called_reported_that_is_not(
+    formula: str, options: dict[str, Any], key: str, state: str
+) -> None:
+    assert answered(formula, **options)[key].state == state
+
+
+def test_what_was_not_looked_at_is_for_the_authors(report: RunReport) -> None:
     alone = report_of(report.tree)
     alone.record["settings"]["regression"].pop("participants")
     alone.record["settings"]["regression"].pop("missing")
     found = {one.key: one for one in items(alone, examined(alone), margins=False)}
     for key in ("STROBE 12c", "STROBE 12e", "STROBE 13a", "STROBE 14b", "STROBE 16c", "ROBUST 3"):
-        assert found[key].state == "not known", key
-    assert found["fit"].state == "not known"
+        assert found[key].state == "for the authors", key
+    assert found["fit"].state == "for the authors"
 
 
 def test_reference_levels_denominators_and_rules_are_in_tables_and_text(report: RunReport) -> None:
@@ -216,3 +266,51 @@ def test_a_good_verdict_names_what_was_not_looked_at() -> None:
     unknown = Check(Severity.UNKNOWN, "How far off is it?", "not measured", "", counts=False)
     assert Verdict((good,)).explanation == "Everything that was looked at is as it should be."
     assert Verdict((good, unknown)).explanation.endswith("Not looked at: how far off is it?")
+
+
+def test_intercepts_of_levels_are_called_so_beside_coefficients() -> None:
+    rng = np.random.default_rng(2)
+    posterior = xarray.Dataset(
+        {
+            "coefficients": (("chain", "draw", "level", "column"), rng.normal(size=(2, 99, 2, 1))),
+            "intercept": (("chain", "draw", "level"), rng.normal(size=(2, 99, 2))),
+        },
+        {"column": ["length"], "level": ["bird", "invertebrate"]},
+    )
+    made = report_of(xarray.DataTree.from_dict({"/posterior": posterior}))
+    assert made.names == [
+        "bird, length",
+        "invertebrate, length",
+        "bird, intercept",
+        "invertebrate, intercept",
+    ]
+
+
+def test_the_methods_paragraph_says_ties_baseline_intervals_weights_and_kept_rows() -> None:
+    def said(formula: str, family: str, **more: Any) -> tuple[str, list[str]]:
+        settings = {"formula": formula, "family": family, "levels": {}, **more}
+        tree = xarray.DataTree.from_dict(
+            {"/posterior": xarray.Dataset({"x": (("chain", "draw"), np.zeros((2, 9)))})}
+        )
+        tree.attrs.update(
+            {"algorithm": "few_rounds", "settings": json.dumps({"regression": settings})}
+        )
+        one = report_of(tree)
+        return paragraph(one), references(one)
+
+    text, cited = said("Surv(start, stop, event) ~ x", "cox")
+    assert "tied times are treated as Efron does [6]" in text
+    assert "A row is an interval from a start to a stop" in text
+    assert [one.split(" ")[0] for one in cited[4:]] == ["Cox", "Efron"]
+    assert cited[1].startswith("Tierney L. Markov chains for exploring")
+    assert max(map(int, re.findall(r"\[(?:\d+, )?(\d+)\]", text))) <= len(cited)
+    text, cited = said("Surv(t, d) ~ x", "weibull")
+    assert "that of a Weibull law" in text
+    assert "interval from a start" not in text
+    assert len(cited) == 4
+    text, _ = said("y ~ x", "poisson", beside={"weights": "Freq", "exposure": "years"})
+    assert "A row counts as often as its Freq says." in text
+    assert "The exposure is the column years." in text
+    assert (
+        "Analysed were the rows of which t > 0 is true." in said("y ~ x", "gamma", keep="t > 0")[0]
+    )

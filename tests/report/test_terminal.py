@@ -95,6 +95,21 @@ def test_a_run_that_ends_by_itself_is_shown_to_where_it_ends_as_a_rule_and_then_
         assert insides.end_shown(shown, 14) == 220
     last = json.loads(capsys.readouterr().err)
     assert (last["rounds"], last["of"]) == (4, 220)
+    assert last["rounds_per_second"] > 0
+    assert "seconds_left" not in last
+
+
+def test_a_run_of_known_length_says_how_long_it_takes_and_another_does_not(capsys):
+    fixed = progress.Lines("fa_hmc", 220)
+    with fixed:
+        for done in (2, 4):
+            fixed.update(done, 0, (done, 0, 0))
+    assert json.loads(capsys.readouterr().err)["seconds_left"] >= 0
+    for usual, known in ((None, True), (14, False)):
+        shown = progress.Progress(220, usual)
+        moments = [insides.moment_shown(shown, done) for done in (2, 4, 20)]
+        assert [one.left is not None for one in moments] == [False, known, known]
+        assert [one.rate is not None for one in moments] == [False, True, True]
 
 
 def test_outside_of_a_notebook_progress_is_not_shown_in_one():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from consortia.data.tables import read_table
 from consortia.engines.local import LocalEngine
 from consortia.errors import InputError
 from consortia.federation.governance import terms_of
+from consortia.federation.governance.explanation import sentences
 from consortia.study.build import load_study
 from consortia.study.schema import json_schema
 
@@ -277,3 +279,46 @@ def test_both_models_are_built_from_facts_that_a_site_tells_at_once(folder: Path
     assert SiteFacts.read(told.plain()) == told
     with pytest.raises(ValueError, match="more than two models"):
         SiteFacts.read({**told.plain(), "beside": told.plain()})
+
+
+def test_rows_that_the_study_keeps_are_counted_and_are_part_of_what_a_site_permits(
+    folder: Path,
+) -> None:
+    kept = study_of(folder, head=HEAD + "keep = \"stage != 'IV'\"\n")
+    built = kept.build()
+    assert built.regression.specification.rows == (37, 39, 39)
+    assert "IV" not in str(built.regression.specification.levels)
+    flow = {line.variable: line.cells for line in built.regression.table_one().flow}
+    assert flow["left out, not stage != 'IV'"] == ("2", "0", "0", "2")
+    every = study_of(folder)
+    assert terms_of(kept).model != terms_of(every).model
+    text = str(sentences(kept, terms_of(kept)))
+    assert "stage != 'IV' is true, and no other" in text
+
+
+@pytest.mark.parametrize(
+    ("keep", "words"),
+    [
+        ("stagee == 'I'", "did you mean 'stage'"),
+        ("stage in ('I')", "cannot be evaluated"),
+        ("open('x')", "'open' is not a function of formulas"),
+    ],
+)
+def test_what_is_kept_is_an_expression_of_columns(folder: Path, keep: str, words: str) -> None:
+    with pytest.raises(InputError, match=re.escape(words)):
+        study_of(folder, head=f"{HEAD}keep = {json.dumps(keep)}\n").build()
+
+
+def test_keep_goes_with_a_formula_and_files(folder: Path) -> None:
+    model = '[model]\nkind = "logistic_regression"\n'
+    with pytest.raises(InputError, match=r"data\.keep: it goes with data\.files and model\.form"):
+        study_of(folder, model, HEAD + 'target = "died"\nkeep = "age > 0"\n')
+
+
+def test_the_question_is_a_column_of_a_term_and_is_kept_in_the_record(folder: Path) -> None:
+    study = study_of(folder, head='question = "arm"\n' + HEAD)
+    assert study.build().metadata.settings["question"] == "arm"
+    assert terms_of(study).model == terms_of(study_of(folder)).model
+    for wrong in ("amr", "died"):
+        with pytest.raises(InputError, match=rf"question = '{wrong}' is not a column of a term"):
+            study_of(folder, head=f'question = "{wrong}"\n{HEAD}')

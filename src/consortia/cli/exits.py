@@ -130,7 +130,7 @@ def _system_text(error: OSError | MemoryError) -> str:
     return f"{where}{error.strerror or error}."
 
 
-def exit_code(error: ConsortiaError) -> int:
+def exit_code(error: BaseException) -> int:
     """Return the exit code that stands for an error, see `EXIT_CODES`."""
     from consortia.data.datasets import DatasetCorrupted, DatasetMissing
 
@@ -148,5 +148,6 @@ def exit_code(error: ConsortiaError) -> int:
         (PolicyError, 9),
         (LedgerError, 10),
         (DivergenceError, BAD),
+        (OSError, UNUSABLE),
     )
     return next((code for kind, code in kinds if isinstance(error, kind)), 1)

@@ -25,6 +25,66 @@ ALIKE = {
 }
 ASKED = "Which column is the response? (a time to an event: Surv(time, event))"
 
+Response = Annotated[
+    str | None,
+    typer.Option(
+        help="Its column, 'Surv(time, event)' or 'Surv(start, stop, event)'. Asked for without it."
+    ),
+]
+Reference = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="COLUMN=LEVEL",
+        help="The level that the others are against; without it of the response the most "
+        "frequent, of a term the first in the alphabet; repeatable.",
+    ),
+]
+Levels = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="COLUMN=LEVEL,LEVEL,...",
+        help="Levels in their order: of an ordinal response the lowest first, of a term the "
+        "reference; repeatable.",
+    ),
+]
+Weights = Annotated[
+    str | None,
+    typer.Option(metavar="COLUMN", help="How many persons a row stands for."),
+]
+Groups = Annotated[
+    str | None,
+    typer.Option(
+        metavar="COLUMN", help="What several rows are of, a patient or a ward: (1 | COLUMN)."
+    ),
+]
+Trials = Annotated[
+    str | None,
+    typer.Option(metavar="COLUMN", help="With --family binomial: how many could have been."),
+]
+Event = Annotated[
+    str | None,
+    typer.Option(
+        metavar="VALUE", help="With Surv(time, event): the value that is an event; no other is."
+    ),
+]
+BySite = Annotated[
+    str | None,
+    typer.Option(
+        metavar="COLUMN", help="A column, perhaps a treatment, whose effect may differ by site."
+    ),
+]
+Question = Annotated[
+    str | None,
+    typer.Option(
+        metavar="COLUMN", help="What the study is about; by default the column of --by-site."
+    ),
+]
+Missing = Annotated[
+    str | None,
+    typer.Option(help="Rows with missing values: refuse, complete, indicator or impute."),
+]
+"""Options whose help takes several lines."""
+
 
 def init(
     tables: Annotated[
@@ -33,50 +93,26 @@ def init(
             metavar="TABLE...", help="One table a site: .csv, .tsv, .parquet, .feather, .npz."
         ),
     ],
-    response: Annotated[
-        str | None,
-        typer.Option(help="Its column, or 'Surv(time, event)'. Asked for without it."),
-    ] = None,
-    by_site: Annotated[
-        str | None,
-        typer.Option(
-            metavar="COLUMN", help="A column, perhaps a treatment, whose effect may differ by site."
-        ),
-    ] = None,
+    response: Response = None,
+    by_site: BySite = None,
+    question: Question = None,
     drop: Annotated[
         list[str] | None, typer.Option(metavar="COLUMN", help="Leave a column out; repeatable.")
     ] = None,
-    reference: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="COLUMN=LEVEL",
-            help="The level that the others are against, the first in the alphabet without it; "
-            "repeatable.",
-        ),
-    ] = None,
-    group: Annotated[
+    reference: Reference = None,
+    levels: Levels = None,
+    weights: Weights = None,
+    group: Groups = None,
+    trials: Trials = None,
+    event: Event = None,
+    keep: Annotated[
         str | None,
-        typer.Option(
-            metavar="COLUMN", help="What several rows are of, a patient or a ward: (1 | COLUMN)."
-        ),
-    ] = None,
-    trials: Annotated[
-        str | None,
-        typer.Option(metavar="COLUMN", help="With --family binomial: how many could have been."),
-    ] = None,
-    event: Annotated[
-        str | None,
-        typer.Option(
-            metavar="VALUE", help="With Surv(time, event): the value that is an event; no other is."
-        ),
+        typer.Option(metavar="EXPRESSION", help="Rows that are analysed: 'service > 0'."),
     ] = None,
     family: Annotated[
         str | None, typer.Option(help="Of the response; found from its values without it.")
     ] = None,
-    missing: Annotated[
-        str | None,
-        typer.Option(help="Rows with missing values: refuse, complete, indicator or impute."),
-    ] = None,
+    missing: Missing = None,
     harmonise: Annotated[
         bool,
         typer.Option(
@@ -103,17 +139,17 @@ def init(
         changes, read = _alike(by_name, wanted=harmonise, yes=yes)
         if response is None:
             response = _asked(read)
-        if event is not None:
-            changes, read = _with_event(changes, read, response, event, by_name)
         if (family or "").startswith("binomial") and trials is None:
             trials = _asked(read, "Which column is the number of trials?", "--trials")
         found = propose(
             read,
             response,
             **{"family": family, "missing": missing, "trials": trials},
-            **{"by_site": by_site, "group": group},
+            **{"by_site": by_site, "group": group, "weights": weights, "event": event},
+            **{"keep": keep, "question": question},
             drop=drop or (),
-            references=dict(map(_reference, reference or ())),
+            references=dict(_pair(one, "--reference", "arm=control") for one in reference or ()),
+            levels=dict(map(_order, levels or ())),
         )
         _write(found, changes, tables, output, title=title, response=response)
 
@@ -198,61 +234,6 @@ def _read(paths: Mapping[str, Path], changes: Mapping[str, Harmonisation]) -> di
     return found
 
 
-def _with_event(
-    changes: dict[str, Harmonisation],
-    tables: Mapping[str, Table],
-    response: str,
-    event: str,
-    paths: Mapping[str, Path],
-) -> tuple[dict[str, Harmonisation], Mapping[str, Table]]:
-    """Return the changes by which a value of the event's column is 1 and every other 0."""
-    import numpy as np
-
-    from consortia.core.arguments import unknown
-    from consortia.data.columns import as_levels, column_of
-    from consortia.data.harmonisation import NONE
-    from consortia.models.regression.formula import parse
-
-    columns = parse(f"{response} ~ 1").response_columns if "(" in response else ()
-    if len(columns) < 2:
-        raise InputError("--event VALUE goes with --response 'Surv(time, event)'.")
-    column, found = columns[-1], {}
-    for site, table in tables.items():
-        own = column_of(table, column, f"site {site!r}")
-        found[site] = np.unique(as_levels(own)[~own.missing]).tolist()
-    every = sorted({level for levels in found.values() for level in levels})
-    if not any(_one_value(level, event) for level in every):
-        raise InputError(f"--event {event}: {column} has no such value: {unknown(event, every)}.")
-    made = dict(changes)
-    having = [levels for levels in found.values() if any(_one_value(v, event) for v in levels)]
-    for site, levels in found.items():
-        before = made.get(site, NONE)
-        codes = {level: str(int(_one_value(level, event))) for level in levels}
-        other = [v for v in levels if not any(_one_value(v, w) for own in having for w in own)]
-        if other and levels not in having:
-            raise InputError(
-                f"--event {event}: site {site!r} has no such value of {column}, but {other[0]!r}, "
-                "which no site with the event has: recode it there, or leave --event out."
-            )
-        earlier = before.recode.get(column, {})
-        through = {old: codes.get(new, new) for old, new in earlier.items()}
-        recode = before.recode | {column: {**codes, **through}}
-        made[site] = before.model_copy(update={"recode": recode})
-    return made, _read(paths, made)
-
-
-def _one_value(one: str, other: str) -> bool:
-    """Return True if two writings are of one number, one bool or one string."""
-    from consortia.data.writing import truth_of
-
-    if one == other or (truth_of(one) is not None and truth_of(one) == truth_of(other)):
-        return True
-    try:
-        return float(one) == float(other)
-    except ValueError:
-        return False
-
-
 class Asking:
     """Questions about what is proposed.
 
@@ -297,17 +278,24 @@ def _built(content: str, output: Path) -> tuple[Guess, ...]:
     except InputError as error:
         raise InputError(
             f"nothing is written, for the study would be refused: {error}\nLeave columns out with "
-            "--drop COLUMN, or mend the tables."
+            "--drop COLUMN, rows with --keep EXPRESSION, or mend the tables."
         ) from None
     return () if made.regression is None else made.regression.readings
 
 
-def _reference(given: str) -> tuple[str, str]:
-    """Return the column and the level of COLUMN=LEVEL."""
-    column, sign, level = given.partition("=")
+def _pair(given: str, option: str, example: str) -> tuple[str, str]:
+    """Return what stands before and behind the = of an option."""
+    column, sign, rest = given.partition("=")
     if not sign:
-        raise InputError(f"--reference {given}: give COLUMN=LEVEL, as in --reference arm=control.")
-    return column, level
+        wanted = f"COLUMN={'LEVEL' if option == '--reference' else 'LEVEL,LEVEL,...'}"
+        raise InputError(f"{option} {given}: give {wanted}, as in {option} {example}.")
+    return column, rest
+
+
+def _order(given: str) -> tuple[str, tuple[str, ...]]:
+    """Return the column and the levels of COLUMN=LEVEL,LEVEL,..."""
+    column, levels = _pair(given, "--levels", "stage=I,II,III")
+    return column, tuple(one.strip() for one in levels.split(","))
 
 
 def _asked(tables: Mapping[str, Table], question: str = ASKED, option: str = "--response") -> str:

@@ -146,7 +146,7 @@ def answer(
 ) -> None:
     """Show what a letter asks and what would leave; ask; write one answer."""
     with reported(False):
-        from consortia.errors import ConsortiaError, InputError
+        from consortia.errors import InputError
         from consortia.federation.letters.answering import Declined, answer_letter
 
         def permit(shown: Shown) -> bool:
@@ -167,7 +167,7 @@ def answer(
                     raise typer.Exit(DECLINED) from None
                 _show_answered(found, as_json)
                 done.add(path.read_bytes())
-                if isinstance(found.error, ConsortiaError) and not watch:
+                if found.error is not None and not watch:
                     raise typer.Exit(exit_code(found.error))
             if not watch:
                 return
@@ -199,6 +199,8 @@ def _show_request(shown: Shown, data: Path | None) -> None:
 
 
 def _show_answered(found: Answered, as_json: bool) -> None:
+    from consortia.core.printable import printable
+
     error = None if found.error is None else str(found.error)
     if as_json:
         plain = {"answer": str(found.path), "site": found.site, "number": found.number}
@@ -208,5 +210,12 @@ def _show_answered(found: Answered, as_json: bool) -> None:
     for text in found.left:
         typer.echo(f"left with it: {text}")
     if error is not None:
-        typer.echo(f"refused, and the coordinator learns that it was: {error}", err=True)
+        typer.echo(f"error: {printable(error, lines=True)}", err=True)
+        typer.echo(
+            f"This site has refused letter {found.number}, and {found.path} says so, without the "
+            "reason. Mend it and answer the letter again; or send the file, so that the "
+            "coordinator learns of it.",
+            err=True,
+        )
+        return
     typer.echo(f"answer {found.number} of {found.site}: {found.path} ({found.bytes:,} bytes)")

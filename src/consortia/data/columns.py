@@ -221,6 +221,7 @@ class TableFacts:
     guesses: tuple[Guess, ...] = ()  # what was taken for what: `Guess`
     # of columns of groups, their number (0: not sent) and keyed digests of their labels
     groups: Mapping[str, tuple[int, tuple[str, ...]]] = field(default_factory=dict)
+    not_kept: int = 0  # rows that the study's ``keep`` leaves out; they are none of ``given``
 
     @classmethod
     def read(cls, values: Any) -> TableFacts:
@@ -230,11 +231,14 @@ class TableFacts:
             ValueError: the values are no facts; the text holds none of them.
         """
         names = {"given", "kinds", "missing", "moments", "levels", "declared", "guesses", "groups"}
+        names |= {"not_kept"}
         if not isinstance(values, dict) or values.keys() != names:
             raise ValueError("these are no facts of a table")
         given = values["given"]
         parts = ("kinds", "missing", "moments", "levels", "declared", "groups")
         tables = [values[name] for name in parts]
+        if type(values["not_kept"]) is not int or values["not_kept"] < 0:
+            raise ValueError("these are no facts of a table")
         if type(given) is not int or given < 1 or not all(isinstance(one, dict) for one in tables):
             raise ValueError("these are no facts of a table")
         for table in tables:
@@ -276,7 +280,9 @@ class TableFacts:
         of_groups = {name: (one[0], tuple(one[1])) for name, one in groups.items()}
         named = {name: tuple(found) for name, found in levels.items()}
         told = tuple(Guess(*one) for one in guesses)
-        return cls(given, kinds, missing, moments, named, declared, told, of_groups)
+        return cls(
+            given, kinds, missing, moments, named, declared, told, of_groups, values["not_kept"]
+        )
 
 
 class TableError(InputError):

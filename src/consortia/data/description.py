@@ -98,6 +98,9 @@ class SiteDescription:
     # what the counts of a column are of, where they are not rows
     units: Mapping[str, str] = field(default_factory=dict)
     followup: SiteCounts | None = None  # counts between the agreed times
+    not_kept: Range = (0, 0)  # range of the number of rows that the study's ``keep`` leaves out
+    # persons that the analysed rows stand for, where a row has a frequency; else None
+    persons: int | None = None
 
     @classmethod
     def read(cls, values: Any) -> SiteDescription:
@@ -107,6 +110,9 @@ class SiteDescription:
             ValueError: the values are no description.
         """
         names = {"cells", "given", "missing", "levels", "numbers", "units", "followup"}
+        names |= {"not_kept", "persons"}
+        if isinstance(values, dict):  # runs of earlier versions have neither
+            values = {"not_kept": (0, 0), "persons": None, **values}
         if not isinstance(values, dict) or values.keys() != names:
             raise ValueError("malformed description of participants")
         tables = [values[name] for name in ("missing", "levels", "numbers", "units")]
@@ -118,7 +124,9 @@ class SiteDescription:
         missing, levels, numbers, units = tables
         if not all(map(is_name, units.values())):
             raise ValueError("the units of a description are not strings")
-        followup = values["followup"]
+        followup, persons = values["followup"], values["persons"]
+        if persons is not None and (type(persons) is not int or persons < 0):
+            raise ValueError("a number of persons is not an integer")
         return cls(
             values["cells"],
             None if values["given"] is None else _range(values["given"]),
@@ -127,6 +135,8 @@ class SiteDescription:
             {name: _number(one) for name, one in numbers.items()},
             units,
             None if followup is None else SiteCounts.read(followup),
+            _range(values["not_kept"]),
+            persons,
         )
 
 
@@ -153,7 +163,16 @@ def _number(values: Any) -> tuple[float, float]:
     return (float(values[0]), float(values[1]))
 
 
-def column_cells(column: Column, levels: tuple[str, ...], least: int) -> Cells | None:
+def counts_of(texts: np.ndarray, persons: np.ndarray | None = None) -> dict[str, int]:
+    """Return how many rows have each string, or how many persons these stand for."""
+    names, place = np.unique(texts, return_inverse=True)
+    counts = np.bincount(place, persons, len(names))
+    return dict(zip(names.tolist(), map(round, counts.tolist()), strict=True))
+
+
+def column_cells(
+    column: Column, levels: tuple[str, ...], least: int, persons: np.ndarray | None = None
+) -> Cells | None:
     """Return the cells of a column's levels; None of a column of measurements.
 
     A number with few distinct values counts as levels: of them mean and spread tell how many rows
@@ -163,25 +182,35 @@ def column_cells(column: Column, levels: tuple[str, ...], least: int) -> Cells |
         column: rows that are analysed; what misses is a cell, which has no name.
         levels: that the column may have, where they are known.
         least: fewest rows of a cell.
+        persons: how many each row stands for; None: one.
     """
     known = ~column.missing
     if column.kind in ("number", "date") and not levels:
         first = np.unique(column.values[known][:LOOKED_AT])
         if len(first) > MOST_LEVELS or len(np.unique(column.values[known])) > MOST_LEVELS:
             return None
-    names, rows = np.unique(as_levels(column)[known], return_counts=True)
-    counts = dict.fromkeys(levels, 0) | dict(zip(names.tolist(), rows.tolist(), strict=True))
-    if gaps := int(column.missing.sum()):
+    of_rows = np.ones(len(known)) if persons is None else persons
+    counts = dict.fromkeys(levels, 0) | counts_of(as_levels(column)[known], of_rows[known])
+    if gaps := round(float(of_rows[column.missing].sum())):
         counts |= {"": gaps}
     reported = merged(counts, least)
     return Cells({name: count for name, count in reported.counts.items() if name}, reported.rest)
 
 
-def mean_and_sd(values: np.ndarray, least: int) -> tuple[float, float] | None:
-    """Return mean and standard deviation, rounded; None of fewer than twice ``least`` values."""
+def mean_and_sd(
+    values: np.ndarray, least: int, persons: np.ndarray | None = None
+) -> tuple[float, float] | None:
+    """Return mean and standard deviation, rounded; None of fewer than twice ``least`` values.
+
+    ``persons`` are how many each value stands for.
+    """
     if len(values) < max(2 * least, 2):
         return None
-    mean, sd = float(np.mean(values)), float(np.std(values, ddof=1))
+    weight = np.ones(len(values)) if persons is None else persons
+    if weight.sum() < 2:
+        return None
+    mean = float(np.average(values, weights=weight))
+    sd = float(np.sqrt(weight @ (values - mean) ** 2 / (weight.sum() - 1)))
     if not (math.isfinite(mean) and math.isfinite(sd) and sd > 0):
         return None
     if least == 1:

@@ -14,6 +14,9 @@ from consortia.errors import InputError
 
 TIMES_MAX, STRATA_MAX, KINDS_MAX = 200, 50, 20
 
+TIED = 1e-9
+"""Share of the mean time by which times may differ and be equal."""
+
 
 @dataclass(frozen=True)
 class SiteCounts:
@@ -65,6 +68,18 @@ def _check_ends(ends: Any) -> None:
         raise ValueError("the ends of intervals are no integers")
     if ends and (list(ends) != sorted({*ends}) or ends[0] < 1 or ends[-1] > TIMES_MAX + 1):
         raise ValueError("the ends of intervals do not increase")
+
+
+def tied_times(times: np.ndarray) -> np.ndarray:
+    """Return times of which those that differ by rounding only are equal, the earliest of them.
+
+    Days / 365.25, computed in two ways, differ in the last digits, which would break ties.
+    """
+    distinct, place = np.unique(times, return_inverse=True)
+    apart = np.diff(distinct) > TIED * np.abs(distinct).mean()
+    first = np.flatnonzero(np.concatenate([[True], apart]))
+    which = np.concatenate([[0], np.cumsum(apart)])
+    return distinct[first[which]][place].reshape(times.shape)
 
 
 def agreed_times(times: Any) -> tuple[float, ...]:

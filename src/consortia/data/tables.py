@@ -48,6 +48,9 @@ OTHER_DATE = re.compile(
 )
 """A date in another order or with other marks than ISO 8601's."""
 
+YEARS = (1678, 2261)
+"""Years of dates that every version of pandas has; others usually stand for no date."""
+
 NEARLY = re.compile(r"[<>≤≥~≈]?\s*[+\-−–]?\s*\d[\d.,'\u00a0\u202f ]*\s*[%‰]?")
 """A number with something beside it; digits of any script."""
 
@@ -329,8 +332,7 @@ def _as_kind(
         if numbers is not None:
             return of("number", numbers)
         if all(DATE.fullmatch(text) for text in known):
-            where = f"{source.name}, column {name!r}"
-            return of("date", _days(known, where, np.bincount(rows)[~absent]))
+            return _of_dates(name, given[rows], missing, source)
     doubt = reason or _doubt(name, texts, rows, absent, source, dialect)
     return Column("text", np.where(absent, "", given).astype(str)[rows], missing, doubt)
 
@@ -383,23 +385,48 @@ def _too_large(numbers: np.ndarray) -> str:
     return ""
 
 
-def _days(known: Sequence[Any], where: str, counts: np.ndarray) -> np.ndarray:
-    """Return days since 1970-01-01 of times or of strings of times, each in so many rows."""
-    times = []
-    for value in known:
-        try:
-            times.append(datetime.fromisoformat(value) if isinstance(value, str) else value)
-        except ValueError as error:
-            raise InputError(f"{where}: not every value is a date: {value!r}: {error}.") from error
-    zoned = np.array([time.tzinfo is not None for time in times])
-    if zoned.any() and not zoned.all():
-        raise InputError(
-            f"{where}: {counts[zoned].sum()} of {counts.sum()} times have a time zone and the "
-            "others none: write all with one, or all without."
+def _of_dates(name: str, texts: np.ndarray, missing: np.ndarray, source: Source) -> Column:
+    """Return a column of strings of dates, as days since 1970-01-01.
+
+    A date that cannot be used makes the whole column doubtful: it matters only where it is used.
+    """
+    distinct, rows = indexed(texts[~missing].tolist())
+    times = [_time_of(value) for value in distinct]
+    days, values = (
+        np.array([np.nan if time is None else _days(time) for time in times]),
+        np.zeros(len(texts)),
+    )
+    values[~missing] = days[rows]
+    wrong, doubt = np.isnan(values) & ~missing, ""
+    zoned = np.array([time is not None and time.tzinfo is not None for time in times])[rows]
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        line = mend(source.site, "missing_values", f"{key(name)} = [{text(texts[row])}]")
+        where = f"row {row + 1}" if source.lines is None else f"line {source.lines[row]}"
+        doubt = (
+            f"not every value is a date of the years {YEARS[0]} to {YEARS[1]}, the first in "
+            f"{where}: {texts[row]!r}: {line} where it stands for a missing value, or correct it"
         )
-    if not zoned.all():
-        times = [time.replace(tzinfo=UTC) for time in times]
-    return np.array([(time - EPOCH) / timedelta(days=1) for time in times])
+    elif zoned.any() and not zoned.all():
+        doubt = (
+            f"{int(zoned.sum())} of {len(zoned)} times have a time zone and the others none: write "
+            "all with one, or all without"
+        )
+    return Column("date", values, missing, doubt, given=texts, source=source)
+
+
+def _time_of(value: str) -> datetime | None:
+    """Return the time that a string is; None where it is none, or of years that nobody means."""
+    try:
+        time = datetime.fromisoformat(value)
+    except ValueError:
+        return None
+    return time if YEARS[0] <= time.year <= YEARS[1] else None
+
+
+def _days(time: datetime) -> float:
+    zoned = time if time.tzinfo is not None else time.replace(tzinfo=UTC)
+    return (zoned - EPOCH) / timedelta(days=1)
 
 
 def _declared_missing(texts: Sequence[str], codes: Sequence[str | int | float]) -> np.ndarray:
@@ -478,12 +505,11 @@ def _of_series(name: str, series: Any, source: Source, changes: Harmonisation) -
         values[~missing] = known.to_numpy(bool)
         return Column("truth", values, missing, source=source)
     if found in ("datetime64", "datetime", "date"):
-        values[~missing] = _days_of_series(known, where)
         given = np.full(len(series), "", dtype=object)
         given[~missing] = [one.isoformat() for one in known.tolist()]
         if name in changes.missing_values:
             missing = missing | _declared_missing(given.tolist(), changes.missing_values[name])
-        return Column("date", values, missing, given=given, source=source)
+        return _of_dates(name, given, missing, source)
     if found not in ("integer", "floating", "mixed-integer-float", "decimal"):
         raise InputError(f"{where}: its values are {found}: give numbers, strings or dates.")
     numbers = known.to_numpy(float)
@@ -506,16 +532,6 @@ def is_number(value: Any) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _days_of_series(known: Any, where: str) -> np.ndarray:
-    import pandas as pd
-
-    if known.dtype == object:
-        dates = [pd.Timestamp(one) for one in known.tolist()]
-        return _days(dates, where, np.ones(len(dates), int))
-    dates = pd.to_datetime(known, utc=True)
-    return ((dates - pd.Timestamp(0, tz="UTC")) / pd.Timedelta(days=1)).to_numpy(float)
 
 
 def _of_categories(

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 LEAST_LETTERS = 4
 """Fewest letters of a word in which another letter is a slip of the pen."""
 
 ZERO_WIDTH = "\u200b\u2060\ufeff\u00ad"
 """Characters without a width that are no part of a word, unlike the joiners of some scripts."""
+
+JOINERS = "\u200c\u200d"
+"""Joiners of some scripts, which change how a word is read."""
 
 
 def one_writing(texts: Sequence[str]) -> list[str]:
@@ -35,6 +38,23 @@ def same_loosely(texts: Iterable[str]) -> list[list[str]]:
     for text in dict.fromkeys(texts):
         groups.setdefault(loosely(text), []).append(text)
     return [group for group in groups.values() if len(group) > 1]
+
+
+def preferred(group: Iterable[str], counts: Mapping[str, int]) -> str:
+    """Return the writing of a word that the others become: without hidden characters, then usual.
+
+    ``counts`` are the rows or the sites of each.
+    """
+    return max(group, key=lambda one: (not has_hidden(one), counts[one]))
+
+
+def has_hidden(text: str) -> bool:
+    """Return True if a string has characters that nobody sees, or blanks other than plain ones."""
+    return any(
+        one not in JOINERS
+        and (unicodedata.category(one) in ("Cf", "Cc") or (one.isspace() and one != " "))
+        for one in text
+    )
 
 
 def abbreviations(words: Iterable[str]) -> dict[str, str]:

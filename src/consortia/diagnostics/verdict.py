@@ -332,6 +332,7 @@ def judge(
         own = (_end(run), _finite(still), _optimised(run))
         return Verdict(tuple(check for check in own if check is not None), optimised=True)
     measured = _measured(run)
+    exact = prediction is not None and prediction.reason is None and prediction.shift is None
     checks = [
         _end(run),
         _read([*doubts, *readings_in(run.record, "doubts")]),
@@ -344,7 +345,7 @@ def judge(
         _sandwich(run.record) or _predicted(prediction, measured=measured.counts),
         _quadrature(run.record),
         _as_predicted(run, prediction),
-        measured,
+        measured if measured.counts or not exact else None,
         _fits(run),
         _diverging(run),
         _precise(run),

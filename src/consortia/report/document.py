@@ -268,12 +268,15 @@ def _show_effects(
             "On the outcome itself",
             ""
             if margins is None
-            else f"How each column changes {margins.scale}, averaged over the rows with all else "
-            "in them as it is: of a number for each unit of it, of levels between each and the "
-            f"reference; from {margins.draws.shape[1]:,} draws.",
+            else f"How each column changes {effects.plainly(margins.scale, response)}, averaged "
+            "over the rows with all else in them as it is: of a number for each unit of it, of "
+            f"levels between each and the reference; from {margins.draws.shape[1]:,} draws.",
             tables=[]
             if margins is None
-            else [margin_table(margins, by_site=False), margin_table(margins, by_site=True)],
+            else [
+                margin_table(margins, effects.plainly(margins.scale, response), by_site=one)
+                for one in (False, True)
+            ],
             notes=[why] * bool(why) if margins is None else margins.notes,
         ),
         Part(
@@ -426,8 +429,9 @@ def _show_statements(report: RunReport, looked: Examined, *, margins: bool) -> l
         Part(
             "checklist",
             "The items that journals ask for",
-            "STROBE items 12 to 16 of observational studies and the ROBUST items of Bayesian "
-            "analyses: what this report answers, what does not apply, and what is not known here.",
+            "STROBE items 1 to 22 of observational studies and the ROBUST items of Bayesian "
+            "analyses: what this report answers, wholly or in part, what does not apply, and what "
+            "is for the authors.",
             tables=[items.checklist(items.items(report, looked, margins=margins))],
         ),
         Part(

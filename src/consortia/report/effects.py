@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from consortia.core import parameters
+from consortia.data.writing import truth_of
 from consortia.diagnostics.figures.canvas import Plot, drawing
 from consortia.diagnostics.figures.forest import forest_figure
 from consortia.diagnostics.units import SLOPES, in_column_units
@@ -17,6 +18,7 @@ from consortia.diagnostics.verdict import Severity
 from consortia.errors import InputError
 from consortia.models.regression.estimates import Estimates, estimates_of, places_near_one
 from consortia.models.regression.families import FAMILIES
+from consortia.models.regression.formula import parse
 from consortia.models.regression.heterogeneity import SiteEffects, Varying, site_effects
 from consortia.models.regression.margins import MarginalEffects
 from consortia.models.regression.priors import read_prior
@@ -62,10 +64,48 @@ class Response:
     # the level that the others of a factor are compared with, by factor
     references: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def words(self) -> str:
+        """The response as a sentence has it: its event, without the words of a formula."""
+        return _in_words(self.name)
+
     def against(self, name: str) -> str:
         """Return the reference of a coefficient of a level; "" of another one."""
         matched = LEVEL_NAME.fullmatch(name)
         return self.references.get(matched[1], "") if matched else ""
+
+
+def plainly(text: str, response: Response | None) -> str:
+    """Return a text in which the response is written as in a sentence."""
+    return text if response is None else text.replace(response.name, response.words)
+
+
+DEATH = ("death", "dead", "died")
+EVENTS = ("event", "status", "d", "delta", "censor", "cens")
+"""Columns of an event, and of deaths, by whatever they are called."""
+
+COMPARED = re.compile(r"(?:I\()?\s*`?(.+?)`?\s*(==?|!=|>=?|<=?)\s*(.+?)\s*\)?")
+SIGNS = {"=": "", "==": "", "!=": "other than ", ">": "above ", "<": "below "} | {
+    ">=": "at least ",
+    "<=": "at most ",
+}
+
+
+def _in_words(name: str) -> str:
+    """Return a response, or its event, without the words of a formula."""
+    if name.startswith("Surv("):
+        event = parse(f"{name} ~ 1").response[1].text
+        return "the event" if event in EVENTS else _in_words(event)
+    matched = COMPARED.fullmatch(name)
+    if matched is None:
+        return "death" if name.lower() in DEATH else name
+    column, sign, value = matched.groups()
+    value = value.strip("'\"")
+    if sign in ("=", "==") and (truth_of(value) or value == "1"):
+        return _in_words(column)
+    if sign in ("=", "==") and value.lower() in DEATH:
+        return "death"
+    return f"{column} {SIGNS[sign]}{value}"
 
 
 def response_of(report: RunReport) -> Response | None:
@@ -198,30 +238,48 @@ def interpretation(report: RunReport) -> str:
     if report.verdict.severity is Severity.BAD:
         return "The numbers of this run cannot be relied on, so no effect is stated here."
     sides = np.maximum(found.above, 1 - found.above)
-    rows = [row for row in np.argsort(-sides, kind="stable") if sides[row] >= SURE]
-    stated = [row for row in rows if not _of_site(found.names[row])]
-    others = sum(not _of_site(name) for name in found.names) - len(stated)
-    if not stated:
+    rows = [row for row in np.argsort(-sides, kind="stable") if not _of_site(found.names[row])]
+    about = [row for row in rows if _is_of(found.names[row], question_of(report))]
+    stated = [row for row in rows if sides[row] >= SURE and row not in about]
+    others = len(rows) - len(stated) - len(about)
+    shown = [*about, *stated[:MOST_STATED]]
+    if not shown:
         return (
-            f"Of no column does the run show which way it goes with {_what(response)}: every "
-            f"{100 * LEVEL:.0f} % interval holds {'no effect' if response.effect else '0'}."
-            + _between(report)
+            f"None of the columns has a clear association with {_what(response)}: every "
+            f"{100 * LEVEL:.0f} % interval includes {'no effect' if response.effect else '0'}."
+            + _between(report, response)
         )
-    first, *more = (_stated(found, row, response) for row in stated[:MOST_STATED])
+    first, *more = (
+        _stated(found, row, response) if sides[row] >= SURE else _open(found, row, response)
+        for row in shown
+    )
     text = f"{first[0].upper()}{first[1:]}" + "".join(f"; {one}" for one in more) + "."
-    text += _between(report)
+    text += _between(report, response)
     rest = len(stated) - MOST_STATED
     if rest > 0:
         text += f" {rest} more {'have' if rest > 1 else 'has'} a sure direction, in the table."
     if others > 0:
         text += (
-            f" Of {'the other column' if others == 1 else f'the other {others} columns'} "
-            "the direction stays open."
+            f" For {'the other column' if others == 1 else f'the other {others} columns'} "
+            "the direction is not clear."
         )
     return text
 
 
-def _between(report: RunReport) -> str:
+def question_of(report: RunReport) -> str | None:
+    """Return the column that the study is about, as its file says; None where it does not."""
+    settings = report.record.get("settings")
+    named = settings.get("question") if isinstance(settings, Mapping) else None
+    return None if named is None else str(named)
+
+
+def _is_of(name: str, column: str | None) -> bool:
+    """Return True if a coefficient is of a column by itself."""
+    matched = LEVEL_NAME.fullmatch(name)
+    return column is not None and (matched[1] if matched else name) in (column, f"C({column})")
+
+
+def _between(report: RunReport, response: Response) -> str:
     """Return how far an effect that differs by site does; "" where none does."""
     found, text = by_site(report), ""
     if found is None:
@@ -234,8 +292,9 @@ def _between(report: RunReport) -> str:
         middle, low, high = numbers([common.median, common.lower, common.upper], found)
         lowest, highest = numbers([new.lower, new.upper], found)
         text += (
-            f" The effect of {term} may differ between sites: {middle} in common ({low} to "
-            f"{high}), and at a site not among these between {lowest} and {highest}."
+            f" The effect of {_who(term, response)} may differ between sites: the common "
+            f"{found.effect} is {middle} ({low} to {high}), and that of a new site is expected "
+            f"between {lowest} and {highest}."
         )
     return text
 
@@ -247,22 +306,43 @@ def _of_site(name: str) -> bool:
 def _what(response: Response) -> str:
     if response.effect is None:
         return response.name
-    of = f"a higher {response.name}" if response.family == "ordinal" else response.name
+    of = f"a higher {response.words}" if response.family == "ordinal" else response.words
     return f"the {NOUNS.get(response.effect, 'odds')} of {of}"
 
 
 def _stated(found: Estimates, row: int, response: Response) -> str:
     """Return one effect in words."""
     higher = "higher" if found.above[row] > 0.5 else "lower"
-    middle, low, high = numbers([found.median[row], found.lower[row], found.upper[row]], found)
-    matched = LEVEL_NAME.fullmatch(found.names[row])
-    who = f"{matched[1]} {matched[2]}" if matched else f"each unit of {found.names[row]}"
-    if reference := response.against(found.names[row]):
-        who += f", against {reference},"
+    who = _who(found.names[row], response)
     return (
-        f"{who} goes with {higher} {_what(response).removeprefix('the ')} ({found.effect} "
-        f"{middle}, {100 * LEVEL:.0f} % interval {low} to {high})"
+        f"{who} goes with {higher} {_what(response).removeprefix('the ')} ({_interval(found, row)})"
     )
+
+
+def _open(found: Estimates, row: int, response: Response) -> str:
+    """Return one effect of open direction in words."""
+    above = found.above[row]
+    way = "higher" if above > 0.5 else "lower"
+    return (
+        f"whether {_who(found.names[row], response)} goes with higher or lower "
+        f"{_what(response).removeprefix('the ')} is not clear ({_interval(found, row)}; {way} with "
+        f"probability {max(above, 1 - above):.2f})"
+    )
+
+
+def _interval(found: Estimates, row: int) -> str:
+    middle, low, high = numbers([found.median[row], found.lower[row], found.upper[row]], found)
+    return f"{found.effect} {middle}, {100 * LEVEL:.0f} % interval {low} to {high}"
+
+
+def _who(name: str, response: Response) -> str:
+    """Return what an effect is of, in words, with the level that it is against."""
+    *rest, own = name.split(", ")  # of a categorical response the level comes first
+    matched = LEVEL_NAME.fullmatch(own)
+    who = f"{matched[1]} {matched[2]}" if matched else f"each unit of {own}"
+    if reference := response.against(own):
+        who += f", against {reference},"
+    return who if not rest else f"for {', '.join(rest)}, {who}"
 
 
 def numbers(values: Sequence[float], of: Estimates | SiteEffects) -> list[str]:

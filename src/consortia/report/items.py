@@ -1,7 +1,8 @@
-"""The items that journals ask a report for: STROBE 12 to 16, and ROBUST of Bayesian analyses.
+"""The items that journals ask a report for: STROBE 1 to 22, and ROBUST of Bayesian analyses.
 
-Each is answered from the record of the run and the available data, or named as not applicable or
-as not known, with the reason. What nobody looked at is never shown as answered.
+Each is answered from the record of the run and the available data, wholly or in part, or named as
+not applicable or as left for the authors, with the reason. What nobody looked at is never shown as
+answered.
 
 Source: von Elm, Altman, Egger, Pocock, Gøtzsche, Vandenbroucke, "The Strengthening the Reporting of
 Observational Studies in Epidemiology (STROBE) statement" (2007); Sung, Hayden, Greenberg, Koval,
@@ -11,6 +12,7 @@ clinical study" (2005).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
@@ -20,7 +22,9 @@ from consortia.report.examined import Examined
 from consortia.report.run_report import RunReport
 from consortia.report.tables import Table, fitted_settings
 
-State = Literal["reported", "not applicable", "not known"]
+State = Literal["reported", "in part", "for the authors", "not applicable"]
+
+AUTHORS: State = "for the authors"
 
 POLICIES = {
     "refuse": "no row with a missing value was accepted",
@@ -54,9 +58,11 @@ def items(report: RunReport, looked: Examined, *, margins: bool) -> tuple[Item, 
         return ()
     found = fitted_settings(report)
     return (
+        *_of_design(report, response, found),
         *_of_methods(report, response, found, looked),
         *_of_participants(response, looked),
         *_of_results(response, found, margins=margins),
+        *_of_discussion(found),
         *_of_bayes(report, response, looked),
     )
 
@@ -73,10 +79,58 @@ def checklist(found: tuple[Item, ...]) -> Table | None:
         return None
     rows = tuple((f"{one.key} {one.title}", one.state, printable(one.answer)) for one in found)
     heads = ("item", "", "in this report")
-    return Table("STROBE 12 to 16 and ROBUST", heads, rows, worded=True)
+    return Table("STROBE 1 to 22 and ROBUST", heads, rows, worded=True)
 
 
 # --- the items -----------------------------------------------------------------------------------
+
+
+def _of_design(report: RunReport, response: Response, found: Mapping[str, Any]) -> list[Item]:
+    """Return STROBE 1 to 11: what the authors write before the analysis."""
+    sites, keep = report.record.get("sites") or (), found.get("keep")
+    where = f"{len(sites)} sites ({', '.join(map(str, sites))})" if sites else "the sites"
+    terms = str(found.get("formula", "")).partition("~")[2].strip()
+    authors = [
+        ("1", "title and abstract", "their design in the title, a summary of what was found"),
+        ("2", "background", "why this is of interest"),
+        ("3", "objectives", "what was to be answered, before the data"),
+        ("4", "study design", "a cohort, a case-control or a cross-sectional study"),
+    ]
+    return [
+        *(Item(f"STROBE {key}", title, AUTHORS, answer) for key, title, answer in authors),
+        Item("STROBE 5", "setting", "in part", f"{where}; dates and places are for the authors"),
+        Item(
+            "STROBE 6",
+            "participants",
+            "in part" if keep else AUTHORS,
+            f"rows of which {keep} is true; how they came into the files is for the authors"
+            if keep
+            else "who was eligible, and how they came into the files",
+        ),
+        Item(
+            "STROBE 7",
+            "variables",
+            "in part",
+            f"the response {response.name}{f', the columns {terms}' if terms else ''}; how each "
+            "was defined is for the authors",
+        ),
+        Item("STROBE 8", "data sources and measurement", AUTHORS, "how each column was measured"),
+        Item(
+            "STROBE 9",
+            "bias",
+            AUTHORS,
+            "that of the study; what is said of bias here is of the computation",
+        ),
+        Item(
+            "STROBE 10", "study size", "in part", "rows of each site; why so many, the authors say"
+        ),
+        Item(
+            "STROBE 11",
+            "quantitative variables",
+            "in part",
+            "how they enter the formula; why so is for the authors",
+        ),
+    ]
 
 
 def _of_methods(
@@ -85,7 +139,7 @@ def _of_methods(
     """Return STROBE 12: statistical methods."""
     formula = str(found.get("formula", response.name))
     terms = formula.partition("~")[2]
-    crossed = ":" in terms or "*" in terms
+    crossed, differs = ":" in terms or "*" in terms, re.search(r"\|\|?\s*site\s*\)", terms)
     policy = found.get("missing")
     time = response.name.startswith("Surv(")
     analyses = [
@@ -105,27 +159,32 @@ def _of_methods(
         Item(
             "STROBE 12b",
             "subgroups and interactions",
-            "reported" if crossed else "not applicable",
-            "the products in the formula" if crossed else "the formula has no products",
+            "in part" if crossed else "reported" if differs else "not applicable",
+            "the products in the formula; effects in each subgroup are not shown"
+            if crossed
+            else "levels and effects by site, in 'Between the sites'"
+            if differs
+            else "the formula has no products",
         ),
         Item(
             "STROBE 12c",
             "missing data",
-            "reported" if policy in POLICIES else "not known",
+            "reported" if policy in POLICIES else AUTHORS,
             POLICIES.get(str(policy), "the record does not say what was done with them"),
         ),
         Item(
             "STROBE 12d",
             "loss to follow-up",
-            "reported" if time else "not applicable",
-            "the end of follow-up without an event censors it, taken for unrelated to the event"
+            "in part" if time else "not applicable",
+            "the end of follow-up without an event censors it, taken for unrelated to the event; "
+            "why follow-up ended is for the authors"
             if time
             else "the response is not a time to an event",
         ),
         Item(
             "STROBE 12e",
             "sensitivity analyses",
-            "reported" if analyses else "not known",
+            "reported" if analyses else AUTHORS,
             ", ".join(analyses) if analyses else "none was made in this report",
         ),
     ]
@@ -134,62 +193,87 @@ def _of_methods(
 def _of_participants(response: Response, looked: Examined) -> list[Item]:
     """Return STROBE 13 to 15: participants, descriptive and outcome data."""
     none = "the sites received no such query: give [model.describe], or write it where all rows are"
-    flow: State = "not known" if looked.participants is None else "reported"
-    there = flow == "reported"
+    there = looked.participants is not None
     time = response.name.startswith("Surv(")
+    arguments = response.name.removeprefix("Surv(").split(",")
+    intervals = time and len(arguments) > 2
+    means = [] if looked.participants is None else looked.participants.lines
+    timed = any(line.variable == arguments[0].strip() and not line.level for line in means)
 
-    def said(text: str) -> str:
-        return text if there else none
+    def item(key: str, title: str, state: State, answer: str) -> Item:
+        return Item(key, title, state if there else AUTHORS, answer if there else none)
 
-    ended = "mean time in 'Who was analysed'"
+    ended = "mean time in 'Who was analysed'" if timed else "the mean time is withheld or missing"
+    if intervals:
+        ended = "intervals of persons, whose sum of each person is for the authors"
     if looked.curves is not None:
         ended += ", ends of follow-up at the agreed times in 'Follow-up'"
     return [
-        Item("STROBE 13a", "numbers at each stage", flow, said("'Who was analysed': read, left "
-             "out, analysed; stages before the files were made are not known here")),
-        Item("STROBE 13b", "reasons for leaving out", flow, said("a missing value; by column")),
-        Item("STROBE 13c", "flow diagram", flow, said("as a table, by site and overall")),
-        Item("STROBE 14a", "characteristics of participants", flow, said("Table 1")),
-        Item("STROBE 14b", "missing data by variable", flow, said("'Who was analysed'")),
-        Item(
-            "STROBE 14c",
-            "follow-up time",
-            flow if time else "not applicable",
-            said(ended) if time else "the response is not a time to an event",
-        ),
-        Item("STROBE 15", "outcome events or summary", flow, said("in Table 1, by site")),
+        item("STROBE 13a", "numbers at each stage", "in part", "'Who was analysed': read, left "
+             "out, analysed; stages before the files were made are for the authors"),
+        item("STROBE 13b", "reasons for leaving out", "reported", "a missing value, by column; and "
+             "what the study does not keep"),
+        item("STROBE 13c", "flow diagram", "in part", "as a table, by site and overall"),
+        item("STROBE 14a", "characteristics of participants", "reported", "Table 1"),
+        item("STROBE 14b", "missing data by variable", "reported", "'Who was analysed'"),
+        Item("STROBE 14c", "follow-up time", "not applicable", "the response is not a time to an "
+             "event") if not time else
+        item("STROBE 14c", "follow-up time", "in part" if intervals or not timed else "reported",
+             ended),
+        item("STROBE 15", "outcome events or summary", "reported", "in Table 1, by site"),
     ]  # fmt: skip
 
 
 def _of_results(response: Response, found: Mapping[str, Any], *, margins: bool) -> list[Item]:
     """Return STROBE 16: main results."""
-    cut = [name for name, levels in found.get("levels", {}).items() if "(" in name and levels]
+    terms = str(found.get("formula", "")).partition("~")[2]
+    cut = re.findall(r"I\(\s*(.+?\s*[<>]=?\s*[\d.]+)\s*\)", terms)
     relative = response.effect is not None
     return [
         Item(
             "STROBE 16a",
             "unadjusted and adjusted estimates, precision",
-            "reported",
+            "in part",
             f"adjusted effects with {100 * LEVEL:g} % intervals; unadjusted ones were not computed",
         ),
         Item(
             "STROBE 16b",
             "boundaries of categories",
             "reported" if cut else "not applicable",
-            f"levels as they are in the data: {', '.join(cut)}"
+            f"{', '.join(cut)}, in the formula"
             if cut
             else "no number was cut into categories by the formula",
         ),
         Item(
             "STROBE 16c",
             "relative as absolute risk",
-            "not applicable" if not relative else "reported" if margins else "not known",
+            "not applicable" if not relative else "reported" if margins else AUTHORS,
             "effects are differences already"
             if not relative
             else "'On the outcome itself'"
             if margins
             else "no average over rows was made: rows are elsewhere, or the family has no mean",
         ),
+    ]
+
+
+def _of_discussion(found: Mapping[str, Any]) -> list[Item]:
+    """Return STROBE 17 to 22: what the authors write after the analysis."""
+    differs = re.search(r"\|\|?\s*site\s*\)", str(found.get("formula", "")))
+    return [
+        Item("STROBE 17", "other analyses", "in part", "those of this report, by their headings"),
+        Item("STROBE 18", "key results", "in part", "the first sentences of this report"),
+        Item("STROBE 19", "limitations", AUTHORS, "of the design and of the data"),
+        Item("STROBE 20", "interpretation", AUTHORS, "no cause is stated in this report"),
+        Item(
+            "STROBE 21",
+            "generalisability",
+            "in part" if differs else AUTHORS,
+            "what is predicted of a new site, in 'Between the sites'"
+            if differs
+            else "to whom the results apply",
+        ),
+        Item("STROBE 22", "funding", AUTHORS, "who paid, and for what"),
     ]
 
 
@@ -207,7 +291,7 @@ def _of_bayes(report: RunReport, response: Response, looked: Examined) -> list[I
         Item(
             "ROBUST 1",
             "priors specified",
-            "reported" if priors else "not known",
+            "reported" if priors else AUTHORS,
             f"of all {len(priors)} parameters, in the methods paragraph"
             if priors
             else "the record has none",
@@ -215,13 +299,13 @@ def _of_bayes(report: RunReport, response: Response, looked: Examined) -> list[I
         Item(
             "ROBUST 2",
             "priors justified",
-            "not known",
-            "that is for the authors: defaults are wide relative to the spread of the columns",
+            AUTHORS,
+            "defaults are wide relative to the spread of the columns",
         ),
         Item(
             "ROBUST 3",
             "sensitivity to the priors",
-            "not known" if looked.sensitivity is None else "reported",
+            AUTHORS if looked.sensitivity is None else "reported",
             "it was not computed here"
             if looked.sensitivity is None
             else "'Sensitivity to the priors'",
@@ -250,7 +334,7 @@ def _of_bayes(report: RunReport, response: Response, looked: Examined) -> list[I
         Item(
             "fit",
             "does the model make such responses",
-            "reported" if fit else "not known",
+            "reported" if fit else AUTHORS,
             fit or "no check of the fit was made here",
         ),
     ]

@@ -22,6 +22,29 @@ ARVIZ = (
     "Kumar R, Carroll C, Hartikainen A, Martin O. ArviZ: a unified library for exploratory "
     "analysis of Bayesian models in Python. Journal of Open Source Software 2019; 4(33): 1143."
 )
+WORKS = {
+    "few_rounds": "Tierney L. Markov chains for exploring posterior distributions. The Annals of "
+    "Statistics 1994; 22(4): 1701–1728.",
+    "federated_hmc": "Duane S, Kennedy AD, Pendleton BJ, Roweth D. Hybrid Monte Carlo. Physics "
+    "Letters B 1987; 195(2): 216–222.",
+}
+"""Work that an algorithm goes back to, by its name."""
+
+COX = (
+    "Cox DR. Regression models and life-tables. Journal of the Royal Statistical Society B 1972; "
+    "34(2): 187–220."
+)
+EFRON = (
+    "Efron B. The efficiency of Cox's likelihood function for censored data. Journal of the "
+    "American Statistical Association 1977; 72(359): 557–565."
+)
+BASELINES = {
+    "cox": "Each site has a baseline hazard of its own, which the partial likelihood leaves open "
+    "[5]; tied times are treated as Efron does [6]. ",
+    "weibull": "The baseline hazard is that of a Weibull law. ",
+    "piecewise_exponential": "The baseline hazard is constant between times that all sites share. ",
+}
+"""Sentences on the baseline hazard and on ties, by family."""
 
 
 def paragraph(report: RunReport) -> str:
@@ -29,6 +52,10 @@ def paragraph(report: RunReport) -> str:
     record, response = report.record, response_of(report)
     sites, rows = record.get("sites") or (), record.get("site_rows") or ()
     where = f"{sum(rows):,} rows at {len(sites)} sites" if rows else "the rows of all sites"
+    described = fitted_settings(report).get("participants", {}).get("sites", {})
+    persons = [one.get("persons") for one in described.values()]
+    if persons and None not in persons:
+        where = f"{sum(persons):,} persons in {where}"
     settings = record.get("settings")
     found = settings.get("regression") if isinstance(settings, dict) else None
     if isinstance(found, dict) and response is not None:
@@ -86,9 +113,19 @@ def _of_rows(report: RunReport, response: Response | None) -> str:
     named = [f"{level} of {name}" for name, level in used.items() if name != RESPONSE]
     if named:
         text += f"Levels are compared with {', '.join(named)}. "
+    if "keep" in found:
+        text += f"Analysed were the rows of which {found['keep']} is true. "
     beside = found.get("beside", {})
-    if isinstance(beside, Mapping) and beside:
-        text += "".join(f"The {name} are the column {column}. " for name, column in beside.items())
+    for name, column in beside.items() if isinstance(beside, Mapping) else ():
+        text += (
+            f"A row counts as often as its {column} says. "
+            if name == "weights" and "weights_are" not in found
+            else f"The {name} {'is' if name == 'exposure' else 'are'} the column {column}. "
+        )
+    if response is not None:
+        text += BASELINES.get(str(response.family), "")
+        if response.name.startswith("Surv(") and len(response.name.split(",")) > 2:
+            text += "A row is an interval from a start to a stop, at risk in between. "
     policy = str(found.get("missing", ""))
     if policy in POLICIES:
         said = POLICIES[policy]
@@ -111,4 +148,7 @@ def references(report: RunReport) -> list[str]:
     version = report.record.get("versions", {}).get("consortia", "")
     source = "" if report.algorithm is None else str(report.algorithm.claims.source)
     source = source or f"Of {report.record.get('algorithm')}: see `consortia algorithms`."
-    return [SOFTWARE.format(version), source, RHAT, ARVIZ]
+    source = WORKS.get(str(report.record.get("algorithm")), source)
+    response = response_of(report)
+    of_family = [COX, EFRON] if response is not None and response.family == "cox" else []
+    return [SOFTWARE.format(version), source, RHAT, ARVIZ, *of_family]

@@ -18,7 +18,8 @@ def participants(report: RunReport) -> tuple[TableOne, Curves | None] | None:
 
     It is in the record of the run, so that neither study nor rows are needed.
     """
-    found = fitted_settings(report).get("participants")
+    settings = fitted_settings(report)
+    found = settings.get("participants")
     if not isinstance(found, Mapping):
         return None
     reported = {name: SiteDescription.read(_lists(one)) for name, one in found["sites"].items()}
@@ -26,7 +27,7 @@ def participants(report: RunReport) -> tuple[TableOne, Curves | None] | None:
     drawn = None
     if followed and found.get("times"):
         drawn = curves(followed, found["times"], found["kinds"])
-    return table_one(reported, found["rows"]), drawn
+    return table_one(reported, found["rows"], settings.get("keep", "")), drawn
 
 
 def _lists(value: Any) -> Any:

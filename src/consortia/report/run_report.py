@@ -467,7 +467,8 @@ def short_names(table: Summary) -> list[str]:
         if label.replace(", ", "").isdigit():
             return names
         scale = ", in sd" if variable == "effects_in_sd" else ""  # labels are of effects
-        inner.append(f"{label}{scale}" if label else name)
+        own = ", intercept" if variable == "intercept" else ""  # labels are of a response's levels
+        inner.append(f"{label}{own}{scale}" if label else name)
     return inner if len(set(inner)) == len(inner) else names
 
 

@@ -115,8 +115,11 @@ def site_table(found: SiteEffects) -> Table:
     return Table("By site", heads, rows)
 
 
-def margin_table(found: MarginalEffects, *, by_site: bool) -> Table | None:
-    """Return effects on the mean response over all rows, or at each of several sites."""
+def margin_table(found: MarginalEffects, scale: str, *, by_site: bool) -> Table | None:
+    """Return effects on the mean response over all rows, or at each of several sites.
+
+    ``scale`` is that of the effects in words.
+    """
     low, high = (f"{50 * (1 + sign * found.level):.4g} %" for sign in (-1, 1))
     lines = found.over_all.lines
     if by_site:
@@ -133,7 +136,7 @@ def margin_table(found: MarginalEffects, *, by_site: bool) -> Table | None:
     )
     heads = ("", "mean", "median", low, high, "probability above 0")
     over = "at each site" if by_site else "over the rows of all sites"
-    return Table(f"Change of {found.scale}, {over}", heads, rows, folded=by_site)
+    return Table(f"Change of {scale}, {over}", heads, rows, folded=by_site)
 
 
 def _share(value: float) -> str:
@@ -151,6 +154,13 @@ def contribution_table(report: RunReport) -> Table | None:
         [str(name), f"{own:,}", _percent(own / sum(rows), 0)]
         for name, own in zip([*names, "all"], [*rows, sum(rows)], strict=True)
     ]
+    described = fitted_settings(report).get("participants", {}).get("sites", {})
+    persons = [described.get(name, {}).get("persons") for name in names]
+    if None not in persons:
+        heads[2:] = ["persons", "share of the persons"]
+        rows = persons
+        for line, own in zip(cells, [*persons, sum(persons)], strict=True):
+            line[2:] = [f"{own:,}", _percent(own / sum(persons), 0)]
     trials = _trials(report)
     if trials is not None:
         heads += ["trials", "events", "events a trial"]
@@ -159,7 +169,7 @@ def contribution_table(report: RunReport) -> Table | None:
             line += [f"{out_of:,}", f"{count:,}", _percent(count / out_of, 1)]
     events = _events(report)
     if events is not None:
-        heads += ["events", "events a row"]
+        heads += ["events", "events a row" if None in persons else "events a person"]
         for line, count, own in zip(cells, [*events, sum(events)], [*rows, sum(rows)], strict=True):
             line += [f"{count:,}", _percent(count / own, 1)]
     return Table("Who contributed what", tuple(heads), tuple(map(tuple, cells)))
@@ -177,10 +187,16 @@ def _trials(report: RunReport) -> tuple[list[int], list[int]] | None:
     if not all(isinstance(shard, Mapping) and {"y", "trials"} <= shard.keys() for shard in shards):
         return None
     events, trials = (
-        [int(np.sum(np.asarray(shard[name], float))) for shard in shards]
+        [round(float(_persons(report, shard) @ np.asarray(shard[name], float))) for shard in shards]
         for name in ("y", "trials")
     )
     return events, trials
+
+
+def _persons(report: RunReport, shard: Mapping[str, Any]) -> np.ndarray:
+    """Return how many persons each row of a site stands for, (rows,)."""
+    frequencies = "weight" in shard and "weights_are" not in fitted_settings(report)
+    return np.asarray(shard["weight"], float) if frequencies else np.ones(len(shard["y"]))
 
 
 def _events(report: RunReport) -> list[int] | None:
@@ -195,7 +211,10 @@ def _events(report: RunReport) -> list[int] | None:
     values = [np.asarray(shard[key]) for shard in shards]
     if not all(np.isin(own, (0, 1)).all() for own in values):
         return None
-    return [int(own.sum()) for own in values]
+    return [
+        round(float(_persons(report, shard) @ own))
+        for shard, own in zip(shards, values, strict=True)
+    ]
 
 
 def prior_table(found: Sequence[PriorBeside], priors: Mapping[str, str]) -> Table | None:

@@ -35,7 +35,7 @@ class Moment(NamedTuple):
     end: int  # the round at which it ends: as a rule, and once that is over at the latest
     draws: int  # kept of each chain
     rate: float | None  # rounds a second since the first call, which compiled; None before
-    left: float | None  # seconds to the end; None before
+    left: float | None  # seconds to the end; None before, and of a run that ends by itself
 
 
 class Progress:
@@ -43,12 +43,13 @@ class Progress:
 
     Args:
         total: rounds at the most.
-        usual: rounds in which such a run ends as a rule, where they are fewer.
+        usual: rounds in which a run that ends by itself usually does; None of any other.
         counted: what rounds are called.
     """
 
     def __init__(self, total: int = 0, usual: int | None = None, counted: str = "rounds") -> None:
         self._total, self._usual, self._counted = total, usual or total, counted
+        self._fixed = usual is None  # the end is known
         self._first: tuple[float, int] | None = None
 
     def __enter__(self) -> Progress:
@@ -69,9 +70,10 @@ class Progress:
 
     def _how(self, moment: Moment) -> str:
         """Return rounds a second and the time that remains, in words."""
-        if moment.rate is None or moment.left is None:
+        if moment.rate is None:
             return "compiled"
-        return f"{moment.rate:,.3g} {self._counted}/s, {duration(moment.left)} left"
+        left = "" if moment.left is None else f", {duration(moment.left)} left"
+        return f"{moment.rate:,.3g} {self._counted}/s{left}"
 
     def _moment(self, rounds: int, kept: int) -> Moment:
         now, rate = time.monotonic(), None
@@ -81,7 +83,7 @@ class Progress:
         if now > since and rounds > done:
             rate = (rounds - done) / (now - since)
         end = self._usual if rounds < self._usual else self._total
-        left = None if rate is None else (end - rounds) / rate
+        left = (end - rounds) / rate if rate is not None and self._fixed else None
         return Moment(rounds, end, kept, rate, left)
 
 
@@ -91,8 +93,7 @@ class Lines(Progress):
     Its fields: ``algorithm``; ``rounds`` done, warm-up and what was done before a resumption
     included (of a conversation its messages), ``of`` how many; ``draws`` kept of each chain;
     ``seconds`` since this process began; ``rounds_per_second`` and ``seconds_left``, null until two
-    calls have been timed: until the rounds in which such a run ends as a rule are done, to those,
-    and then to the last.
+    calls have been timed; a run that ends by itself has no ``seconds_left``.
     """
 
     def __init__(self, name: str, *told: Any) -> None:
@@ -115,8 +116,7 @@ class Lines(Progress):
             "draws": moment.draws,
             "seconds": round(now - self._started, 2),
             "rounds_per_second": None if rate is None else float(f"{rate:.4g}"),
-            "seconds_left": None if left is None else round(left, 1),
-        }
+        } | ({"seconds_left": None if left is None else round(left, 1)} if self._fixed else {})
         if now - self._last >= SECONDS_BETWEEN_LINES:
             self._print()
             self._last = now

@@ -18,7 +18,7 @@ from pydantic import Field, PrivateAttr, model_validator
 
 from consortia.algorithms.expanding import expanding
 from consortia.algorithms.preconditioning import preconditioned
-from consortia.core.arguments import read_toml
+from consortia.core.arguments import read_toml, unknown
 from consortia.core.contract import Method
 from consortia.core.model import Model
 from consortia.core.parameters import structure_of, variables
@@ -41,7 +41,13 @@ from consortia.run.verification import EXACT, SEED
 from consortia.store.metadata import Labels, Metadata
 from consortia.study.explanation import explained
 from consortia.study.files import Arrays, names_of
-from consortia.study.formulas import UNUSED, check_data, formula_rows, site_facts
+from consortia.study.formulas import (
+    UNUSED,
+    check_data,
+    formula_rows,
+    question_of_rows,
+    site_facts,
+)
 from consortia.study.model import ModelTable
 from consortia.study.registered import Registered
 from consortia.study.sampling import AlgorithmTable, Output, Reference, Run, Stop
@@ -56,6 +62,11 @@ class Study(Table):
     """A whole study file."""
 
     title: str | None = Field(None, description="one line for the figure and the terminal")
+    question: str | None = Field(
+        None,
+        description="with model.formula: the column that the study is about, such as a treatment; "
+        "reports begin with its effect, whatever its direction",
+    )
     data: Data
     partition: Partition | None = Field(None, description="how a data set is dealt out to sites")
     harmonise: dict[str, Harmonisation] = Field(
@@ -84,8 +95,18 @@ class Study(Table):
     def _consistent(self) -> Study:
         if self.data.dataset is not None and self.partition is None:
             raise ValueError("a data set needs a [partition]: say how its rows are dealt to sites")
+        if self.question is not None:
+            asked = self.model.question
+            if asked is None or self.question not in asked.parsed.columns:
+                known = () if asked is None else asked.parsed.columns
+                reason = unknown(self.question, known) if known else "there is no model.formula"
+                raise ValueError(
+                    f"question = {self.question!r} is not a column of a term: {reason}"
+                )
         if self.harmonise and (self.model.formula is None or self.data.files is None):
             raise ValueError("harmonise: it goes with data.files and model.formula")
+        if self.data.keep is not None and (self.model.formula is None or self.data.files is None):
+            raise ValueError("data.keep: it goes with data.files and model.formula")
         if self.data.files is not None:
             try:
                 changes = read_harmonisations(self.harmonise, names_of(self.data.files))
@@ -324,7 +345,7 @@ class Study(Table):
             return replace(own.contribution(path, index, least, cells), beside=beside)
         question = self.model.question
         if question is not None:
-            question = replace(question, harmonise=self.harmonise)
+            question = question_of_rows(question, self.data, self.harmonise)
             parts = self.data, question, path, index, least, cells
             found = site_facts(*parts, registered=self.registration)[2]
             return found if self.registered is None else replace(found, table=None)

@@ -25,6 +25,7 @@ from consortia.models.regression.construction import (
     assembled,
     contribution,
     gathered,
+    kept_rows,
     place_of,
     question_of,
     regression,
@@ -38,7 +39,7 @@ from consortia.study.options import called
 from consortia.study.tables import Data, Prepared, deal
 from consortia.study.used_rows import required
 
-NOT_IN_FILE = ("formula", "sites", "algorithm", "engine", "harmonise")
+NOT_IN_FILE = ("formula", "sites", "algorithm", "engine", "harmonise", "keep")
 """Arguments of `consortia.regression` that a study says elsewhere."""
 
 UNUSED = ("scale", "standardise", "standardise_target", "intercept", "dtype", "test_file")
@@ -73,8 +74,16 @@ def check_data(data: Data, question: Question) -> None:
     for key in UNUSED:
         if getattr(data, key) not in (None, False):
             raise InputError(f"data.{key}: with model.formula there is none; write it as a term.")
+    kept_rows(data.keep)
     if data.target != "y":
         raise InputError("data.target: the response is the left side of model.formula.")
+
+
+def question_of_rows(
+    question: Question, data: Data, harmonise: Mapping[str, Harmonisation]
+) -> Question:
+    """Return a question with what the study says of the rows of each site."""
+    return replace(question, harmonise=harmonise, keep=kept_rows(data.keep))
 
 
 def question_in(formula: str, options: Mapping[str, Any]) -> Question:
@@ -144,7 +153,7 @@ def formula_rows(
     Raises:
         InputError: a file cannot be used, or the sites disagree; in all processes.
     """
-    question = replace(question_in(formula, options), harmonise=harmonise)
+    question = question_of_rows(question_in(formula, options), data, harmonise)
     prior, breaks = options.get("prior"), options.get("breaks")
     read: dict[int, Table] = {}
     held_out: dict[int, Table | None] = {}

@@ -19,7 +19,15 @@ from consortia.data.dialect import NUMBER, WORDS
 from consortia.data.harmonisation import NONE, Harmonisation
 from consortia.data.mending import key, text
 from consortia.data.preparation import Moments
-from consortia.data.writing import abbreviations, loosely, one_slip, same_loosely, truth_of
+from consortia.data.writing import (
+    abbreviations,
+    has_hidden,
+    loosely,
+    one_slip,
+    preferred,
+    same_loosely,
+    truth_of,
+)
 from consortia.errors import InputError
 from consortia.models.regression.unlike import scales_apart
 
@@ -124,13 +132,14 @@ def _names(tables: Mapping[str, Table]) -> Iterator[Suggestion]:
     groups: dict[str, list[str]] = {}
     for name, _ in counts.most_common():
         groups.setdefault(_bare(name), []).append(name)
+    groups = {one: sorted(group, key=has_hidden) for one, group in groups.items()}
     having = {group[0]: sum(counts[name] for name in group) for group in groups.values()}
     wanted = [name for name, count in having.items() if 2 * count >= len(tables) and count > 1]
     wanted += [name for name in next(iter(tables.values())) if len(tables) == 2]
     doubled: set[str] = set()
     for site, table in tables.items():
         for group in same_loosely(table):
-            kept = max(group, key=counts.__getitem__)
+            kept = preferred(group, counts)
             for old in (name for name in group if name != kept):
                 said = f"{site}: the columns {kept!r} and {old!r} differ in their writing only"
                 new = f"other {old}"
@@ -297,9 +306,10 @@ def _writings(name: str, counts: Mapping[str, Counter[str]]) -> Iterator[Suggest
     total: Counter[str] = Counter()
     for levels in counts.values():
         total.update(levels)
-    chosen: dict[str, str] = {}
+    writings: dict[str, list[str]] = {}
     for level, _ in total.most_common():
-        chosen.setdefault(loosely(level), level)
+        writings.setdefault(loosely(level), []).append(level)
+    chosen = {one: preferred(group, total) for one, group in writings.items()}
     short = abbreviations(total)
     rank = {level: place for place, (level, _) in enumerate(total.most_common())}
     few = len(total) <= LEVELS_MAX

@@ -38,8 +38,8 @@ class Registered(Table):
         default_factory=dict,
         description="by factor as the formula writes it `{ centre = ..., scale = ... }`, with "
         "`rows` where it is known; those of the response under `response()` (`time()` and "
-        "`event()`), of an exposure under `exposure()`, the mean of weights of a "
-        "sample under `weights()`",
+        "`event()`), what a mean is multiplied with, by exposure and offset, under `exposure()`, "
+        "another offset under `offset()`, the mean of weights of a sample under `weights()`",
     )
     fills: dict[str, Finite] = Field(
         default_factory=dict,

@@ -55,6 +55,11 @@ class Data(Table):
         "files of its own sites only",
     )
     target: str = Field("y", description="with files: the column or array that is the response")
+    keep: str | None = Field(
+        None,
+        description="with files and model.formula: an expression of columns that is true of the "
+        "rows to be analysed, e.g. 'service > 0'; the others are counted in the flow",
+    )
     test_file: str | None = Field(None, description="with files: a file of held-out rows")
     test_share: float | None = Field(
         None,

@@ -15,6 +15,7 @@ import pandas as pd
 import pytest
 
 from consortia.data.tables import read_table
+from consortia.data.writing import has_hidden
 from consortia.errors import InputError
 from consortia.models.regression.construction import regression
 
@@ -778,3 +779,33 @@ def test_a_word_with_a_slip_at_fewer_sites_is_asked_about() -> None:
     assert doubt.startswith("c: arm: 'placbo' is another level than 'placebo'")
     recode = {"c": {"recode": {"arm": {"placbo": "placebo"}}}}
     assert "doubts" not in made("y ~ arm", sites, harmonise=recode).metadata.settings
+
+
+# --- hidden characters ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("hidden", ["pla\u200bcebo", "pla\u00adcebo", "pl\u2060acebo"])
+@pytest.mark.parametrize("rows", [5, 55])
+def test_a_hidden_character_is_what_the_line_removes_however_many_rows_have_it(
+    hidden: str, rows: int
+) -> None:
+    arms = [hidden] * rows + ["placebo"] * (60 - rows)
+    with pytest.raises(InputError) as caught:
+        made("y ~ k", {"a": pd.DataFrame({"y": Y, "k": arms})})
+    assert '= "placebo"' in str(caught.value)
+    dirty = pd.DataFrame({"y": Y, "k": [hidden, "verum"] * 30})
+    clean = pd.DataFrame({"y": Y, "k": ["placebo", "verum"] * 30})
+    for sites in (
+        {"a": dirty, "b": clean},
+        {"b": clean, "a": dirty},
+        {"a": dirty, "b": clean, "c": dirty},
+    ):
+        with pytest.raises(InputError) as caught:
+            made("y ~ k", sites)
+        assert "[harmonise.a.recode.k]" in str(caught.value)
+        assert "[harmonise.b" not in str(caught.value)
+
+
+def test_a_joiner_of_a_script_is_no_hidden_character() -> None:
+    assert not has_hidden("می\u200cخواهم")
+    assert has_hidden("intensive\u00a0care")

@@ -150,6 +150,9 @@ class FlowerSite:
         keys: reads the keys of all that the site's policy names, with which messages are signed;
             None where it names none.
         sums: answers that are sums leave masked, so that nobody can take the sum apart.
+
+    Attributes:
+        error: of the last refusal, for the site's own people; None while all was answered.
     """
 
     def __init__(
@@ -170,6 +173,7 @@ class FlowerSite:
     ) -> None:
         self.name, self.number, self.folder, self.study = name, number, Path(folder), study
         self._contribute, self._build, self._open, self._refuse = contribute, build, gate, refuse
+        self.error: Exception | None = None
         self._private, self._digests = private, digests
         self._keys, self._sums = keys, sums
         self._members: dict[str, SumMember] = {}
@@ -217,6 +221,7 @@ class FlowerSite:
             beside += values.get(PACKED_NUMBERS, 0)
             return gate.release(Leaving(kind, question, reply, arrays, beside, statement))
         except Exception as error:
+            self.error = error
             code = error.code if isinstance(error, MismatchError) else None
 
             def wrap(reason: str) -> bytes:

@@ -119,12 +119,18 @@ def _data(study: Study) -> str:
     if data.files is None:
         return f"the published data set {data.dataset}, which one machine deals out."
     if question is not None:
+        from consortia.study.formulas import question_of_rows
+
         other = None if study.compare is None else study.compare.question
         wanted = question.described
         columns = (*question.columns, *(() if other is None else other.columns))
         columns += () if wanted is None else wanted.columns
+        kept = question_of_rows(question, data, {}).keep
+        columns += () if kept is None else kept.columns
         used = ", ".join(map(repr, dict.fromkeys(columns)))
         text = f"one file of each of {len(data.files)} sites; it uses the columns {used} of yours."
+        if data.keep is not None:
+            text += f" It takes the rows of which {data.keep} is true, and no other."
         if wanted is not None:
             text += (
                 " Before the run it tells who your participants are: numbers of rows by level, "

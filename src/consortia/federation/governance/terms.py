@@ -100,10 +100,10 @@ def terms_of(study: Study, *, run: str = "", version: str | None = None) -> Stud
     """Return the terms of a study file; no data are read.
 
     ``model`` is the SHA-256 of the table ``[model]``, and of ``[compare]`` where there is one,
-    defaults left out as written, and of the text of the Python modules beside the study file that a
-    ``factory`` is in or imports by an ``import`` statement. (The text of a factory that is
-    installed as a package counts as well; what *that* imports does not, nor do the ready models of
-    consortia: they are what is installed at the site.)
+    defaults left out as written, of ``data.keep``, and of the text of the Python modules beside the
+    study file that a ``factory`` is in or imports by an ``import`` statement. (The text of a
+    factory that is installed as a package counts as well; what *that* imports does not, nor do the
+    ready models of consortia: they are what is installed at the site.)
     ``study`` is that of ``model`` and of all tables but ``[output]`` and ``[reference]``, the title
     left out: rounds, seed, names of data files, the algorithm and each of its parameters.
 
@@ -131,6 +131,8 @@ def terms_of(study: Study, *, run: str = "", version: str | None = None) -> Stud
     asked |= {name: tables[name] for name in ("registered", "compare") if name in tables}
     if study.harmonise:
         tables["harmonise"] = asked["harmonise"] = study.model_dump()["harmonise"]
+    if study.data.keep is not None:
+        asked["keep"] = study.data.keep
     model = _sha256(asked)
     return StudyTerms(
         run=run,

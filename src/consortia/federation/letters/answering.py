@@ -13,7 +13,7 @@ from consortia.core.queries import Conversation
 from consortia.engines.flower.asking import REFUSAL
 from consortia.engines.flower.envelope import Envelope, EnvelopeError, decode
 from consortia.engines.flower.identities import body_of
-from consortia.engines.flower.questions import Leaving, Place, Question, Wrap
+from consortia.engines.flower.questions import Leaving, Place, Question
 from consortia.engines.flower.site import DESCRIPTION, FlowerSite
 from consortia.engines.letters.sealing import (
     ANSWER,
@@ -80,7 +80,6 @@ class AskingGate(Gate):
         super().__init__(*opened)
         self._study, self._permit, self.request = study, permit, request
         self.left: list[str] = []
-        self.error: BaseException | None = None
 
     def admit(self, kind: str, question: Question) -> bool:
         """Check the question; ask a person about a description."""
@@ -114,13 +113,6 @@ class AskingGate(Gate):
             text += f"; all answers so far settle {leaving.statement}"
         self.left.append(text)
         return data
-
-    def refusal(
-        self, error: BaseException, wrap: Wrap = str.encode, question: Question | None = None
-    ) -> bytes:
-        """Return what may leave of an error, and keep it for the site's own people."""
-        self.error = error
-        return super().refusal(error, wrap, question)
 
     def _ask(self, shown: Shown) -> None:
         if not self._permit(shown):
@@ -216,7 +208,7 @@ def _replies(
         if decode(body_of(found[-1])).kind == REFUSAL:
             break
     left = tuple(text for gate in gates for text in gate.left)
-    refused = next((gate.error for gate in gates if gate.error is not None), None)
+    refused = next((one.error for one in sites.values() if one.error is not None), None)
     return tuple(found), left, refused
 
 

@@ -17,7 +17,6 @@ from consortia.errors import InputError
 from consortia.models.regression.formula import SITE, Factor
 from consortia.models.regression.question import (
     EVENT,
-    EXPOSURE,
     RESPONSE,
     TIME,
     WEIGHT,
@@ -89,15 +88,19 @@ def agree(
             raise InputError("weights: they are 0 in all rows of all sites.")
     of_groups, doubted = _groups_of_sites(question, facts, names)
     notes += of_groups
-    notes = [*_count_left_out(facts, rows, names), *notes]
+    notes = [*_count_left_out(question.keep, facts, rows, names), *notes]
     if question.family.response == "time":
         units[TIME], units[EVENT] = unit(TIME), unit(EVENT)
+        if not units[EVENT].mean:
+            raise InputError(
+                f"the event {question.parsed.response[1].text} is 0 in all rows of all sites: "
+                "write which value is the event, as in Surv(time, status == 2)."
+            )
     elif any(RESPONSE in one.levels for one in facts) or _given_response(question):
         levels[RESPONSE] = _response_levels(question, facts, names, kinds, notes)
     else:
         units[RESPONSE] = unit(RESPONSE)
-    if "exposure" in question.extra:
-        units[EXPOSURE] = unit(EXPOSURE)
+    units |= {name: unit(name) for name in question.of_offset}
     cuts = breaks_of(question, breaks, units[TIME].mean if TIME in units else 1.0)
     readings = [*doubted, *(guess for one in facts for guess in one.guesses)]
     readings += _of_words(question, levels, kinds)
@@ -223,18 +226,28 @@ def _mark_gaps(
 
 
 def _count_left_out(
-    facts: Sequence[TableFacts], rows: Sequence[int], names: Sequence[str]
+    keep: Factor | None, facts: Sequence[TableFacts], rows: Sequence[int], names: Sequence[str]
 ) -> list[str]:
-    """Return a note on the rows that are left out, if any are."""
+    """Return notes on the rows that are left out, if any are."""
+    not_kept = {
+        name: f"{name} {one.not_kept} of {one.not_kept + one.given}"
+        for name, one in zip(names, facts, strict=True)
+        if one.not_kept
+    }
+    notes = []
+    if keep is not None and not_kept:
+        total = sum(one.not_kept for one in facts)
+        listed = ", ".join(not_kept.values())
+        notes.append(f"{total} rows of which {keep.text} is not true are left out ({listed})")
     left_out = sum(one.given for one in facts) - sum(rows)
     if not left_out:
-        return []
+        return notes
     of = ", ".join(
         f"{name} {one.given - count} of {one.given}"
         for name, one, count in zip(names, facts, rows, strict=True)
         if one.given > count
     )
-    return [f"{left_out} rows with missing values are left out ({of})"]
+    return [*notes, f"{left_out} rows with missing values are left out ({of})"]
 
 
 def _apart(
@@ -451,7 +464,7 @@ def _levels_of(
         if len(somewhere) > LEVELS_NAMED:
             rest = f"{len(somewhere)} of the {len(levels)} levels of {column} are not at all sites"
             somewhere = [f"{rest}: {somewhere[0]}, for one"]
-        notes += somewhere
+        notes += ["; ".join(somewhere)] if somewhere else []
     levels = against_reference(factor, levels)
     if len(levels) < 2:
         raise InputError(

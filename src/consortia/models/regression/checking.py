@@ -30,6 +30,9 @@ ALL = "all sites"
 
 Own = Mapping[str, np.ndarray]
 
+MOST_PERSONS = 50_000
+"""Persons of a site whose responses are simulated one by one."""
+
 VARIANCES: dict[str, Callable[[np.ndarray, Own, np.ndarray], np.ndarray]] = {
     "gaussian": lambda mean, own, trials: own["sigma"] ** 2 + 0 * mean,
     "student": lambda mean, own, trials: _student(own["sigma"], own["nu"]) + 0 * mean,
@@ -107,6 +110,20 @@ class PredictiveCheck:
         import pandas as pd  # heavy, and only wanted here
 
         return pd.DataFrame(self.lines, columns=list(Line._fields))
+
+
+def of_persons(rows: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return a row of each person that rows with frequencies stand for; else the rows.
+
+    Persons of one row have responses of their own: a response times its frequency varies too much.
+    """
+    weight = np.asarray(rows.get("weight", 1.0))
+    if (weight != np.round(weight)).any() or not 0 < weight.sum() <= MOST_PERSONS:
+        return rows
+    if weight.ndim == 0:
+        return rows
+    which = np.repeat(np.arange(len(weight)), weight.astype(int))
+    return {name: values[which] for name, values in rows.items()}
 
 
 def sums_of(

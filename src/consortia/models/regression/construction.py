@@ -35,7 +35,7 @@ from consortia.models.regression.design import (
 )
 from consortia.models.regression.evaluation import model_of
 from consortia.models.regression.families import ALIASES, FAMILIES
-from consortia.models.regression.formula import SITE, expression, parse
+from consortia.models.regression.formula import SITE, Factor, expression, parse
 from consortia.models.regression.model import Regression
 from consortia.models.regression.participants import described
 from consortia.models.regression.question import (
@@ -95,6 +95,7 @@ def regression(
     engine: Gatherer | None = None,
     harmonise: Mapping[str, Mapping[str, Any]] | None = None,
     describe: Mapping[str, Any] | None = None,
+    keep: str | None = None,
 ) -> Regression:
     r"""Return the model of a formula and the rows it needs, from tables that stay at their sites.
 
@@ -108,14 +109,12 @@ def regression(
         family: one of gaussian, student, bernoulli, binomial (both perhaps with another link than
             the logit: "bernoulli(probit)", "binomial(cloglog)"), poisson, negative_binomial,
             zero_inflated_poisson, zero_inflated_negative_binomial, gamma, lognormal, beta,
-            ordinal, categorical, weibull, piecewise_exponential, cox (stratified by site, with a
-            log-likelihood of each site and so no minibatches).
+            ordinal, categorical, weibull, piecewise_exponential, cox (stratified by site).
         missing: rows with a missing value: ``"refuse"`` them, take the ``"complete"`` ones only,
             keep them with an ``"indicator"``: a missing number is the mean of all rows and has a
             column that marks it, a missing level is a level of its own; or ``"impute"``: each site
             draws its missing values several times (`consortia.data.imputation`), and
-            `consortia.sample` pools the draws of all posteriors. Rows without a response are
-            always left out.
+            `consortia.sample` pools all posteriors. Rows without a response are left out.
         prior: by the name of a coefficient, of a term, or "coefficients", "intercept", "sigma",
             "sd" and so on, words such as "normal(0, 1)"; else wide ones, scaled as rstanarm and
             brms scale theirs (`consortia.models.regression.priors`).
@@ -124,8 +123,8 @@ def regression(
         weights_are: "frequency", or "sampling": draws then have the spread of a sandwich.
         exposure: of families of counts: the time or the number a count is out of.
         trials: of binomial: how many could have been.
-        breaks: of piecewise_exponential: times at which the hazard may change; when None four that
-            an exponential time with the mean of all rows falls between with equal probability.
+        breaks: of piecewise_exponential: times at which the hazard may change; when None fifths of
+            an exponential time with the mean of all rows.
         integrate: integrate the levels and at most one slope of ``(1 + x | site)`` out at the sites
             (by a rule of quadrature): they are in no message, and `Regression.levels_of` draws them
             at the site. Levels of groups inside a site always are. Such a model has a
@@ -145,6 +144,7 @@ def regression(
             `Regression.survival_curves`: ``cells`` (5), the fewest rows of a number that is sent;
             ``times`` of follow-up, ``by`` a categorical column, ``event`` a column of codes and
             ``causes`` their names. When None nothing, unless all rows are in this process.
+        keep: expression that is true of the rows to be analysed, such as ``"service > 0"``.
 
     Returns:
         The model, its rows, and what gives results in the user's terms.
@@ -161,12 +161,24 @@ def regression(
         ('x', 'arm[b]')
     """
     options: dict[str, Any] = {"missing": missing, "levels": levels, "describe": describe}
-    options |= {"weights": weights, "exposure": exposure, "trials": trials}
-    options |= {"integrate": integrate, "nodes": nodes, "weights_are": weights_are}
-    options["evaluate"] = evaluate
+    options |= {"weights": weights, "weights_are": weights_are, "exposure": exposure}
+    options |= {"trials": trials, "integrate": integrate, "nodes": nodes, "evaluate": evaluate}
     options |= {"imputations": imputations, "imputation_seed": imputation_seed}
-    question = question_of(formula, family, **options)
+    question = replace(question_of(formula, family, **options), keep=kept_rows(keep))
     return assembled(*_read_sites(question, sites, harmonise, engine, algorithm), prior, breaks)
+
+
+def kept_rows(keep: str | None) -> Factor | None:
+    """Return the expression that is true of the rows to be analysed, or None.
+
+    Raises:
+        InputError: it holds anything but arithmetic of columns.
+    """
+    if keep is None:
+        return None
+    if not isinstance(keep, str):
+        raise InputError(f"keep is {keep!r}: give an expression of columns, such as 'age >= 18'.")
+    return expression(keep)
 
 
 def _read_sites(
@@ -539,7 +551,7 @@ def _descriptions(
     if len(read) < len(names):
         return {}
     return {
-        names[index]: described(question, Wanted(), table, kept[names[index]], names[index])
+        names[index]: described(question, Wanted(cells=1), table, kept[names[index]], names[index])
         for index, table in sorted(read.items())
     }
 

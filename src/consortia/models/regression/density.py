@@ -27,7 +27,7 @@ from consortia.models._integrated import GroupDensity, log_integrals
 from consortia.models.regression.correlations import LKJ, cholesky, read_lkj
 from consortia.models.regression.families import Family
 from consortia.models.regression.priors import Prior, read_prior
-from consortia.models.regression.question import EVENT, EXPOSURE, RESPONSE, TIME
+from consortia.models.regression.question import EVENT, EXPOSURE, OFFSET, RESPONSE, TIME
 from consortia.models.regression.specification import INTERCEPT, Block, Specification
 from consortia.runtime.late import float_type
 from consortia.store.metadata import Scaling
@@ -106,19 +106,20 @@ class Density:
 
     @cached_property
     def centre(self) -> float:
-        """Expected value of the intercept: the link of the mean of the response."""
+        """Expected value of the intercept: the link of the response's mean, less the offset."""
         units = self.specification.units
+        offset = units[OFFSET].mean if OFFSET in units else 0.0
         if self.family.response == "number":
-            return units[RESPONSE].mean
+            return units[RESPONSE].mean - offset
         if not self.family.logarithmic:
-            return 0.0
+            return -offset
+        exposure = units[EXPOSURE].mean if EXPOSURE in units else 1.0
         if self.family.response == "time":
             # half an event where there is none
             rate = max(units[EVENT].mean, 0.5 / units[EVENT].rows)
             per = 1.0 if self.family.name == "weibull" else units[TIME].mean
-            return math.log(rate / per)
-        per = units[EXPOSURE].mean if EXPOSURE in units else 1.0
-        return math.log(max(units[RESPONSE].mean, 0.5 / units[RESPONSE].rows) / per)
+            return math.log(rate / per / exposure)
+        return math.log(max(units[RESPONSE].mean, 0.5 / units[RESPONSE].rows) / exposure)
 
     @cached_property
     def priors(self) -> dict[str, Prior]:

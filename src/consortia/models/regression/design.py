@@ -271,9 +271,6 @@ def time_rows(
 def _beside(agreed: Specification, kept: Table, where: str, y: np.ndarray | None) -> Arrays:
     """Return offset, trials and weight; of rows without a response no weight."""
     asked, found = agreed.question, {}
-    offset = np.zeros(rows_of(kept))
-    if asked.parsed.offset is not None:
-        offset = offset + asked.parsed.offset.values(kept, where)
     for name, factor in asked.extra.items():
         if name == "weights" and y is None:
             continue
@@ -281,16 +278,16 @@ def _beside(agreed: Specification, kept: Table, where: str, y: np.ndarray | None
         if name == "trials":
             least = 0 if y is None else y
             if (values != np.round(values)).any() or (values < least).any():
+                wrong = (values != np.round(values)) | (values < least)
                 raise InputError(
-                    f"{where}: trials {factor.text} must be integers, no less than the response."
+                    f"{where}: trials {factor.text} must be integers, no less than the response"
+                    f"{factor.first(kept, wrong, 'correct these rows, or swap the two columns')}."
                 )
             found["trials"] = values
         elif name == "weights":
             found["weight"] = values / agreed.units[WEIGHT].mean if asked.samples else values
-        else:
-            offset = offset + np.log(values)
     if asked.parsed.offset is not None or "exposure" in asked.extra:
-        found["offset"] = offset
+        found["offset"] = asked.offsets(kept, where)
     return found
 
 

@@ -12,9 +12,9 @@ beside it, ``(1 + x || site)`` an independent one; ``(1 | ward)`` are levels of 
 sites, ``(1 | site:ward)`` where one label at two sites is of two groups, ``(1 | site/ward)`` with a
 level of each site beside them, and ``(1 | shared(surgeon))`` levels of groups that are at several
 sites; ``offset(...)`` has the coefficient 1; ``Surv(time, event)`` is a time with event 1 if it was
-seen, 0 if only its being later is known; ``Surv(start, stop, event)`` is at risk after start only,
-so that a covariate may change between rows of one person, or an event may recur; ``strata(arm)``
-gives each arm a baseline of cox.
+seen, 0 if only its being later is known, as in ``Surv(time, cause == 2)`` and ``status == 'dead'``;
+``Surv(start, stop, event)`` is at risk after start only, so that a covariate may change between
+rows of one person, or an event may recur; ``strata(arm)`` gives each arm a baseline of cox.
 """
 
 from __future__ import annotations
@@ -29,10 +29,12 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from consortia.core.arguments import unknown
-from consortia.data.columns import Table, as_levels, column_of, level
+from consortia.data.columns import Column, Table, as_levels, column_of, level
 from consortia.data.mending import key, mend, text
+from consortia.data.writing import loosely
 from consortia.errors import InputError
 from consortia.models.regression.r_words import check_words
+from consortia.models.regression.remedies import missing_code
 from consortia.models.regression.splines import WORDS, Basis, bases
 from consortia.models.regression.tokens import Code, coded
 
@@ -67,6 +69,10 @@ WHOLE: dict[str, Kind] = {"center": "centre", "scale": "scale", "C": "levels", "
 
 LEAST_KNOTS, MOST_KNOTS = 4, 40
 KNOTS = 10
+
+BOUNDARY = "widen boundary, or take ns(...), a line beyond it"
+INFINITE = "write log1p(...) for log(...) of 0, or leave such rows out by [data] keep"
+"""Remedies for values of a term."""
 
 MARK = "\x00"
 GROUP = re.compile(r"\(([^()|]*)(\|\|?)((?:\s*shared\s*\([^()|]*\))?[^()|]*)\)")
@@ -134,32 +140,28 @@ class Factor(NamedTuple):
                 if beyond.any():
                     raise InputError(
                         f"{where}: {self.text} is outside its boundary in {int(beyond.sum())} of "
-                        f"{len(beyond)} rows{self.first(table, beyond)}. Else widen boundary, or "
-                        "take ns(...), a line beyond it."
+                        f"{len(beyond)} rows{self.first(table, beyond, BOUNDARY)}."
                     )
                 found = self.basis.of(found)
         wrong = ~np.isfinite(found) & ~missing
         if wrong.any():
             raise InputError(
                 f"{where}: {self.text} is not finite in {int(wrong.sum())} of {len(wrong)} rows"
-                f"{self.first(table, wrong)}."
+                f"{self.first(table, wrong, INFINITE)}."
             )
         return np.where(missing, np.nan, found)
 
-    def first(self, table: Table, wrong: np.ndarray) -> str:
-        """Return where the first of some rows is, and what makes its value miss, in words."""
+    def first(self, table: Table, wrong: np.ndarray, remedy: str) -> str:
+        """Return where the first of some rows is, what its value is, and what to do about it."""
         name = self.columns[0]
         column, place = table[name], int(np.flatnonzero(wrong)[0])
-        if column.source is None:
-            return ""
-        value = as_levels(column)[place]
-        if column.kind != "number":
-            value = text(value)
-        line = mend(column.source.site, "missing_values", f"{key(name)} = [{value}]")
-        return (
-            f", first in {column.source.row(place)}, where {name} is {value}: {line} where that "
-            "stands for a missing value"
-        )
+        found, code = "", ""
+        if column.source is not None:
+            value = as_levels(column)[place]
+            found = f", first in {column.source.row(place)}, where {name} is {value}"
+            if column.kind == "number":
+                code = missing_code(column.source.site, name, float(column.values[place]))
+        return ": ".join(one for one in (found, "; ".join(filter(None, (remedy, code)))) if one)
 
     def texts(self, table: Table, where: str) -> np.ndarray:
         """Return the values as names of levels, (rows,)."""
@@ -427,6 +429,8 @@ def _columns(tree: ast.expr, text: str) -> tuple[str, ...]:
     def walk(node: ast.AST) -> None:
         if isinstance(node, ast.Name):
             found.append(node.id)
+        elif (compared := _compared_word(node)) is not None:
+            found.append(compared[0])
         elif isinstance(node, ast.Constant) and isinstance(node.value, (int, float)):
             pass
         elif isinstance(node, ast.BinOp) and type(node.op) in OPERATORS:
@@ -460,6 +464,31 @@ def _columns(tree: ast.expr, text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))
 
 
+def _compared_word(node: ast.AST) -> tuple[str, str] | None:
+    """Return column and word of ``column == 'word'`` or ``column != 'word'``; else None."""
+    if not isinstance(node, ast.Compare) or not isinstance(node.ops[0], (ast.Eq, ast.NotEq)):
+        return None
+    left, right = node.left, node.comparators[0]
+    if len(node.ops) > 1 or not isinstance(left, ast.Name) or not isinstance(right, ast.Constant):
+        return None
+    return (left.id, right.value) if isinstance(right.value, str) else None
+
+
+def _is_word(column: Column, name: str, word: str, where: str) -> np.ndarray:
+    """Return which rows have a word; refuse one that the rows have in another writing."""
+    texts = as_levels(column)
+    same = texts == word
+    if not same.any():
+        for other in np.unique(texts[~column.missing]).tolist():
+            if loosely(other) == loosely(word):
+                site = "" if column.source is None else column.source.site
+                line = mend(site, f"recode.{key(name)}", f"{text(other)} = {text(word)}")
+                raise InputError(
+                    f"{where}: {name} is {other!r} there, and {word!r} in the formula: {line}"
+                )
+    return same
+
+
 def _constant(node: ast.expr, text: str) -> Any:
     if isinstance(node, ast.Constant):
         return node.value
@@ -472,6 +501,10 @@ def _evaluated(node: ast.expr, table: Table, text: str, where: str) -> Any:
     def of(part: ast.expr) -> Any:
         return _evaluated(part, table, text, where)
 
+    if (compared := _compared_word(node)) is not None:
+        name, word = compared
+        same = _is_word(column_of(table, name, where), name, word, where)
+        return same == isinstance(node.ops[0], ast.Eq)  # type: ignore[attr-defined]
     if isinstance(node, ast.Name):
         column = column_of(table, node.id, where)
         if column.kind == "text" or column.doubt:

@@ -270,10 +270,12 @@ def _site_averages(
         ends = np.zeros(size)
         fixed = [time_rows(agreed, ends + time, ends) for time in times]
     found = {}
-    known = ~given.table[column].missing
+    known = (~given.table[column].missing).astype(float)
+    if "weights" in agreed.question.extra:  # a row stands for so many persons
+        known *= agreed.question.beside("weights", given.table, f"site {site!r}")
     for contrast, derivative, first, second in _changes(agreed, given.table, column, site):
-        weights = first["trials"] * known if density.family.base == "binomial" else known * 1.0
-        count = float(weights.sum())
+        weights = first["trials"] * known if density.family.base == "binomial" else known
+        count = float(weights.sum()) or 1.0
         # the mean of a binomial row is of all its trials
         share = known / count
         parts = [

@@ -27,7 +27,13 @@ from consortia.data.tables import read_table
 from consortia.diagnostics.natural import natural
 from consortia.diagnostics.units import scaling_in
 from consortia.errors import InputError
-from consortia.models.regression.checking import VARIANCES, PredictiveCheck, checked, sums_of
+from consortia.models.regression.checking import (
+    VARIANCES,
+    PredictiveCheck,
+    checked,
+    of_persons,
+    sums_of,
+)
 from consortia.models.regression.correlations import LKJ
 from consortia.models.regression.curves import Curves, curves
 from consortia.models.regression.density import CORRELATION, Density
@@ -191,6 +197,8 @@ class Regression:
         settings["agreed"] = Registration.of(spec).plain()
         settings["levels"] = {name: list(found) for name, found in spec.levels.items()}
         settings["beside"] = {name: factor.text for name, factor in question.extra.items()}
+        if question.keep is not None:
+            settings["keep"] = question.keep.text
         if question.samples:
             settings["weights_are"] = question.weights_are
         if spec.event is not None:
@@ -224,7 +232,9 @@ class Regression:
                 "table_one: the rows are in other processes, which send nothing of participants "
                 "unless the study requests it: give regression(..., describe={'cells': 5})."
             )
-        return table_one(self.descriptions, self.specification.rows)
+        keep = self.specification.question.keep
+        text = "" if keep is None else keep.text
+        return table_one(self.descriptions, self.specification.rows, text)
 
     def survival_curves(self) -> Curves:
         """Return Kaplan-Meier and cumulative incidence of all sites at the agreed times.
@@ -428,6 +438,7 @@ class Regression:
         *,
         at: Sequence[float] | None = None,
         responses: bool = False,
+        new_groups: bool = False,
         seed: int = 0,
     ) -> Any:
         """Return predictions for new rows, at one of the sites or at a new one.
@@ -436,9 +447,11 @@ class Regression:
             tree: result of a run of this model.
             table: the rows, as one of ``sites``; the response need not be there.
             site: whose levels they have; None for a site that is not among them, whose levels and
-                slopes are drawn from their law. Groups inside the site are new ones.
+                slopes are drawn from their law, as those of all groups inside it are. A group that
+                the site has, by its label, keeps its levels and slopes.
             at: times, of families with ``Surv``.
             responses: draw a response for each row, in the place of its mean.
+            new_groups: take groups that the site does not have for new ones, drawn from their law.
             seed: of what is drawn.
 
         Returns:
@@ -447,8 +460,8 @@ class Regression:
             each time; with ``responses`` numbers, or indices of levels.
 
         Raises:
-            InputError: a column is not there, a value misses, the site is unknown, or its levels
-                stay there and its rows are not in this process.
+            InputError: a column is not there, a value misses, the site or a group is unknown, or
+                its levels stay there and its rows are not in this process.
         """
         import xarray  # heavy, and only wanted here
 
@@ -468,9 +481,10 @@ class Regression:
             for one in spec.blocks
             if one.by not in ("", SITE)
         }
+        fitted = self._levels_of_groups(read, params, site, seed, new_groups=new_groups)
         by_group = rows.pop("by_group")
         shift = shift_of_groups(
-            self.density, params, by_group, groups, known, seed, new_site=site is None
+            self.density, params, by_group, groups, known, seed, fitted, new_site=site is None
         )
         coords: dict[str, Any] = {}
         dims = ["chain", "draw", "row"]
@@ -494,6 +508,40 @@ class Regression:
         return xarray.DataArray(
             values.reshape(*chains, *values.shape[1:]), dims=dims, coords=coords
         )
+
+    def _levels_of_groups(
+        self,
+        table: Table,
+        params: Mapping[str, np.ndarray],
+        site: str | None,
+        seed: int,
+        *,
+        new_groups: bool,
+    ) -> tuple[np.ndarray, np.ndarray] | None:
+        """Return which groups of a table a site has, and their levels and slopes; None of no site.
+
+        The groups are in the order of `_groups_of`.
+        """
+        by = self.specification.grouping
+        if site is None or by in (None, SITE):
+            return None
+        known = self.groups.get(site)
+        if known is None and not new_groups:
+            raise InputError(
+                f"predict: the levels of {by} stay at site {site!r}, whose rows are not in this "
+                "process: predict there, or give new_groups=True, which takes all for new ones."
+            )
+        places = {name: place for place, name in enumerate(known or ())}
+        labels = as_levels(column_of(table, str(by), "the rows to predict"))
+        names = in_order(np.unique(labels).tolist())
+        if not new_groups and (others := [one for one in names if one not in places]):
+            raise InputError(
+                f"predict: site {site!r} has no {by} {others[0]!r}: {unknown(others[0], places)}. "
+                "new_groups=True takes it for a new one, whose levels are drawn from their law."
+            )
+        which = np.array([place for place, one in enumerate(names) if one in places], int)
+        own = [places[one] for one in names if one in places]
+        return (which, self._levels(params, site, seed)[:, own]) if own else None
 
     def _times(self, at: Sequence[float]) -> list[float]:
         if self.family.response != "time" or self.family.of_site is not None:
@@ -769,6 +817,8 @@ class Regression:
             if place not in self.rows.here:
                 continue
             rows = {key: np.asarray(values) for key, values in self.rows.site(name).items()}
+            if not spec.question.samples:
+                rows = of_persons(rows)
             y = rows["y"]
             shift = np.zeros((len(kept), len(y)))
             if spec.staying:

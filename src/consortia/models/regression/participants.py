@@ -45,13 +45,16 @@ def described(
     Raises:
         InputError: a column cannot be used.
     """
-    cells, where = max(wanted.cells, least), f"site {site!r}"
+    cells, where, every = max(wanted.cells, least), f"site {site!r}", rows_of(table)
+    table = question.selected(table, site)
     missing = {name: int(table[name].missing.sum()) for name in question.columns if name in table}
     ranges = {name: range_of(count, cells) for name, count in missing.items()}
     left_out = union_range(rows_of(table) - rows_of(kept), list(ranges.values()), cells)
     given: Range | None = None
     if left_out is not None:
         given = (rows_of(kept) + left_out[0], rows_of(kept) + left_out[1])
+    not_kept = range_of(every - rows_of(table), cells)
+    persons = _persons(question, kept, where)
     levels: dict[str, Cells] = {}
     numbers: dict[str, tuple[float, float]] = {}
     units: dict[str, str] = {}
@@ -60,48 +63,63 @@ def described(
         column = kept[name]
         if name in grouped or column.kind == "empty":
             continue
-        found = column_cells(column, question.levels.get(name, ()), cells)
+        found = column_cells(column, question.levels.get(name, ()), cells, persons)
         if found is not None:
             levels[name] = found
         elif column.kind == "number":
-            known = mean_and_sd(column.values[~column.missing], cells)
+            there = ~column.missing
+            own = None if persons is None else persons[there]
+            known = mean_and_sd(column.values[there], cells, own)
             numbers |= {} if known is None else {name: known}
     followup = None
     if question.family.response == "time":
-        followup = _time(question, wanted, table, kept, where, cells, (levels, numbers))
+        followup = _time(question, wanted, table, kept, where, cells, (levels, numbers), persons)
     else:
-        _response(question, kept, where, cells, (levels, numbers, units))
-    return SiteDescription(cells, given, ranges, levels, numbers, units, followup)
+        _response(question, kept, where, cells, (levels, numbers, units), persons)
+    total = None if persons is None else round(float(persons.sum()))
+    told = (cells, given, ranges, levels, numbers, units, followup, not_kept)
+    return SiteDescription(*told, total)
+
+
+def _persons(question: Question, kept: Table, where: str) -> np.ndarray | None:
+    """Return how many persons each row stands for; None where no row has a frequency."""
+    if "weights" not in question.extra or question.samples:
+        return None
+    found = question.beside("weights", kept, where)
+    return found if bool((found == np.round(found)).all()) else None
 
 
 def _response(
-    question: Question, kept: Table, where: str, cells: int, into: tuple[dict[str, Any], ...]
+    question: Question,
+    kept: Table,
+    where: str,
+    cells: int,
+    into: tuple[dict[str, Any], ...],
+    persons: np.ndarray | None,
 ) -> None:
     """Add what a site tells of a response."""
     levels, numbers, units = into
     first = question.parsed.response[0]
     if question.levels_of_response(kept):
         name = str(first.column)
-        found = column_cells(kept[name], question.levels.get(name, ()), cells)
+        found = column_cells(kept[name], question.levels.get(name, ()), cells, persons)
         levels |= {} if found is None else {name: found}
         return
     (y,) = question.response(kept, where)
+    one = np.ones(len(y)) if persons is None else persons
     if TRIALS in question.extra:
         trials = question.beside(TRIALS, kept, where)
-        counts = {EVENT: int(y.sum()), f"no {EVENT}": int((trials - y).sum())}
+        counts = {EVENT: round(one @ y), f"no {EVENT}": round(one @ (trials - y))}
         levels[first.text], units[first.text] = merged(counts, cells), TRIALS
         return
-    values, counted = np.unique(y, return_counts=True)
-    if len(values) <= 2 and set(values.tolist()) <= {0.0, 1.0}:
-        counts = {"0": 0, "1": 0} | {
-            f"{value:g}": int(count) for value, count in zip(values, counted, strict=True)
-        }
+    if set(np.unique(y).tolist()) <= {0.0, 1.0}:
+        counts = {"0": round(one @ (y == 0)), "1": round(one @ (y == 1))}
         levels[first.text] = merged(counts, cells)
         return
-    column = None if first.column is None else column_cells(kept[first.column], (), cells)
+    column = None if first.column is None else column_cells(kept[first.column], (), cells, persons)
     if column is not None:
         levels[first.text] = column
-    elif (known := mean_and_sd(y, cells)) is not None:
+    elif (known := mean_and_sd(y, cells, persons)) is not None:
         numbers[first.text] = known
 
 
@@ -113,6 +131,7 @@ def _time(
     where: str,
     cells: int,
     into: tuple[dict[str, Any], dict[str, Any]],
+    persons: np.ndarray | None,
 ) -> SiteCounts | None:
     """Add events and follow-up of a site; return its counts between the agreed times."""
     levels, numbers = into
@@ -129,12 +148,11 @@ def _time(
             )
         kind = np.array([known.get(int(code), 0) for code in codes.values.tolist()], int)
     names = (ENDED, *wanted.kinds)
-    counts = np.bincount(kind, minlength=len(names)).tolist()
+    counts = np.round(np.bincount(kind, persons, len(names))).astype(int).tolist()
     texts = ", ".join(factor.text for factor in question.parsed.response)
     levels[f"Surv({texts})"] = merged(dict(zip(names, counts, strict=True)), cells)
-    if (known_time := mean_and_sd(time - question.entries(kept, where), cells)) is not None and len(
-        np.unique(time)
-    ) > 2:
+    known_time = mean_and_sd(time - question.entries(kept, where), cells, persons)
+    if known_time is not None and len(np.unique(time)) > 2:
         numbers[question.parsed.response[0].text] = known_time
     if not wanted.times:
         return None
@@ -216,17 +234,32 @@ class TableOne:
         return frame
 
 
-def table_one(reported: Mapping[str, SiteDescription], rows: Sequence[int]) -> TableOne:
-    """Return Table 1 from the sites' descriptions and the numbers of rows that are analysed."""
+def table_one(
+    reported: Mapping[str, SiteDescription], rows: Sequence[int], keep: str = ""
+) -> TableOne:
+    """Return Table 1 from the sites' descriptions and the numbers of rows that are analysed.
+
+    ``keep`` is true of the rows that are analysed; "" where that is of all.
+    """
     every = list(reported.values())
     least = max(one.cells for one in every)
     given = [one.given for one in every]
     left = [None if g is None else (g[0] - n, g[1] - n) for g, n in zip(given, rows, strict=True)]
+    unkept = [one.not_kept for one in every]
+    read = [
+        None if g is None else (g[0] + low, g[1] + high)
+        for g, (low, high) in zip(given, unkept, strict=True)
+    ]
     flow = (
-        Line("read", "", _with_sum(given)),
+        Line("read", "", _with_sum(read)),
+        *([Line(f"left out, not {keep}", "", _with_sum(unkept))] if keep else []),
         Line("left out, a value missing", "", _with_sum(left)),
         Line("analysed", "", _with_sum([(n, n) for n in rows])),
     )
+    weighted = [one.persons for one in every if one.persons is not None]
+    if len(weighted) == len(every):  # a row counts as often as its frequency says
+        flow += (Line("persons in them", "", _with_sum([(n, n) for n in weighted])),)
+        rows = weighted
     names = dict.fromkeys(name for one in every for name in one.missing)
     missing = tuple(
         Line(name, "", _with_sum([one.missing.get(name) for one in every])) for name in names
@@ -238,7 +271,8 @@ def table_one(reported: Mapping[str, SiteDescription], rows: Sequence[int]) -> T
             lines.append(_number_line(name, every, rows))
         if any(name in one.levels for one in every):
             lines += _level_lines(name, every)
-    notes = ["numbers are mean (standard deviation), levels rows (percent)"]
+    what = "persons" if rows is weighted else "rows"
+    notes = [f"numbers are mean (standard deviation), levels {what} (percent)"]
     if least > 1:
         notes.append(
             f"no number here is of 1 to {least - 1} rows, nor does one follow from those here: "

@@ -60,6 +60,7 @@ def shift_of_groups(
     groups: Mapping[str, np.ndarray],
     known: np.ndarray | None,
     seed: int,
+    fitted: tuple[np.ndarray, np.ndarray] | None = None,
     *,
     new_site: bool,
 ) -> np.ndarray:
@@ -72,6 +73,8 @@ def shift_of_groups(
         groups: the index of each row's group, (rows,), by the column of the groups.
         known: levels and slopes of the site, (draws, K), where they stay there and are known.
         seed: of those of new groups.
+        fitted: the groups that the site has, by index, and their levels and slopes
+            (draws, groups, K); None of a site that has none of them.
         new_site: whether the site is none of those agreed on.
     """
     spec, rng = density.specification, np.random.default_rng(seed)
@@ -87,8 +90,10 @@ def shift_of_groups(
                 total += np.einsum("rk,nk->nr", by_group[:, list(spec.staying)], known)
             continue
         index = np.zeros(len(by_group), int) if by == SITE else groups[by]
-        levels = levels_of_new(density, params, places, int(index.max()) + 1, rng)[:, index]
-        total += np.einsum("rk,nr...k->nr...", by_group[:, places], levels)
+        levels = levels_of_new(density, params, places, int(index.max()) + 1, rng)
+        if by == spec.grouping and fitted is not None:
+            levels[:, fitted[0]] = fitted[1]
+        total += np.einsum("rk,nr...k->nr...", by_group[:, places], levels[:, index])
     return total
 
 

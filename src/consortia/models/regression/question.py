@@ -32,20 +32,22 @@ from consortia.data.columns import (
 )
 from consortia.data.description import Wanted
 from consortia.data.digest import of_label as label_digest
+from consortia.data.followup import tied_times
 from consortia.data.imputation import cumulative_hazard, imputed
 from consortia.data.mending import key, mend, text
 from consortia.data.preparation import Moments
 from consortia.data.tables import word_kept
-from consortia.data.writing import loosely, same_loosely
+from consortia.data.writing import loosely, preferred, same_loosely
 from consortia.errors import InputError
 from consortia.models.regression.families import Family
 from consortia.models.regression.formula import SITE, Factor, Group, Parsed
+from consortia.models.regression.remedies import remedies
 
 if TYPE_CHECKING:
     from consortia.data.harmonisation import Harmonisation
 
 RESPONSE, TIME, EVENT, EXPOSURE = "response()", "time()", "event()", "exposure()"
-WEIGHT = "weights()"
+OFFSET, WEIGHT = "offset()", "weights()"
 """Names of levels and moments of what stands beside the formula; no factor can have them."""
 
 WEIGHTS = ("frequency", "sampling")
@@ -53,6 +55,9 @@ WEIGHTS = ("frequency", "sampling")
 
 EVALUATIONS = ("auto", "compiled")
 """By sums or NumPy where that costs less than a compiler, or always by compiled programs."""
+LARGE_OFFSET, LARGEST_OFFSET = 20.0, 300.0
+"""An offset above the first is seldom a logarithm; of a larger one than the second no mean is
+made."""
 
 IMPUTATIONS = 20
 IMPUTATIONS_MAX = 1000
@@ -80,6 +85,7 @@ class Question:
     described: Wanted | None = None  # the description requested of the participants; None: nothing
     weights_are: str = "frequency"  # what the weights are, one of `WEIGHTS`
     evaluate: str = "auto"  # how log-densities are computed, one of `EVALUATIONS`
+    keep: Factor | None = None  # of the rows that are analysed it is true; None: of all
 
     def __post_init__(self) -> None:
         one_of("missing", self.missing, POLICIES)
@@ -138,12 +144,21 @@ class Question:
         """All columns that are used."""
         return tuple(dict.fromkeys([*self.always, *self.parsed.columns]))
 
+    def selected(self, table: Table, site: str) -> Table:
+        """Return the rows of which `keep` is true; a row in which its value misses is none.
+
+        Raises:
+            InputError: it cannot be computed, or is true of no row.
+        """
+        return table if self.keep is None else rows_where(self.keep, table, site)
+
     def kept(self, table: Table, site: str) -> Table:
         """Return the columns that are used, in the rows that the policy keeps, and the site's name.
 
         Raises:
             InputError: an unknown column, or as `consortia.data.columns.without_missing`.
         """
+        table = self.selected(table, site)
         if not self.columns:
             raise InputError(f"formula {self.parsed.text!r} has no column.")
         used, faults = self._readable(table, site)
@@ -229,7 +244,7 @@ class Question:
         of = dict(zip(texts.tolist(), counts.tolist(), strict=True))
         faults = []
         for group in same_loosely(of):
-            most = max(group, key=of.__getitem__)
+            most = preferred(group, of)
             for other in (one for one in group if one != most):
                 place = int(np.flatnonzero(as_levels(column) == other)[0])
                 where = f"site {site!r}" if column.source is None else column.source.row(place)
@@ -265,6 +280,7 @@ class Question:
                         one.rows,
                     )
                 )
+        found += self._offset_doubt(kept, site)
         if changes is not None and not changes.approved:
             line = mend(site, "", "approved = true")
             said = f"{site}: what `consortia init` proposed is applied"
@@ -295,7 +311,7 @@ class Question:
         beside = {name: one.values(kept, where) for name, one in self.extra.items()}
         if self.family.response == "count":
             against = (
-                beside["trials"] - y + 0.5 if "trials" in beside else beside.get(EXPOSURE, 1.0)
+                beside["trials"] - y + 0.5 if "trials" in beside else beside.get("exposure", 1.0)
             )
             y = np.log((y + 0.5) / against)
         elif self.family.response == "share":
@@ -340,7 +356,8 @@ class Question:
         Raises:
             TableError: the table cannot be used, with all that is wrong with it.
         """
-        where = f"site {site!r}"
+        where, every = f"site {site!r}", rows_of(table)
+        table = self.selected(table, site)
         used, faults = self._readable(table, site, words=True)
         kept = self._noted_rows(used, table, site, faults)
         moments: dict[str, Any] = {}
@@ -384,10 +401,10 @@ class Question:
                         levels[RESPONSE] = frequent_levels(kept[name], least)
                 else:
                     of_numbers(RESPONSE, self.response(kept, where)[0])
-        for own, name in self._measured_beside.items():
-            if {*self.extra[own].columns} <= kept.keys():
-                with faults.noted():
-                    of_numbers(name, self.beside(own, kept, where))
+        if {*self.always} <= kept.keys():
+            with faults.noted():
+                for name, values in self._beside_response(kept, where).items():
+                    of_numbers(name, values)
         shown = {name: column.kind for name, column in used.items()}
         for name in shown.keys() - {*self.numbers, *self.parsed.response_columns}:
             if shown[name] in ("number", "date"):  # of which levels are made
@@ -415,13 +432,54 @@ class Question:
             {name: column.ordered for name, column in used.items() if column.order},
             self.guesses(kept, site, least),
             groups,
+            every - rows_of(table),
         )
 
     @property
-    def _measured_beside(self) -> dict[str, str]:
-        """The expressions beside the formula of which moments travel, and under which names."""
-        found = {"weights": WEIGHT} if self.samples else {}
-        return found | ({"exposure": EXPOSURE} if "exposure" in self.extra else {})
+    def of_offset(self) -> tuple[str, ...]:
+        """Name of the number around which the intercept is expected; () where there is no offset.
+
+        It is the mean of what a mean is multiplied with, or that of the offset.
+        """
+        has_offset = self.parsed.offset is not None or "exposure" in self.extra
+        if not has_offset or self.family.of_site is not None or self.family.response == "ordered":
+            return ()
+        return (EXPOSURE,) if self.family.logarithmic else (OFFSET,)
+
+    def _beside_response(self, kept: Table, where: str) -> dict[str, np.ndarray]:
+        """Return the numbers beside the response of which moments travel, by name."""
+        found = {WEIGHT: self.beside("weights", kept, where)} if self.samples else {}
+        for name in self.of_offset:
+            total = self.offsets(kept, where)
+            multiplied = np.exp(np.minimum(total, LARGEST_OFFSET))
+            found[name] = multiplied if self.family.logarithmic else total
+        return found
+
+    def offsets(self, table: Table, where: str) -> np.ndarray:
+        """Return what is added to the linear predictor, (rows,): offset and log exposure."""
+        found = np.zeros(rows_of(table))
+        if self.parsed.offset is not None:
+            found = found + self.parsed.offset.values(table, where)
+        if "exposure" in self.extra:
+            found = found + np.log(self.beside("exposure", table, where))
+        return found
+
+    def _offset_doubt(self, kept: Table, site: str) -> list[Guess]:
+        """Return that an offset may be meant as an exposure: a count and not its logarithm."""
+        offset = self.parsed.offset
+        if offset is None or offset.column is None or not self.family.logarithmic:
+            return []
+        name = offset.column
+        values = kept[name].values[~kept[name].missing]
+        counts = bool(((values > 0) & (values == np.round(values))).all())
+        if not counts and not (values > LARGE_OFFSET).any():
+            return []
+        said = (
+            f"{site}: offset({name}) adds {values.min():g} to {values.max():g} to the logarithm of "
+            f"the {'rate' if self.family.response != 'time' else 'hazard'}"
+        )
+        wanted = f"offset(log({name})) divides by it; offset(1 * {name}) confirms it"
+        return [Guess(name, said, wanted, len(values))]
 
     def _noted_rows(self, used: Table, table: Table, site: str, faults: Faults) -> Table:
         """Return the rows of the columns that can be read; note where the policy refuses them.
@@ -460,6 +518,9 @@ class Question:
                 f"{self.family.name} is of numbers: {doubt}."
             )
         values = first.values(table, where)
+        if kind == "count":  # a share of trials times their number is off by rounding
+            near = np.isclose(values, np.round(values), rtol=1e-12, atol=1e-9)
+            values = np.where(near, np.round(values), values)
         rules: dict[str, tuple[Any, str]] = {
             "number": (np.isfinite(values), "finite"),
             "two": (np.isin(values, (0, 1)), "0 or 1, True or False, or two strings"),
@@ -469,28 +530,36 @@ class Question:
             "time": (values > 0, "> 0"),
         }
         right, what = rules[kind]
-        self._check(right, "the response", first, what, table, where)
+        self._check(right, "the response", first, what, table, where, values)
         if kind != "time":
             return (values,)
+        start, values = self._times(table, where)
         second = self.parsed.response[1]
         column = None if second.column is None else table[second.column]
         if column is not None and column.kind == "text":
             raise InputError(
-                f"{where}: the event {second.text} holds strings: code it as 1 where the event was "
-                "seen, else 0."
+                f"{where}: the event {second.text} holds strings: write which is the event, as in "
+                f"{second.text} == 'dead'."
             )
         event = second.values(table, where)
-        self._check(np.isin(event, (0, 1)), "the event", second, "0 or 1", table, where)
+        self._check(np.isin(event, (0, 1)), "the event", second, "0 or 1", table, where, event)
         if (entry := self.parsed.entry) is not None:
-            start = self.entries(table, where)
             right = (start >= 0) & (start < values)
-            self._check(right, "the start", entry, ">= 0 and before the stop", table, where)
+            what = ">= 0 and before the stop"
+            self._check(right, "the start", entry, what, table, where, start)
         return values, event
 
     def entries(self, table: Table, where: str) -> np.ndarray:
         """Return when each row's time begins, (rows,): 0 unless the formula says otherwise."""
-        entry = self.parsed.entry
-        return np.zeros(rows_of(table)) if entry is None else entry.values(table, where)
+        return self._times(table, where)[0]
+
+    def _times(self, table: Table, where: str) -> tuple[np.ndarray, np.ndarray]:
+        """Return start and stop of each row, (rows,); those that rounding sets apart are equal."""
+        stop, entry = self.parsed.response[0].values(table, where), self.parsed.entry
+        if entry is None:
+            return np.zeros(len(stop)), tied_times(stop)
+        start, stop = tied_times(np.stack([entry.values(table, where), stop]))
+        return start, stop
 
     def beside(self, name: str, table: Table, where: str) -> np.ndarray:
         """Return an expression beside the formula: weights, exposure or trials, (rows,).
@@ -503,24 +572,58 @@ class Question:
         if name in ("exposure", "trials") and (values <= 0).any():
             raise InputError(
                 f"{where}: {name} {factor.text} must be > 0 in every row"
-                f"{factor.first(table, values <= 0)}."
+                f"{self._first(name, factor, table, values <= 0, values)}."
             )
         if name == "weights" and (values < 0).any():
             raise InputError(
                 f"{where}: weights {factor.text} must be >= 0 in every row"
-                f"{factor.first(table, values < 0)}."
+                f"{self._first(name, factor, table, values < 0, values)}."
             )
         return values
 
     def _check(
-        self, right: np.ndarray, name: str, factor: Factor, what: str, table: Table, where: str
+        self,
+        right: np.ndarray,
+        name: str,
+        factor: Factor,
+        what: str,
+        table: Table,
+        where: str,
+        values: np.ndarray,
     ) -> None:
         if not right.all():
             raise InputError(
                 f"{where}: {name} {factor.text} is outside the family {self.family.name} in "
                 f"{int((~right).sum())} of {len(right)} rows: its values must be {what}"
-                f"{factor.first(table, ~right)}."
+                f"{self._first(name.removeprefix('the '), factor, table, ~right, values)}."
             )
+
+    def _first(
+        self, part: str, factor: Factor, table: Table, wrong: np.ndarray, values: np.ndarray
+    ) -> str:
+        """Return where the first of some wrong values is, and what to do about them."""
+        trials = self.extra["trials"].text if "trials" in self.extra else ""
+        beside = self.parsed.response[0].text if part == "start" else trials
+        kind = self.family.response
+        remedy = remedies(part, kind, factor.text, values[wrong], beside)
+        return factor.first(table, wrong, remedy)
+
+
+def rows_where(keep: Factor, table: Table, site: str) -> Table:
+    """Return the rows of a table of which an expression is true.
+
+    Raises:
+        InputError: it cannot be computed, or is true of no row.
+    """
+    where = f"site {site!r}"
+    for name in keep.columns:
+        column_of(table, name, where)
+    rows = np.flatnonzero(keep.values(table, where) > 0)
+    if not len(rows):
+        raise InputError(f"{where}: keep {keep.text} is true of none of the {rows_of(table)} rows.")
+    if isinstance(table, LazyTable):
+        return table.take(rows)
+    return {name: column.take(rows) for name, column in table.items()}
 
 
 def is_levels(factor: Factor, table: Mapping[str, Any]) -> bool:
@@ -561,10 +664,7 @@ def _without_writings(levels: Sequence[str], column: Column) -> tuple[str, ...]:
     """Return levels of a column without rarer writings of another one."""
     counts = Counter(as_levels(column).tolist())
     others = {
-        one
-        for group in same_loosely(levels)
-        for one in group
-        if one != max(group, key=counts.__getitem__)
+        one for group in same_loosely(levels) for one in group if one != preferred(group, counts)
     }
     return tuple(one for one in levels if one not in others)
 

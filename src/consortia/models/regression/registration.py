@@ -27,7 +27,6 @@ from consortia.models.regression.agreement import (
 from consortia.models.regression.formula import SITE
 from consortia.models.regression.question import (
     EVENT,
-    EXPOSURE,
     RESPONSE,
     TIME,
     WEIGHT,
@@ -280,11 +279,10 @@ def _check_question(question: Question, names: Sequence[str]) -> None:
 
 def _beside(question: Question) -> tuple[str, ...]:
     """Return the numbers of the response, and of what stands beside the formula."""
-    exposure = (EXPOSURE,) if "exposure" in question.extra else ()
     weight = (WEIGHT,) if question.samples else ()
     if question.family.response == "time":
-        return (TIME, EVENT, *weight)
-    return (RESPONSE, *exposure, *weight)
+        return (TIME, EVENT, *question.of_offset, *weight)
+    return (RESPONSE, *question.of_offset, *weight)
 
 
 def _column_of(question: Question, name: str) -> str | None:

@@ -79,6 +79,7 @@ class Specification:
                 *((asked.imputations, asked.imputation_seed) if self.imputed else ()),
                 *(() if asked.nodes is None else (asked.nodes,)),
                 *((asked.weights_are,) if asked.samples else ()),
+                *(() if asked.keep is None else (asked.keep.text,)),
             )
         )
 

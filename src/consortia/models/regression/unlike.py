@@ -11,7 +11,14 @@ import numpy as np
 from consortia.data.columns import Guess, TableFacts
 from consortia.data.mending import key, mend, text
 from consortia.data.preparation import Moments
-from consortia.data.writing import abbreviations, loosely, one_slip, same_loosely, truth_of
+from consortia.data.writing import (
+    abbreviations,
+    loosely,
+    one_slip,
+    preferred,
+    same_loosely,
+    truth_of,
+)
 from consortia.errors import InputError
 
 if TYPE_CHECKING:
@@ -129,7 +136,7 @@ def check_writing(
     lines = []
     for group in [*same_loosely(every), *(_equal_numbers(parts) or _equal_truths(every))]:
         having = {one: [site for site, levels in parts.items() if one in levels] for one in group}
-        most = max(group, key=lambda one: len(having[one]))
+        most = preferred(group, {one: len(sites) for one, sites in having.items()})
         for other in (one for one in group if one != most):
             for site in having[other]:
                 line = mend(site, f"recode.{key(column)}", f"{text(other)} = {text(most)}")

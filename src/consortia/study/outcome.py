@@ -1,0 +1,347 @@
+"""The response of a first formula: its family, its event, the order of its levels."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from consortia.core.arguments import unknown
+from consortia.data.columns import Table, as_levels
+from consortia.data.mending import in_formula
+from consortia.data.writing import loosely, same_loosely, truth_of
+from consortia.errors import InputError
+from consortia.models.regression.families import ALIASES, FAMILIES
+from consortia.models.regression.formula import Factor, parse
+from consortia.models.regression.unlike import nearly_equal
+from consortia.study.candidates import (
+    LEVELS_MAX,
+    columns_of,
+    levels_of,
+    listed,
+    numbers_of,
+    referred,
+    rows_by_level,
+)
+
+ASK = "say which is the event: --event"
+
+
+class Outcome(NamedTuple):
+    """The response of a formula, and its family."""
+
+    left: str  # side of the formula
+    columns: tuple[str, ...]  # of the response
+    family: str  # chosen, or found from the values
+    why: str  # it is this family, in a sentence
+    levels: Mapping[str, tuple[str, ...]] = {}  # of the response, the reference or the lowest first
+    notes: Mapping[str, str] = {}  # by column, what each code is taken for
+
+
+def outcome_of(
+    tables: Mapping[str, Table],
+    names: Sequence[str],
+    response: str,
+    *,
+    family: str | None = None,
+    event: str | None = None,
+    reference: Mapping[str, str] | None = None,
+    levels: Mapping[str, tuple[str, ...]] | None = None,
+) -> Outcome:
+    """Return the response, with its columns checked and its family chosen.
+
+    The arguments are as of `consortia.study.proposal.propose`.
+    """
+    like = [name for name in names if loosely(name) == loosely(response)]
+    if response not in names and len(like) == 1:
+        (response,) = like
+    arithmetic = "(" in response and response not in names
+    parsed = parse((response if arithmetic else in_formula(response)) + " ~ 1")
+    for name in parsed.response_columns:
+        if name not in names:
+            raise InputError(f"the response {name!r} is not a column: {unknown(name, names)}.")
+        chosen = event is not None and name == parsed.response[-1].column
+        _check_everywhere(tables, name, one_kind=not chosen)
+    if family in ALIASES:
+        raise InputError(f"family {family!r}: it is called {ALIASES[family]!r} here.")
+    if family is not None and family not in FAMILIES:
+        raise InputError(f"family is {family!r}: {unknown(family, FAMILIES)}.")
+    if event is not None and not parsed.survival:
+        raise InputError("--event VALUE goes with --response 'Surv(time, event)'.")
+    if parsed.survival:
+        left, said, notes = _event_of(tables, response, parsed.response[1], event)
+        why = f"A time to an event{said}: hazard ratios, a baseline of each site."
+        found = Outcome(left, parsed.response_columns, "cox", why, {}, notes)
+    elif arithmetic:
+        why = f"{response} is arithmetic: a number."
+        found = Outcome(response, parsed.response_columns, "gaussian", why)
+    else:
+        (name,) = parsed.response_columns
+        order = (levels or {}).get(name, ())
+        found = _of_column(tables, name, family, (reference or {}).get(name), order)
+    if family is not None and family != found.family:
+        _check_family(tables, family, found.columns, survival=parsed.survival)
+        found = found._replace(family=family, why=f"Family {family}, as you chose.")
+    return found
+
+
+def _check_everywhere(tables: Mapping[str, Table], name: str, *, one_kind: bool) -> None:
+    """Refuse a response that a site lacks or has no value of, or that is not of ``one_kind``."""
+    found = columns_of(tables, name)
+    lacking = [site for site in tables if site not in found]
+    if lacking:
+        raise InputError(
+            f"the response {name!r} is missing at {listed(lacking)}: give the sites that have "
+            "it, or give it one name everywhere."
+        )
+    empty = [site for site, column in found.items() if column.kind == "empty"]
+    if empty:
+        raise InputError(f"the response {name!r} has no value at {listed(empty)}: all miss.")
+    for site, column in found.items():
+        if column.doubt:
+            raise InputError(f"the response {name!r} at {site}: {column.doubt}.")
+    kinds = {column.kind: site for site, column in found.items()}
+    if one_kind and len(kinds) > 1:
+        of_sites = ", ".join(f"{kind} at {site}" for kind, site in kinds.items())
+        raise InputError(
+            f"the response {name!r} is of different kinds: {of_sites}: code it in one way."
+        )
+
+
+def _check_family(
+    tables: Mapping[str, Table], family: str, columns: Sequence[str], *, survival: bool
+) -> None:
+    """Refuse a family that the response cannot be of."""
+    of_time = FAMILIES[family].response == "time"
+    if of_time != survival:
+        wanted = "a response Surv(time, event)" if of_time else "a response of one column"
+        raise InputError(f"family {family!r} needs {wanted}: leave --family out, or give it.")
+    if of_time or FAMILIES[family].response in ("two", "ordered", "levels"):
+        return
+    for name in columns:
+        if next(iter(columns_of(tables, name).values())).kind == "text":
+            raise InputError(
+                f"the response {name!r} holds strings, and family {family!r} is of numbers: leave "
+                "--family out, or encode the column."
+            )
+
+
+# --- one column ----------------------------------------------------------------------------------
+
+
+def _of_column(
+    tables: Mapping[str, Table],
+    name: str,
+    family: str | None,
+    reference: str | None,
+    order: tuple[str, ...],
+) -> Outcome:
+    """Return a response that is one column, with the family that its values suggest."""
+    columns, counts = list(columns_of(tables, name).values()), rows_by_level(tables, name)
+    kind, left, levels = columns[0].kind, in_formula(name), sorted(counts)
+    if len(levels) == 1:
+        raise InputError(f"the response {name!r} is {levels[0]!r} in every row: nothing to model.")
+    if kind == "date":
+        raise InputError(f"the response {name!r} holds dates: give a number of days instead.")
+    declared = all(one.ordered for one in columns)
+    asked = None if family is None else FAMILIES[family].response
+    if asked == "ordered" or (asked is None and len(levels) > 2 and (order or declared)):
+        return _ordered(tables, name, counts, order, declared=declared)
+    if order:
+        reference = order[0]
+    if kind in ("text", "truth") and len(levels) == 2 and asked in (None, "two"):
+        pair = _no_and_yes(levels) if kind == "text" else ()
+        if reference is not None:
+            pair = referred(tables, name, reference)
+        no, yes = pair or levels
+        return _of_two(name, counts, no, yes, {name: pair} if pair else {})
+    if asked == "levels" or kind == "text":
+        if len(levels) > LEVELS_MAX and asked is None:
+            raise InputError(
+                f"the response {name!r} holds {len(levels)} different strings: a response is a "
+                f"number, yes or no, or one of at most {LEVELS_MAX} levels."
+            )
+        doubtful = same_loosely(counts) or nearly_equal(name, levels_of(tables, name))
+        made = _against_one(name, counts, reference, order)
+        return made._replace(levels={}) if doubtful and not order and not reference else made
+    values = np.unique(numbers_of(tables, name))
+    if values.tolist() == [0, 1]:
+        why = f"{name} is 0 or 1, 1 in {_share(counts, '1')}: odds ratios."
+        return Outcome(left, (name,), "bernoulli", why)
+    if len(values) == 2 and family is None:
+        low, high = values
+        why = f"{name} is {low:g} or {high:g}; {high:g} is the event."
+        return Outcome(f"I({left} > {low:g})", (name,), "bernoulli", why)
+    if values[0] == 0 and bool((values == np.round(values)).all()):
+        why = f"{name} is an integer from 0 on: rate ratios."
+        return Outcome(left, (name,), "negative_binomial", why)
+    why = f"{name} is a number: differences, in its units."
+    return Outcome(left, (name,), "gaussian", why)
+
+
+def _share(counts: Mapping[str, int], level: str) -> str:
+    return f"{counts.get(level, 0):,} of {sum(counts.values()):,} rows"
+
+
+def _of_two(
+    name: str,
+    counts: Mapping[str, int],
+    other: str,
+    event: str,
+    given: Mapping[str, tuple[str, ...]],
+) -> Outcome:
+    """Return a response of two levels."""
+    why = (
+        f"{name} is {other!r} or {event!r}, and {event!r} is the event, in "
+        f"{_share(counts, event)}: odds ratios. The other way about: --reference {name}={event}."
+    )
+    return Outcome(in_formula(name), (name,), "bernoulli", why, given)
+
+
+def _against_one(
+    name: str, counts: Mapping[str, int], reference: str | None, order: tuple[str, ...]
+) -> Outcome:
+    """Return a response of several levels, against the most frequent or a chosen one."""
+    most = max(sorted(counts), key=counts.__getitem__)
+    base = most if reference is None else reference
+    if base not in counts:
+        raise InputError(f"reference of {name!r}: {base!r} is {unknown(base, list(counts))}.")
+    levels = order or (base, *(one for one in sorted(counts) if one != base))
+    what = ", the most frequent" if base == most else ""
+    why = (
+        f"{name} has {len(counts)} levels, each against {base!r}{what} ({_share(counts, base)}). "
+        f"Another one: --reference {name}=LEVEL; of ordered ones: --levels "
+        f"{name}=LOWEST,...,HIGHEST."
+    )
+    return Outcome(in_formula(name), (name,), "categorical", why, {name: levels})
+
+
+def _ordered(
+    tables: Mapping[str, Table],
+    name: str,
+    counts: Mapping[str, int],
+    order: tuple[str, ...],
+    *,
+    declared: bool,
+) -> Outcome:
+    """Return a response of ordered levels."""
+    if next(iter(columns_of(tables, name).values())).kind == "text" and not order and not declared:
+        raise InputError(
+            f"the response {name!r} holds words ({', '.join(sorted(counts))}), whose order is not "
+            f"known: give --levels {name}=LOWEST,...,HIGHEST."
+        )
+    first = next(iter(columns_of(tables, name).values()))
+    shown = order or (first.order if declared else tuple(rows_by_level(tables, name)))
+    why = f"{name} is ordered, {' < '.join(shown)}: odds ratios of a higher level."
+    return Outcome(in_formula(name), (name,), "ordinal", why, {name: order} if order else {})
+
+
+def _no_and_yes(words: Sequence[str]) -> tuple[str, ...]:
+    """Return the words for no and yes, where yes is first in the alphabet."""
+    return tuple(reversed(words)) if [truth_of(one) for one in words] == [True, False] else ()
+
+
+# --- a time to an event --------------------------------------------------------------------------
+
+
+def _event_of(
+    tables: Mapping[str, Table], response: str, event: Factor, value: str | None
+) -> tuple[str, str, dict[str, str]]:
+    """Return a response of a time with its event, what is said of it, and of each code."""
+    name = event.column
+    if name is None:
+        if value is not None:
+            raise InputError(f"--event {value}: the response says already what is an event.")
+        return response, "", _codes_said(tables, event)
+    found = columns_of(tables, name)
+    counts = rows_by_level(tables, name)
+    said = ", ".join(f"{level} ({rows:,} rows)" for level, rows in counts.items())
+    if value is not None:
+        made = _compared(tables, name, value)
+    elif any(column.kind == "truth" for column in found.values()):
+        return response, "", _codes_said(tables, event)
+    elif any(column.kind == "text" for column in found.values()):
+        raise InputError(
+            f"the event {name!r} holds strings ({', '.join(list(counts)[:4])}): {ASK} LEVEL. "
+            f"The others are then ends of follow-up: {said}."
+        )
+    else:
+        codes = np.unique(numbers_of(tables, name)).tolist()
+        if codes in ([0.0, 1.0], [0.0], [1.0]):
+            return response, "", _codes_said(tables, event)
+        if len(codes) > 2:
+            shown = ", ".join(f"{code:g}" for code in codes[:6])
+            raise InputError(
+                f"the event {name!r} has the codes {shown}: {ASK} CODE. The others are then ends "
+                f"of follow-up: {said}."
+            )
+        made = f"I({in_formula(name)} > {codes[0]:g})"
+        value = f"{codes[1]:g}"
+    left = f"{response.rpartition(',')[0]}, {made})"
+    return (
+        left,
+        f", seen where {name} is {value}",
+        _codes_said(tables, parse(f"{left} ~ 1").response[1]),
+    )
+
+
+def _compared(tables: Mapping[str, Table], name: str, value: str) -> str:
+    """Return the expression that is true where a column has a value, in any writing of it."""
+    by_site = levels_of(tables, name)
+    every = sorted({level for own in by_site.values() for level in own})
+    writings = [one for one in every if _is_one_value(one, value)]
+    if not writings:
+        raise InputError(f"--event {value}: {name} has no such value: {unknown(value, every)}.")
+    having = {one for own in by_site.values() if {*own} & {*writings} for one in own}
+    for site, own in by_site.items():
+        other = [one for one in own if not any(_is_one_value(one, two) for two in having)]
+        if other:
+            raise InputError(
+                f"--event {value}: site {site!r} has no such value of {name}, but {other[0]!r}, "
+                "which no site with the event has: recode it there, or leave --event out."
+            )
+    kinds = {column.kind for column in columns_of(tables, name).values()}
+    if kinds == {"number"}:
+        return f"{in_formula(name)} == {float(value):g}"
+    if kinds == {"truth"}:
+        return f"{in_formula(name)} == {truth_of(value)}"
+    if len(writings) > 1:
+        raise InputError(
+            f"--event {value}: {name} has it as {', '.join(map(repr, writings))}: make these one "
+            "word, by the recoding that is proposed, or in the tables."
+        )
+    quote = "'" if "'" not in writings[0] else '"'
+    return f"{in_formula(name)} == {quote}{writings[0]}{quote}"
+
+
+def _is_one_value(one: str, other: str) -> bool:
+    """Return True if two writings are of one number, one bool or one string."""
+    if one == other or (truth_of(one) is not None and truth_of(one) == truth_of(other)):
+        return True
+    try:
+        return float(one) == float(other)
+    except ValueError:
+        return False
+
+
+def _codes_said(tables: Mapping[str, Table], event: Factor) -> dict[str, str]:
+    """Return what each code of the one column of an event is taken for, with its rows."""
+    if len(event.columns) != 1:
+        return {}
+    (name,) = event.columns
+    rows: Counter[tuple[str, float]] = Counter()
+    for site, table in tables.items():
+        values = event.values(table, f"site {site!r}")
+        known = ~table[name].missing
+        rows.update(
+            zip(as_levels(table[name])[known].tolist(), values[known].tolist(), strict=True)
+        )
+    meant = {1.0: "the event", 0.0: "the end of follow-up"}
+    return {
+        name: "; ".join(
+            f"code {code}: {value:g}, {meant.get(value, 'neither 0 nor 1')} ({count:,} rows)"
+            for (code, value), count in sorted(rows.items())
+        )
+    }

@@ -1,0 +1,267 @@
+"""A first study of tables: which columns it takes, and how it reads the response."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+import consortia
+from consortia.data.tables import read_table
+from consortia.errors import InputError
+from consortia.study.proposal import Proposal, propose
+
+Columns = Mapping[str, Callable[[int, int], Any]]
+
+
+def tables(sites: int, rows: int, **columns: Callable[[int, int], Any]) -> dict[str, Any]:
+    """Return tables of columns, each of a function of the site's index and the row."""
+    rng = np.random.default_rng(0)
+    found = {}
+    for place in range(sites):
+        made = {"y": rng.normal(size=rows), "x": rng.normal(size=rows)}
+        made |= {name: [of(place, row) for row in range(rows)] for name, of in columns.items()}
+        found[f"s{place}"] = made
+    return found
+
+
+def proposed(given: Mapping[str, Any], response: str = "y", **options: Any) -> Proposal:
+    read = {site: read_table(table, site, site=site) for site, table in given.items()}
+    return propose(read, response, **options)
+
+
+def built(given: Mapping[str, Any], found: Proposal) -> consortia.Regression:
+    """Return the regression that the study file of a proposal has."""
+    model = tomllib.loads(found.toml([f"{site}.csv" for site in given], "title"))["model"]
+    return consortia.regression(model.pop("formula"), given, **model)
+
+
+# --- which columns -------------------------------------------------------------------------------
+
+
+def test_words_that_many_small_sites_have_are_counted_once() -> None:
+    given = tables(
+        8,
+        25,
+        arm=lambda place, row: "ab"[row % 2],
+        sex=lambda place, row: "fm"[row % 3 == 0],
+        stage=lambda place, row: ["I", "II", "III"][row % 3],
+    )
+    assert proposed(given).formula == "y ~ x + arm + sex + stage + site"
+    assert "(arm || site)" in proposed(given, by_site="arm").formula
+
+
+def test_nine_judges_at_three_sites_are_levels() -> None:
+    given = tables(3, 24, judge=lambda place, row: f"judge {row % 9}")
+    assert proposed(given).formula == "y ~ x + judge + site"
+
+
+def test_wards_that_no_other_small_site_has_are_still_asked_about() -> None:
+    given = tables(8, 25, ward=lambda place, row: f"{'abcdefgh'[place]}{row // 6}")
+    found = proposed(given)
+    assert found.formula == "y ~ x + site"
+    assert dict(found.left_out)["ward"].startswith("40 values in 200 rows: are these rows of one")
+
+
+@pytest.mark.parametrize("name", ["age", "weight_kg", "year"])
+def test_integers_that_hardly_overlap_between_sites_are_numbers(name: str) -> None:
+    given = tables(3, 63, **{name: lambda place, row: 20 + 9 * place + row % 8})
+    assert proposed(given).formula == f"y ~ x + {name} + site"
+
+
+def test_integers_that_are_called_patients_are_still_asked_about() -> None:
+    given = tables(3, 60, patient=lambda place, row: 100 * place + row // 4)
+    assert "45 values in 180 rows" in dict(proposed(given).left_out)["patient"]
+    few = tables(8, 25, case_no=lambda place, row: row % 2)  # a number called so, of two values
+    assert proposed(few).formula == "y ~ x + case_no + site"
+
+
+@pytest.mark.parametrize("option", [{"by_site": "came"}, {"by_site": "ward"}])
+def test_a_column_that_somebody_named_is_never_left_out(option: dict[str, str]) -> None:
+    given = tables(
+        2,
+        60,
+        came=lambda place, row: f"2024-01-{1 + row % 28:02d}",
+        ward=lambda place, row: f"{'ab'[place]}{row // 10}",
+    )
+    for table in given.values():
+        table["came"] = np.array(table["came"], "datetime64[s]")
+    assert f"({option['by_site']} || site)" in proposed(given, **option).formula
+
+
+# --- time to an event ----------------------------------------------------------------------------
+
+
+def courses(**codes: Any) -> dict[str, Any]:
+    return tables(
+        2,
+        40,
+        start=lambda place, row: float(row % 3),
+        stop=lambda place, row: 4.0 + row,
+        **codes,
+    )
+
+
+def test_the_event_is_the_third_of_three_arguments() -> None:
+    given = courses(event=lambda place, row: row % 2)
+    found = proposed(given, "Surv(start, stop, event)", drop=["y"])
+    assert found.formula == "Surv(start, stop, event) ~ x"
+    (event,) = (one for one in found.used if one.name == "event")
+    assert event.note == (
+        "code 0: 0, the end of follow-up (40 rows); code 1: 1, the event (40 rows)"
+    )
+    assert float(np.sum(built(given, found).sites.site("s0")["event"])) == 20
+    two = courses(event=lambda place, row: 1 + row % 2)
+    assert proposed(two, "Surv(start, stop, event)").formula.startswith(
+        "Surv(start, stop, I(event > 1)) ~"
+    )
+
+
+@pytest.mark.parametrize(
+    ("event", "code"), [("status == 2", 2), ("I(status == 1)", 1), ("status > 0", None)]
+)
+def test_an_event_may_be_a_comparison_and_each_code_is_said(event: str, code: int | None) -> None:
+    given = courses(status=lambda place, row: row % 3)
+    found = proposed(given, f"Surv(stop, {event})", drop=["y", "start"])
+    assert found.formula == f"Surv(stop, {event}) ~ x"
+    (note,) = (one.note for one in found.used if one.name == "status")
+    for number in (0, 1, 2):
+        is_event = number == code if code else number > 0
+        meant = "1, the event" if is_event else "0, the end of follow-up"
+        assert f"code {number}: {meant} ({28 if number == 0 else 26} rows)" in note
+    events = sum(float(np.sum(built(given, found).sites.site(site)["event"])) for site in given)
+    assert events == (26 if code else 52)
+
+
+def test_a_chosen_code_is_written_into_the_formula_and_the_others_are_said() -> None:
+    given = courses(status=lambda place, row: row % 3)
+    found = proposed(given, "Surv(start, stop, status)", event="1", drop=["y"])
+    assert found.formula == "Surv(start, stop, status == 1) ~ x"
+    (note,) = (one.note for one in found.used if one.name == "status")
+    assert "code 2: 0, the end of follow-up (26 rows)" in note
+    with pytest.raises(InputError, match=r"codes 0, 1, 2: .*--event CODE.*2 \(26 rows\)"):
+        proposed(given, "Surv(stop, status)")
+
+
+def test_a_chosen_word_is_the_event() -> None:
+    given = courses(status=lambda place, row: ["alive", "dead", "it's lost"][row % 3])
+    for word, count in (("dead", 13), ("it's lost", 13), ("alive", 14)):
+        found = proposed(given, "Surv(stop, status)", event=word)
+        assert float(np.sum(built(given, found).sites.site("s1")["event"])) == count
+    with pytest.raises(InputError, match="did you mean 'dead'"):
+        proposed(given, "Surv(stop, status)", event="deat")
+
+
+def test_a_word_in_another_writing_is_no_event_in_silence() -> None:
+    given = courses(status=lambda place, row: ["alive", "Dead"][row % 2])
+    with pytest.raises(InputError, match=r'recode.status\] "Dead" = "dead"'):
+        consortia.regression("Surv(stop, status == 'dead') ~ x", given, family="cox")
+    with pytest.raises(InputError, match="is 0 in all rows of all sites"):
+        consortia.regression("Surv(stop, status == 'died') ~ x", given, family="cox")
+
+
+# --- levels --------------------------------------------------------------------------------------
+
+
+def housing(rows: int = 24) -> dict[str, Any]:
+    """Return cells of words, and how many persons are in each."""
+    return {
+        f"s{place}": {
+            "Sat": [["Low", "Medium", "High"][row % 3] for row in range(rows)],
+            "Infl": [["low", "high"][row // 3 % 2] for row in range(rows)],
+            "Type": [["flat", "house", "tower", "yard"][row // 6] for row in range(rows)],
+            "Freq": [5 + 7 * row % 11 + place for row in range(rows)],
+        }
+        for place in range(2)
+    }
+
+
+def test_levels_that_are_given_for_a_response_of_words_are_their_order() -> None:
+    given = housing()
+    found = proposed(given, "Sat", levels={"Sat": ("Low", "Medium", "High")})
+    assert found.family == "ordinal"
+    assert "Low < Medium < High" in found.why
+    made = built(given, found)
+    assert made.specification.levels["response()"] == ("Low", "Medium", "High")
+    with pytest.raises(InputError, match="give --levels Sat=LOWEST,...,HIGHEST"):
+        proposed(given, "Sat", family="ordinal")
+    with pytest.raises(InputError, match="Medium is not named: name all levels"):
+        proposed(given, "Sat", levels={"Sat": ("Low", "High")})
+
+
+def test_levels_of_a_term_are_in_the_order_that_is_given() -> None:
+    given = tables(2, 40, dose=lambda place, row: row % 3, arm=lambda place, row: "ab"[row % 2])
+    found = proposed(given, levels={"dose": ("1", "0", "2"), "arm": ("b", "a")})
+    assert found.formula == "y ~ x + C(dose) + arm + site"
+    assert built(given, found).names[1:4] == ("C(dose)[0]", "C(dose)[2]", "arm[a]")
+
+
+def test_a_column_of_counts_beside_cells_of_words_is_proposed_as_weights() -> None:
+    given = housing()
+    found = proposed(given, "Sat")
+    persons = sum(sum(table["Freq"]) for table in given.values())
+    assert found.weights == "Freq"
+    assert f"48 rows are {persons} persons" in found.why
+    assert found.formula == "Sat ~ Infl + Type + site"
+    weights = built(given, found).sites.site("s1")["weight"]
+    np.testing.assert_array_equal(weights, given["s1"]["Freq"])
+    assert proposed(given, "Sat", drop=["Freq"]).weights is None
+    assert proposed(given, "Freq").weights is None  # it is the response
+
+
+def test_a_count_beside_measurements_or_repeated_cells_is_a_covariate() -> None:
+    measured = tables(2, 40, count=lambda place, row: row % 7)
+    assert proposed(measured).formula == "y ~ x + count + site"
+    words = {"yes": ["a", "b"] * 12, "z": ["c", "d", "d", "c"] * 6, "freq": list(range(24))}
+    assert proposed({"s0": words, "s1": words}, "yes").weights is None
+
+
+def test_a_response_of_several_words_is_against_the_most_frequent_or_the_chosen_one() -> None:
+    foods = ["bird", "fish", "fish", "invertebrate", "fish"]
+    given = tables(3, 40, food=lambda place, row: foods[row % 5])
+    found = proposed(given, "food")
+    assert found.levels["food"] == ("fish", "bird", "invertebrate")
+    assert "'fish', the most frequent (72 of 120 rows)" in found.why
+    assert "food = 'fish'" in str(built(given, found).notes)
+    chosen = proposed(given, "food", references={"food": "bird"})
+    assert chosen.levels["food"] == ("bird", "fish", "invertebrate")
+    with pytest.raises(InputError, match="did you mean 'fish'"):
+        proposed(given, "food", references={"food": "fisch"})
+
+
+def test_the_reference_of_a_response_of_two_words_is_no_event() -> None:
+    given = tables(2, 40, died=lambda place, row: ["no", "yes"][row % 4 == 0])
+    assert "'yes' is the event, in 20 of 80 rows" in proposed(given, "died").why
+    other = proposed(given, "died", references={"died": "yes"})
+    assert other.levels["died"] == ("yes", "no")
+    assert float(np.sum(built(given, other).sites.site("s0")["y"])) == 30
+
+
+def test_a_slip_in_a_word_of_the_response_is_doubted_and_no_level_is_confirmed() -> None:
+    words = ["private", "public", "other"]
+    given = tables(3, 40, pays=lambda place, row: words[row % 3])
+    given["s2"]["pays"][0] = "pivate"
+    assert proposed(given, "pays").levels == {}
+
+
+def test_rows_that_are_kept_are_those_of_the_proposal_and_of_the_study() -> None:
+    given = courses(event=lambda place, row: row % 2)
+    given["s0"]["stop"][0] = given["s0"]["start"][0] = 0.0
+    found = proposed(given, "Surv(stop, event)", keep="stop > 0", drop=["y"])
+    assert found.rows == (39, 40)
+    data = tomllib.loads(found.toml(["s0.csv", "s1.csv"], "title"))["data"]
+    assert data["keep"] == "stop > 0"
+
+
+def test_the_question_is_written_never_left_out_and_by_default_that_of_the_sites() -> None:
+    given = tables(2, 40, arm=lambda place, row: f"{'ab'[place]}{row % 4}")
+    assert "arm" not in proposed(given).formula
+    found = proposed(given, question="arm")
+    assert found.formula == "y ~ x + arm + site"
+    assert tomllib.loads(found.toml(["s0.csv", "s1.csv"], "title"))["question"] == "arm"
+    assert proposed(given, by_site="arm").question == "arm"
+    with pytest.raises(InputError, match="'arm' was named, and cannot be used: it is 'a'"):
+        proposed(tables(2, 40, arm=lambda place, row: "a"), question="arm")
