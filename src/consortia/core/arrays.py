@@ -111,7 +111,7 @@ def sum_rows(values: Array) -> Array:
 
 
 def repeat(step: Callable[[Any], Any], goes_on: Callable[[Any], Any], begun: Any, like: Any) -> Any:
-    """Return the state after steps while it goes on; ``like`` says in which library."""
+    """Return the state after steps while a condition holds; ``like`` says in which library."""
     if not is_host(like):
         return jax.lax.while_loop(goes_on, step, begun)
     while goes_on(begun):

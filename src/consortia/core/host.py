@@ -51,7 +51,7 @@ class SiteLikelihood(Protocol):
 
 
 class HostDensity(Protocol):
-    """What a model gives whose functions NumPy evaluates."""
+    """The part of a model whose functions NumPy evaluates."""
 
     @property
     def labels(self) -> Mapping[str, Any]:

@@ -119,8 +119,8 @@ def regression(
             "sd" and so on, words such as "normal(0, 1)"; else wide ones, scaled as rstanarm and
             brms scale theirs (`consortia.models.regression.priors`).
         levels: of columns, the reference first; sites are not queried for those that are given.
-        weights: column or expression: what each row's log-likelihood is multiplied by.
-        weights_are: "frequency", or "sampling": draws then have the spread of a sandwich.
+        weights, weights_are: column or expression: what each row's log-likelihood is multiplied by;
+            "frequency", or "sampling": draws then have the spread of a sandwich.
         exposure: of families of counts: the time or the number a count is out of.
         trials: of binomial: how many could have been.
         breaks: of piecewise_exponential: times at which the hazard may change; when None fifths of
@@ -129,13 +129,10 @@ def regression(
             (by a rule of quadrature): they are in no message, and `Regression.levels_of` draws them
             at the site. Levels of groups inside a site always are. Such a model has a
             log-likelihood of each site and so takes no minibatches.
-        nodes: of that rule, along each dimension; when None 15, 9 along each of two; `few_rounds`
-            takes as many as it measures that the posterior needs. The record says what is left.
-        evaluate: by what `few_rounds` has log-densities: "auto": by sums over the rows where they
-            are enough, by NumPy up to some hundred thousand rows, by compiled programs beyond; or
-            always "compiled". Other methods always compile.
-        imputations: how many times missing values are drawn, with ``missing="impute"``.
-        imputation_seed: of these draws; equal seeds give equal ones.
+        nodes: of that rule, along each dimension; when None as many as the posterior needs.
+        evaluate: how `few_rounds` computes log-densities: "auto" (sums over rows, NumPy, or beyond
+            100,000 rows compiled programs) or "compiled", as all other methods do.
+        imputations, imputation_seed: how often missing values are drawn with "impute", and by what.
         algorithm: what will be sampled with, where ``engine`` runs several processes.
         engine: where every process reads its own sites only; in this process when None.
         harmonise: by site, what is changed in its table as it is read: ``rename``, ``recode``,

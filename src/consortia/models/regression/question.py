@@ -54,7 +54,7 @@ WEIGHTS = ("frequency", "sampling")
 """Kinds of weights: numbers of equal rows, or inverse probabilities of being in a sample."""
 
 EVALUATIONS = ("auto", "compiled")
-"""By sums or NumPy where that costs less than a compiler, or always by compiled programs."""
+"""Ways to log-densities: sums or NumPy where these cost less than a compiler, or programs alone."""
 LARGE_OFFSET, LARGEST_OFFSET = 20.0, 300.0
 """An offset above the first is seldom a logarithm; of a larger one than the second no mean is
 made."""
