@@ -119,28 +119,27 @@ def regression(
             "sd" and so on, words such as "normal(0, 1)"; else wide ones, scaled as rstanarm and
             brms scale theirs (`consortia.models.regression.priors`).
         levels: of columns, the reference first; sites are not queried for those that are given.
-        weights, weights_are: column or expression: what each row's log-likelihood is multiplied by;
-            "frequency", or "sampling": draws then have the spread of a sandwich.
+        weights: column or expression: what each row's log-likelihood is multiplied by.
+        weights_are: "frequency", or "sampling": draws then have the spread of a sandwich.
         exposure: of families of counts: the time or the number a count is out of.
         trials: of binomial: how many could have been.
         breaks: of piecewise_exponential: times at which the hazard may change; when None fifths of
             an exponential time with the mean of all rows.
         integrate: integrate the levels and at most one slope of ``(1 + x | site)`` out at the sites
-            (by a rule of quadrature): they are in no message, and `Regression.levels_of` draws them
-            at the site. Levels of groups inside a site always are. Such a model has a
-            log-likelihood of each site and so takes no minibatches.
+            by a rule of quadrature; `Regression.levels_of` draws them there. Levels of groups inside
+            a site always are. Such a model takes no minibatches.
         nodes: of that rule, along each dimension; when None as many as the posterior needs.
         evaluate: how `few_rounds` computes log-densities: "auto" (sums over rows, NumPy, or beyond
             100,000 rows compiled programs) or "compiled", as all other methods do.
-        imputations, imputation_seed: how often missing values are drawn with "impute", and by what.
+        imputations: how many times missing values are drawn, with ``missing="impute"``.
+        imputation_seed: of these draws; equal seeds give equal ones.
         algorithm: what will be sampled with, where ``engine`` runs several processes.
         engine: where every process reads its own sites only; in this process when None.
         harmonise: by site, what is changed in its table as it is read: ``rename``, ``recode``,
             ``missing_values``, ``scale``, ``encoding``, ``decimal``, as in a study file.
         describe: what sites send of their participants beside, for `Regression.table_one` and
             `Regression.survival_curves`: ``cells`` (5), the fewest rows of a number that is sent;
-            ``times`` of follow-up, ``by`` a categorical column, ``event`` a column of codes and
-            ``causes`` their names. When None nothing, unless all rows are in this process.
+            ``times`` of follow-up, ``by`` a column, ``event`` codes and ``causes`` their names.
         keep: expression that is true of the rows to be analysed, such as ``"service > 0"``.
 
     Returns:
