@@ -126,8 +126,8 @@ def regression(
         breaks: of piecewise_exponential: times at which the hazard may change; when None fifths of
             an exponential time with the mean of all rows.
         integrate: integrate the levels and at most one slope of ``(1 + x | site)`` out at the sites
-            by a rule of quadrature; `Regression.levels_of` draws them there. Levels of groups inside
-            a site always are. Such a model takes no minibatches.
+            by a rule of quadrature; `Regression.levels_of` draws them there. Levels of groups in a
+            site always are. Such a model takes no minibatches.
         nodes: of that rule, along each dimension; when None as many as the posterior needs.
         evaluate: how `few_rounds` computes log-densities: "auto" (sums over rows, NumPy, or beyond
             100,000 rows compiled programs) or "compiled", as all other methods do.
