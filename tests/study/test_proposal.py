@@ -75,6 +75,8 @@ def test_integers_that_hardly_overlap_between_sites_are_numbers(name: str) -> No
 def test_integers_that_are_called_patients_are_still_asked_about() -> None:
     given = tables(3, 60, patient=lambda place, row: 100 * place + row // 4)
     assert "45 values in 180 rows" in dict(proposed(given).left_out)["patient"]
+    courses_of_one_or_two = tables(3, 61, id=lambda place, row: row * 35 // 61)
+    assert proposed(courses_of_one_or_two).formula == "y ~ x + site"
     few = tables(8, 25, case_no=lambda place, row: row % 2)  # a number called so, of two values
     assert proposed(few).formula == "y ~ x + case_no + site"
 

@@ -211,7 +211,8 @@ def _repeated(
         whole = all(bool((one == np.round(one)).all()) for one in numbers)
         grouped = whole and named and distinct > CODES_MAX
     values = by_site if named else distinct
-    if not grouped or not REPEATED[0] <= known / values <= REPEATED[1]:
+    least = 1 if named else REPEATED[0]  # rows of a course may be one or two a patient
+    if not grouped or not least <= known / values <= REPEATED[1]:
         return ""
     return (
         f"{values} values in {known} rows: are these rows of one patient or ward? --group "
