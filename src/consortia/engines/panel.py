@@ -94,7 +94,7 @@ class Panel(Prepared):
     """All sites of a study, ready to answer the queries of one conversation."""
 
     mapped: bool = False  # sites are always computed one after the other
-    way: str | None = None  # how sites are evaluated; None: each decides that by its own rows
+    way: str | None = None  # how rows are evaluated; None: each site decides that by its own
     farthest: float = float("inf")  # prior standard deviations beyond which sites do not answer
 
     def __init__(self, target: Target, sites: Sites, method: Conversation) -> None:

@@ -53,6 +53,13 @@ from consortia.theory.bias import keeps_posterior, predict_bias
 STORED_BYTES = 8 * 1024 * 1024
 """The most of the draws of all chains that goes into one file."""
 
+EVALUATIONS = {
+    "sums": "from sums over the rows, made once",
+    "NumPy": "by NumPy, nothing is compiled",
+    "compiled": "by compiled programs",
+}
+"""Ways in which sites evaluate their rows, for the plan."""
+
 IDENTITY = "sites_know_it_as"
 """Entry of a specification: by what the sites know the run again."""
 
@@ -104,6 +111,7 @@ def converse(task: Task, method: Conversation) -> Any:
         "node_mode": "map" if panel.mapped else "auto",
         "block": 1,
         "graph": "star",
+        "evaluation": panel.way,
         "site_rows": panel.sizes.tolist(),  # by the sites: the server may have no rows
     }
     record |= posterior.metadata.record
@@ -175,6 +183,8 @@ def plan_of(panel: Panel, task: Task, posterior: Posterior, method: Conversation
         ("rounds", f"at most {request.rounds} batches of draws"),
         ("engine", f"{task.engine.name}, devices: {planning.devices_of(used)}"),
     ]
+    if panel.way is not None:
+        lines.append(("evaluation", EVALUATIONS[panel.way]))
     if memory:
         lines.append(("memory", memory))
     lines.append(

@@ -101,7 +101,7 @@ def rounding_of(run: Run, engine: str) -> dict[str, Any]:
 def rounding_of_answers(panel: Panel, engine: str) -> dict[str, Any]:
     """Return what the bits of a conversation depend on beside the rest."""
     layout = {"node_mode": "map" if panel.mapped else "auto", "block": 1}
-    return layout | _machine(panel, engine)
+    return layout | {"evaluation": panel.way} | _machine(panel, engine)
 
 
 def _machine(run: Run | Panel, engine: str) -> dict[str, Any]:
