@@ -45,8 +45,8 @@ class SiteLikelihood(Protocol):
         """Return how far rules of quadrature are from the last of them."""
         ...
 
-    def of_rows(self, params: Params) -> Float[np.ndarray, "K n"]:
-        """Return log p(z_i | θ) of every row."""
+    def of_rows(self, params: Params, part: slice) -> Float[np.ndarray, "K n"]:
+        """Return log p(z_i | θ) of some rows."""
         ...
 
 
@@ -234,13 +234,23 @@ class HostSite:
         with np.errstate(all="ignore"):
             return self._likelihood.errors(self._flat.params(positions), nodes)
 
-    def products(self, position: Float[np.ndarray, " d"]) -> Float[np.ndarray, "d d"]:
-        """Return the sum over the rows of products of their scores."""
+    def scores(
+        self, positions: Float[np.ndarray, "K d"], part: slice = slice(None)
+    ) -> Float[np.ndarray, "K n d"]:
+        """Return the gradient of log p(z_i | θ) of some rows."""
 
         def values_at(moved: np.ndarray) -> np.ndarray:
             with np.errstate(all="ignore"):
-                return self._likelihood.of_rows(self._flat.params(moved))
+                return self._likelihood.of_rows(self._flat.params(moved), part)
 
+        found = self._flat.differences(values_at, positions, np.arange(self.dimension))
+        return np.moveaxis(found, 0, 2)
+
+    def row_hessians(
+        self, position: Float[np.ndarray, " d"], part: slice = slice(None)
+    ) -> Float[np.ndarray, "n d d"]:
+        """Return the second derivatives of log p(z_i | θ) of some rows."""
         every = np.arange(self.dimension)
-        scores = self._flat.differences(values_at, position[None], every)[:, 0]
-        return scores @ scores.T
+        found = self._flat.differences(lambda at: self.scores(at, part), position[None], every)
+        matrices = np.moveaxis(found[:, 0], 0, 2)
+        return (matrices + np.swapaxes(matrices, 1, 2)) / 2

@@ -121,7 +121,7 @@ class Model(metaclass=Hinted):
         if self.site_log_likelihood is not None:
             if self.log_likelihood is not None:
                 raise InputError("Model: give one of log_likelihood and site_log_likelihood.")
-            object.__setattr__(self, "log_likelihood", _no_rows)
+            object.__setattr__(self, "log_likelihood", no_rows)
 
     def __repr__(self) -> str:
         """Return parameters with their shapes, and what else there is; nothing is called."""
@@ -153,7 +153,8 @@ class Model(metaclass=Hinted):
         return self.site_log_likelihood is not None
 
 
-def _no_rows(params: PyTree, batch: PyTree) -> Any:
+def no_rows(params: PyTree, batch: PyTree) -> Any:
+    """Raise: the model has a log-likelihood of each site."""
     raise InputError(
         "the model has a log-likelihood of each site (site_log_likelihood) and none of rows: "
         "minibatches, surrogates of rows and scores of rows cannot use it. Take federated_hmc, "

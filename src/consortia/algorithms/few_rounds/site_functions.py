@@ -203,8 +203,8 @@ def _host_fits(target: Target, given: Arrays, site: HostSite) -> Arrays:
 
 
 def _host_scores(target: Target, given: Arrays, site: HostSite) -> Arrays:
-    products = site.products(np.asarray(given["points"][0], np.float64))
-    return {"products": products[np.triu_indices(target.dimension)]}
+    (scores,) = site.scores(np.asarray(given["points"][:1], np.float64))
+    return {"products": (scores.T @ scores)[np.triu_indices(target.dimension)]}
 
 
 # --- shapes of answers ---------------------------------------------------------------------------

@@ -11,14 +11,16 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Int
 
+from consortia.core.arrays import VALUES_AT_ONCE, namespace
 from consortia.core.contract import Evaluation, Site
+from consortia.core.host import HostSite
 from consortia.core.privacy import Privacy
-from consortia.core.queries import Reply, SiteFunction
+from consortia.core.queries import Arrays, Reply, SiteFunction
 from consortia.core.target import Target
 from consortia.runtime import compiler
 from consortia.runtime.late import Array, jax, jnp
@@ -89,11 +91,13 @@ def functions_of(
     return {
         stage.name: SiteFunction(
             functools.partial(_sums, stage.curved, clip),
-            lambda arrays: Evaluation(jnp.asarray(arrays["position"])[None]),
+            lambda arrays: Evaluation(np.asarray(arrays["position"])[None]),
             f"the {'slope and the curvature' if stage.curved else 'slope'} of the log-likelihood "
             "of all rows of the site, each row's part bounded and hidden by noise: "
             f"{stage.share:.0%} of the run's privacy budget",
             privacy=functools.partial(_privacy, loss, stage, honest),
+            evaluate=functools.partial(_host_sums, stage.curved, clip),
+            shapes=functools.partial(_shapes, stage.curved),
         )
         for stage in STAGES
     }
@@ -125,7 +129,7 @@ def _sums(
         gradient, factor = _clipped(jax.grad(negative)(position), bound)
         found = {
             "gradient": jnp.rint(gradient / units.gradient),
-            "clipped": jnp.where(factor < 1, COUNT_LEVELS, 0)[None],
+            "clipped": jnp.where(factor < 1, COUNT_LEVELS, 0),
         }
         if curved:
             curvature = jax.hessian(negative)(position)[upper] * weights
@@ -138,11 +142,44 @@ def _sums(
     return {name: values.sum(axis=0, dtype=jnp.int32) for name, values in each.items()}
 
 
-def _clipped(values: Float[Array, " k"], bound: float) -> tuple[Array, Array]:
-    """Return a vector of this norm at most, zero where it is not finite, and the factor."""
-    finite = jnp.isfinite(values).all()
-    values = jnp.where(finite, values, 0)
-    largest = jnp.maximum(jnp.abs(values).max(), 1e-30)  # the squares must not overflow
-    norm = largest * jnp.sqrt(jnp.sum((values / largest) ** 2))
-    factor = jnp.minimum(1.0, bound / norm)
+def _host_sums(
+    curved: bool, clip: float | None, target: Target, given: Arrays, site: HostSite
+) -> Arrays:
+    """Return the same sums by NumPy."""
+    bound = default_clip(target.dimension) if clip is None else clip
+    units, position = units_of(bound), np.asarray(given["position"], np.float64)
+    upper = np.triu_indices(target.dimension)
+    weights = np.where(upper[0] == upper[1], 1.0, math.sqrt(2.0))
+    parts = []
+    # as many rows as leave their second derivatives, by as many differences, in memory
+    width = max(VALUES_AT_ONCE // (4 * target.dimension**2), 1)
+    for at in range(0, site.size, width):
+        rows = slice(at, at + width)
+        gradients, factors = _clipped(-site.scores(position[None], rows)[0], bound)
+        part = {
+            "gradient": np.rint(gradients / units.gradient).sum(axis=0),
+            "clipped": COUNT_LEVELS * (factors < 1).sum(axis=0),
+        }
+        if curved:
+            matrices = -site.row_hessians(position, rows)[:, *upper] * weights
+            curvatures, _ = _clipped(matrices, bound**2 / 4)
+            part["curvature"] = np.rint(curvatures / units.curvature).sum(axis=0)
+        parts.append(part)
+    return {name: np.sum([part[name] for part in parts], axis=0) for name in parts[0]}
+
+
+def _shapes(curved: bool, target: Target, given: Arrays) -> Mapping[str, tuple[int, ...]]:
+    d = target.dimension
+    triangle = {"curvature": (d * (d + 1) // 2,)} if curved else {}
+    return {"gradient": (d,), "clipped": (1,)} | triangle
+
+
+def _clipped(values: Any, bound: float) -> tuple[Any, Any]:
+    """Return vectors of this norm at most, zero where one is not finite, and factors (..., 1)."""
+    xp = namespace(values)
+    finite = xp.isfinite(values).all(axis=-1, keepdims=True)
+    values = xp.where(finite, values, 0)
+    largest = xp.maximum(xp.abs(values).max(axis=-1, keepdims=True), 1e-30)  # no square overflows
+    norm = largest * xp.sqrt(xp.sum((values / largest) ** 2, axis=-1, keepdims=True))
+    factor = xp.minimum(1.0, bound / norm)
     return values * factor, factor

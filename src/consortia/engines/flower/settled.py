@@ -233,7 +233,7 @@ def _differences(
         likelihood = host.site(shifted)
 
         def values(at: np.ndarray) -> np.ndarray:
-            return likelihood.of_rows(flat.params(at))
+            return likelihood.of_rows(flat.params(at), slice(None))
 
         def gradients(at: np.ndarray) -> np.ndarray:
             return np.moveaxis(flat.differences(values, at, every), 0, 1)

@@ -24,7 +24,7 @@ from jaxtyping import Float
 from consortia.core.arrays import VALUES_AT_ONCE
 from consortia.core.fingerprints import of_value
 from consortia.core.host import Params
-from consortia.core.model import Model
+from consortia.core.model import Model, no_rows
 from consortia.models._integrated import NODES, integration, weighted_nodes
 from consortia.models.regression.density import Density
 from consortia.models.regression.formula import SITE
@@ -75,7 +75,7 @@ class Evaluation:
         density, rows = self._density, {name: np.asarray(one) for name, one in rows.items()}
         if density.family.name == "gaussian" and not density.by_site:
             return SumsOfSquares(density, rows)
-        return RowByRow(density, rows if density.family.of_site else counted(rows))
+        return RowByRow(density, rows)
 
 
 def model_of(density: Density) -> Model:
@@ -148,7 +148,7 @@ class SumsOfSquares:
 
     def _block(self, block: slice) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return columns, response without offset, and weights of some rows."""
-        rows = {name: np.asarray(values[block], float) for name, values in self._rows.items()}
+        rows = {n: np.asarray(a, float) for n, a in _part_of(self._rows, block).items()}
         Z = rows["x"]
         if self._density.intercept:
             Z = np.concatenate([np.ones((len(Z), 1)), Z], axis=1)
@@ -173,9 +173,13 @@ class SumsOfSquares:
         """Raise: nothing is integrated out."""
         raise TypeError("a model without a rule of quadrature has no error of one")
 
-    def of_rows(self, params: Params) -> np.ndarray:
-        """Return log p(z_i | θ) of every row."""
-        return self._density.log_likelihood(params, self._rows)
+    def of_rows(self, params: Params, part: slice) -> np.ndarray:
+        """Return log p(z_i | θ) of some rows."""
+        return self._density.log_likelihood(params, _part_of(self._rows, part))
+
+
+def _part_of(rows: Rows, part: slice) -> Rows:
+    return {name: values[part] for name, values in rows.items()}
 
 
 def by_name(density: Density, params: Params, gradient: np.ndarray) -> dict[str, np.ndarray]:
@@ -234,6 +238,9 @@ class RowByRow:
     way = "NumPy"
 
     def __init__(self, density: Density, rows: Rows) -> None:
+        self._given = rows
+        if density.family.of_site is None:
+            rows = counted(rows)
         if "group" in rows:  # so that a group's rows are one after the other
             order = np.argsort(rows["group"], kind="stable")
             rows = {name: values[order] for name, values in rows.items()}
@@ -258,7 +265,7 @@ class RowByRow:
             return np.concatenate(parts).astype(np.float64)
         total = np.zeros(len(next(iter(params.values()))))
         for at in range(0, self._size, ROWS_AT_ONCE):
-            rows = {name: values[at : at + ROWS_AT_ONCE] for name, values in self._rows.items()}
+            rows = _part_of(self._rows, slice(at, at + ROWS_AT_ONCE))
             parts = [
                 density.log_likelihood(part, rows).sum(axis=-1)
                 for part in self._points(params, len(rows["y"]))
@@ -335,9 +342,15 @@ class RowByRow:
         ]
         return np.concatenate(parts, axis=1).T
 
-    def of_rows(self, params: Params) -> np.ndarray:
-        """Return log p(z_i | θ) of every row."""
-        return self._density.log_likelihood(params, self._rows)
+    def of_rows(self, params: Params, part: slice) -> np.ndarray:
+        """Return log p(z_i | θ) of some rows, equal ones each by itself.
+
+        Raises:
+            InputError: the site's rows have a likelihood together only.
+        """
+        if self._density.by_site:
+            no_rows(params, self._given)
+        return self._density.log_likelihood(params, _part_of(self._given, part))
 
 
 MOST_VALUES = 100_000
