@@ -23,6 +23,38 @@ class Mutant(NamedTuple):
 
 MUTANTS = (
     Mutant(
+        "models/regression/families.py",
+        "return _y(batch, eta) - p, p * (p - 1)",
+        "return _y(batch, eta) - p, p * (1 - p)",
+        "models/regression/test_evaluation.py::"
+        "test_slopes_are_those_of_the_log_likelihood[bernoulli]",
+    ),
+    Mutant(
+        "models/_integrated.py",
+        "values, xp = _at_nodes(density, (mode, spread), points, weights), namespace(like)",
+        "values, xp = _at_nodes(density, (mode, spread), points[1:], weights[1:]), namespace(like)",
+        "models/regression/test_integrated.py::"
+        "test_the_likelihood_of_a_site_is_the_integral_over_its_level[poisson]",
+    ),
+    Mutant(
+        "models/_integrated.py",
+        "weights = np.concatenate([last_weight[None], log_p - log_q])",
+        "weights = np.concatenate([last_weight[None], log_p])",
+        "models/regression/test_integrated.py::test_resampled_levels_have_the_law_of_a_grid",
+    ),
+    Mutant(
+        "models/regression/evaluation.py",
+        'kept.get("weight", 1.0) * counts[order]',
+        'kept.get("weight", 1.0) * (counts[order] > 0)',
+        "models/regression/test_evaluation.py::test_equal_rows_are_one_row_with_a_count",
+    ),
+    Mutant(
+        "models/regression/evaluation.py",
+        "for at in range(0, self._size, ROWS_AT_ONCE):",
+        "for at in range(0, self._size - self._size % ROWS_AT_ONCE, ROWS_AT_ONCE):",
+        "models/regression/test_evaluation.py::test_sums_and_blocks_of_rows_are_the_sums_over_rows",
+    ),
+    Mutant(
         "dynamics/ensemble/chains.py",
         "rates = np.exp(-np.maximum(errors, 0))",
         "rates = np.exp(-np.maximum(errors / 2, 0))",

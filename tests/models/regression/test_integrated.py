@@ -11,13 +11,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy import stats
 from scipy.integrate import cumulative_trapezoid
 from scipy.stats import norm
 
 import consortia
 from consortia.data.tables import read_table
 from consortia.errors import InputError
-from consortia.models._integrated import differentiated, drawn
+from consortia.models._integrated import GroupDensity, differentiated, drawn, resampled
 from consortia.models.regression.construction import contribution
 
 RNG = np.random.default_rng(8)
@@ -118,6 +119,28 @@ def test_a_lopsided_level_has_its_quantiles(x64: None) -> None:
     at = np.array([below(line, log_density, value) for value in found[:, 0, 0]])
     # the spline is off by .0003 at most; standard deviations that are 1 % too large miss by .0024
     np.testing.assert_allclose(at, uniforms, atol=1e-3)
+
+
+@pytest.mark.parametrize("rows", [0.01, 1.0, 200.0])
+def test_resampled_levels_have_the_law_of_a_grid(rows: float) -> None:
+    """Poisson rows without an event, of which the level is ever more lopsided."""
+
+    def log_likelihoods(z: np.ndarray) -> np.ndarray:
+        return -rows * np.exp(2 * z[..., 0])
+
+    def derivatives(z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        slope = -2 * rows * np.exp(2 * z)
+        return slope, 2 * slope[..., None]
+
+    density = GroupDensity(log_likelihoods, 1, derivatives)
+    shape, like = (100_000, 1, 1), np.zeros(1)
+    z = resampled(density, shape, like, np.random.default_rng(0)).ravel()
+    line = np.linspace(-14, 3, 40_001)
+    log_density = -rows * np.exp(2 * line) - 0.5 * line**2
+    below = np.cumsum(np.exp(log_density - log_density.max()))
+    uniform = np.interp(z, line, below / below[-1])
+    # Kolmogorov's distance of independent draws exceeds 1.95 with probability .001.
+    assert stats.kstest(uniform, "uniform").statistic * np.sqrt(len(z)) < 1.95
 
 
 def with_slopes(**more: Any) -> Any:
