@@ -356,9 +356,8 @@ class RowByRow:
 
 
 MOST_ROWS, MOST_NODE_VALUES = 100_000, 1_000_000
-"""Rows, and rows times nodes where levels are integrated out, beyond which a compiled program repays
-what it takes to compile: at 4,000 points and four messages a row saves some 50 microseconds, and
-compiling costs 7 seconds, three times that with a rule of quadrature."""
+"""Rows, and rows times nodes where levels are integrated out, beyond which compiled programs are
+taken: there they repay about what it takes to compile them, at four messages of 4,000 points."""
 
 FEW_VALUES = 2**20
 """Row values at nodes, up to which double precision costs nothing to speak of."""
