@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
-import threading
 import time
-import urllib.error
-import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 from cli.irises import invoke
 from parity import flower_sites
-from report.conftest import browser  # noqa: F401 - a fixture
 
 import consortia
-from consortia.cli.watch import server_of
 from consortia.core.words import duration, size
-from consortia.report.watching import MISSING_SECONDS, SILENT, Watch, watch_page
+from consortia.report.watching import MISSING_SECONDS, SILENT, Watch
 from consortia.store.runs import RECORD, checksum, read_record
 from consortia.store.status import STATUS, read_status
 
@@ -146,56 +139,6 @@ def test_sites_beyond_a_network_say_how_they_answer(tmp_path):
     seen = {one["name"]: one for one in read_status(tmp_path / "run")["sites"]}
     assert list(seen) == list(sites.names)
     assert all(one["answered"] >= 0 and one["waiting"] is None for one in seen.values())
-
-
-# --- the page ------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def address(running: Path) -> Iterator[str]:
-    with server_of(Watch(running), 0) as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}/"
-        server.shutdown()
-        thread.join()
-
-
-def test_the_page_is_served_to_this_machine_by_its_own_name_only(address):
-    with urllib.request.urlopen(address) as answer:
-        assert answer.headers["Refresh"] == "2"
-        assert "default-src 'none'" in answer.headers["Content-Security-Policy"]
-        assert "MISSING" in answer.read().decode()
-    for path, host in ((address, "evil.example"), (f"{address}run.json", None)):
-        asked = urllib.request.Request(path, headers={} if host is None else {"Host": host})
-        with pytest.raises(urllib.error.HTTPError) as caught:
-            urllib.request.urlopen(asked)
-        assert caught.value.code == 404
-        caught.value.close()
-
-
-def test_a_port_that_is_taken_is_said(address, running):
-    port = int(re.findall(r":(\d+)/", address)[0])
-    outcome = invoke("watch", running, "--page", "--port", str(port))
-    assert outcome.exit_code == 2
-    assert f"--port {port}" in outcome.stderr
-
-
-def test_the_page_can_be_read_at_every_width_light_and_dark(running, tmp_path, browser):  # noqa: F811
-    (tmp_path / "page.html").write_text(watch_page(Watch(running).look()))
-    for width in (390, 1280, 1920):
-        for dark in (False, True):
-            browser.open(tmp_path / "page.html", width=width, dark=dark)
-            assert browser.asked() == []
-            assert browser.complaints() == []
-            assert browser.value("document.documentElement.scrollWidth") <= width
-            ratio, words = browser.faintest()
-            assert ratio >= 4.5, (width, dark, words)
-
-
-def test_a_title_is_text_on_the_page(running):
-    view = Watch(running).look()
-    assert "<b>" not in watch_page(type(view)(**(vars(view) | {"title": "<b>x</b>"})))
 
 
 def test_times_and_sizes_have_their_units():

@@ -144,7 +144,7 @@ def view_panel(view: View) -> Any:
     bar = Grid.grid(expand=True)
     bar.add_row(ProgressBar(total=1.0, completed=view.share))
     parts: list[Any] = [bar, facts]
-    for _, heads, rows in view.tables:
+    for heads, rows in view.tables:
         grid = Grid(box=None, pad_edge=False, header_style="bold")
         for place, head in enumerate(heads):
             right = place > 0 and rows is view.parameters

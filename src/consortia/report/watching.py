@@ -6,8 +6,6 @@ import json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from html import escape
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +13,6 @@ import numpy as np
 
 from consortia.core.printable import printable
 from consortia.core.words import duration, size
-from consortia.diagnostics.figures.canvas import COLOURS
 from consortia.diagnostics.summary import tabulate
 from consortia.diagnostics.units import in_column_units
 from consortia.errors import StoreError
@@ -31,7 +28,7 @@ SHOWN = 8
 
 PARAMETER_HEADS = ("parameter", "R-hat", "bulk ESS", "tail ESS")
 SITE_HEADS = ("site", "rows", "state")
-Listed = tuple[str, tuple[str, ...], Sequence[tuple[str, ...]]]
+Listed = tuple[tuple[str, ...], Sequence[tuple[str, ...]]]
 
 SILENT = 30.0
 """Seconds without a word after which a run is taken for dead: it writes each second."""
@@ -59,12 +56,9 @@ class View:
 
     @property
     def tables(self) -> list[Listed]:
-        """Heading, columns and rows of what is listed; nothing that is empty."""
-        listed: list[Listed] = [
-            ("Parameters with the fewest draws", PARAMETER_HEADS, self.parameters),
-            ("Sites", SITE_HEADS, self.sites),
-        ]
-        return [one for one in listed if one[2]]
+        """Columns and rows of what is listed; nothing that is empty."""
+        listed: list[Listed] = [(PARAMETER_HEADS, self.parameters), (SITE_HEADS, self.sites)]
+        return [(heads, rows) for heads, rows in listed if rows]
 
     def plain(self) -> dict[str, Any]:
         """Return plain values, as in JSON."""
@@ -179,45 +173,3 @@ def _sites(
             late.append(printable(name))
         found.append((printable(name), f"{rows:,}", state))
     return found, late
-
-
-# --- the page ------------------------------------------------------------------------------------
-
-
-def watch_page(view: View) -> str:
-    """Return the page of a run at one moment; it loads nothing and runs nothing."""
-    style = (resources.files("consortia.report") / "page" / "report.css").read_text("utf-8")
-    light = "".join(f"--{name}: {one}; " for name, (one, _) in COLOURS.items())
-    dark = "".join(f"--{name}: {one}; " for name, (_, one) in COLOURS.items())
-    ok = view.state in ("running", "starting", "finished")
-    tone = "good" if ok and not view.late else "warning"
-    parts = [_table(*one) for one in [("How far", ("", ""), view.facts), *view.tables]]
-    return (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        '<link rel="icon" href="data:,">'
-        f"<title>{escape(f'{view.share:.0%} {view.title}')}</title><style>{style}"
-        f":root {{ {light} }} @media (prefers-color-scheme: dark) {{ :root {{ {dark} }} }}"
-        "progress { width: 100%; height: 1rem; accent-color: var(--accent); }"
-        "</style></head><body><header>"
-        f'<p class="eyebrow">A run, watched</p><h1>{escape(view.title)}</h1></header><main>'
-        f'<section class="verdict {tone}"><h2>{escape(view.state)}</h2>'
-        f'<progress max="1" value="{view.share:.4f}" aria-label="rounds that are done"></progress>'
-        f'</section><div class="figures">{"".join(parts)}</div></main></body></html>'
-    )
-
-
-def _table(title: str, heads: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
-    head = "".join(f"<th scope='col'>{escape(one)}</th>" for one in heads)
-    body = "".join(
-        "<tr>"
-        + f"<th scope='row'>{escape(first)}</th>"
-        + "".join(f"<td>{escape(cell)}</td>" for cell in rest)
-        + "</tr>"
-        for first, *rest in rows
-    )
-    top = f"<thead><tr>{head}</tr></thead>" if any(heads) else ""
-    return (
-        f"<section><h2>{escape(title)}</h2><div class='scroll' tabindex='0' role='region' "
-        f"aria-label='{escape(title)}'><table>{top}<tbody>{body}</tbody></table></div></section>"
-    )
