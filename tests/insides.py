@@ -46,8 +46,7 @@ def compute_side_by_side(patch: pytest.MonkeyPatch, width: int) -> None:
 
 
 def forget_programs(patch: pytest.MonkeyPatch) -> None:
-    """Hide the programs of earlier runs, and what they have computed."""
-    patch.setattr(programs, "_work", OrderedDict())
+    """Hide the programs of earlier runs."""
     patch.setattr(programs, "_programs", OrderedDict())
 
 
@@ -58,9 +57,9 @@ def clear_programs() -> None:
         kept.clear()
 
 
-def compiler_options(panel: Any, key: Any, arrays: Any, points: int) -> dict[str, Any]:
+def compiler_options(panel: Any, points: int) -> dict[str, Any]:
     """Return the options with which a panel compiles a function of so many points."""
-    return panel._programs._options(key, arrays, points)
+    return panel._programs._options(points)
 
 
 def data_of(panel: Any) -> Any:
@@ -72,7 +71,7 @@ def memory_of_program(panel: Any, function: Any, arrays: Any, points: int) -> An
     """Return what the program of a site function needs, as XLA analyses it."""
     made, sites = panel._programs, panel._programs._arrays
     numbers = np.array([0, len(panel.names)], np.int32)
-    program = made._program(function, arrays, points)
+    program = made._program(function, points)
     return program.lower(made._width(points), sites, arrays, numbers).compile().memory_analysis()
 
 

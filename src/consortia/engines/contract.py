@@ -101,16 +101,13 @@ class Engine(Gatherer, metaclass=Hinted):
             InputError: this engine cannot run the method on these sites.
         """
 
-    def panel(
-        self, target: Target, sites: Sites, method: Conversation, *, lasting: bool = False
-    ) -> Panel:
+    def panel(self, target: Target, sites: Sites, method: Conversation) -> Panel:
         """Place the data for a conversation; compile nothing yet.
 
         Args:
             target: the posterior.
             sites: the data.
             method: the conversation.
-            lasting: the run is stored: its bits depend on nothing else that this process has run.
 
         Raises:
             InputError: this engine cannot run the method on these sites.

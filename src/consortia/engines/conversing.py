@@ -44,7 +44,6 @@ class Placement(NamedTuple):
 
     which: np.ndarray  # their indices among all
     mapped: bool  # always compute them one after the other
-    lasting: bool  # see `SitePrograms`
     division: Sharding | None = None  # the devices that they are divided over; None: one
 
 
@@ -75,7 +74,7 @@ def parts_of(
         return division.place(jax.tree.map(lambda leaf: _filled(leaf, extra), made), ARRAYS)
 
     def programs(held: SiteArrays) -> SitePrograms:
-        options: dict[str, Any] = {"mapped": placement.mapped, "lasting": placement.lasting}
+        options: dict[str, Any] = {"mapped": placement.mapped}
         return SitePrograms(target, held, first, len(which), division=division, **options)
 
     way = COMPILED if division is not None else way_of(target, int(np.sum(sites.sizes)))

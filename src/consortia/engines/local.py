@@ -196,7 +196,7 @@ class LocalEngine(Engine):
         return run
 
     def panel(
-        self, target: Target, sites: Sites, method: Conversation, *, lasting: bool = False
+        self, target: Target, sites: Sites, method: Conversation
     ) -> LocalPanel | ShardedPanel:
         """Place the data for a conversation; compile nothing yet."""
         if self._participation is not None:
@@ -207,7 +207,7 @@ class LocalEngine(Engine):
         division = sharding.of_sites(devices, len(sites))
         self._check_all_processes(division)
         every = np.arange(len(sites))
-        placement = Placement(every, self.node_mode == "map", lasting, division)
+        placement = Placement(every, self.node_mode == "map", division)
 
         def start() -> Any:
             key = "conversation", target.model, _structure_key(target)

@@ -37,15 +37,9 @@ Measured on a logistic regression: 1.1e-7 s a row against 1.2e-8 s lightly optim
 compile .5 s longer (one function, a few calls a run); full optimisation runs no faster than that.
 """
 
-REPAID_EVALUATIONS = 5_000_000
-"""Rows that earlier runs of this process have read by a program, after which a run has it lightly
-optimised: so many cost as much as that."""
-
 KEPT_PROGRAMS = 64
 
 _programs: OrderedDict[Any, Callable[..., Any]] = OrderedDict()
-_work: OrderedDict[Any, int] = OrderedDict()
-"""Rows that were read in this process by a function with arrays of these shapes."""
 
 
 def _here(tree: PyTree) -> PyTree:
@@ -69,7 +63,6 @@ class SitePrograms:
         count: how many of them there are.
         mapped: always compute them one after the other.
         division: the devices that they are divided over; None: one.
-        lasting: the run is stored, and its bits must not depend on earlier runs of this process.
     """
 
     def __init__(
@@ -81,14 +74,12 @@ class SitePrograms:
         *,
         mapped: bool,
         division: Sharding | None = None,
-        lasting: bool = False,
     ) -> None:
         self._target, self._arrays, self._first, self._count = target, arrays, first, count
-        self._mapped, self._division, self._lasting = mapped, division, lasting
+        self._mapped, self._division = mapped, division
         leaves, structure = jax.tree.flatten(target.structure)
         shapes = tuple((leaf.shape, str(leaf.dtype)) for leaf in leaves)
         self._model = target.model, str(structure), shapes
-        self._chosen: dict[Any, dict[str, Any]] = {}
 
     def answer(
         self, function: SiteFunction, arrays: Answer, gather: Callable[[PyTree], PyTree] = _here
@@ -101,7 +92,7 @@ class SitePrograms:
             gather: brings arrays of several devices to this process.
         """
         points = evaluated_points(function, arrays)
-        program = self._program(function, arrays, points)
+        program = self._program(function, points)
         numbers = np.array([self._first, self._first + self._count], np.int32)
         found = gather(program(self._width(points), self._arrays, arrays, numbers))
         if not function.summed:
@@ -112,10 +103,10 @@ class SitePrograms:
                 name: (_host(totals[name]) + _host(errors[name])).sum(axis=0) for name in totals
             }
 
-    def _program(self, function: SiteFunction, arrays: Answer, points: int) -> Callable[..., Any]:
+    def _program(self, function: SiteFunction, points: int) -> Callable[..., Any]:
         """Return the compiled program of a function, which is kept for later runs."""
         key = (self._model, function.answer, function.summed, self._division)
-        options = self._options(key, arrays, points)
+        options = self._options(points)
         whole = (*key, tuple(sorted(options.items())))
         found = _programs.pop(whole, None)
         if found is None:
@@ -126,22 +117,14 @@ class SitePrograms:
         _trim(_programs)
         return found
 
-    def _options(self, key: Any, arrays: Answer, points: int) -> dict[str, Any]:
-        """Return how hard the compiler works: little, unless this query or earlier runs repay more.
+    def _options(self, points: int) -> dict[str, Any]:
+        """Return how hard the compiler works: little, unless this query repays more.
 
-        Decided once in a run: other options may round otherwise.
+        Other options may round otherwise: they follow from the query, and not from earlier runs.
         """
-        shaped = key, str(jax.tree.map(np.shape, (arrays, self._arrays)))
         rows = max(points, 1) * self._rows * self._nodes
         rows *= NUMBERS_OF_ROW if self._target.model.by_site else 1
-        before = _work.pop(shaped, 0)
-        if shaped not in self._chosen:
-            known = 0 if self._lasting else before
-            few = rows <= FEW_EVALUATIONS and known <= REPAID_EVALUATIONS
-            self._chosen[shaped] = compiler.for_once() if few else compiler.lightly()
-        _work[shaped] = before + rows  # the youngest last
-        _trim(_work)
-        return self._chosen[shaped]
+        return compiler.for_once() if rows <= FEW_EVALUATIONS else compiler.lightly()
 
     @property
     def _rows(self) -> int:

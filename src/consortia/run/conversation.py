@@ -78,7 +78,7 @@ def converse(task: Task, method: Conversation) -> Any:
         lambda: task.check_densities(target, first),
         lambda: task.common(target, method, positions),
     )
-    panel = engine.panel(target, sites, method, lasting=task.writer is not None)
+    panel = engine.panel(target, sites, method)
     if task.resumption is not None:
         progress = {} if task.writer is None else task.writer.answers.progress()
         panel.continue_as(task.resumption.specification.get(IDENTITY, {}) | progress)

@@ -73,7 +73,7 @@ class QueryRuntime(SiteWork):
         self._made: tuple[Envelope | None, Answer] = None, {}
 
     def _compiled(self) -> SitePrograms:
-        return SitePrograms(self._target, self._arrays, self._number, 1, mapped=True, lasting=True)
+        return SitePrograms(self._target, self._arrays, self._number, 1, mapped=True)
 
     def _start_values(self) -> tuple[Any, Any, Any]:
         if isinstance(self._programs, HostPrograms):

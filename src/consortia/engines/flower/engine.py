@@ -227,9 +227,7 @@ class FlowerEngine(Engine):
             self._bounds,
         )
 
-    def panel(
-        self, target: Target, sites: Sites, method: Conversation, *, lasting: bool = False
-    ) -> FlowerPanel:
+    def panel(self, target: Target, sites: Sites, method: Conversation) -> FlowerPanel:
         """Connect to the sites for a conversation.
 
         Raises:

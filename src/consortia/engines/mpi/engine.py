@@ -197,12 +197,10 @@ class MPIEngine(Engine):
             return TravellingRun(*arguments, weights=weights)
         return MPIRun(*arguments)
 
-    def panel(
-        self, target: Target, sites: Sites, method: Conversation, *, lasting: bool = False
-    ) -> MPIPanel:
+    def panel(self, target: Target, sites: Sites, method: Conversation) -> MPIPanel:
         """Place this rank's data for a conversation; compile nothing yet."""
         places = Places(len(sites), self.ranks, self.rank)
-        placement = Placement(places.own, self._local.node_mode == "map", lasting)
+        placement = Placement(places.own, self._local.node_mode == "map")
         parts = parts_of(
             *(target, sites, method, placement),
             lambda: compiled_start(partial(start_values, target)),
