@@ -156,6 +156,6 @@ class Model(metaclass=Hinted):
 def _no_rows(params: PyTree, batch: PyTree) -> Any:
     raise InputError(
         "the model has a log-likelihood of each site (site_log_likelihood) and none of rows: "
-        "minibatches, surrogates of rows and scores of rows cannot use it. Take federated_hmc, "
-        "surrogate_hmc, decentralized_hmc, or another method with batch_size=None."
+        "minibatches, surrogates of rows and scores of rows cannot use it. Take few_rounds, "
+        "federated_hmc, decentralized_hmc, or another method with batch_size=None."
     )
