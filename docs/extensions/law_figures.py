@@ -41,7 +41,6 @@ CASES = {
     "few_rounds": Case({"effective_size": None, "proposals": 512}, 40, 4),
     "private_posterior": Case({"epsilon": 9e4, "delta": 1e-4, "clip": 9.0}, 4, 4),
     "federated_hmc": Case({}, 500, 8, warmup=200),
-    "surrogate_hmc": Case({}, 500, 8, warmup=200),
     "decentralized_exact_hmc": Case(
         {"step_size": 0.1, "mixing": "complete", "leapfrog_steps": 4}, 500, 8, warmup=50
     ),

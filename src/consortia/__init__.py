@@ -35,10 +35,16 @@ def __getattr__(name: str) -> Any:
         value = vars(import_module(module)).get(name)
     if value is None:
         if find_spec(f"{module}.{name}") is None:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+            raise AttributeError(_explain_missing(name))
         value = import_module(f"{module}.{name}")
     globals()[name] = value
     return value
+
+
+def _explain_missing(name: str) -> str:
+    from consortia.algorithms.registry import GONE
+
+    return GONE.get(name, f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

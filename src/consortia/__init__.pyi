@@ -10,7 +10,6 @@ from consortia.algorithms.gossip import de_sghmc, de_sgld
 from consortia.algorithms.preconditioning import preconditioned
 from consortia.algorithms.private_posterior import private_posterior as private_posterior
 from consortia.algorithms.stale import stale_sghmc, stale_sgld, stale_sgnht
-from consortia.algorithms.surrogate_hmc import surrogate_hmc
 from consortia.algorithms.travelling import dsgld, fsgld
 from consortia.core.model import Model
 from consortia.core.version import __version__
@@ -97,7 +96,6 @@ __all__ = [
     "stale_sgnht",
     "stop_when",
     "summary",
-    "surrogate_hmc",
     "surrogates",
     "to_netcdf",
     "verify",

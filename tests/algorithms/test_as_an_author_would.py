@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 import consortia
-from consortia.algorithms.registry import ALGORITHMS, SETTINGS
+from consortia.algorithms.registry import ALGORITHMS, GONE, SETTINGS
 from consortia.cli.commands import app
 from consortia.diagnostics.verdict import Severity
 from consortia.errors import InputError
@@ -45,6 +45,14 @@ def test_a_method_of_another_name_is_a_setting_that_can_be_made(name):
 def test_a_name_that_nobody_knows_is_refused_still():
     told = CliRunner().invoke(app, ["algorithms", "sgldd"])
     assert told.exit_code != 0
+
+
+@pytest.mark.parametrize("name", GONE)
+def test_a_method_that_is_gone_is_answered_with_what_to_take(name):
+    assert name not in ALGORITHMS
+    told = CliRunner().invoke(app, ["algorithms", name])
+    assert told.exit_code == 2
+    assert GONE[name] in told.output
 
 
 @pytest.mark.parametrize(

@@ -300,7 +300,6 @@ def test_a_run_that_accepts_next_to_nothing_stops_after_the_warm_up_with_advice(
         ({"trajectory_angle": 1.0, "leapfrog_steps": 3}, "trajectory_angle"),
         ({"target_acceptance": 1.0}, "target_acceptance"),
         ({"force": "rough"}, "force is 'rough'"),
-        ({"force": "surrogate"}, "consortia.surrogate_hmc"),
         ({"target_acceptance": 0.0}, "target_acceptance"),
     ],
 )

@@ -18,7 +18,10 @@ import pytest
 from cli.irises import DATA, NO_FIGURE, invoke
 
 import consortia
+from consortia.errors import StoreError
 from consortia.run import loop as running
+from consortia.run.specification import check_same
+from consortia.store.runs import checksum
 
 pytestmark = pytest.mark.usefixtures("one_model_object")
 STUDY = DATA + "[run]\nrounds = 40\nchains = 2\nthin = 3\n" + NO_FIGURE
@@ -172,6 +175,32 @@ def test_a_run_of_something_else_is_refused(copy: Path, old: str, new: str, said
     assert said in outcome.stderr
     assert "Traceback" not in outcome.output
     assert (copy / "run.json").read_bytes() == before
+
+
+def test_a_run_of_a_method_that_is_gone_is_read_and_reported_and_not_gone_on_with(
+    copy: Path, finished: Path
+) -> None:
+    path = copy / "run.json"
+    content = json.loads(path.read_text())
+    version = content.pop("format")
+    del content["checksum"]
+    content["algorithm"] = content["specification"]["algorithm"]["name"] = "surrogate_hmc"
+    path.write_text(json.dumps(content | {"format": version, "checksum": checksum(content)}))
+    study = (copy / "study.toml").read_text().replace('"fa_hmc"', '"surrogate_hmc"')
+    (copy / "study.toml").write_text(study)
+    assert consortia.open_run(copy).attrs["algorithm"] == "surrogate_hmc"
+    np.testing.assert_array_equal(draws(copy), draws(finished))
+    reported = invoke("report", copy)
+    assert reported.exit_code == 0, reported.output
+    outcome = invoke("resume", copy, "--rounds", "70")
+    assert outcome.exit_code == 2, outcome.output
+    assert "surrogate_hmc is gone: take few_rounds" in " ".join(outcome.stderr.split())
+
+
+def test_a_stored_run_of_a_method_that_is_gone_says_what_to_take() -> None:
+    then, now = ({"algorithm": {"name": name}} for name in ("surrogate_hmc", "few_rounds"))
+    with pytest.raises(StoreError, match=r"not few_rounds: surrogate_hmc is gone: take few_rounds"):
+        check_same(then, now, "run", exact=True)
 
 
 def test_what_is_no_run_is_refused(tmp_path: Path) -> None:

@@ -14,7 +14,6 @@ from consortia.diagnostics.site_sums import SiteSums
     ("method", "why"),
     [
         (consortia.federated_hmc(step_size=0.1), None),
-        (consortia.surrogate_hmc(), None),
         (consortia.fa_hmc(1e-3, leapfrog_steps=3, local_steps=2), AVERAGED),
         (consortia.dsgld(1e-3, local_steps=2, batch_size=2), ONE_SITE),
         (SiteSums(), GATHERED),

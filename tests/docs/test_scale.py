@@ -67,7 +67,6 @@ METHODS: dict[str, list[Any]] = {
     "`federated_hmc`": [
         consortia.federated_hmc(step_size=0.01, leapfrog_steps=STEPS, mass_matrix="identity")
     ],
-    "`surrogate_hmc`, one proposal a round": [consortia.surrogate_hmc()],
     "`decentralized_exact_hmc`, one step": [
         consortia.decentralized_exact_hmc(0.001, RING),
     ],

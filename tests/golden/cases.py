@@ -62,24 +62,14 @@ CASES = problem.CASES | problem.ASYNCHRONOUS | {"stale_sghmc-2": ("stale_sghmc",
 for _label, _more in EXTRA.items():
     _name = _label.split("-")[0]
     CASES[_label] = _name, ALGORITHMS[_name].sites or 5, 2, _more
-if "surrogate_hmc" in ALGORITHMS:  # methods of their own: the same draws under other names
-    CASES |= {
-        "decentralized_hmc-exact": ("decentralized_exact_hmc", 5, 2, {"leapfrog_steps": 1}),
-        "federated_hmc-surrogate": (
-            "surrogate_hmc",
-            5,
-            2,
-            {"trajectory_angle": None, "defensive_fraction": 0.1},
-        ),
-    }
+if "decentralized_exact_hmc" in ALGORITHMS:  # a method of its own: the same draws
+    CASES["decentralized_hmc-exact"] = "decentralized_exact_hmc", 5, 2, {"leapfrog_steps": 1}
 SINGLE = {"fa_hmc-1", "fsgld-1", "de_sgld-1", "federated_hmc-1"}
 """Cases of a single chain that run over all engines: one of each exchange."""
-LEARNERS = {"federated_hmc", "surrogate_hmc"}
+LEARNERS = {"federated_hmc"}
 SITES = {"sharded": 6, "flower": 3}
 """Sites, where they are not those of the case; of Flower's, each compiles for itself."""
 TRAVELLING = {"dsgld", "fsgld"}
-UNRESUMED = {("federated_hmc-surrogate", "mpi")}
-"""Case and engine that fail: what was learned in the warm-up is not there when it is restored."""
 GROUPS = "posterior", "sample_stats", "agents"
 
 
@@ -163,7 +153,7 @@ def runs(label: str, kind: str, folder: Path) -> Iterator[tuple[str, Any]]:
         again = method_of(name, more | latency)
         replay = problem.MODEL, problem.sites(count), again
         yield "replayed", consortia.sample(*replay, rounds=FRESH * scale, **lengths, **options)
-    if (asynchronous and count > 1) or (label, kind[:3]) in UNRESUMED:
+    if asynchronous and count > 1:
         return
     if kind == "flower":
         network = flower_sites.Sites(

@@ -13,9 +13,9 @@ workers). Names and signatures of the package are cases too, ``public/NAME``.
 
 Left out, besides the pairs that the registry does not have: asynchronous workers over MPI, whose
 gradients arrive in another order in every run (tests/parity compares a log's replay with it);
-resuming workers with sites of their own, which cannot be made longer, and what `UNRESUMED` in
-`golden.cases` names; over devices a single travelling chain, which has nothing to divide; on other
-engines than the local one, to save time, what `supported` there does not name.
+resuming workers with sites of their own, which cannot be made longer; over devices a single
+travelling chain, which has nothing to divide; on other engines than the local one, to save time,
+what `supported` in `golden.cases` does not name.
 """
 
 from __future__ import annotations

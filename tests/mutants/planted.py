@@ -136,19 +136,6 @@ MUTANTS = (
         "algorithms/test_few_rounds.py::test_the_log_evidence_of_a_gaussian_model_is_the_exact_one",
     ),
     Mutant(
-        "algorithms/surrogate_hmc/rays.py",
-        "lowest = ((lowest - middle) / squares).min(axis=0)",
-        "lowest = ((lowest - middle) / squares).max(axis=0)",
-        "algorithms/test_surrogate_hmc_rays.py::test_the_mass_beyond_is_that_beyond_all_chains",
-    ),
-    Mutant(
-        "algorithms/surrogate_hmc/warmup.py",
-        "rays=lines,",
-        "rays=hub.rays,",
-        "algorithms/test_surrogate_hmc_rays.py::"
-        "test_lines_stay_where_they_are_and_draws_lie_on_them_as_in_a_regression",
-    ),
-    Mutant(
         "surrogates/proposals/regression.py",
         "solve_triangular(root.T, found[1 : 1 + d])",
         "solve_triangular(root, found[1 : 1 + d], lower=True)",

@@ -70,10 +70,6 @@ DEBIASED = {
     "debias = true\nbatch_size = 9",
 }
 FSGLD = {"algorithm": "fsgld", "arguments": "step_size = 0.01\nlocal_steps = 3"}
-SURROGATE = {
-    "algorithm": "surrogate_hmc",
-    "arguments": "proposals_per_round = 10",
-}
 
 
 def write(

@@ -89,7 +89,6 @@ CASES: dict[str, tuple[str, int, int, dict[str, Any]]] = {
     "fsgld-updates": ("fsgld", 5, 2, {"record": "updates"}),
     "fsgld-given": ("fsgld", 5, 2, {"surrogate": GAUSSIANS}),
     "fa_hmc-debiased": ("fa_hmc", 5, 1, {"debias": True, "batch_size": 3}),
-    "federated_hmc-surrogate": ("surrogate_hmc", 5, 2, {"trajectory_angle": None}),
 }
 """Label to algorithm, sites, chains and further arguments."""
 

@@ -39,7 +39,7 @@ def of(chains, *, nodes_divide):
 MESHES = {
     "2x1": of(1, nodes_divide=True),
     "1x2": of(2, nodes_divide=False),
-    "2x2": ["fa_hmc-2-even", "de_sgld-agents-even", "federated_hmc-surrogate-even"],
+    "2x2": ["fa_hmc-2-even", "de_sgld-agents-even", "federated_hmc-2-even"],
 }
 TOGETHER = [
     label for label in problem.DIVIDED if label in of(1, nodes_divide=True) or "fsgld-2" in label

@@ -101,31 +101,3 @@ def test_chains_that_no_proposals_come_near_are_those_of_one_process(tmp_path):
     over = sites.sampled(rounds=1)
     assert "federated HMC" in over.attrs["handed_over"]
     assert_same_run(over, sites.sampled(consortia.LocalEngine(), rounds=1))
-
-
-@pytest.mark.engines
-def test_a_mode_that_no_chain_has_visited_is_told_as_in_one_process(tmp_path):
-    """Points on rays are in the only message before the rounds."""
-
-    def modes(p, rows):  # 16 rows, of which each has a share of two modes
-        other = -((p[0] - rows["away"]) ** 2) / 2
-        return jax.numpy.logaddexp(-(p[0] ** 2) / 2, other) / 16
-
-    model = consortia.Model(lambda p: -(p[1] ** 2) / 2, modes, np.full(2, 0.1))
-    given = consortia.Sites.from_list([{"away": np.full(4, 9.0)}] * 4)
-    more = {
-        "surrogate": consortia.surrogates.Gaussian(np.zeros(2), np.eye(2)),
-        "trajectory_angle": None,
-        "proposals_per_round": 8,
-        "defensive_fraction": 0.0,
-    }
-    sites = flower_sites.Sites(
-        tmp_path, "surrogate_hmc", 4, 2, model=model, sites=given, warmup=10, **more
-    )
-    over = sites.sampled(rounds=60)
-    alone = sites.sampled(consortia.LocalEngine(), rounds=60)
-    assert_same_run(over, alone)
-    assert "that no chain has visited" in over.attrs["faults"]
-    assert over.attrs["faults"] == alone.attrs["faults"]
-    for gate in sites.gates:
-        assert [kind for kind, *_ in gate.left].count("setup") == 1

@@ -50,9 +50,11 @@ local_steps = 4
 debias = true
 """
 # Without minibatches and momenta of the sites' own nothing is private, and draws are the seed's.
-SURROGATE = """
-name = "surrogate_hmc"
-proposals_per_round = 10
+FEDERATED = """
+name = "federated_hmc"
+step_size = 0.05
+leapfrog_steps = 2
+mass_matrix = "identity"
 """
 STUDY = """
 [data]
@@ -229,10 +231,10 @@ def refuse_strangers(network: Loopback, folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_surrogate_hmc_between_three_sites_one_of_them_killed_has_the_draws_of_one_process(
+def test_federated_hmc_between_three_sites_one_of_them_killed_has_the_draws_of_one_process(
     tmp_path: Path,
 ) -> None:
-    made = Consortium(tmp_path, SURROGATE, rounds=3, warmup=4)
+    made = Consortium(tmp_path, FEDERATED, rounds=3, warmup=4)
     with Loopback(tmp_path / "network", made.nodes) as network:
         show, lines = killing(network, "west")
         assert made.run(network, made.app, "run", show) == "finished:completed", lines

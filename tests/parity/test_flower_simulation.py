@@ -34,7 +34,6 @@ STUDIES: dict[str, dict[str, Any]] = {
     "fa_hmc": {**flower_study.FA_HMC, "rounds": 6},
     "debiased": {**flower_study.DEBIASED, "rounds": 6, "standardise": True},
     "fsgld": {**flower_study.FSGLD, "rounds": 6},
-    "surrogate": {**flower_study.SURROGATE, "rounds": 4, "warmup": 4},
     "few rounds": {
         "algorithm": "few_rounds",
         "arguments": 'proposals = 256\neffective_size = "none"',

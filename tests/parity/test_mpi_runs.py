@@ -282,7 +282,7 @@ import sys, consortia
 sys.path.insert(0, {here!r})
 import problem
 engine = consortia.MPIEngine()
-arguments = problem.MODEL, problem.sites(3), consortia.surrogate_hmc(trajectory_angle=0.9)
+arguments = problem.MODEL, problem.sites(3), consortia.fsgld(0.01, local_steps=3)
 options = {{"engine": engine, "progress": False}}
 lengths = {{"warmup": 4, "chains": 2, "thin": 3}}
 whole = consortia.sample(*arguments, rounds=14, **lengths, **options)
@@ -293,7 +293,7 @@ if engine.root:
 """
 
 
-def test_ranks_resume_with_what_the_search_before_the_run_has_found(tmp_path):
+def test_ranks_resume_with_what_was_fitted_before_the_run(tmp_path):
     store = str(tmp_path / "run")
     job = launch.ranks(2, "-c", RESUMED.format(here=str(HERE), store=store))
     assert job.returncode == 0, job.stderr[-4000:]

@@ -334,7 +334,7 @@ def test_what_jax_cannot_trace_is_answered_with_jax_numpy(likelihood):
 def test_draws_say_how_long_a_run_is_in_place_of_rounds():
     options = {"chains": 1, "seed": 0, "warmup": 0, "rounds": None}
     assert checks.check_arguments(MODEL, SITES, ALGORITHM, **options, draws=3, thin=2) == 6
-    method = consortia.surrogate_hmc(proposals_per_round=4)
+    method = consortia.dsgld(1e-3, local_steps=4, record="updates")
     each = method.build(Target(MODEL, MODEL.init)).draws.per_iteration
     assert each > 1
     assert checks.check_arguments(MODEL, SITES, method, **options, draws=2 * each + 1, thin=1) == 3

@@ -19,7 +19,15 @@ import numpy as np
 from jaxtyping import Float
 
 from consortia.core import arguments
-from consortia.core.contract import Algorithm, Evaluation, Method, Phase, Site, SurrogateBased
+from consortia.core.contract import (
+    Adaptive,
+    Algorithm,
+    Evaluation,
+    Method,
+    Phase,
+    Site,
+    SurrogateBased,
+)
 from consortia.core.target import Target
 from consortia.errors import InputError
 from consortia.runtime.late import Array, PyTree, jnp
@@ -93,7 +101,8 @@ def preconditioned(method: Method, scales: Any = None) -> Any:
         raise InputError(
             f"preconditioned: expected a method such as consortia.fa_hmc(...), got {method!r}."
         )
-    if method.adapts or not method.step_schedules:
+    learns = isinstance(method, Adaptive) and method.adapts
+    if learns or not method.step_schedules:
         raise InputError(
             f"preconditioned: {method.name} has no step size that is given: it learns the scales "
             "itself, or needs none."

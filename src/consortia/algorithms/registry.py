@@ -14,8 +14,8 @@ from consortia.algorithms.few_rounds import few_rounds
 from consortia.algorithms.gossip import de_sghmc, de_sgld
 from consortia.algorithms.private_posterior import private_posterior
 from consortia.algorithms.stale import stale_sghmc, stale_sgld, stale_sgnht
-from consortia.algorithms.surrogate_hmc import surrogate_hmc
 from consortia.algorithms.travelling import dsgld, fsgld
+from consortia.core.arguments import unknown
 from consortia.core.contract import Claims, Method
 
 
@@ -67,9 +67,6 @@ ALGORITHMS: dict[str, Entry] = {
     ),
     "federated_hmc": Entry(
         federated_hmc, ALL, {"step_size": 0.05, "leapfrog_steps": 2, "mass_matrix": "identity"}
-    ),
-    "surrogate_hmc": Entry(
-        surrogate_hmc, ALL, {"trajectory_angle": 0.9, "defensive_fraction": 0.2}
     ),
     "decentralized_hmc": Entry(
         decentralized_hmc, NO_FLOWER, {"step_size": 0.05, "mixing": "path", "gossip_rounds": 2}
@@ -142,3 +139,14 @@ SETTINGS: dict[str, Setting] = {
 """Names that people look for, and what they are here."""
 
 SETTINGS["dsgd"] = SETTINGS["d_sg"]
+
+GONE = {
+    "surrogate_hmc": "surrogate_hmc is gone: take few_rounds, which needs fewer messages and has "
+    "the same law",
+}
+"""Advice on methods that are no longer here, by their names."""
+
+
+def explain_missing(name: str) -> str:
+    """Return the end of a message on a name that is not in `ALGORITHMS`."""
+    return GONE.get(name) or unknown(name, ALGORITHMS)

@@ -155,12 +155,14 @@ def cost(study: Study, built: Built, plan: Plan) -> dict[str, Any]:
 
 def seconds(study: Study, built: Built, iterations: int) -> dict[str, Any]:
     """Return the iterations a second on this machine, once compiled, and the run's seconds."""
+    from consortia.core.contract import Adaptive
     from consortia.core.queries import Conversation
     from consortia.run.sampling import sample
     from consortia.run.stopping import stop_when
 
     run = study.run
-    warmup = run.warmup if built.algorithm.adapts else 0
+    learns = isinstance(built.algorithm, Adaptive) and built.algorithm.adapts
+    warmup = run.warmup if learns else 0
     options: dict[str, Any] = {"chains": run.chains, "seed": run.seed, "progress": False}
     options["on_divergence"] = "ignore"
     options |= {"thin": run.thin, "warmup": warmup}

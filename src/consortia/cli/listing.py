@@ -29,15 +29,14 @@ def algorithms(
 ) -> None:
     """List the algorithms and what they sample; with NAME one's bias, arguments and paper."""
     with reported(as_json):
-        from consortia.algorithms.registry import ALGORITHMS, SETTINGS
-        from consortia.core.arguments import unknown
+        from consortia.algorithms.registry import ALGORITHMS, SETTINGS, explain_missing
 
         plain = None if name is None else name.lower().replace("-", "_")
         if name not in ALGORITHMS and plain in SETTINGS:
             _tell(plain, SETTINGS[plain], as_json)
             return
         if name is not None and name not in ALGORITHMS:
-            raise InputError(f"unknown algorithm {name!r}: {unknown(name, ALGORITHMS)}.")
+            raise InputError(f"unknown algorithm {name!r}: {explain_missing(name)}.")
         if as_json:
             found = {one: _facts(ALGORITHMS[one]) for one in ALGORITHMS if name in (None, one)}
             typer.echo(json.dumps(found, indent=1, ensure_ascii=False))

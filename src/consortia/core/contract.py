@@ -192,14 +192,9 @@ class Evaluation(NamedTuple):
 
     Attributes:
         positions: (..., d), with whatever axes the inbox has in front.
-        spreads: standard deviations of the points that the site itself draws around each, of the
-            same shape; () where it evaluates the positions themselves.
-        points: evaluated at, or drawn around, each position.
     """
 
     positions: Array | np.ndarray
-    spreads: PyTree = ()
-    points: int = 1
 
 
 class Fault(NamedTuple):
@@ -298,8 +293,6 @@ class Algorithm(NamedTuple):
         fit: run once, without chains, before anything else; what the last phase leaves as
             ``(state, inbox)`` at a node becomes that site's ``fitted``.
         setup: run once per chain, before the first iteration.
-        gathers: whether the server gathers what ``fit`` leaves as states at the sites; False where
-            it leaves none.
     """
 
     init: Callable[[Array], tuple[PyTree, PyTree, PyTree]]
@@ -307,7 +300,6 @@ class Algorithm(NamedTuple):
     draws: Draws
     fit: tuple[Phase, ...] = ()
     setup: tuple[Phase, ...] = ()
-    gathers: bool = True
 
 
 @dataclass(frozen=True)
@@ -455,11 +447,6 @@ class Method(metaclass=Named):
         """The number of parameters that an argument (a matrix, a point) fixes, else None."""
         return None
 
-    @property
-    def adapts(self) -> bool:
-        """True if the warm-up learns something, so that a run without it is another one."""
-        return False
-
     # --- checks ----------------------------------------------------------------------------------
 
     def check(self, sizes: np.ndarray, names: tuple[str, ...], dimension: int) -> None:
@@ -473,6 +460,11 @@ class Method(metaclass=Named):
 class Adaptive(Method):
     """A method that learns in the warm-up, and can judge what it has learned."""
 
+    @property
+    def adapts(self) -> bool:
+        """True if the warm-up learns something, so that a run without it is another one."""
+        return False
+
     def check_warmup(self, warmup: int) -> None:
         """Raise an `InputError` where the warm-up is too short for what it has to learn."""
         return
@@ -480,10 +472,6 @@ class Adaptive(Method):
     def check_learned(self, hub: PyTree) -> str | None:
         """Return why a run should end after its warm-up, with advice; None when it should not."""
         return None
-
-    def check_draws(self, hub: PyTree) -> tuple[Fault, ...]:
-        """Return what speaks against the draws that were made, from the hub's last state."""
-        return ()
 
     def full_iterations(self, hub: PyTree, done: int) -> float:
         """Return ``done`` iterations in units of the longest, which `cost` and the plan count."""

@@ -157,6 +157,6 @@ def no_rows(params: PyTree, batch: PyTree) -> Any:
     """Raise: the model has a log-likelihood of each site."""
     raise InputError(
         "the model has a log-likelihood of each site (site_log_likelihood) and none of rows: "
-        "minibatches, surrogates of rows and scores of rows cannot use it. Take federated_hmc, "
-        "surrogate_hmc, decentralized_hmc, or another method with batch_size=None."
+        "minibatches, surrogates of rows and scores of rows cannot use it. Take few_rounds, "
+        "federated_hmc, decentralized_hmc, or another method with batch_size=None."
     )

@@ -24,4 +24,4 @@ def unsummed(algorithm: Algorithm) -> str | None:
             return ONE_SITE
         if phase.evaluation is not None:
             return AVERAGED
-    return GATHERED if algorithm.fit and algorithm.gathers else None
+    return GATHERED if algorithm.fit else None

@@ -224,10 +224,8 @@ def evaluated_points(function: SiteFunction, arrays: Arrays) -> int:
     shapes = tuple((name, np.shape(values)) for name, values in sorted(arrays.items()))
     count = _counts.pop((function.evaluation, shapes), None)
     if count is None:
-        evaluation = function.evaluation(arrays)
-        positions = np.shape(evaluation.positions)
-        of_each = evaluation.points if positions else 0
-        count = int(np.prod(positions[:-1], dtype=np.int64)) * of_each
+        positions = np.shape(function.evaluation(arrays).positions)
+        count = int(np.prod(positions[:-1], dtype=np.int64)) if positions else 0
     _counts[function.evaluation, shapes] = count  # the youngest last
     while len(_counts) > KEPT_COUNTS:
         _counts.popitem(last=False)

@@ -10,7 +10,7 @@ import numpy as np
 
 from consortia.core import arguments as checks
 from consortia.core import density, fingerprints, trees
-from consortia.core.contract import Fault, Method, SurrogateBased
+from consortia.core.contract import Method, SurrogateBased
 from consortia.core.model import Model
 from consortia.core.queries import Conversation
 from consortia.core.target import Target, parameters_of
@@ -212,12 +212,6 @@ def explain(error: NonFiniteError, method: Method, target: Target, run: Run) -> 
     reason = method.explain_end(target, site, error.site, position)
     if reason:
         error.args = (f"{error} {reason}",)
-
-
-def warn_of(faults: tuple[Fault, ...]) -> None:
-    """Warn of what a method's own numbers say against its draws."""
-    for fault in faults:
-        warn(fault.text)
 
 
 def check_schedule(method: Method, total: int) -> None:

@@ -349,7 +349,8 @@ class ConversationRun:
             checks.explain_precision(refused, task.model, task.sites, params)
             refused.tree = tree
             raise refused
-        checks.warn_of(outcome.faults)
+        for fault in outcome.faults:
+            warn(fault.text)
         return tree
 
     @contextlib.contextmanager

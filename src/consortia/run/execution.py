@@ -12,7 +12,7 @@ import numpy as np
 from consortia.algorithms.expanding import expands_first
 from consortia.algorithms.preconditioning import Preconditioned
 from consortia.core import start
-from consortia.core.contract import Adaptive, Fault, Method, Plan, SurrogateBased
+from consortia.core.contract import Adaptive, Method, Plan, SurrogateBased
 from consortia.core.model import Model
 from consortia.core.parameters import join, variables
 from consortia.core.queries import Conversation
@@ -358,10 +358,7 @@ class PhaseRun:
                 ending = Ending(RunEnd.INTERRUPTED, f"interrupted after round {loop.done}")
                 how = "" if writer is None else f"; go on with `consortia resume {writer.path}`"
                 warn(f"{ending.text}; the draws so far are returned{how}")
-        faults = algorithm.check_draws(loop.hub) if isinstance(algorithm, Adaptive) else ()
-        tree = self._tree(loop, ending, faults=faults)
-        checks.warn_of(faults)
-        return tree
+        return self._tree(loop, ending)
 
     def _draws_so_far(self) -> np.ndarray:
         """Return the kept draws so far, (chains, draws, d); none where they are not kept."""
@@ -398,14 +395,7 @@ class PhaseRun:
         }
         self._writer.save(header, arrays | self._recorder.state())
 
-    def _tree(
-        self,
-        loop: RunLoop,
-        ending: Ending,
-        *,
-        all_there: bool = True,
-        faults: tuple[Fault, ...] = (),
-    ) -> Any:
+    def _tree(self, loop: RunLoop, ending: Ending, *, all_there: bool = True) -> Any:
         """Return the result of the rounds so far; None where another process has it."""
         run, algorithm, target, record = self._run, self._algorithm, self._target, self._record
         facts: dict[str, Any] = {}
@@ -421,9 +411,6 @@ class PhaseRun:
         if not run.root:
             return None
         record.update(facts)
-        record.pop("faults", None)  # of a part of the run
-        if faults:
-            record["faults"] = [fault._asdict() for fault in faults]
         record.update(quadrature.measured(target, self._task.sites, self._draws_so_far()))
         record["end"], record["stopped"] = ending.kind.value, ending.text
         record["seconds"] = loop.seconds

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from consortia.algorithms.registry import GONE
 from consortia.core import arguments, fingerprints
 from consortia.core.contract import Method
 from consortia.core.target import Target
@@ -163,9 +164,8 @@ def check_same(then: Mapping[str, Any], now: Mapping[str, Any], path: Any, *, ex
 
 def _check_algorithm(then: Mapping[str, Any], now: Mapping[str, Any], where: str) -> None:
     if then["name"] != now["name"]:
-        raise StoreError(
-            f"{where} the algorithm {then['name']}, not {now['name']}: give that algorithm."
-        )
+        advice = GONE.get(then["name"], "give that algorithm")
+        raise StoreError(f"{where} the algorithm {then['name']}, not {now['name']}: {advice}.")
     if then["fingerprint"] == now["fingerprint"]:
         return
     before, after = then["parameters"], now["parameters"]

@@ -91,7 +91,7 @@ def lightly() -> dict[str, Any]:
     chains that travel and of parameter servers with minibatches of 10 to 64 rows (.83 to 1.06 of
     the time of a round). Other rounds take longer: local steps and agents with minibatches by a
     tenth, with all rows by up to half, and three times as long those that are little but one
-    log-density (`consortia.surrogate_hmc`) or one gradient of 4,000 rows.
+    log-density or one gradient of 4,000 rows.
     """
     return for_once(1)
 

@@ -24,7 +24,6 @@ from consortia.algorithms.few_rounds import FewRounds
 from consortia.algorithms.gossip import DESGHMC, DESGLD
 from consortia.algorithms.preconditioning import Preconditioned
 from consortia.algorithms.stale import StaleGradients, StaleSGHMC, StaleSGLD
-from consortia.algorithms.surrogate_hmc import SurrogateHMC
 from consortia.algorithms.travelling import DSGLD, FSGLD
 from consortia.core import parameters as naming
 from consortia.core.contract import Method
@@ -480,7 +479,7 @@ def keeps_posterior(method: Method) -> bool:
 
     Nothing is known of a subclass that builds another algorithm.
     """
-    exact = (DecentralizedExactHMC, FederatedHMC, FewRounds, SurrogateHMC)
+    exact = (DecentralizedExactHMC, FederatedHMC, FewRounds)
     return any(has_algorithm_of(type(method), base) for base in exact)
 
 

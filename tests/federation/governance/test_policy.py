@@ -346,7 +346,6 @@ def test_the_model_s_hash_follows_the_code_of_its_factory(tmp_path: Path) -> Non
         ('name = "dsgld"\nstep_size = 0.1\nlocal_steps = 2\nbatch_size = 4', ("round",)),
         ('name = "fsgld"\nstep_size = 0.1\nlocal_steps = 2\nbatch_size = 4', ("fit", "round")),
         ('name = "federated_hmc"', ("setup", "round")),
-        ('name = "surrogate_hmc"', ("fit", "setup", "round")),
     ],
 )
 def test_the_terms_say_which_messages_a_study_sends(

@@ -104,7 +104,7 @@ class FederatedHMC(Adaptive):
     ``sample_stats`` of the result holds acceptance_rate, energy, energy_error, step_size, diverging
     (an energy error above 1000) and n_steps, the communication rounds of each trajectory.
 
-    `consortia.surrogate_hmc` gives exact draws for one communication round each, or less.
+    `consortia.few_rounds` gives exact draws for far fewer messages.
 
     Args:
         step_size: ε > 0: a number, an array over rounds (warm-up included) or a function of the
@@ -158,10 +158,6 @@ class FederatedHMC(Adaptive):
     )
 
     def __post_init__(self) -> None:
-        if isinstance(self.force, str) and self.force == "surrogate":
-            raise InputError(
-                "force is 'surrogate': that is a method of its own, consortia.surrogate_hmc(...)."
-            )
         arguments.one_of("force", self.force, ("exact", "quantized"))
         arguments.one_of("bits", self.bits, (8, 16))
         dither = arguments.flag("dither", self.dither)

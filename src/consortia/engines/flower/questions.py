@@ -15,9 +15,6 @@ from consortia.core.prior import PriorScale
 from consortia.engines.flower.envelope import Envelope, EnvelopeError
 from consortia.engines.flower.settled import Statement
 
-OWN_DRAWS = 3.0
-"""Standard deviations to which the points reach that a site draws around a position itself."""
-
 LAST = "last"
 """Plain value of an agreement to a run that is resumed: SHA-256 of the last message of the site."""
 
@@ -126,12 +123,9 @@ def place_of(
         raise EnvelopeError("the algorithm does not say at which positions it asks")
     points = np.asarray(positions, np.float64).reshape(chains, -1, d)
     reach = scale.distance(points)
-    if not isinstance(evaluation.spreads, tuple):
-        spreads = np.asarray(evaluation.spreads, np.float64).reshape(chains, -1, d)
-        reach = reach + OWN_DRAWS * np.abs(spreads) / scale.sd
     middles = points.mean(axis=1)
     moved = scale.distance(middles, before) / rounds[:, None]
-    count = points.shape[0] * points.shape[1] * evaluation.points
+    count = points.shape[0] * points.shape[1]
     return Place(count, largest(reach), largest(moved), middles)
 
 

@@ -26,7 +26,7 @@ these and from the site's secret:
   different beginnings have pairs whose keys differ: the sum is noise, and an honest server learns
   of it, as a site compares the beginning that a question names with its own.
 - *Two studies in one run*: another key and another session.
-- *Phases* (`federated_hmc`, `surrogate_hmc`): as queries, since their sites keep no state of their
+- *Phases* (`federated_hmc`): as queries, since their sites keep no state of their
   own between two messages. Of a method whose sites do, a question names the state by its place
   only: there the ledger alone stands against a second vector, and a folder restored to before it
   could send one.
