@@ -248,7 +248,7 @@ def command(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 
 def test_a_variable_that_jax_refuses_is_named(tmp_path, monkeypatch):
     monkeypatch.setenv("JAX_ENABLE_X64", "maybe")
-    outcome = command("--version", cwd=tmp_path)
+    outcome = command("check", str(write(tmp_path, STUDY)), cwd=tmp_path)
     assert outcome.returncode == 2
     assert "'maybe' for environment 'JAX_ENABLE_X64'" in outcome.stderr
     assert "Traceback" not in outcome.stderr

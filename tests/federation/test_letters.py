@@ -534,7 +534,7 @@ def test_what_a_site_refuses_by_itself_is_printed_there_with_exit_code_2(
         head, line, *rest = rows.splitlines()
         damaged = ",".join(["x1x", *line.split(",")[1:]])
         (folder / "rows.csv").write_text("\n".join([head, damaged, *rest, ""]))
-        words = "rows.csv cannot be read: row 1"
+        words = "rows.csv, line 2, column"
     else:
         (folder / identities.FILE).unlink()
         words = identities.FILE

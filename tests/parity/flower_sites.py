@@ -37,6 +37,9 @@ class OpenGate:
     def data(self, rows: Any, values: int) -> None:
         """Any rows."""
 
+    def holds(self) -> bool:
+        return True
+
     def place(self, place: Place, *, again: bool) -> None:
         self.places.append(place)
 

@@ -29,6 +29,9 @@ __all__ = [
 ]
 
 
+TRUE, FALSE = ("y", "yes", "t", "true", "on", "1"), ("n", "no", "f", "false", "off", "0", "")
+"""Words that JAX reads in an environment variable."""
+
 _waiting: list[Callable[[], object]] = []
 
 
@@ -44,8 +47,10 @@ def float_type() -> np.dtype:
     """Return the type of parameters: JAX's own width, whether it is imported already or not."""
     if is_loaded():
         return np.dtype(jnp.result_type(float))
-    named = os.environ.get("JAX_ENABLE_X64", "").lower() in ("y", "yes", "t", "true", "on", "1")
-    return np.dtype(np.float64 if (named if _wide is None else _wide) else np.float32)
+    named = os.environ.get("JAX_ENABLE_X64", "0").lower()
+    if named not in (*TRUE, *FALSE):  # which JAX refuses, too
+        raise InputError(f"JAX cannot start: {named!r} for environment 'JAX_ENABLE_X64'")
+    return np.dtype(np.float64 if (named in TRUE if _wide is None else _wide) else np.float32)
 
 
 def set_width(*, wide: bool) -> None:

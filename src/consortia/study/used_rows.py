@@ -8,6 +8,7 @@ import numpy as np
 
 from consortia.data.columns import Column, LazyTable, Source, column_of, rows_of
 from consortia.data.digest import RowDigests, of_cells
+from consortia.data.harmonisation import Harmonisation
 from consortia.data.tables import read_table
 from consortia.errors import InputError
 from consortia.models.regression.question import Question
@@ -40,11 +41,13 @@ def used_rows(
     Raises:
         InputError: the file cannot be read.
     """
-    cells = _cells(path)
-    if question is not None:
+    if question is None:
+        cells = _cells(path)
+    else:
         assert data.files is not None
         name = names_of(data.files)[index]
         changes = question.harmonise.get(name)
+        cells = _cells(path, name, changes)
         table = read_table(path, f"site {name!r}", site=name, harmonise=changes)
         kept = _kept(required(_numbered(table), data, name), question, name)
         cells = {of: (values[kept], missing[kept]) for of, (values, missing) in cells.items()}
@@ -67,10 +70,14 @@ def required(table: LazyTable, data: Data, site: str) -> LazyTable:
     return table.take(kept)
 
 
-def _cells(path: Path) -> Cells:
-    """Return the cells of a file as they are read, without any change."""
+def _cells(path: Path, site: str = "", changes: Harmonisation | None = None) -> Cells:
+    """Return the cells of a file as they stand there; of the changes only how it is written."""
     if path.suffix.lower() != ".npz":
-        table = read_table(path, str(path))
+        writing = Harmonisation.model_validate({})
+        if changes is not None:
+            written = {"encoding": changes.encoding, "decimal": changes.decimal}
+            writing = writing.model_copy(update=written)
+        table = read_table(path, str(path), site=site, harmonise=writing)
         return {name: (table[name].values, table[name].missing) for name in table}
     with np.load(path, allow_pickle=False) as stored:
         arrays = {name: stored[name].reshape(len(stored[name]), -1) for name in stored.files}
