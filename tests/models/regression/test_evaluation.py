@@ -122,6 +122,17 @@ def test_levels_smooths_and_correlations_are_the_same(
         np.testing.assert_allclose(values, wanted, atol=1e-4)
 
 
+def test_the_nodes_that_a_user_insists_on_are_taken(x64: None) -> None:
+    made_with_two = made("bernoulli", "x + (1 | site)", rows=4, integrate=True, nodes=2)
+    params, _ = points(made_with_two)
+    params["log_sd"] = params["log_sd"] + 1.5
+    rows = made_with_two.sites.site(0)
+    site = made_with_two.model.host.site(rows)
+    wanted = compiled(made_with_two, rows, params)
+    assert np.abs(site.values(params, 15) - wanted).max() > 1e-3
+    np.testing.assert_allclose(site.values(params, None), wanted, atol=1e-5)
+
+
 @pytest.mark.parametrize(
     ("family", "terms", "more"),
     [

@@ -93,9 +93,7 @@ def model_of(density: Density) -> Model:
             None,
             density.start,
             natural=density.natural,
-            site_log_likelihood=of_site
-            if nodes is None or rule is None
-            else rule.with_nodes(nodes),
+            site_log_likelihood=rule.with_nodes(nodes) if rule and nodes else of_site,
             group_sd=density.group_sd if spec.grouping == SITE else None,
             integration=rule,
             host=host,
@@ -250,6 +248,7 @@ class RowByRow:
         self._size = len(rows["y"])
         self._mask = np.ones(self._size, bool)
         self._groups = int(rows["group"].max()) + 1 if "group" in rows else 1
+        self._nodes = density.specification.question.nodes  # that the user insists on
 
     @cached_property
     def _single(self) -> Rows | None:
@@ -258,7 +257,7 @@ class RowByRow:
 
     def values(self, params: Params, nodes: int | None) -> Float[np.ndarray, " K"]:
         """Return log L."""
-        density = self._density
+        density, nodes = self._density, nodes or self._nodes
         if density.by_site:
             of_site = density.site_log_likelihood
             parts = [
@@ -304,9 +303,9 @@ class RowByRow:
             if density.lead:
                 gradient = np.einsum("knl,np->klp", first, x)
                 named = {"coefficients": gradient} if "coefficients" in part else {}
-                parts.append(
-                    named | ({"intercept": first.sum(axis=1)} if density.intercept else {})
-                )
+                if density.intercept:
+                    named["intercept"] = first.sum(axis=1)
+                parts.append(named)
                 continue
             gradient = first @ x
             if density.intercept:
@@ -330,7 +329,8 @@ class RowByRow:
         shape = (len(params["log_sd"]), self._groups, size)
         group = rows.get("group", np.zeros(1, int))
         total = 0.0
-        for z, share in weighted_nodes(groups, shape, params["log_sd"], nodes):
+        used = nodes or self._nodes
+        for z, share in weighted_nodes(groups, shape, params["log_sd"], used):
             first = of(predictor(z), rows, own)[0]
             total = total + density.weighted(first, rows) * share[..., group]
         return np.asarray(total)
