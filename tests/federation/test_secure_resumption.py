@@ -51,7 +51,7 @@ def test_rounds_that_were_answered_after_several_checkpoints_are_answered_again(
     """The server names older checkpoints then, and none once it is resumed; the numbers agree."""
     monkeypatch.setattr(loop, "SECONDS_PER_CALL", 0.0)
     monkeypatch.setattr(loop, "SECONDS_PER_CHUNK", 0.2)
-    network = secure.Network(tmp_path / "network", algorithm=secure.PHASES["federated_hmc"])
+    network = secure.Network(tmp_path / "network", algorithm=secure.FEDERATED)
     rounds: list[Any] = []
 
     def last(site: str, request: Envelope) -> bool:
