@@ -12,7 +12,6 @@ from parity.problem import SHARING
 import consortia
 from consortia.algorithms.registry import ALGORITHMS
 from consortia.core.queries import Conversation
-from consortia.engines import programs
 
 # What to add to an entry's example, where its factory takes the arguments. ``private`` uses numbers
 # of both kinds at every node; ``everything`` turns on whatever can change a run.
@@ -108,15 +107,6 @@ def pytest_collection_modifyitems(items: list[Any]) -> None:
     for place, item in zip(places, chosen, strict=True):
         items[place] = item
         item.add_marker(pytest.mark.xdist_group(_case_of(item).split()[0]))
-
-
-@pytest.fixture(autouse=True)
-def as_in_a_process_of_its_own(monkeypatch: Any) -> None:
-    """Site functions are compiled alike however many runs this process has had.
-
-    `tests/engines/test_queries.py` has what earlier runs change.
-    """
-    monkeypatch.setattr(programs, "REPAID_EVALUATIONS", 2**62)
 
 
 @pytest.fixture
