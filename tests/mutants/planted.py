@@ -31,8 +31,8 @@ MUTANTS = (
     ),
     Mutant(
         "models/_integrated.py",
-        "values, xp = _at_nodes(density, (mode, spread), points, weights), namespace(like)",
-        "values, xp = _at_nodes(density, (mode, spread), points[::2], weights[::2]), namespace(like)",
+        "values, xp = _at_nodes(density, (mode, spread), points, weights)",
+        "values, xp = _at_nodes(density, (mode, spread), points[::2], weights[::2])",
         "models/regression/test_integrated.py::"
         "test_the_likelihood_of_a_site_is_the_integral_over_its_level[poisson]",
     ),
