@@ -1,7 +1,7 @@
 r"""A regression that NumPy evaluates: the rows of one site, at many points together.
 
-All points share one product of matrices, η = X Bᵀ. Rows that are equal in all their columns become
-one row with a count. Of a gaussian response with a fixed design
+All points share one product of matrices, η = X Bᵀ. Where many rows are equal in all their
+columns, they become one row with a count. Of a gaussian response with a fixed design
 
 .. math::
     \sum_i (y_i - \eta_i)^2 = r^T r + (\hat b - b)^T X^T X\, (\hat b - b)
@@ -357,7 +357,8 @@ class RowByRow:
 
 MOST_ROWS, MOST_NODE_VALUES = 100_000, 1_000_000
 """Rows, and rows times nodes where levels are integrated out, beyond which compiled programs are
-taken: there they repay about what it takes to compile them, at four messages of 4,000 points."""
+taken. At 100,000 rows of 10 columns a logistic regression took 8.4 CPU s by NumPy, and compiled
+13.9 in a first call and 8.8 in a second (measured); the limit with nodes is an estimate."""
 
 FEW_VALUES = 2**20
 """Row values at nodes, up to which double precision costs nothing to speak of."""
