@@ -112,13 +112,9 @@ class Specification:
     @cached_property
     def keys(self) -> tuple[tuple[frozenset[str], frozenset[tuple[str, str]]], ...]:
         """Numeric factors and (factor, level) pairs that are multiplied, by column."""
-        example = {
-            text: np.zeros(1, np.int64) if text in self.levels else np.zeros(1)
-            for text in self._places
-        }
         texts = {place: text for text, place in self._places.items()}
         keys = []
-        for name in self.matrix(example, 1).columns:
+        for name in self._columns.column_names:
             numbers, levels = set(), set()
             for part in () if name == "Intercept" else name.split(":"):
                 place, _, code = part.rstrip("]").partition("[")
@@ -251,10 +247,22 @@ class Specification:
         """Return mean and sd of the expression inside ``center`` or ``scale``."""
         return self.units[f"inside {text}"]
 
-    def matrix(self, values: Mapping[str, np.ndarray], rows: int) -> Any:
-        """Return the columns of the terms as formulaic makes them, a DataFrame."""
-        import pandas as pd
+    def matrix(self, values: Mapping[str, np.ndarray], rows: int) -> np.ndarray:
+        """Compute the columns of the terms, (rows, p), as formulaic makes them."""
+        return np.asarray(self._columns.get_model_matrix(self._frame(values, rows)), float)
+
+    @cached_property
+    def _columns(self) -> Any:
+        """Formulaic's recipe of the columns, made from one row."""
         from formulaic import Formula
+
+        terms = [":".join(self._places[text] for text in term) for term in self.terms if term]
+        written = " + ".join(["1" if self.has_intercept else "0", *terms])
+        example = self._frame({text: np.zeros(1) for text in self._places}, 1)
+        return Formula(written).get_model_matrix(example, output="numpy").model_spec
+
+    def _frame(self, values: Mapping[str, np.ndarray], rows: int) -> Any:
+        import pandas as pd
 
         def column(text: str) -> Any:
             if text not in self.levels:
@@ -262,9 +270,6 @@ class Specification:
             codes = np.arange(len(self.levels[text]))
             return pd.Categorical(values[text].astype(int), categories=codes)
 
-        frame = pd.DataFrame(
+        return pd.DataFrame(
             {place: column(text) for text, place in self._places.items()}, index=range(rows)
         )
-        terms = [":".join(self._places[text] for text in term) for term in self.terms if term]
-        written = " + ".join(["1" if self.has_intercept else "0", *terms])
-        return Formula(written).get_model_matrix(frame)
