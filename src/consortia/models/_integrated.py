@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from consortia.core.arrays import (
+    VALUES_AT_ONCE,
     Array,
     at_each,
     constant,
@@ -171,13 +172,15 @@ def _at_nodes(
 def weighted_nodes(
     density: GroupDensity, shape: tuple[int, ...], like: np.ndarray, nodes: int | None
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield z and its share of the integral at each node, (..., groups, K) and (..., groups)."""
+    """Yield z and its share of the integral at some nodes, (n, ..., groups, K), (n, ..., groups)."""
     mode, spread = _mode(density, shape, like)
     points, weights = _rule(shape[-1], NODES[shape[-1]] if nodes is None else nodes)
     values = _at_nodes(density, (mode, spread), points, weights)
     shares = np.exp(values - logsumexp(values, axis=0))
-    for point, share in zip(points, shares, strict=True):
-        yield mode + spread @ point, share
+    width = max(VALUES_AT_ONCE // density.values, 1)
+    for at in range(0, len(points), width):
+        apart = points[at : at + width].reshape(-1, *[1] * (len(shape) - 1), shape[-1])
+        yield mode + (spread @ apart[..., None])[..., 0], shares[at : at + width]
 
 
 def drawn(density: GroupDensity, uniforms: Array) -> Array:
