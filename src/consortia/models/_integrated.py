@@ -172,7 +172,7 @@ def _at_nodes(
 def weighted_nodes(
     density: GroupDensity, shape: tuple[int, ...], like: np.ndarray, nodes: int | None
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield z and its share of the integral at some nodes, (n, ..., groups, K), (n, ..., groups)."""
+    """Yield z (n, ..., groups, K) of some nodes, and their shares of the integral."""
     mode, spread = _mode(density, shape, like)
     points, weights = _rule(shape[-1], NODES[shape[-1]] if nodes is None else nodes)
     values = _at_nodes(density, (mode, spread), points, weights)
