@@ -158,12 +158,12 @@ def test_a_command_on_a_formula_does_not_load_jax(command, modules):
     assert "jax" not in modules[command]
 
 
-UNUSED = {"arviz_base", "arviz_stats", "arviz_plots", "sklearn", "networkx", "pooch", "flwr"}
+UNUSED = {"arviz_base", "arviz_stats", "sklearn", "networkx", "pooch", "flwr"}
 """What no command but a report uses, which smooths weights by ArviZ."""
 
 
 @pytest.mark.parametrize("command", [name for name in WITHOUT_JAX if name != "report"])
 def test_a_command_loads_nothing_that_it_does_not_use(command, modules):
     assert not modules[command] & UNUSED
-    if command != "run" and not command.startswith("letter"):
-        assert not modules[command] & {"matplotlib", "xarray", "zarr"}
+    if command not in ("run", "letter open", "letter next"):
+        assert not modules[command] & {"matplotlib", "pandas", "xarray", "zarr"}
