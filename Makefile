@@ -2,12 +2,13 @@
 PYTHON ?= python3
 BIN := .venv/bin
 SETUP := $(PYTHON) scripts/setup_environment.py
+PYTEST := OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 $(BIN)/pytest --dist loadgroup --no-loadscope-reorder
 
 # Tests start some hundred processes: each would compile all sources again where none may be kept.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev demo test test-all test-engines bench bench-guard lint format docs lock wheel release-check clean
+.PHONY: help setup setup-dev demo test test-all every-test test-engines bench bench-guard lint format docs lock wheel release-check clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -22,21 +23,18 @@ demo: ## sample a posterior from data at four sites; results under runs/
 	@$(SETUP) --only plots --only reference
 	$(BIN)/consortia run examples/breast_cancer.toml
 
-# Every check runs, also after one failed; the tests end the output.
-test: selection := -m "not slow and not engines"
-test: ## lint, types, and all tests that are not slow
-test-all: ## the same with the slow tests
-test test-all: setup-dev
-	@status=0; \
-	$(BIN)/ruff check . || status=1; \
-	$(BIN)/ruff format --check . || status=1; \
-	$(BIN)/mypy & types=$$!; \
-	OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadgroup --no-loadscope-reorder $(selection) || status=1; \
-	wait $$types || { echo "mypy has found errors, see above"; status=1; }; \
-	exit $$status
+test: setup-dev ## all tests that are not slow and start no processes
+	$(PYTEST) -n 2 -m "not slow and not engines and not lint"
 
 test-engines: setup-dev ## the tests that start processes: MPI ranks, devices, hosts
-	OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadgroup --no-loadscope-reorder -m "engines and not slow"
+	$(PYTEST) -n 2 -m "engines and not slow"
+
+# The tests run also where `lint` has failed. No recipe calls both: make -n would run the tests.
+test-all: ## what `make lint` checks, and all tests, the slow ones too
+	@$(MAKE) --keep-going lint every-test
+
+every-test: setup-dev
+	$(PYTEST) -n 2 -m "not lint"
 
 bench: setup-dev ## speed against a bare JAX loop and other libraries
 	$(BIN)/python -m benchmarks --peers --results benchmarks/RESULTS.md
@@ -44,10 +42,16 @@ bench: setup-dev ## speed against a bare JAX loop and other libraries
 bench-guard: setup-dev ## ratios of speed that no change may spoil, in five minutes at most
 	$(BIN)/python -m benchmarks --only guard
 
-lint: setup-dev ## ruff and the type checker
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
-	$(BIN)/mypy
+# Every check runs, also after one failed; mypy beside the others.
+lint: SOURCES := --doctest-modules --doctest-glob=README.md src README.md tests/docs tests/mutants tests/packaging tests/test_rooms.py
+lint: setup-dev ## ruff, types, rooms, English, docstrings and their examples
+	@status=0; \
+	$(BIN)/mypy & types=$$!; \
+	$(BIN)/ruff check . || status=1; \
+	$(BIN)/ruff format --check . || status=1; \
+	$(PYTEST) -n 0 -m lint $(SOURCES) || status=1; \
+	wait $$types || { echo "mypy has found errors, see above"; status=1; }; \
+	exit $$status
 
 format: setup-dev ## let ruff mend and format the code
 	$(BIN)/ruff check --fix .

@@ -35,7 +35,7 @@ os.environ.setdefault("JAX_TRACEBACK_IN_LOCATIONS_LIMIT", "0")
 import jax
 import numpy as np
 import pytest
-from _pytest.doctest import DoctestModule
+from _pytest.doctest import DoctestItem, DoctestModule
 from jax._src.interpreters import mlir
 
 from consortia.core.contract import Algorithm, Claims, Method
@@ -103,6 +103,8 @@ LONGEST = ("flower deployment", "mpi", "devices", "tests/docs/test_site.py", "fl
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Let one process run the tests of a file: what they share is made and compiled there once."""
     for item in items:
+        if isinstance(item, DoctestItem):
+            item.add_marker(pytest.mark.lint)
         if item.get_closest_marker("xdist_group") is None:
             item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
     groups = {item: item.get_closest_marker("xdist_group").args[0] for item in items}

@@ -11,6 +11,8 @@ import pytest
 
 import consortia
 
+pytestmark = pytest.mark.lint
+
 PACKAGE = Path(consortia.__file__).parent
 PATHS = {
     ".".join(path.relative_to(PACKAGE).with_suffix("").parts)

@@ -149,6 +149,7 @@ def checked(folder, *command):
     return done.returncode, done.stdout + done.stderr
 
 
+@pytest.mark.lint
 @pytest.mark.parametrize("command", [("ruff", "check"), ("ruff", "format", "--check")])
 def test_it_passes_the_projects_own_linter(tmp_path, command):
     assert checked(tmp_path, *command)[0] == 0, checked(tmp_path, *command)[1]

@@ -12,6 +12,8 @@ import pytest
 import consortia
 from consortia import errors
 
+pytestmark = pytest.mark.lint
+
 PUBLIC = [consortia, errors] + [
     getattr(consortia, name)
     for name in consortia.__all__

@@ -10,6 +10,7 @@ from scripts.commit_subject import complaints
 from scripts.english import ROOT, checked_files, offences
 
 
+@pytest.mark.lint
 def test_the_package_its_pages_and_its_guides_have_no_offence() -> None:
     found = [offence for path in checked_files() for offence in offences(path)]
     assert not found, "\n".join(map(str, found))

@@ -25,6 +25,7 @@ def mutated(mutant: Mutant, package: Path) -> str:
     return text.replace(mutant.old, mutant.new)
 
 
+@pytest.mark.lint
 @pytest.mark.parametrize("mutant", MUTANTS, ids=ids)
 def test_a_mutant_changes_one_place_and_its_killer_exists(mutant: Mutant) -> None:
     path, name = mutant.killer.split("[")[0].split("::")
@@ -34,6 +35,7 @@ def test_a_mutant_changes_one_place_and_its_killer_exists(mutant: Mutant) -> Non
     assert name in {node.name for node in module.body if isinstance(node, ast.FunctionDef)}
 
 
+@pytest.mark.lint
 def test_every_room_has_a_mutant() -> None:
     rooms = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
     assert {mutant.file.split("/")[0] for mutant in MUTANTS} == rooms

@@ -19,6 +19,7 @@ def services() -> dict[str, Any]:
     return yaml.YAML(typ="safe").load(FOLDER / "compose.yaml")
 
 
+@pytest.mark.lint
 def test_the_linter_finds_nothing_in_the_dockerfile() -> None:
     program = shutil.which("hadolint", path=str(Path(sys.executable).parent))
     if program is None:

@@ -14,6 +14,8 @@ import pytest
 
 from consortia.core.version import __version__
 
+pytestmark = pytest.mark.lint
+
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 yaml = pytest.importorskip("ruamel.yaml", reason="a tool of the group test is not installed")
