@@ -66,6 +66,9 @@ MOST_REACH = 1.5
 """Posterior standard deviations, in the mean square, that an agent may be away from the mode: the
 curvature that it meets beyond is no longer that of the mode where the posterior is not Gaussian."""
 
+NOTED_SHIFT = 0.1
+"""Posterior standard deviations of the mean's bias from which on a remedy is named."""
+
 MOST_TRAVELLED = 40
 """Parameters up to which the law of a travelling chain is computed."""
 
@@ -267,10 +270,14 @@ def _averaging(method: FAHMC, problem: Problem) -> Law:
         mass_matrix=method.mass_matrix.values,
         temperature=method.temperature,
     )
+    notes: tuple[str, ...] = ()
+    if not method.debias and law.stable:
+        away = np.abs(law.stationary.bias) / law.target.sd
+        notes = ("debias=True removes the bias of the mean.",) * bool(away.max() > NOTED_SHIFT)
     if method.batch_size is None:
-        return law
+        return replace(law, notes=notes)
     note = "Minibatches widen the draws by an amount that is not predicted."
-    return replace(law, variance_known=False, notes=(note,))
+    return replace(law, variance_known=False, notes=(note, *notes))
 
 
 @law_of.register
