@@ -286,6 +286,7 @@ def _averaging(method: FAHMC, problem: Problem) -> Law:
         debias=method.debias,
         mass_matrix=method.mass_matrix.values,
         temperature=method.temperature,
+        average_every=method.average_every,
     )
     notes: tuple[str, ...] = ()
     if not method.debias and law.stable:
