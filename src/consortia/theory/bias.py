@@ -278,12 +278,12 @@ def _averaging(method: FAHMC, problem: Problem) -> Law:
         curvatures,
         weights,
         step_size=step,
-        leapfrog_steps=method.leapfrog_steps,
-        local_steps=method.local_steps,
+        leapfrog_steps=method.lengths[0],
+        local_steps=method.lengths[1],
         momentum_correlation=method.momentum_correlation,
         gradient_noise=method.gradient_noise,
         gradient_draws=method.gradient_draws,
-        debias=method.debias,
+        debias=bool(method.debias),
         mass_matrix=method.mass_matrix.values,
         temperature=method.temperature,
         average_every=method.average_every,
@@ -425,10 +425,12 @@ def _along_arrivals(method: StaleSGLD | StaleSGHMC, step: float, problem: Proble
     slopes = near.curvatures + prior[:, None, None] * near.prior_curvature
     pulls = (near.gradients + np.outer(prior, near.prior_gradient)) @ axes / share[:, None]
     slopes, noise = (axes.T @ part @ axes for part in (slopes, _minibatch_noise(method, problem)))
-    sent = slopes / share[:, None, None], pulls, noise / share[:, None, None] ** 2
-    if sites == 1:
-        sent = tuple(np.repeat(part, method.workers, axis=0) for part in sent)
-    gradients, turned = in_blocks(*sent)
+    times = method.workers if sites == 1 else 1  # the workers of one site have all of its rows
+    gradients, turned = in_blocks(
+        np.repeat(slopes / share[:, None, None], times, axis=0),
+        np.repeat(pulls, times, axis=0),
+        np.repeat(noise / share[:, None, None] ** 2, times, axis=0),
+    )
     recursion = ArrivalRecursion(
         server_of(method, step),
         Arrivals(trace.worker, trace.dropped),

@@ -20,6 +20,7 @@ formulas are derived here.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
@@ -105,57 +106,44 @@ def fa_hmc_law(
         [16.2] [-1.345] [1.115]
     """
     clients = read_clients(means, curvatures, weights, mass_matrix)
-    if gradient_draws not in (1, 2):
-        raise InputError(f"gradient_draws: got {gradient_draws!r}; give 2 or 1")
     noise = filled(gradient_noise, clients.weights.shape, "gradient_noise")
     if np.any(noise < 0.0):
         raise InputError("gradient_noise: a variance is negative; give variances of at least zero")
-    heat = arguments.positive("temperature", temperature)
+    given: dict[str, Any] = {
+        "step_size": arguments.positive("step_size", step_size),
+        "leapfrog_steps": arguments.whole("leapfrog_steps", leapfrog_steps, 1),
+        "rho": arguments.number("momentum_correlation", momentum_correlation, 0.0, 1.0),
+        "gradient_noise": noise,
+        "gradient_draws": arguments.whole("gradient_draws", gradient_draws, 1, 2),
+        "heat": arguments.positive("temperature", temperature),
+    }
+    local = arguments.whole("local_steps", local_steps, 1)
     if average_every is not None:
-        return _within(
-            clients,
-            Windows(
-                arguments.positive("step_size", step_size),
-                arguments.whole("leapfrog_steps", leapfrog_steps, 1),
-                arguments.whole("average_every", average_every, 1),
-                arguments.number("momentum_correlation", momentum_correlation, 0.0, 1.0),
-                noise,
-                gradient_draws,
-                heat,
-            ),
-            whole=local_steps == 1 and not debias,
-        )
+        every = arguments.whole("average_every", average_every, 1)
+        return _within(clients, every, whole=local == 1 and not debias, **given)
     # A step far beyond stability overflows: the law then has an infinite spectral radius.
     with np.errstate(over="ignore", invalid="ignore"):
-        response, spread = _one_round(
-            clients,
-            step_size=arguments.positive("step_size", step_size),
-            leapfrog_steps=arguments.whole("leapfrog_steps", leapfrog_steps, 1),
-            local_steps=arguments.whole("local_steps", local_steps, 1),
-            rho=arguments.number("momentum_correlation", momentum_correlation, 0.0, 1.0),
-            gradient_noise=noise,
-            gradient_draws=gradient_draws,
-            heat=heat,
-        )
+        response, spread = _one_round(clients, local_steps=local, **given)
         sent = float(np.sum(clients.weights**2 * noise))
-        return _law(clients, response, spread, heat, sent, debias=debias)
+        return _law(clients, response, spread, given["heat"], sent, debias=debias)
 
 
-def _within(clients: GaussianClients, given: Windows, *, whole: bool) -> Law:
+def _within(clients: GaussianClients, every: int, *, whole: bool, rho: float, **given: Any) -> Law:
     """Return the law where clients meet within trajectories, the iterations being windows."""
     if not whole:
         raise InputError("average_every: give local_steps=1 and debias=False with it")
-    starts = [r * given.average_every % given.leapfrog_steps for r in range(given.period)]
+    settings = Windows(average_every=every, momentum_correlation=rho, **given)
+    starts = [r * every % settings.leapfrog_steps for r in range(settings.period)]
     with np.errstate(over="ignore", invalid="ignore"):
-        recursion = WindowRecursion(tuple(window(clients, given, start) for start in starts))
-    covariance = given.heat * np.linalg.inv(clients.precision)
+        recursion = WindowRecursion(tuple(window(clients, settings, start) for start in starts))
+    covariance = settings.heat * np.linalg.inv(clients.precision)
     flat = covariance[:, 0, 0] if covariance.shape[-1] == 1 else covariance[0]
     return Law(
         recursion,
         Moments(clients.target_mean.reshape(-1), flat),
         centred=True,
         remedy="Lower step_size, leapfrog_steps or average_every.",
-        basis=f"the exact law of averages after every {given.average_every} leapfrog steps",
+        basis=f"the exact law of averages after every {every} leapfrog steps",
     )
 
 

@@ -24,7 +24,7 @@ from consortia.theory.clients import GaussianClients
 
 
 class Windows(NamedTuple):
-    """What the windows of a run have in common."""
+    """Settings that all windows of a run share."""
 
     step_size: float  # η
     leapfrog_steps: int  # K
