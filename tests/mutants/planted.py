@@ -239,7 +239,7 @@ MUTANTS = (
         "engines/test_exchanges.py::test_sum_is_plain_whatever_the_weights",
     ),
     Mutant(
-        "engines/events.py",
+        "schedules/events.py",
         "free = now = now + cost",
         "free = now",
         "engines/test_events.py::test_a_server_that_takes_time_serves_one_worker_after_the_other",

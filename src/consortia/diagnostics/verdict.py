@@ -63,8 +63,7 @@ SETTLED = 0.01
 """Largest share of an optimiser's way in its last tenth."""
 
 REMEDY = (
-    "Halve step_size or local_steps, de-bias where the method can (debias = true), or take "
-    "federated_hmc, which is exact."
+    "Halve step_size, or the steps between two messages, or take federated_hmc, which is exact."
 )
 
 
