@@ -366,7 +366,7 @@ class Study(Table):
         beside = [] if other is None else other.used_rows(path, index, key)
         question = self.model.question
         if question is not None:
-            question = replace(question, harmonise=self.harmonise)
+            question = question_of_rows(question, self.data, self.harmonise)
         return [used_rows(self.data, question, path, index, key), *beside]
 
     def _build(
