@@ -74,7 +74,7 @@ def _of_column(values: np.ndarray, missing: np.ndarray, key: bytes) -> np.ndarra
 
 
 def of_names(names: Iterable[str], key: bytes) -> np.ndarray:
-    """Return digests of texts, which nobody without the key can check, uint64 (names,)."""
+    """Return digests of strings, which nobody without the key can check, uint64 (names,)."""
     digests = b"".join(_keyed(name.encode(), key) for name in names)
     return np.frombuffer(digests, "<u8").astype(np.uint64)
 

@@ -19,7 +19,6 @@ from consortia.federation.governance.holdings import Holdings, rows_changed
 from consortia.federation.governance.ledger import Ledger
 from consortia.study.build import load_study
 
-
 SECRET = b"secret"
 
 
