@@ -87,7 +87,7 @@ def slopes_of_basis(density: Density) -> np.ndarray:
 
 def design_matrix(agreed: Specification, table: Any, where: str) -> np.ndarray:
     """Return X, (rows, p), in the units of the columns; the intercept's included."""
-    return agreed.matrix(factor_values(agreed, table, where), rows_of(table)).to_numpy(float)
+    return agreed.matrix(factor_values(agreed, table, where), rows_of(table))
 
 
 def law_of_prior(prior: Any) -> Any:

@@ -227,6 +227,18 @@ class HostSite:
         """Return ∇²U_c(θ)."""
         return self._flat.hessian(lambda at: self.gradients(at, nodes), positions)
 
+    def pieces(
+        self, position: Float[np.ndarray, " d"], nodes: int | None = None
+    ) -> tuple[float, Float[np.ndarray, " d"], Float[np.ndarray, "d d"]]:
+        """Compute U_c, ∇U_c and ∇²U_c at one position, all gradients in one evaluation."""
+        every = np.arange(self.dimension)
+        moved = self._flat.moved(position[None], every).reshape(-1, self.dimension)
+        gradients = self.gradients(np.concatenate([position[None], moved]), nodes)
+        high, low = gradients[1:].reshape(2, self.dimension, self.dimension)
+        lines = (high - low) / (2 * self._flat.steps[:, None])
+        value = float(self.potentials(position[None], nodes)[0])
+        return value, gradients[0], (lines + lines.T) / 2
+
     def errors(
         self, positions: Float[np.ndarray, "K d"], nodes: tuple[int, ...]
     ) -> Float[np.ndarray, "K rules"]:

@@ -25,9 +25,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from consortia.core.arrays import (
+    VALUES_AT_ONCE,
     Array,
     at_each,
     constant,
+    is_host,
     logsumexp,
     namespace,
     one_by_one,
@@ -44,15 +46,17 @@ NODES = {1: 15, 2: 9}
 CHOICES = {1: (15, 30, 60, 120), 2: (5, 9, 18, 36)}
 """Nodes that a run may take in their place: the first that are enough for its posterior."""
 
-AGAINST = {1: (240,), 2: (36, 72)}
+AGAINST = {1: (240,), 2: (20, 36, 72)}
 """Nodes that a rule in use is measured against: the first at least four times as many, else the
 last. The finer ones that may take its place are measured against the same."""
 
 NODES_AT_ONCE = 256
 """Nodes that are computed side by side; more would take too much memory."""
 
-NEWTON_STEPS = 12
-STEP_MOST, STEP_LEAST = 2.0, 1e-3
+NEWTON_STEPS, FIRST_STEPS = 12, 4
+"""Newton steps to a mode, at most, and those after which NumPy continues with the rest alone."""
+
+STEP_MOST, STEP_LEAST = 2.0, 1e-2
 """Longest Newton step, in standard deviations of the level; and that of the last, which leaves an
 error of its square: a rule of quadrature is as good around any point so near."""
 
@@ -138,7 +142,7 @@ def log_integrals(
     lead, groups, size = shape
     density = given(params)
     # The search for the mode is not differentiated, and must not be traced as if it were.
-    mode, spread = _mode(given(constant(params)), (*lead, groups, size), like)
+    mode, spread = _modes(given, constant(params), (*lead, groups, size), like)
     counts = nodes if isinstance(nodes, tuple) else (NODES[size] if nodes is None else nodes,)
     rules = [_rule(size, count) for count in counts]
     points, weights = (np.concatenate(parts) for parts in zip(*rules, strict=True))
@@ -168,13 +172,15 @@ def _at_nodes(
 def weighted_nodes(
     density: GroupDensity, shape: tuple[int, ...], like: np.ndarray, nodes: int | None
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield z and its share of the integral at each node, (..., groups, K) and (..., groups)."""
+    """Yield z (n, ..., groups, K) of some nodes, and their shares of the integral."""
     mode, spread = _mode(density, shape, like)
     points, weights = _rule(shape[-1], NODES[shape[-1]] if nodes is None else nodes)
     values = _at_nodes(density, (mode, spread), points, weights)
     shares = np.exp(values - logsumexp(values, axis=0))
-    for point, share in zip(points, shares, strict=True):
-        yield mode + spread @ point, share
+    width = max(VALUES_AT_ONCE // density.values, 1)
+    for at in range(0, len(points), width):
+        apart = points[at : at + width].reshape(-1, *[1] * (len(shape) - 1), shape[-1])
+        yield mode + (spread @ apart[..., None])[..., 0], shares[at : at + width]
 
 
 def drawn(density: GroupDensity, uniforms: Array) -> Array:
@@ -246,7 +252,7 @@ def resampled(
     return last
 
 
-CANDIDATES, SWEEPS = 10, 3
+CANDIDATES, SWEEPS = 10, 2
 FREEDOM, WIDER = 5.0, 1.2
 """Degrees of freedom of the candidates' t law, and its scale by that of the curvature: lopsided
 densities are wider on one side. Of 200 Poisson rows without an event 2,000,000 draws have the
@@ -276,31 +282,64 @@ def _rule(size: int, nodes: int) -> tuple[np.ndarray, np.ndarray]:
     return math.sqrt(2) * points, constants
 
 
-def _mode(density: GroupDensity, shape: tuple[int, ...], like: Array) -> tuple[Array, Array]:
-    """Return ẑ (..., groups, K) and S (..., groups, K, K), lower."""
-    xp, size = namespace(like), shape[-1]
-    eye = xp.eye(size, dtype=like.dtype)
+def _modes(
+    given: Callable[[PyTree], GroupDensity], params: PyTree, shape: tuple[int, ...], like: Array
+) -> tuple[Array, Array]:
+    """Find the same; of NumPy, few points with far modes do not keep all others waiting."""
+    density = given(params)
+    if not is_host(like) or len(shape) != 3:
+        return _mode(density, shape, like)
+    state = _stepped(density, _begun(shape, like), like, FIRST_STEPS)
+    late = state.move.reshape(len(state.move), -1).max(axis=1) > STEP_LEAST
+    if late.any() and state.count == FIRST_STEPS:
+        some = {name: values[late] for name, values in params.items()}
+        begun = _State(state.count, state.z[late], state.precision[late], state.move[late])
+        rest = _stepped(given(some), begun, like[late], NEWTON_STEPS)
+        state.z[late], state.precision[late] = rest.z, rest.precision
+    return state.z, _lower(_inverse(_at_least(0.25, state.precision)))
 
-    def step(so_far: tuple[Any, Array, Array, Array]) -> tuple[Any, Array, Array, Array]:
-        count, z, _, _ = so_far
-        gradient, second = density.derivatives(z)
-        gradient, precision = gradient - z, xp.broadcast_to(eye, second.shape) - second
+
+def _mode(density: GroupDensity, shape: tuple[int, ...], like: Array) -> tuple[Array, Array]:
+    """Find ẑ (..., groups, K) and S (..., groups, K, K), lower."""
+    state = _stepped(density, _begun(shape, like), like, NEWTON_STEPS)
+    return state.z, _lower(_inverse(_at_least(0.25, state.precision)))
+
+
+class _State(NamedTuple):
+    """The search for ẑ after some Newton steps, with the last of them."""
+
+    count: Any
+    z: Array
+    precision: Array
+    move: Array
+
+
+def _begun(shape: tuple[int, ...], like: Array) -> _State:
+    xp, dtype = namespace(like), like.dtype
+    everywhere = xp.full(shape, xp.inf, dtype)
+    return _State(
+        xp.int32(0), xp.zeros(shape, dtype), xp.zeros((*shape, shape[-1]), dtype), everywhere
+    )
+
+
+def _stepped(density: GroupDensity, begun: _State, like: Array, most: int) -> _State:
+    """Take Newton steps until they are short, up to the ``most``-th."""
+    xp = namespace(like)
+    eye = xp.eye(begun.z.shape[-1], dtype=like.dtype)
+
+    def step(state: _State) -> _State:
+        gradient, second = density.derivatives(state.z)
+        gradient, precision = gradient - state.z, xp.broadcast_to(eye, second.shape) - second
         # where h is convex, a step of the prior's length uphill
         move = (_inverse(_at_least(1.0, precision)) @ gradient[..., None])[..., 0]
-        move = xp.clip(move, -STEP_MOST, STEP_MOST).astype(z.dtype)
-        return count + 1, z + move, precision.astype(z.dtype), xp.max(xp.abs(move))
+        move = xp.clip(move, -STEP_MOST, STEP_MOST).astype(state.z.dtype)
+        precision = precision.astype(state.z.dtype)
+        return _State(state.count + 1, state.z + move, precision, xp.abs(move))
 
-    def goes_on(so_far: tuple[Any, Array, Array, Array]) -> Any:
-        return (so_far[0] < NEWTON_STEPS) & (so_far[3] > STEP_LEAST)
+    def goes_on(state: _State) -> Any:
+        return (state.count < most) & (xp.max(state.move) > STEP_LEAST)
 
-    begun = (
-        xp.int32(0),
-        xp.zeros(shape, like.dtype),
-        xp.zeros((*shape, size), like.dtype),
-        xp.asarray(xp.inf, like.dtype),
-    )
-    _, mode, precision, _ = repeat(step, goes_on, begun, like)
-    return mode, _lower(_inverse(_at_least(0.25, precision)))
+    return repeat(step, goes_on, begun, like)
 
 
 def _at_least(least: float, matrix: Array) -> Array:

@@ -179,12 +179,7 @@ def _host_derivatives(target: Target, given: Arrays, site: HostSite) -> Arrays:
 
 def _host_fits(target: Target, given: Arrays, site: HostSite) -> Arrays:
     nodes, own = _nodes(given), site.with_share(float(given["share"]))
-
-    def pieces(at: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
-        place = at[None]
-        gradient, matrix = own.gradients(place, nodes)[0], own.hessians(place, nodes)[0]
-        return float(own.potentials(place, nodes)[0]), gradient, matrix
-
+    pieces = partial(own.pieces, nodes=nodes)
     fits = [newton(pieces, np.asarray(start, np.float64)) for start in given["starts"]]
     reference, upper = np.asarray(given["reference"], np.float64), np.triu_indices(target.dimension)
     precisions = np.stack([fit.matrix for fit in fits])

@@ -78,11 +78,11 @@ def _panel(axes: Any, head: str, rows: Sequence[Any], *, ratio: bool) -> None:
         axes.plot([one.median], [place], marker, color=colour, markersize=4.5, gid=tip)
     if ratio:
         axes.set_xscale("log")
-        from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
+        from matplotlib.ticker import LogLocator, NullLocator, StrMethodFormatter
 
         axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
         axes.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
-        axes.xaxis.set_minor_formatter(NullFormatter())
+        axes.xaxis.set_minor_locator(NullLocator())
     axes.set_ylim(0.4, len(rows) + 0.6)
     axes.set_yticks(places, [one.name for one in rows])
     axes.tick_params(axis="y", length=0, labelcolor=INK)

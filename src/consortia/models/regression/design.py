@@ -146,7 +146,7 @@ def factor_values(agreed: Specification, table: Table, where: str) -> dict[str, 
 def _columns(
     agreed: Specification, values: Mapping[str, np.ndarray], rows: int, site: str | None
 ) -> np.ndarray:
-    X = agreed.matrix(values, rows).to_numpy(float) @ agreed.basis
+    X = agreed.matrix(values, rows) @ agreed.basis
     varying = [bool(numbers or levels) for numbers, levels in agreed.keys]
     of_blocks = [_of_block(agreed, one, values, rows, site) for one in agreed.blocks]
     return np.concatenate([X[:, varying], *of_blocks], axis=1)

@@ -332,7 +332,7 @@ class RowByRow:
         used = nodes or self._nodes
         for z, share in weighted_nodes(groups, shape, params["log_sd"], used):
             first = of(predictor(z), rows, own)[0]
-            total = total + density.weighted(first, rows) * share[..., group]
+            total = total + (density.weighted(first, rows) * share[..., group]).sum(axis=0)
         return np.asarray(total)
 
     def errors(self, params: Params, nodes: tuple[int, ...]) -> np.ndarray:

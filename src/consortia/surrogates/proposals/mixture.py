@@ -26,6 +26,9 @@ TEMPERED = 12
 WIDE_SHARE, WIDER = 0.15, 1.3
 """Share of the component that keeps the covariance of all points, and by how much it is wider."""
 
+WELL_CONDITIONED = 1e-4
+"""Diagonal of a Cholesky factor above which no eigenvalue is so small that it would be lifted."""
+
 INFLATED = 1.15
 """Factor that widens a fitted covariance: a narrow envelope is expensive, a wide one is not."""
 
@@ -54,9 +57,16 @@ def mixture_of(shares: list[float], centres: list[np.ndarray], scales: list[np.n
 
 
 def cholesky_root(matrix: Float[np.ndarray, "d d"]) -> Float[np.ndarray, "d d"]:
-    """Return the lower root of a symmetric matrix, its eigenvalues taken by absolute value."""
+    """Find the lower root of a symmetric matrix, its eigenvalues taken by absolute value."""
     scale = np.sqrt(np.maximum(np.abs(np.diag(matrix)), 1e-300))
-    values, axes = np.linalg.eigh((matrix + matrix.T) / 2 / np.outer(scale, scale))
+    correlations = (matrix + matrix.T) / 2 / np.outer(scale, scale)
+    try:
+        lower = np.linalg.cholesky(correlations)
+    except np.linalg.LinAlgError:
+        lower = None
+    if lower is not None and np.diag(lower).min() > WELL_CONDITIONED:
+        return lower * scale[:, None]
+    values, axes = np.linalg.eigh(correlations)
     size = np.maximum(np.abs(values), max(1e-11 * np.abs(values).max(), 1e-300))
     return lower_root(axes * np.sqrt(size)) * scale[:, None]
 
@@ -173,7 +183,8 @@ def fit_mixture(
     strength, narrower = 3.0 * d, each ** (-2 / d)
     for _ in range(EM_STEPS):
         heights, squares = _parts(family, chosen)
-        parts = np.exp(heights - special.logsumexp(heights, axis=0))
+        parts = np.exp(heights - heights.max(axis=0))
+        parts /= parts.sum(axis=0)
         pulls = parts * (freedom(d) + d) / (freedom(d) + squares)
         sums = pulls.sum(axis=1) + 1e-9
         centres = pulls @ chosen / sums[:, None]

@@ -101,7 +101,7 @@ class Surrogate:
         return self.height + out
 
 
-AT_ONCE = 4096
+AT_ONCE = 512
 """Points whose terms are held at once."""
 
 
@@ -264,20 +264,28 @@ def _orderings(d: int, order: int) -> np.ndarray:
 
 def _features(z: np.ndarray, degree: int, places: np.ndarray) -> np.ndarray:
     """Return monomials up to the degree, and bumps, (terms, n)."""
-    d = z.shape[1]
-    zt = np.ascontiguousarray(z.T)
-    last = np.ones((1, len(z)))
-    columns, begins = [last], [0] * d
+    count, d = z.shape
+    zt, monomials = np.ascontiguousarray(z.T), math.comb(d + degree, degree)
+    features = np.empty((monomials + len(places), count))
+    features[0] = 1
+    last, begins, at = features[:1], [0] * d, 1
     for _ in range(degree):
         # z_i times those monomials of the order before that have no earlier factor.
-        blocks = [zt[index] * last[begins[index] :] for index in range(d)]
-        begins = list(np.cumsum([0, *map(len, blocks[:-1])]))
-        last = np.concatenate(blocks)
-        columns.append(last)
+        first, ends = at, []
+        for index in range(d):
+            before = last[begins[index] :]
+            np.multiply(zt[index], before, out=features[at : at + len(before)])
+            ends.append(at - first)
+            at += len(before)
+        last, begins = features[first:at], ends
     if len(places):
-        squares = (z**2).sum(axis=1) + (places**2).sum(axis=1)[:, None] - 2 * places @ zt
-        columns.append(np.exp(np.maximum(squares, 0) / (-2 * d * WIDTH**2)))
-    return np.concatenate(columns)
+        bumps = features[at:]
+        np.matmul(-2 * places, zt, out=bumps)
+        bumps += (z**2).sum(axis=1) + (places**2).sum(axis=1)[:, None]
+        np.maximum(bumps, 0, out=bumps)
+        bumps /= -2 * d * WIDTH**2
+        np.exp(bumps, out=bumps)
+    return features
 
 
 def _ridge(gram: np.ndarray, right: np.ndarray, penalties: np.ndarray) -> np.ndarray | None:
