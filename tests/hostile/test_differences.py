@@ -9,8 +9,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from federation.same_rows import Hospitals
+from federation.same_rows import FORMULA, Hospitals
+from typer.testing import CliRunner
 
+from consortia.cli.commands import app
 from consortia.errors import SiteRefusedError
 from consortia.federation.governance.holdings import rows_told
 from tests.federation.governance.test_holdings import rows
@@ -124,3 +126,24 @@ def test_ordinary_terms_are_described(tmp_path: Path, formula: str) -> None:
     hospitals = Hospitals(tmp_path)
     hospitals.described(formula)
     assert hospitals.left == 1
+
+
+def test_the_officer_reads_which_rows_are_left_out_and_changed(tmp_path: Path) -> None:
+    hospitals = Hospitals(tmp_path)
+    age = hospitals.files["north"].read_text().split()[7].partition(",")[0]
+    changes = f'[harmonise.north]\nmissing_values = {{ age = ["{age}"] }}\n'
+    changes += 'recode = { arm = { "t" = "treated" } }\n'
+    head, *lines = hospitals.files["north"].read_text().split()
+    arms = [f"{line},{'t' if index < 3 else 'c'}" for index, line in enumerate(lines)]
+    hospitals.files["north"].write_text("\n".join([f"{head},arm", *arms]) + "\n")
+    parts = {"formula": f"{AGE} + arm + I(age*dose)", "missing": "complete", "more": ""}
+    study = tmp_path / "study.toml"
+    study.write_text(FORMULA.format(require="keep = 'dose < 1'", **parts) + changes)
+    words = ["site", "check", "--study", str(study), "--data", str(hospitals.files["north"])]
+    said = " ".join(CliRunner().invoke(app, words).stderr.split())
+    doses = np.array([float(line.split(",")[1]) for line in lines])
+    left_out = (doses >= 1) | (ages(hospitals) == float(age))
+    assert f"{left_out.sum()} rows of your 120 are left out" in said
+    assert f"In age the value {age} counts as missing: 1 row of yours." in said
+    assert "In arm the value t is taken for treated: 3 rows of yours." in said
+    assert "The formula computes I(age * dose): ask what for." in said

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from itertools import chain
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -45,37 +46,62 @@ def used_rows(
         InputError: the file cannot be read.
     """
     if question is None:
-        cells = _cells(path)
-    else:
-        assert data.files is not None
-        name = names_of(data.files)[index]
-        changes = question.harmonise.get(name)
-        plain = _as_written(path, name, changes)
-        cells = _cells_of(plain)
-        table = read_table(path, f"site {name!r}", site=name, harmonise=changes)
-        kept = _kept(required(_numbered(table), data, name), question, name)
-        cells = {of: (values[kept], missing[kept]) for of, (values, missing) in cells.items()}
-        made = changes or Harmonisation.model_validate({})
-        names = {made.rename.get(of, of): of for of in cells}
-        entries = list(_changed_values(plain.take(kept), names, made))
-        return of_cells(cells, key)._replace(
-            changes=of_names(chain(*(pair for pair, _ in entries)), key).reshape(-1, 2),
-            touched=np.array([count for _, count in entries], np.int64),
-            used=of_names((names[of] for of in question.columns if of in names), key),
-        )
-    return of_cells(cells, key)
+        return of_cells(_cells(path), key)
+    plain, kept, made, names = _read(data, question, path, index)
+    cells = _cells_of(plain)
+    cells = {of: (values[kept], missing[kept]) for of, (values, missing) in cells.items()}
+    entries = list(_changed_values(plain.take(kept), names, made))
+    pairs = ((column, f"{value}\0{to}") for column, value, to, _ in entries)
+    return of_cells(cells, key)._replace(
+        changes=of_names(chain(*pairs), key).reshape(-1, 2),
+        touched=np.array([count for *_, count in entries], np.int64),
+        used=of_names((names[of] for of in question.columns if of in names), key),
+    )
+
+
+class RowChoices(NamedTuple):
+    """Choices of a study among the rows and values of one site."""
+
+    given: int  # rows of the file
+    used: int  # rows that the study uses
+    # column, value, what it is taken for ("" for a missing value), and in how many rows
+    changes: list[tuple[str, str, str, int]]
+
+
+def row_choices(data: Data, question: Question, path: Path, index: int) -> RowChoices:
+    """Return which rows of a file a study uses, and which values it takes for others.
+
+    Raises:
+        InputError: the file cannot be read.
+    """
+    plain, kept, made, names = _read(data, question, path, index)
+    return RowChoices(rows_of(plain), len(kept), list(_changed_values(plain, names, made)))
+
+
+def _read(
+    data: Data, question: Question, path: Path, index: int
+) -> tuple[LazyTable, np.ndarray, Harmonisation, dict[str, str]]:
+    """Return a file as written, indices of the rows used, changes, and columns by new names."""
+    assert data.files is not None
+    name = names_of(data.files)[index]
+    changes = question.harmonise.get(name)
+    plain = _as_written(path, name, changes)
+    table = read_table(path, f"site {name!r}", site=name, harmonise=changes)
+    kept = _kept(required(_numbered(table), data, name), question, name)
+    made = changes or Harmonisation.model_validate({})
+    return plain, kept, made, {made.rename.get(of, of): of for of in plain}
 
 
 def _changed_values(
     table: LazyTable, names: Mapping[str, str], changes: Harmonisation
-) -> Iterator[tuple[tuple[str, str], int]]:
-    """Yield each value that is taken for another: its column, what becomes of it, and the rows."""
+) -> Iterator[tuple[str, str, str, int]]:
+    """Yield each value that is taken for another: its column, both values, and the rows."""
     for column, recoded in changes.recode.items():
         for value, to in recoded.items():
-            yield (names[column], f"{value}\0{to}"), _count(table[names[column]], value)
+            yield names[column], value, to, _count(table[names[column]], value)
     for column, codes in changes.missing_values.items():
         for code in codes:
-            yield (names[column], f"{code}\0"), _count(table[names[column]], code)
+            yield names[column], str(code), "", _count(table[names[column]], code)
 
 
 def _count(column: Column, value: str | float) -> int:
