@@ -29,7 +29,7 @@ ROWS_PER_PARAMETER = 2
 HIGHEST = 2.0**16
 """Height of a site's potential above that at the reference from which on it counts as infinite."""
 
-NOISE = Noise(each=0.15, most=0.4, growth=0.02, ceiling=1.0)
+NOISE = Noise(each=0.15, most=0.4, growth=0.02)
 """Noise of log-densities, more of points far below the reference, at which single rows show."""
 
 HEIGHT_NOISE = Noise(each=0.01, most=0.03)
