@@ -75,8 +75,8 @@ def _cells(path: Path, site: str = "", changes: Harmonisation | None = None) -> 
     if path.suffix.lower() != ".npz":
         writing = Harmonisation.model_validate({})
         if changes is not None:
-            written = {"encoding": changes.encoding, "decimal": changes.decimal}
-            writing = writing.model_copy(update=written)
+            written = ("encoding", "decimal", "sheet")
+            writing = writing.model_copy(update={at: getattr(changes, at) for at in written})
         table = read_table(path, str(path), site=site, harmonise=writing)
         return {name: (table[name].values, table[name].missing) for name in table}
     with np.load(path, allow_pickle=False) as stored:
