@@ -283,7 +283,7 @@ def test_a_zip_that_is_no_workbook_is_refused(tmp_path: Path) -> None:
     pytest.importorskip("openpyxl", reason=EXTRA)
     with zipfile.ZipFile(tmp_path / "oslo.xlsx", "w") as file:
         file.writestr("a", "b")
-    with pytest.raises(InputError, match="oslo.xlsx cannot be read: it is no workbook"):
+    with pytest.raises(InputError, match="oslo.xlsx cannot be read: it is not a workbook"):
         read(tmp_path / "oslo.xlsx")
 
 

@@ -12,14 +12,16 @@ import zipfile
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from consortia.data.columns import Guess, Source, level
-from consortia.data.harmonisation import Harmonisation
 from consortia.data.mending import mend
 from consortia.errors import InputError
+
+if TYPE_CHECKING:
+    from consortia.data.harmonisation import Harmonisation
 
 DATABASE = "CONSORTIA_DATABASE"
 """Environment variable of a site with the URL of its database, as SQLAlchemy takes it."""
@@ -53,7 +55,7 @@ def read_export(path: Path, source: Source, changes: Harmonisation) -> Export:
 
 
 def texts_of(series: Any) -> np.ndarray | None:
-    """Return the texts of a column that holds some string, as a text file would; else None."""
+    """Return the strings that a text file would have, of a column that holds some; else None."""
     if series.dtype != object and str(series.dtype) not in ("str", "string"):
         return None
     values = series.to_numpy(object)
@@ -85,7 +87,7 @@ def _read_sheet(path: Path, source: Source, changes: Harmonisation) -> Export:
             empty = [cell for name in sheets for cell in NO_RESULT.findall(parts.read(name))]
         book = load_workbook(path, read_only=True, data_only=True)
     except (zipfile.BadZipFile, InvalidFileException, KeyError) as error:
-        raise ValueError("it is no workbook of Excel (.xlsx), or damaged") from error
+        raise ValueError("it is not a workbook of Excel (.xlsx), or it is damaged") from error
     if empty:
         raise InputError(
             f"{path}: the formula in cell {empty[0].decode()} has no result, and {len(empty) - 1} "
@@ -228,7 +230,7 @@ def _read_r(path: Path, source: Source, changes: Harmonisation) -> Export:
             path, constructor_dict=rdata.conversion.DEFAULT_CLASS_MAP | TIMES_OF_R
         )
     except Exception as error:  # its parser lets through whatever a damaged file makes of it
-        raise ValueError(f"it is no file of saveRDS, or damaged ({error})") from error
+        raise ValueError(f"it is not a file of saveRDS, or it is damaged ({error})") from error
     if not isinstance(frame, pd.DataFrame):
         raise InputError(f"{path} holds a {type(frame).__name__}, and no data.frame: save that.")
     return Export(frame.reset_index(drop=True))

@@ -36,7 +36,7 @@ class Strings(NamedTuple):
 
     @classmethod
     def of(cls, texts: Iterable[str]) -> Strings:
-        """Return fields that hold these texts."""
+        """Return fields that hold these strings."""
         fields = [text.encode() for text in texts]
         content = b"".join([*fields, bytes(MOST_BYTES)])
         ends = np.cumsum([len(one) for one in fields], dtype=np.intp)
