@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from consortia.core.arguments import read_toml
-from consortia.errors import InputError, PolicyError, require_extra
+from consortia.errors import InputError, PolicyError
 from consortia.store.durable import fresh_private, write_through
 
 FILE = "identity-key"
@@ -204,6 +204,6 @@ def is_signed(message: bytes, public: bytes | None, purpose: bytes) -> bool:
 
 
 def _ed25519() -> Any:
-    with require_extra("flower", "keys of sites need the extra flower"):
-        from cryptography.hazmat.primitives.asymmetric import ed25519
+    from cryptography.hazmat.primitives.asymmetric import ed25519
+
     return ed25519

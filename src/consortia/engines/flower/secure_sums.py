@@ -45,7 +45,7 @@ import numpy as np
 
 from consortia.engines.flower.envelope import EnvelopeError
 from consortia.engines.flower.masked import Arrays, Layout
-from consortia.errors import PolicyError, require_extra
+from consortia.errors import PolicyError
 
 MINIMUM_SITES = 3
 """Fewest sites; of two, each computes the other's numbers from the sum and its own."""
@@ -250,8 +250,8 @@ def _refused(text: str) -> PolicyError:
 
 
 def _primitives() -> tuple[Any, Any, Any, Any]:
-    with require_extra("flower", "secure sums need the extra flower"):
-        from cryptography.hazmat.primitives import hashes
-        from cryptography.hazmat.primitives.asymmetric import ed25519, x25519
-        from cryptography.hazmat.primitives.kdf import hkdf
+    from cryptography.hazmat.primitives import hashes
+    from cryptography.hazmat.primitives.asymmetric import ed25519, x25519
+    from cryptography.hazmat.primitives.kdf import hkdf
+
     return ed25519, x25519, hashes, hkdf
