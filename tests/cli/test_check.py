@@ -157,7 +157,7 @@ def test_every_example_is_valid_and_names_its_schema(path):
         ("sites = 3", "site = 3"),
         ("local_steps = 2", 'local_steps = "two"'),
         ("local_steps = 2", "friction = 2.0\nlocal_steps = 2"),
-        ("leapfrog_steps = 2", ""),
+        ("leapfrog_steps = 2", "leapfrog_steps = true"),
         ('"fa_hmc"', '"fa_hcm"'),
         ("rounds = 40", "rounds = 0"),
         ('kind = "softmax_regression"', 'kind = "softmax"'),

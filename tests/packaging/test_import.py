@@ -158,12 +158,51 @@ def test_a_command_on_a_formula_does_not_load_jax(command, modules):
     assert "jax" not in modules[command]
 
 
-UNUSED = {"arviz_base", "arviz_stats", "arviz_plots", "sklearn", "networkx", "pooch", "flwr"}
+UNUSED = {"arviz_base", "arviz_stats", "sklearn", "networkx", "pooch", "flwr"}
 """What no command but a report uses, which smooths weights by ArviZ."""
 
 
 @pytest.mark.parametrize("command", [name for name in WITHOUT_JAX if name != "report"])
 def test_a_command_loads_nothing_that_it_does_not_use(command, modules):
     assert not modules[command] & UNUSED
-    if command != "run" and not command.startswith("letter"):
-        assert not modules[command] & {"matplotlib", "xarray", "zarr"}
+    if command not in ("run", "letter open", "letter next"):
+        assert not modules[command] & {"matplotlib", "pandas", "xarray", "zarr"}
+
+
+APPS = """
+import os, shutil, sys
+from pathlib import Path
+from consortia.engines.flower.transport import InProcess
+from consortia.federation.app import answer, client_app, serve, server_app
+
+study = Path("letters.toml")
+server_app(study), client_app(study)  # whose functions are called here without Flower's network
+
+def site(name):
+    os.makedirs(f"nodes/{name}")
+    shutil.copy("aarhus/site-policy.toml", f"nodes/{name}")
+    node = {"site": name, "data": f"{name}.csv", "folder": f"nodes/{name}"}
+    return lambda message: answer(study, message, node, {})
+
+sites = {number: site(name) for number, name in enumerate(["aarhus", "bilbao", "cork"])}
+serve(study, InProcess(sites), {"output": "network", "join-deadline": 60, "quiet": True})
+print("modules:", *sys.modules)
+"""
+
+
+def test_the_apps_of_flower_do_not_load_jax_for_a_formula(tmp_path: Path) -> None:
+    pytest.importorskip("flwr")
+    for name in TABLES:
+        shutil.copy(PNEUMONIA / name, tmp_path)
+    (tmp_path / "letters.toml").write_text(LETTERS)
+    (tmp_path / "aarhus").mkdir()
+    permitted = 'messages = ["description", "moments", "query"]\n'
+    (tmp_path / "aarhus" / "site-policy.toml").write_text(POLICY + permitted)
+    outcome = subprocess.run(
+        [sys.executable, "-c", APPS], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert outcome.returncode == 0, outcome.stderr
+    assert (tmp_path / "network" / "summary.txt").exists()
+    loaded_modules = outcome.stdout.rpartition("modules:")[2].split()
+    assert "flwr.clientapp" in loaded_modules
+    assert "jax" not in loaded_modules

@@ -103,7 +103,7 @@ def example(name, **more):
 @pytest.mark.parametrize(
     "make",
     [
-        lambda value: example("fa_hmc", debias=value),
+        lambda value: example("fa_hmc", debias="none" if value is None else value),
         lambda value: example("fa_hmc", replace=value),
         lambda value: example("dsgld", replace=value),
         lambda value: example("de_sgld", averaged_noise=value),
@@ -115,7 +115,7 @@ def example(name, **more):
 )
 @pytest.mark.parametrize("value", ["no", "", 0, 1.0, None])
 def test_what_is_no_truth_value_is_not_taken_for_one(make, value):
-    with pytest.raises(InputError, match=f"is {value!r}: it must be True or False"):
+    with pytest.raises(InputError, match=r"is .*: it must be True or False"):
         make(value)
 
 

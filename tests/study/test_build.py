@@ -380,7 +380,11 @@ def test_an_unknown_name_is_answered_with_its_key_and_the_nearest_known_one(
         ('kind = "dirichlet"', "", "partition.kind is missing"),
         ('"fa_hmc"', '"surrogate_hmc"', "surrogate_hmc is gone: take few_rounds"),
         ("step_size = 0.05", "step_size = -1", "[algorithm] step_size is -1"),
-        ("local_steps = 3", "", "algorithm.local_steps is missing"),
+        (
+            '"fa_hmc"\nstep_size = 0.05\nleapfrog_steps = 2\nlocal_steps = 3',
+            '"dsgld"\nstep_size = 0.05',
+            "algorithm.local_steps is missing",
+        ),
         ('dataset = "iris"', "", "[data] give exactly one of dataset and files"),
         ('kind = "softmax_regression"', "", "give exactly one of formula, kind and factory"),
     ],

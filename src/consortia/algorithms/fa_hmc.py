@@ -15,6 +15,7 @@ for each HMC iteration. There is no Metropolis step.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
@@ -25,6 +26,7 @@ from jaxtyping import Bool, Float
 from consortia import gradients, schedules
 from consortia.core import arguments
 from consortia.core.contract import (
+    CURVATURE,
     Algorithm,
     Claims,
     Cost,
@@ -40,9 +42,13 @@ from consortia.core.contract import (
 from consortia.core.random import RandomStreams
 from consortia.core.target import Target
 from consortia.dynamics import MassMatrix, leapfrog
+from consortia.errors import InputError
 from consortia.gradients import GradientOracle
 from consortia.runtime.late import Array, PyTree, jax, jnp
 from consortia.schedules import Schedule
+
+LEAPFROGS, ITERATIONS = (1, 2, 3, 5, 8, 12), (1, 2, 4, 8, 16)
+"""Values of K and T that are tried where they are left open."""
 
 
 @dataclass(frozen=True)
@@ -62,9 +68,13 @@ class FAHMC(Method):
     **Step size**: η, drift η²/2, noise variance η²: one leapfrog step equals an SGLD step with
     h' = η²/2 (θ − h'∇U + N(0, 2h')).
 
+    **Settings that are left open**, η, K, T, and with T the de-biasing and the mass matrix, are
+    chosen by the exact law on the posterior's Gaussian law: the cheapest whose bias is within the
+    target of a run, see `consortia.theory.settings`.
+
     Args:
         step_size: η > 0: a number, an array over rounds (warm-up included) or a function of the
-            round's index; see `consortia.schedules`.
+            round's index; see `consortia.schedules`. None: chosen, as are the next two.
         leapfrog_steps: K ≥ 1.
         local_steps: T ≥ 1, HMC iterations between two averages.
         batch_size: B rows a gradient draw; None takes all rows of the site.
@@ -77,10 +87,11 @@ class FAHMC(Method):
             previous synchronisation, with the same rows at θ and a and one full gradient a round;
             ``gradient_noise`` is added once to the whole force, and to the gradient that a site
             sends, whose average acts in the next round. Can be unstable when the sites' curvatures
-            differ much; the oracle gives the spectral radius.
+            differ much; the oracle gives the spectral radius. None: chosen where T is, else False.
         weights: w_c > 0 summing to one; n_c/n when None. The target does not depend on them.
         mass_matrix: M, the diagonal (d,) or dense (d, d) in the order of the flat parameters;
-            the identity when None. Momentum N(0, M), drift η M⁻¹p − (η²/2) M⁻¹g.
+            None: chosen where T is, else the identity. Momentum N(0, M), drift
+            η M⁻¹p − (η²/2) M⁻¹g.
         temperature: momentum variance is multiplied by it; the target is exp(−U/temperature).
 
     Raises:
@@ -90,21 +101,23 @@ class FAHMC(Method):
         >>> import consortia
         >>> consortia.fa_hmc(0.02, leapfrog_steps=5, local_steps=10).leapfrog_steps
         5
+        >>> sorted(consortia.fa_hmc().open_settings)
+        ['debias', 'leapfrog_steps', 'local_steps', 'mass_matrix']
 
     Source: Liang, Zhang, Deng, Song, Lin, "Bayesian federated learning with Hamiltonian Monte
     Carlo" (2024), algorithms 1–3; ``debias`` is its B.2.
     """
 
-    step_size: Schedule | Any
-    leapfrog_steps: int
-    local_steps: int
+    step_size: Schedule | Any = None
+    leapfrog_steps: int | None = None
+    local_steps: int | None = None
     _: KW_ONLY
     batch_size: int | None = None
     replace: bool = True
     gradient_noise: float = 0.0
     gradient_draws: int = 2
     momentum_correlation: float = 1.0
-    debias: bool = False
+    debias: bool | None = None
     weights: tuple[float, ...] | Any = None
     mass_matrix: MassMatrix | Any = None
     temperature: float = 1.0
@@ -131,8 +144,8 @@ class FAHMC(Method):
         arguments.keep(
             self,
             step_size=schedules.as_schedule(self.step_size),
-            leapfrog_steps=arguments.whole("leapfrog_steps", self.leapfrog_steps, 1),
-            local_steps=arguments.whole("local_steps", self.local_steps, 1),
+            leapfrog_steps=arguments.optional_whole("leapfrog_steps", self.leapfrog_steps, 1),
+            local_steps=arguments.optional_whole("local_steps", self.local_steps, 1),
             batch_size=arguments.optional_whole("batch_size", self.batch_size, 1),
             replace=arguments.flag("replace", self.replace),
             gradient_noise=arguments.number("gradient_noise", self.gradient_noise, 0.0, math.inf),
@@ -140,11 +153,44 @@ class FAHMC(Method):
             momentum_correlation=arguments.number(
                 "momentum_correlation", self.momentum_correlation, 0.0, 1.0
             ),
-            debias=arguments.flag("debias", self.debias),
+            debias=self._debias(),
             weights=arguments.site_weights(self.weights),
             mass_matrix=MassMatrix.of(self.mass_matrix),
             temperature=arguments.number("temperature", self.temperature, 0.0, math.inf),
         )
+
+    @property
+    def lengths(self) -> tuple[int, int]:
+        """K and T.
+
+        Raises:
+            InputError: one is still to be chosen.
+        """
+        if self.leapfrog_steps is None or self.local_steps is None:
+            raise InputError(
+                "leapfrog_steps or local_steps is None: `consortia.sample` chooses them; here they "
+                "must be given."
+            )
+        return self.leapfrog_steps, self.local_steps
+
+    def _debias(self) -> bool | None:
+        if self.debias is None:
+            return None if self.local_steps is None else False
+        return arguments.flag("debias", self.debias)
+
+    @property
+    def open_settings(self) -> Mapping[str, tuple[Any, ...]]:
+        """K, T, and with T the de-biasing and the mass matrix, as far as they are not given."""
+        values: dict[str, tuple[Any, ...]] = {}
+        if self.leapfrog_steps is None:
+            values["leapfrog_steps"] = LEAPFROGS
+        if self.local_steps is None:
+            values["local_steps"] = ITERATIONS
+            if self.debias is None:
+                values["debias"] = (False, True)
+            if self.mass_matrix.values is None:
+                values["mass_matrix"] = (CURVATURE, None)
+        return values
 
     def check(self, sizes: np.ndarray, names: tuple[str, ...], dimension: int) -> None:
         """Refuse weights for another number of sites, batches too large, a wrong mass matrix."""
@@ -161,12 +207,13 @@ class FAHMC(Method):
 
     def cost(self, sizes: np.ndarray, dimension: int) -> Cost:
         """Return the gradients of one round: K T exact ones a site, (2K − 1) T of minibatches."""
-        inner = self.leapfrog_steps - 1
+        leapfrogs, iterations = self.lengths
+        inner = leapfrogs - 1
         if self.batch_size is None:
-            draws = self.local_steps * (1 + inner)
+            draws = iterations * (1 + inner)
             rows = draws * int(sizes.sum())
         else:
-            draws = self.local_steps * (1 + inner * self.gradient_draws)
+            draws = iterations * (1 + inner * self.gradient_draws)
             draws *= 2 if self.debias else 1
             rows = draws * len(sizes) * self.batch_size
         extra = 1 if self.debias else 0
@@ -287,13 +334,13 @@ def _shared(method: FAHMC, target: Target, rng: RandomStreams) -> Shared:
     step_size = jnp.asarray(method.step_size(rng.iteration), target.dtype)
     if method.momentum_correlation == 0:
         return Shared(step_size, ())
-    return Shared(step_size, rng.normal("momentum", (method.local_steps, target.dimension)))
+    return Shared(step_size, rng.normal("momentum", (method.lengths[1], target.dimension)))
 
 
 def _noise(method: FAHMC, target: Target, rng: RandomStreams) -> Noise:
     declare = _oracle(method, target).numbers
-    steps, inner = method.local_steps, method.leapfrog_steps - 1
-    reported = method.debias and method.gradient_noise > 0
+    inner, steps = method.lengths[0] - 1, method.lengths[1]
+    reported = bool(method.debias) and method.gradient_noise > 0
     return Noise(
         declare(rng, "first", (steps, 1)),
         declare(rng, "inner", (steps, inner, method.gradient_draws)) if inner else (),
@@ -356,7 +403,7 @@ def _iterate(
     """Return the end of T HMC iterations with the force ∇f_c = ∇U_c / w_c."""
     evaluate = oracle.bind(site)
     weight = jnp.asarray(site.weight, position.dtype)
-    inner_steps = method.leapfrog_steps - 1
+    inner_steps = method.lengths[0] - 1
 
     def force(rows: PyTree, theta: Array) -> Array:
         return method.mass_matrix.solve(evaluate(rows, theta) / weight)
@@ -368,7 +415,7 @@ def _iterate(
     inner = oracle.prepare(noise.inner, site) if inner_steps else ()
     velocities = _velocities(method, noise, shared, weight)
     scanned = (velocities, first, inner)
-    return jax.lax.scan(iteration, position, scanned, length=method.local_steps)[0]
+    return jax.lax.scan(iteration, position, scanned, length=method.lengths[1])[0]
 
 
 def _velocities(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import warnings
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from consortia.study.build import Built, Study
 
 TIMED_SECONDS = 3.0
+SHOWN = 5
+"""Settings that a table of `check` has."""
 
 
 class _Planned(BaseException):
@@ -61,6 +64,7 @@ def check(
             return
         built = given.build()
         plan = plan_of(given, built, bias=bias)
+        built = replace(built, algorithm=plan.details.get("method", built.algorithm))
         costs = cost(given, built, plan)
         if time:
             costs |= seconds(given, built, costs["iterations"])
@@ -82,6 +86,8 @@ def check(
             if built.regression is not None:
                 found |= {"regression": dict(built.regression.metadata.settings)}
             found |= {"cost": costs, "bias": None if prediction is None else prediction.plain()}
+            if tried := plan.details.get("tried"):
+                found["settings"] = [one.plain() for one in tried[:SHOWN]]
             typer.echo(json.dumps(found | (verdict.plain() if verdict else {}), indent=1))
         else:
             if built.regression is not None:
@@ -185,10 +191,18 @@ def _show(
     from rich.markup import escape
 
     from consortia.core.queries import Conversation
-    from consortia.report.terminal import console_of, grid_of, plan_panel, verdict_text
+    from consortia.report.terminal import (
+        console_of,
+        grid_of,
+        plan_panel,
+        settings_table,
+        verdict_text,
+    )
 
     console = console_of()
     console.print(plan_panel(study.title or study.name, plan))
+    if tried := plan.details.get("tried"):
+        console.print(settings_table(tried[:SHOWN]))
     stops = " as a rule: it ends by itself" if isinstance(study.method, Conversation) else ""
     stops = " at most: the study has a [stop]" if study.stop else stops
     console.print(f"[bold]Cost of the whole run[/]{stops}", grid_of(cost_lines(costs)))

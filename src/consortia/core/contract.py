@@ -345,6 +345,10 @@ class Named(arguments.Hinted):
         return self.name
 
 
+CURVATURE = "curvature"
+"""A mass matrix to choose: the posterior's second derivatives at its mode."""
+
+
 class Method(metaclass=Named):
     """A sampler's parameters: a frozen dataclass, which compares and hashes by value.
 
@@ -412,6 +416,11 @@ class Method(metaclass=Named):
         """The step sizes over the rounds: one, or one for each server; () when there are none."""
         steps = self.step_size
         return steps if isinstance(steps, tuple) else () if steps is None else (steps,)
+
+    @property
+    def open_settings(self) -> Mapping[str, tuple[Any, ...]]:
+        """Values to choose from, of each argument besides the step size that is left open."""
+        return {}
 
     @property
     def network(self) -> Any:

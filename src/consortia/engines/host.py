@@ -14,6 +14,7 @@ from consortia.core.target import Target
 from consortia.data.sites import Sites
 from consortia.engines.panel import Answer
 from consortia.engines.programs import SitePrograms
+from consortia.runtime.threads import one_thread
 
 COMPILED = "compiled"
 
@@ -55,7 +56,8 @@ class HostPrograms:
             if self._programs is None:
                 self._programs = self._compile()
             return self._programs.answer(function, arrays)
-        each = [function.evaluate(self._target, arrays, site) for site in self.sites]
+        with one_thread():
+            each = [function.evaluate(self._target, arrays, site) for site in self.sites]
         replies = {
             name: np.stack([np.asarray(reply[name], np.float64) for reply in each])
             for name in each[0]
@@ -67,8 +69,9 @@ class HostPrograms:
 
     def start_values(self, positions: Float[np.ndarray, "chains d"]) -> tuple[Any, Any, Any]:
         """Return log-prior (chains,), U_c and whether its gradient is finite, (nodes, chains)."""
-        values = np.stack([site.potentials(positions) for site in self.sites])
-        slopes = [np.isfinite(site.gradients(positions)).all(axis=1) for site in self.sites]
+        with one_thread():
+            values = np.stack([site.potentials(positions) for site in self.sites])
+            slopes = [np.isfinite(site.gradients(positions)).all(axis=1) for site in self.sites]
         return self._target.log_priors(positions), values, np.stack(slopes)
 
     @property

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, ConsoleOptions, Group, RenderResult
@@ -20,6 +20,7 @@ if TYPE_CHECKING:  # commands that only print need no report
     from consortia.report.run_report import RunReport
     from consortia.report.tables import Table
     from consortia.report.watching import View
+    from consortia.theory.settings import Tried
 
 MOST_ROWS = 40
 COLOURS = {
@@ -70,6 +71,25 @@ def plan_panel(title: str, plan: Plan) -> Any:
     for warning in plan.warnings:
         grid.add_row("[yellow]note[/]", f"[yellow]{escape(warning)}[/]")
     return Panel(grid, title=escape(printable(title)), title_align="left")
+
+
+def settings_table(tried: Sequence[Tried]) -> Fitting:
+    """Show settings between which a law has chosen, the cheapest first."""
+    from consortia.report.tables import Table
+
+    names = [name.replace("_", " ") for name, _ in tried[0].settings]
+    caption = (
+        "Settings within the target, by the exact law, the cheapest first: rounds that a draw "
+        "takes, gradients of a site a round, and how far mean and sd are off"
+    )
+    heads = ("", "step", "rounds", "gradients", "mean", "sd", *names)
+    rows = []
+    for number, one in enumerate(tried, 1):
+        numbers = f"{one.step:.3g}", f"{one.law.rounds_per_draw:.1f}", f"{one.gradients:.0f}"
+        off = f"{one.mean:.3f} sd", f"{100 * one.sd:.1f} %"
+        values = ("none" if value is None else str(value) for _, value in one.settings)
+        rows.append((str(number), *numbers, *off, *values))
+    return Fitting(Table(caption, heads, tuple(rows)), caption)
 
 
 def report_tables(report: RunReport) -> Any:

@@ -7,16 +7,13 @@ is missing; draws that are stored already are not stored again.
 from __future__ import annotations
 
 import contextlib
-import functools
 import hashlib
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from threadpoolctl import ThreadpoolController
 
 from consortia.core import start
 from consortia.core.contract import Plan
@@ -43,6 +40,7 @@ from consortia.run.progress import Progress, Written, doing, progress_of
 from consortia.run.specification import check_same, rounding_of_answers
 from consortia.run.task import Posterior, Task
 from consortia.runtime.late import jnp
+from consortia.runtime.threads import one_thread
 from consortia.store.answers import Answers, digest_of
 from consortia.store.ending import Ending, RunEnd
 from consortia.store.libraries import imported_aside
@@ -274,12 +272,6 @@ class AnswerSource:
         )
 
 
-@functools.lru_cache(maxsize=1)
-def _libraries(modules: int) -> ThreadpoolController:
-    """Return the libraries of this process, looked for again once more modules are imported."""
-    return ThreadpoolController()
-
-
 class ConversationRun:
     """One conversation in progress."""
 
@@ -394,8 +386,7 @@ class ConversationRun:
         to_send: Any = None
         try:
             while True:
-                # On one thread: many share a small product badly, and round it by their number.
-                with _libraries(len(sys.modules)).limit(limits=1, user_api="blas"):
+                with one_thread():
                     yielded = generator.send(to_send)
                 if isinstance(yielded, Batch):
                     to_send = None

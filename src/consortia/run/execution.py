@@ -46,7 +46,7 @@ from consortia.runtime.garbage import collected_seldom
 from consortia.store.ending import Ending, RunEnd
 from consortia.store.runs import open_run
 from consortia.theory.bias import Problem
-from consortia.theory.tuning import BiasTarget, completed, unchosen
+from consortia.theory.tuning import BiasTarget, Choice, completed, unchosen
 
 STORED_BYTES = 8 * 1024 * 1024
 """Draws of all chains go to the store in about such pieces, one file each; in smaller ones where
@@ -119,7 +119,8 @@ class Settled:
 
     algorithm: Method  # the method
     prediction: BiasPrediction | None  # of its bias; None: none was made yet
-    step_line: str | None  # what the plan says of a step size that was chosen
+    choice: Choice | None  # of a step size, or of several settings
+    step_line: str | None  # what the plan says of it
     notes: tuple[str, ...]  # of the plan
     warned: bool  # whether a warning of its stability was given
 
@@ -154,6 +155,7 @@ def _settled(task: Task, target: Target, begin: Start) -> Settled:
     judgements = engine.allgather(described, lambda: task.common(target, algorithm, positions))
     problem: Problem | None = None
     prediction: BiasPrediction | None = None
+    choice: Choice | None = None
     step_line: str | None = None
     if scaled:
         with doing("finding the scales", show=task.progress and engine.root):
@@ -171,7 +173,7 @@ def _settled(task: Task, target: Target, begin: Start) -> Settled:
             lambda: checks.judged_stability(algorithm, model, sites, first)
         )
     notes, warned = checks.check_stability(judgements)
-    return Settled(algorithm, prediction, step_line, notes, warned)
+    return Settled(algorithm, prediction, choice, step_line, notes, warned)
 
 
 def _pilot(task: Task) -> Callable[[Method, int, Any], Any]:
@@ -249,6 +251,9 @@ def _plan_of(
     if settled.step_line is not None:
         line = ("step_size", settled.step_line)
         plan = replace(plan, lines=(*plan.lines[:2], line, *plan.lines[2:]))
+    plan.details["method"] = settled.algorithm
+    if settled.choice is not None:
+        plan.details["tried"] = settled.choice.tried
     if task.writer is not None and run.root and task.resumption is None:
         task.writer.claim()
     if task.on_plan is not None and run.root:
@@ -430,7 +435,15 @@ def _as_chosen(algorithm: Method, before: Mapping[str, Any]) -> Method:
         algorithm = replace(found, scales=kept and tuple(kept))
     if not unchosen(algorithm):
         return algorithm
-    kept = before["algorithm"]["parameters"].get("step_size")
+    parameters = before["algorithm"]["parameters"]
+    settings = {name: parameters.get(name) for name in algorithm.open_settings}
+    if isinstance(matrix := settings.get("mass_matrix"), Mapping):
+        settings["mass_matrix"] = matrix["values"]
+    opened: Any = algorithm
+    algorithm = replace(opened, **settings)
+    if not unchosen(algorithm):
+        return algorithm
+    kept = parameters.get("step_size")
     if not isinstance(kept, Mapping) or "value" not in kept:
         raise InputError("step_size is None, but the run has a schedule: give that schedule.")
     stepped: Any = replace(algorithm, step_size=kept["value"])  # type: ignore[type-var]

@@ -1,1 +1,1 @@
-"""Settings of the process: the compiler, the collector of garbage, and a fault of jaxlib."""
+"""Settings of the process: compiler, threads, the collector of garbage, and a fault of jaxlib."""

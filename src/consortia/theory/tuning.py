@@ -22,6 +22,7 @@ from consortia.diagnostics.prediction import BiasPrediction
 from consortia.errors import InputError
 from consortia.theory.bias import Problem, known_law, prediction_by
 from consortia.theory.law import Law
+from consortia.theory.settings import Tried, in_words, search
 
 HALVINGS = 40
 """Halvings of the first step that is tried, which is beyond every stable one."""
@@ -38,6 +39,11 @@ one some methods overshoot."""
 
 SOME_STEP = 1e-6
 """A step size for counting phases, which do not depend on it; every bound permits it."""
+
+MINIBATCHES = (
+    "the spread of its draws is not predicted with minibatches, so that no step size can be chosen "
+    "by it: give step_size, or batch_size=None"
+)
 
 LEAST_DRAWS = 100.0
 """Effective draws that a run must be worth, all chains together."""
@@ -100,20 +106,29 @@ class Choice:
     # rounds that an independent draw takes in the slowest direction; NaN where a pilot has chosen
     rounds_per_draw: float
     prediction: BiasPrediction  # of the method's bias
+    tried: tuple[Tried, ...] = ()  # settings that were chosen too, the cheapest first
 
     def line(self, target: BiasTarget) -> str:
-        """Return the choice in words."""
+        """Describe the choice in words."""
         if math.isnan(self.rounds_per_draw):
             return f"{self.step_size:.4g}, chosen: the longest that a pilot confirms"
+        draw = f"an independent draw takes about {math.ceil(self.rounds_per_draw):,} rounds"
+        if self.tried:
+            settings = in_words(self.tried[0].settings)
+            return (
+                f"{self.step_size:.4g}, chosen with {settings}: the cheapest with a predicted bias "
+                f"within {target}; {draw}"
+            )
         return (
-            f"{self.step_size:.4g}, chosen: the largest with a predicted bias within {target}; an "
-            f"independent draw takes about {math.ceil(self.rounds_per_draw):,} rounds"
+            f"{self.step_size:.4g}, chosen: the largest with a predicted bias within {target}; "
+            f"{draw}"
         )
 
 
 def unchosen(method: Method) -> bool:
-    """Return True if the method's step size is still to be chosen."""
-    return any(isinstance(one, schedules.Unchosen) for one in method.step_schedules)
+    """Return True if the method's step size or another setting is still to be chosen."""
+    open_steps = any(isinstance(one, schedules.Unchosen) for one in method.step_schedules)
+    return open_steps or bool(method.open_settings)
 
 
 def completed(method: Method, dimension: int) -> Method:
@@ -121,17 +136,22 @@ def completed(method: Method, dimension: int) -> Method:
     made: Any = method
     if isinstance(method, Preconditioned) and method.scales is None:
         made = dataclasses.replace(made, scales=(1.0,) * dimension)
-    return dataclasses.replace(made, step_size=SOME_STEP) if unchosen(method) else made
+    first = {name: values[0] for name, values in method.open_settings.items()}
+    if "mass_matrix" in first:
+        first["mass_matrix"] = None
+    made = dataclasses.replace(made, **first)
+    open_steps = any(isinstance(one, schedules.Unchosen) for one in method.step_schedules)
+    return dataclasses.replace(made, step_size=SOME_STEP) if open_steps else made
 
 
 def choose_step(
     problem: Problem, method: Method, target: BiasTarget, *, rounds: int, chains: int
 ) -> Choice:
-    """Return the method with the largest step size that meets a target of bias.
+    """Choose the largest step size that meets a target of bias, and the settings left open.
 
     Args:
         problem: the posterior.
-        method: with ``step_size=None``.
+        method: with ``step_size=None``, or other open settings.
         target: how far off the draws may be.
         rounds: of the run, after its warm-up.
         chains: of the run.
@@ -142,12 +162,15 @@ def choose_step(
             arguments would do.
     """
     try:
-        found = largest_step(problem, method, target)
+        found = (_cheapest if method.open_settings else largest_step)(problem, method, target)
     except InputError as error:
         text = str(error).rstrip(".")
         raise InputError(
-            f"step_size is None, but none can be chosen: {text}. Give it, or take federated_hmc, "
-            "which is exact."
+            f"settings are left open, but none can be chosen: {text}. Give step_size and the "
+            "others, or take federated_hmc, which is exact."
+            if method.open_settings
+            else f"step_size is None, but none can be chosen: {text}. Give it, or take "
+            "federated_hmc, which is exact."
         ) from error
     if found is None:
         raise InputError(
@@ -164,6 +187,31 @@ def choose_step(
             f"{LEAST_DRAWS:.0f}. {_advice(problem, method, target, rounds, chains)}"
         )
     return found
+
+
+def _cheapest(problem: Problem, method: Method, target: BiasTarget) -> Choice | None:
+    """Choose open settings with their step size, or None where no settings meet the target."""
+    sites, sd = len(problem.near.sizes), problem.near.sd
+
+    def fits(law: Law) -> bool:
+        if not law.variance_known:
+            raise InputError(MINIBATCHES)
+        return law.stable and target.met(law, sd) and not _doubtful(problem, law)
+
+    tried = search(problem, method, fits, lambda steepest: first_step(steepest, sites))
+    if not tried:
+        return None
+    best = tried[0]
+    made = best.method, best.step, best.law.rounds_per_draw
+    if any(isinstance(one, schedules.Unchosen) for one in method.step_schedules):
+        refined = largest_step(problem, _open_step(best.method), target)
+        if refined is not None and refined.rounds_per_draw < best.law.rounds_per_draw:
+            return dataclasses.replace(refined, tried=tuple(tried))
+    return Choice(*made, prediction_by(best.method, problem, best.law), tuple(tried))
+
+
+def _open_step(method: Any) -> Any:
+    return dataclasses.replace(method, step_size=None)
 
 
 def largest_step(problem: Problem, method: Method, target: BiasTarget) -> Choice | None:
@@ -232,10 +280,7 @@ def _fitting(
     stepped: Any = dataclasses.replace(method, step_size=step)  # type: ignore[type-var]
     law = known_law(stepped, problem)
     if not law.variance_known:
-        raise InputError(
-            "the spread of its draws is not predicted with minibatches, so that no step size can "
-            "be chosen by it: give step_size, or batch_size=None"
-        )
+        raise InputError(MINIBATCHES)
     if not law.stable or not target.met(law, problem.near.sd):
         return None
     return stepped, law

@@ -26,7 +26,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from filelock import FileLock
 from jaxtyping import Float
-from threadpoolctl import threadpool_limits
 
 from consortia.core import trees
 from consortia.core.queries import Revealed
@@ -34,6 +33,7 @@ from consortia.core.target import Target
 from consortia.data.patterns import is_categorical, is_response
 from consortia.runtime import compiler
 from consortia.runtime.late import Array, jax, jnp
+from consortia.runtime.threads import one_thread
 from consortia.store.checkpoint import Checkpoint, read, write
 
 NEAR = 0.1
@@ -130,7 +130,7 @@ class Settled:
         with FileLock(f"{self._path}.lock"):
             before = read(self._path).arrays["root"] if self._path.exists() else None
             stacked = np.concatenate(new if before is None else [before, *new])
-            with threadpool_limits(1, "blas"):  # more threads wait longer than these QRs take
+            with one_thread():  # more wait longer than these QRs take
                 root = triangular_root(stacked)
                 deviations = self._deviations(root)
             permit(self._statement(deviations, NEAR / math.sqrt(share)))

@@ -54,7 +54,7 @@ def is_logistic(study: Study) -> bool:
 def sends_gradients(study: Study) -> bool:
     """Return True where a site sends exact gradients."""
     method = study.method
-    return isinstance(method, FAHMC) and method.debias and method.gradient_noise == 0
+    return isinstance(method, FAHMC) and bool(method.debias) and method.gradient_noise == 0
 
 
 def moves_once(study: Study) -> bool:

@@ -411,9 +411,15 @@ class Density:
         if self.intercept:
             total += _over(self.priors["intercept"].log_density(params["intercept"]), lead)
         if "coefficients" in params:
-            slopes = self._turned(params)[1]
-            for place, name in enumerate(spec.names):
-                total += _over(self.priors[name].log_density(slopes[..., place]), lead)
+            slopes, (centres, scales, priors) = self._turned(params)[1], self._slope_priors
+            centre, scale = (
+                namespace(slopes).asarray(np.broadcast_to(of, slopes.shape), slopes.dtype)
+                for of in (centres, scales)
+            )
+            units = (slopes - centre) / scale
+            for prior, places in priors.items():
+                total += _over(prior.log_density(units[..., places]), lead + 1)
+            total -= math.prod(self.lead) * float(np.log(scales).sum())
             # of β given b; R is triangular but for the order of its columns
             _, determinant = np.linalg.slogdet(self._slopes_of_basis)
             total += math.prod(self.lead) * float(determinant)
@@ -441,6 +447,18 @@ class Density:
             total += self.correlation_prior.log_density(free, len(bundle))
             place += count
         return total
+
+    @cached_property
+    def _slope_priors(self) -> tuple[np.ndarray, np.ndarray, dict[Prior, Any]]:
+        """Centres and scales of the coefficients' priors, and who has which law in these units."""
+        names = self.specification.names
+        parts = [self.priors[name].in_units() for name in names]
+        laws: dict[Prior, list[int]] = {}
+        for index, (law, _, _) in enumerate(parts):
+            laws.setdefault(law, []).append(index)
+        centres, scales = (np.array([part[k] for part in parts]) for k in (1, 2))
+        places = {law: slice(None) if len(laws) == 1 else np.array(at) for law, at in laws.items()}
+        return centres, scales, places
 
     @cached_property
     def _slopes_of_basis(self) -> np.ndarray:

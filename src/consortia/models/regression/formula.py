@@ -1,7 +1,7 @@
 """Formulas: what is regressed on what, taken apart into factors that are read from a table.
 
-The grammar of terms is that of formulaic. A factor is a column, or arithmetic and a few functions
-of columns; nothing else is evaluated, so that a formula in a study file is not executed as code.
+The grammar of terms is Wilkinson's (`terms`). A factor is a column, or arithmetic and a few
+functions of columns; nothing else is evaluated, so that a formula in a study file is not executed.
 
 A formula is ``response ~ terms`` with ``+ : * ^ -`` between terms; a factor is a column or
 arithmetic of columns in ``I(...)``, with log, log2, log10, log1p, exp, expm1, sqrt, abs, minimum,
@@ -36,6 +36,7 @@ from consortia.errors import InputError
 from consortia.models.regression.r_words import check_words
 from consortia.models.regression.remedies import missing_code
 from consortia.models.regression.splines import WORDS, Basis, bases
+from consortia.models.regression.terms import read_terms
 from consortia.models.regression.tokens import Code, coded
 
 Kind = Literal["plain", "centre", "scale", "levels", "smooth"]
@@ -209,13 +210,13 @@ def parse(text: Any) -> Parsed:
     check_words(text)
     code = coded(text)
     rest, groups = _without_groups(code)
-    left, right = _terms(code.part(rest))
+    left, right = read_terms(code.part(rest))
     if len(left) != 1 or len(left[0]) != 1:
         raise InputError(f"formula {text!r}: give one response before the ~.")
     response, survival, entry = _response(code.part(left[0][0]))
     terms, factors, offset = [], {}, None
     strata: tuple[str, ...] = ()
-    written = [[_columns_of(code.part(one)) for one in term if one != "1"] for term in right]
+    written = [[_columns_of(code.part(one)) for one in term] for term in right]
     for made in (one for term in written for one in itertools.product(*term)):
         if any(isinstance(factor, _Strata) for factor in made):
             if len(made) > 1:
@@ -320,24 +321,6 @@ def _factor(code: Code) -> Factor | _Offset | _Strata:
 
 
 # --- parts ---------------------------------------------------------------------------------------
-
-
-def _terms(code: Code) -> tuple[list[list[str]], list[list[str]]]:
-    """Return the terms of both sides as formulaic reads them, each a list of factors."""
-    from formulaic import Formula  # heavy: only who gives a formula pays for it
-    from formulaic.errors import FormulaicError
-
-    try:
-        found = Formula(code.text)
-        sides: Any = (found.lhs, found.rhs)
-    except (FormulaicError, SyntaxError, AttributeError) as error:
-        first = re.sub(r"\x1b\[[0-9;]*m", "", str(error).strip()).split("\n")[0]
-        first = code.part(first).shown
-        if first.startswith("The `.` operator"):
-            first = "'.' stands for no columns here: name them."
-        raise InputError(f"formula {code.shown!r} cannot be read: {first}") from None
-    left, right = ([[factor.expr for factor in term.factors] for term in side] for side in sides)
-    return left, right
 
 
 def _response(code: Code) -> tuple[tuple[Factor, ...], bool, Factor | None]:

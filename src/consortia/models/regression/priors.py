@@ -174,6 +174,11 @@ class Prior:
             result = result - math.log(self._law.sf(lower))
         return result
 
+    def in_units(self) -> tuple[Prior, float, float]:
+        """Split a law of the whole line into that of (v − c)/s, and the numbers c and s."""
+        *rest, centre, scale = self.arguments
+        return Prior(self.form, (*rest, 0.0, 1.0)), centre, scale
+
     def draw(self, rng: np.random.Generator, shape: tuple[int, ...], lower: float) -> np.ndarray:
         """Return draws above ``lower``."""
         found = np.empty(shape)

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from consortia.core.fingerprints import of_value
 from consortia.data.columns import Guess
+from consortia.models.regression.coding import Key, columns_of, matrix_of
 from consortia.models.regression.formula import Group
 from consortia.models.regression.question import RESPONSE, Question, shared_levels
 
@@ -104,48 +105,45 @@ class Specification:
         return () in self.terms
 
     @cached_property
-    def _places(self) -> dict[str, str]:
-        """A short name for every factor, under which formulaic knows it."""
-        texts = dict.fromkeys(text for term in self.terms for text in term)
-        return {text: f"f{number}" for number, text in enumerate(texts)}
+    def _columns(self) -> list[Key]:
+        """The columns of the terms, the intercept's first where there is one."""
+        return columns_of(sorted(self.terms, key=len), self.levels)
 
     @cached_property
     def keys(self) -> tuple[tuple[frozenset[str], frozenset[tuple[str, str]]], ...]:
         """Numeric factors and (factor, level) pairs that are multiplied, by column."""
-        texts = {place: text for text, place in self._places.items()}
-        keys = []
-        for name in self._columns.column_names:
-            numbers, levels = set(), set()
-            for part in () if name == "Intercept" else name.split(":"):
-                place, _, code = part.rstrip("]").partition("[")
-                if code:
-                    text = texts[place]
-                    levels.add((text, self.levels[text][int(code.removeprefix("T."))]))
-                else:
-                    numbers.add(texts[place])
-            keys.append((frozenset(numbers), frozenset(levels)))
-        return tuple(keys)
+        return tuple(
+            (
+                frozenset(text for text, index in key if index is None),
+                frozenset((text, self.levels[text][i]) for text, i in key if i is not None),
+            )
+            for key in self._columns
+        )
+
+    @cached_property
+    def _order(self) -> dict[str, int]:
+        """The factors of the terms in the order in which they are written."""
+        texts = dict.fromkeys(text for term in self.terms for text in term)
+        return {text: index for index, text in enumerate(texts)}
 
     @cached_property
     def names(self) -> tuple[str, ...]:
         """Names of the columns, without that of the intercept."""
-        order = {text: number for number, text in enumerate(self._places)}
 
         def name(numbers: frozenset[str], levels: frozenset[tuple[str, str]]) -> str:
             parts = {text: text for text in numbers} | {
                 text: f"{text}[{one}]" for text, one in levels
             }
-            return ":".join(parts[text] for text in sorted(parts, key=order.__getitem__))
+            return ":".join(parts[text] for text in sorted(parts, key=self._order.__getitem__))
 
         return tuple(name(*key) for key in self.keys if key[0] or key[1])
 
     @cached_property
     def term_of(self) -> tuple[str, ...]:
         """Text of the term of each column but the intercept's."""
-        order = {text: number for number, text in enumerate(self._places)}
         found = []
         for numbers, levels in self.keys:
-            texts = sorted({*numbers, *(text for text, _ in levels)}, key=lambda text: order[text])
+            texts = sorted({*numbers, *(text for text, _ in levels)}, key=self._order.__getitem__)
             if texts:
                 found.append(":".join(texts))
         return tuple(found)
@@ -248,28 +246,5 @@ class Specification:
         return self.units[f"inside {text}"]
 
     def matrix(self, values: Mapping[str, np.ndarray], rows: int) -> np.ndarray:
-        """Compute the columns of the terms, (rows, p), as formulaic makes them."""
-        return np.asarray(self._columns.get_model_matrix(self._frame(values, rows)), float)
-
-    @cached_property
-    def _columns(self) -> Any:
-        """Formulaic's recipe of the columns, made from one row."""
-        from formulaic import Formula
-
-        terms = [":".join(self._places[text] for text in term) for term in self.terms if term]
-        written = " + ".join(["1" if self.has_intercept else "0", *terms])
-        example = self._frame({text: np.zeros(1) for text in self._places}, 1)
-        return Formula(written).get_model_matrix(example, output="numpy").model_spec
-
-    def _frame(self, values: Mapping[str, np.ndarray], rows: int) -> Any:
-        import pandas as pd
-
-        def column(text: str) -> Any:
-            if text not in self.levels:
-                return values[text]
-            codes = np.arange(len(self.levels[text]))
-            return pd.Categorical(values[text].astype(int), categories=codes)
-
-        return pd.DataFrame(
-            {place: column(text) for text, place in self._places.items()}, index=range(rows)
-        )
+        """Compute the columns of the terms, (rows, p), the intercept's included."""
+        return matrix_of(self._columns, values, rows)

@@ -1,7 +1,7 @@
 """Names in a formula, taken out of its text so that nothing reads them as anything else.
 
-Every name of a column, quoted or not, becomes a placeholder before formulaic and Python's parser
-see the formula, and a name again in the factor. So a quoted name is never an expression, a name may
+Every name of a column, quoted or not, becomes a placeholder before terms and Python's parser see
+the formula, and a name again in the factor. So a quoted name is never an expression, a name may
 have dots, and no letter becomes another (Python writes identifiers in NFKC).
 """
 
