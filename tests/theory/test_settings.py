@@ -6,6 +6,7 @@ import itertools
 from pathlib import Path
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -131,3 +132,55 @@ def test_a_run_without_settings_is_right_and_resumes_with_those_that_it_chose(
     # 2,000 draws that are nearly independent: four standard errors, and the target of bias
     assert np.abs(off.mean(axis=0)).max() < 0.05 + 4 / np.sqrt(1000)
     assert np.abs(off.std(axis=0) - 1).max() < 0.10 + 4 / np.sqrt(2000)
+
+
+def _regression(kind: str, d: int, count: int, seed: int, shift: float) -> Any:
+    """A logistic or Poisson regression at sites whose columns lie apart."""
+    rng = np.random.default_rng(seed)
+    slopes, rows = 0.4 * rng.normal(size=d), []
+    for _ in range(count):
+        x = rng.normal(size=(int(rng.integers(60, 400)), d)) + shift * rng.normal(size=d)
+        x[:, 0] = 1
+        eta = x @ slopes
+        event = rng.random(len(eta)) < 1 / (1 + np.exp(-eta))
+        y = event if kind == "logistic" else rng.poisson(np.exp(np.clip(eta, -4, 2)))
+        rows.append({"x": x.astype(np.float32), "y": y.astype(np.float32)})
+
+    def log_likelihood(p: Any, b: Any) -> Any:
+        eta = b["x"] @ p["x"]
+        return b["y"] * eta - (jax.nn.softplus(eta) if kind == "logistic" else jnp.exp(eta))
+
+    init = {"x": np.zeros(d, np.float32)}
+    model = consortia.Model(
+        log_prior=lambda p: -jnp.sum(p["x"] ** 2) / 8, log_likelihood=log_likelihood, init=init
+    )
+    return model, consortia.Sites.from_list(rows)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "target",
+    [
+        ("logistic", 4, 5, 0, 0.3),
+        ("logistic", 12, 8, 2, 0.5),
+        ("logistic", 6, 20, 3, 1.0),
+        ("poisson", 4, 5, 4, 0.2),
+        ("poisson", 8, 8, 6, 0.3),
+    ],
+)
+def test_chosen_settings_meet_the_target_where_likelihoods_are_not_gaussian(target: Any) -> None:
+    """Beside the exact posterior, with four Monte Carlo errors of both runs."""
+    model, sites = _regression(*target)
+    options: dict[str, Any] = {"chains": 4, "seed": 1, "progress": False}
+    tree = consortia.sample(model, sites, consortia.fa_hmc(), rounds=2500, **options)
+    exact = consortia.sample(
+        model, sites, consortia.few_rounds(effective_size=20_000), rounds=200, **options
+    )
+    size = float(np.min(consortia.summary(tree)["ess_bulk"]))
+    draws, others = (
+        one["posterior"]["x"].to_numpy().reshape(-1, target[1]) for one in (tree, exact)
+    )
+    sd = others.std(axis=0)
+    assert np.abs((draws.mean(axis=0) - others.mean(axis=0)) / sd).max() < 0.05 + 4 / size**0.5
+    assert np.abs(draws.std(axis=0) / sd - 1).max() < 0.10 + 4 / (2 * size) ** 0.5
+    assert size > 2000
