@@ -54,9 +54,13 @@ class Source(NamedTuple):
 
     def row(self, place: int) -> str:
         """Return where a row is, in words."""
+        return f"{self.name}, {self.at(place)}"
+
+    def at(self, place: int) -> str:
+        """Return where a row is in its file, in words."""
         if self.lines is None:
-            return f"{self.name}, row {place + 1}"
-        return f"{self.name}, {self.unit} {int(self.lines[place])}"
+            return f"row {place + 1}"
+        return f"{self.unit} {int(self.lines[place])}"
 
     def take(self, rows: np.ndarray) -> Source:
         """Return where some of the rows were read, by index or by mask."""

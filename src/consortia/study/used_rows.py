@@ -134,8 +134,8 @@ def _as_written(path: Path, site: str, changes: Harmonisation | None) -> LazyTab
     """Return the table of a file as it stands there; of the changes only how it is written."""
     writing = Harmonisation.model_validate({})
     if changes is not None:
-        written = {"encoding": changes.encoding, "decimal": changes.decimal}
-        writing = writing.model_copy(update=written)
+        written = ("encoding", "decimal", "sheet")
+        writing = writing.model_copy(update={name: getattr(changes, name) for name in written})
     return read_table(path, str(path), site=site, harmonise=writing)
 
 

@@ -106,7 +106,7 @@ def regression(
     Args:
         formula: ``response ~ terms``, in the words of `consortia.models.regression.formula`.
         sites: one table a site: a dict of names to tables, or a list of them. A table is a path
-            (.csv, .tsv, .txt, .parquet, .feather, .arrow, .npz), a DataFrame or a dict of columns.
+            (.csv, .xlsx, .sav, .dta, .rds, .sql, .parquet and others), a DataFrame or a dict.
         family: one of gaussian, student, bernoulli, binomial (both perhaps with another link than
             the logit: "bernoulli(probit)", "binomial(cloglog)"), poisson, negative_binomial,
             zero_inflated_poisson, zero_inflated_negative_binomial, gamma, lognormal, beta,
