@@ -56,7 +56,8 @@ def unvisited(
                 Fault(
                     f"few_rounds: another mode may exist near ({place}{more}), where points of a "
                     "high density lie and no draw: give init there in a second run, or a prior "
-                    "that says which of the two is meant"
+                    "that says which of the two is meant",
+                    unseen=True,
                 )
             )
     return tuple(faults)
