@@ -300,8 +300,8 @@ def _membership(study: Study, built: Built, index: int) -> Finding:
     attack = "who took part, from the draws alone"
     if built.model.site_log_likelihood is not None:
         text = (
-            "not tried: levels are integrated out, and no row has a likelihood of its own given the "
-            "draws. Who knows all other patients and has the draws may find out who took part."
+            "not tried: levels are integrated out, and no row has a likelihood of its own given "
+            "the draws. Who knows all other patients and has the draws may find out who took part."
         )
         return Finding(attack, text, {}, known=False)
     run = study.run_options | {"keep": "draws"}
