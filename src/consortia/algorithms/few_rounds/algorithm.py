@@ -26,10 +26,13 @@ from scipy import special
 
 from consortia.algorithms.few_rounds import modes
 from consortia.algorithms.few_rounds.limits import (
+    FEW_COORDINATES,
     FEWEST_WALKERS,
+    FITS,
     GROUPS,
     MOST_CURVED,
     MOST_NUMBERS,
+    STARTS,
     WALKERS,
 )
 from consortia.algorithms.few_rounds.quadrature import points_to_measure
@@ -98,12 +101,8 @@ MOST_SEARCHED, MOST_WALKED, MOST_ROUGH = 16, 60, 40
 """Messages of a search for the mode, of chains before their first draws, and of a run whose chains
 are rough, see `Ensemble.rough`."""
 
-FITS, FITTED_WORK = 3, 20_000_000
-"""Local fits with different starts; one alone where rows times d² are more than this."""
-
-STARTS, FEW_COORDINATES = 12, 12
-"""Local fits of a model that may have several modes, up to so many parameters: starts drawn from
-the prior lead to fewer of its modes with more."""
+FITTED_WORK = 20_000_000
+"""Rows times d² beyond which there is one local fit alone."""
 
 DOUBTED = 0.25
 """Share of a guess at which the sites parted, by that of another one."""
