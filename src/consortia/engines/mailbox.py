@@ -9,10 +9,10 @@ from jaxtyping import Int32
 
 from consortia.core.contract import Algorithm, Mailbox
 from consortia.core.target import in_jax_width
-from consortia.engines.events import Trace, simulate
 from consortia.engines.rng import Arrival, Events
 from consortia.errors import warn
 from consortia.runtime.late import Array, PyTree, jax, jnp
+from consortia.schedules.events import Trace, simulate
 
 STRETCH = 16384
 """Events handed to the compiled program at once, so that a trace's length is not in its shapes."""
@@ -60,7 +60,7 @@ def servers_of(algorithm: Algorithm) -> int:
 
 
 def ring_length(largest_staleness: int, workers: int, reply_bytes: int) -> int:
-    """Return how many replies to keep: a power of two that serves most other seeds' traces too."""
+    """Choose the length of the ring: a power of two that serves most other seeds' traces too."""
     roomy = min(16 * workers, RING_BYTES // max(reply_bytes, 1))
     wanted = max(largest_staleness + 1, roomy, 1)
     return 1 << (wanted - 1).bit_length()

@@ -82,7 +82,7 @@ def described(
 
 
 def _persons(question: Question, kept: Table, where: str) -> np.ndarray | None:
-    """Return how many persons each row stands for; None where no row has a frequency."""
+    """Read the number of persons of each row; None where no row has a frequency."""
     if "weights" not in question.extra or question.samples:
         return None
     found = question.beside("weights", kept, where)
@@ -112,7 +112,7 @@ def _response(
         counts = {EVENT: round(one @ y), f"no {EVENT}": round(one @ (trials - y))}
         levels[first.text], units[first.text] = merged(counts, cells), TRIALS
         return
-    if set(np.unique(y).tolist()) <= {0.0, 1.0}:
+    if np.isin(y, (0.0, 1.0)).all():
         counts = {"0": round(one @ (y == 0)), "1": round(one @ (y == 1))}
         levels[first.text] = merged(counts, cells)
         return
