@@ -18,7 +18,7 @@ from jaxtyping import Float
 
 from consortia.core.model import Integration
 from consortia.core.prior import prior_scale
-from consortia.core.queries import Arrays, Batch, Conversing, Known, Outcome, Query
+from consortia.core.queries import Batch, Conversing, Known, Outcome, Query
 from consortia.surrogates.local_fits import Law
 from consortia.surrogates.quadrature import REACH, chosen, is_near, points_around
 
@@ -44,8 +44,6 @@ def with_rule(
         if isinstance(item, Query):
             if item.function == "slopes" and nodes < rules.own:  # chains are long, and go elsewhere
                 nodes, report = rules.own, None
-            if report is not None and "measured" in item.arrays:
-                item = _measured_already(item, around)
             answer = yield _with_nodes(item, nodes, rules)
             while "errors" in answer:
                 around, used = item.arrays["measured"], nodes
@@ -93,19 +91,6 @@ def _with_nodes(query: Query, nodes: int, rules: Integration) -> Query:
     if completed is not None:
         completed = {**completed, "rule": rule}
     return query._replace(arrays={**query.arrays, "rule": rule}, completed=completed)
-
-
-def _measured_already(query: Query, around: Float[np.ndarray, "m d"]) -> Query:
-    """Leave out of a query what it would measure where the rule was measured before."""
-    points = np.asarray(query.arrays["measured"], float)
-    sd = np.diagonal(points[1:] - points[0]) / REACH
-    if _elsewhere(around, (points[0], np.diag(sd**2))):
-        return query
-
-    def rest(arrays: Arrays | None) -> Any:
-        return arrays and {name: one for name, one in arrays.items() if name != "measured"}
-
-    return query._replace(arrays=rest(query.arrays), completed=rest(query.completed))
 
 
 def _elsewhere(around: Float[np.ndarray, "m d"], found: Law) -> bool:
