@@ -968,7 +968,7 @@ def test_curvatures_that_are_not_positive_make_guesses_too() -> None:
     saddle = np.array([1.0, 0.0, -1.0])  # upper triangles of curvatures
     precisions = np.stack([saddle, 4 * saddle, 0.01 * saddle])
     answer = {"precisions": precisions, "pulls": np.array([[1.0, 2], [90, 80], [0.03, 0.0]])}
-    answer["squares"] = np.full(3, np.nan)  # nothing is known of how far apart the sites ended
+    answer["squares"] = np.full((3, 1), np.nan)  # nothing is known of how far apart the sites ended
     with pytest.raises(StopIteration) as end:
         asking.send(answer)
     centres, covariances, serve, *_ = end.value.value
@@ -1037,7 +1037,7 @@ def test_a_fit_of_few_rows_that_ran_off_is_no_guess() -> None:
     def found(away: float, enough: bool) -> Any:
         answer = {"precisions": np.stack([one, enough * one])}
         answer["pulls"] = np.array([[0, away], [0, enough * away]])
-        answer["squares"] = np.array([away**2, enough * away**2])
+        answer["squares"] = np.array([[away**2], [enough * away**2]])
         return local_fits.guesses(answer, start, scale, np.ones(2), 1e-7, 3)
 
     near, far, many = found(190.0, False), found(210.0, False), found(210.0, True)

@@ -254,7 +254,9 @@ def test_faults_are_warned_of_and_recorded(monkeypatch):
     monkeypatch.setattr(np, "log", lambda values: np.inf)  # nothing is accepted
     with pytest.warns(UserWarning, match="a fault of the toy"):
         tree = consortia.sample(toy.MODEL, toy.sites(), toy.Toy(), chains=2, progress=False)
-    assert json.loads(tree.attrs["faults"]) == [{"text": "a fault of the toy", "wrong": False}]
+    assert json.loads(tree.attrs["faults"]) == [
+        {"text": "a fault of the toy", "wrong": False, "unseen": False}
+    ]
 
 
 @dataclass(frozen=True)

@@ -103,7 +103,7 @@ def test_means_and_variances_are_those_of_the_trace(name: str, model: Any) -> No
 def test_sites_with_unlike_speeds_leave_the_target_mean_where_it_is() -> None:
     sites = consortia.Sites.from_list([rows(6, 3.0), rows(9, 0.0), rows(4, -1.0)])
     speeds, updates, warmup = latency.constant((1.0, 2.0, 4.3)), 1800, 600
-    method = consortia.stale_sgld(0.0015, workers=3, latency=speeds)
+    method = consortia.stale_sgld(0.0015, workers=3, latency=speeds, aggregate="each")
     tree = consortia.sample(
         MODEL,
         sites,

@@ -35,8 +35,8 @@ from consortia.core.contract import (
     Evaluation,
     Info,
     Mean,
-    Method,
     Phase,
+    SelfSetting,
     Site,
 )
 from consortia.core.random import RandomStreams
@@ -52,7 +52,7 @@ LEAPFROGS, ITERATIONS = (1, 2, 3, 5, 8, 12), (1, 2, 4, 8, 16)
 
 
 @dataclass(frozen=True)
-class FAHMC(Method):
+class FAHMC(SelfSetting):
     r"""Federated averaging HMC (FA-HMC).
 
     **Samples** a law near exp(−U/temperature), U = Σ_c U_c, and not that law itself: there is no

@@ -420,11 +420,6 @@ class Method(metaclass=Named):
         return steps if isinstance(steps, tuple) else () if steps is None else (steps,)
 
     @property
-    def open_settings(self) -> Mapping[str, tuple[Any, ...]]:
-        """Values to choose from, of each argument besides the step size that is left open."""
-        return {}
-
-    @property
     def network(self) -> Any:
         """The mixing matrix, schedule or named network of a method without a hub, else None."""
         return None
@@ -487,6 +482,15 @@ class Adaptive(Method):
     def full_iterations(self, hub: PyTree, done: int) -> float:
         """Return ``done`` iterations in units of the longest, which `cost` and the plan count."""
         return done
+
+
+class SelfSetting(Method):
+    """A method of which other settings than the step size may be left open."""
+
+    @property
+    @abstractmethod
+    def open_settings(self) -> Mapping[str, tuple[Any, ...]]:
+        """Values to choose from, of each argument besides the step size that is left open."""
 
 
 class SurrogateBased(Method):

@@ -46,6 +46,7 @@ from consortia.runtime.garbage import collected_seldom
 from consortia.store.ending import Ending, RunEnd
 from consortia.store.runs import open_run
 from consortia.theory.bias import Problem
+from consortia.theory.settings import open_settings
 from consortia.theory.tuning import BiasTarget, Choice, completed, unchosen
 
 STORED_BYTES = 8 * 1024 * 1024
@@ -436,7 +437,7 @@ def _as_chosen(algorithm: Method, before: Mapping[str, Any]) -> Method:
     if not unchosen(algorithm):
         return algorithm
     parameters = before["algorithm"]["parameters"]
-    settings = {name: parameters.get(name) for name in algorithm.open_settings}
+    settings = {name: parameters.get(name) for name in open_settings(algorithm)}
     if isinstance(matrix := settings.get("mass_matrix"), Mapping):
         settings["mass_matrix"] = matrix["values"]
     opened: Any = algorithm

@@ -31,7 +31,7 @@ def rounded_fits(answer: Arrays, rows: int, rng: np.random.Generator, coarser: f
     """Return fits of one site in the units in which they leave.
 
     Args:
-        answer: upper triangles ``precisions`` (fits, t), ``pulls`` (fits, d), ``squares`` (fits,),
+        answer: upper triangles ``precisions`` (fits, t), ``pulls`` (fits, d), ``squares``
             and ``spread`` (6, d) of models with a spread between sites.
         rows: of the site.
         rng: of the dither.
@@ -49,7 +49,8 @@ def rounded_fits(answer: Arrays, rows: int, rng: np.random.Generator, coarser: f
     exact = {"precisions": triangles, "pulls": pulls}
     arrays = {name: _dithered(exact[name], units[name], rng) for name in sorted(units)}
     # of the rounded ones, so that they say no more than these
-    arrays["squares"] = np.array([_square(*fit) for fit in zip(*arrays.values(), strict=True)])
+    squares = [_square(*fit) for fit in zip(*arrays.values(), strict=True)]
+    arrays["squares"] = np.array(squares)[:, None]
     if "spread" in answer:
         arrays["spread"] = _rounded_spread(np.asarray(answer["spread"], float), relative, rng)
     return Rounded(arrays, {name: unit / math.sqrt(6) for name, unit in units.items()})

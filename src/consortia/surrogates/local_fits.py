@@ -96,7 +96,7 @@ def guesses(
     if enough:  # theirs is the guess to begin with
         fits = [last, *fits]
     known = [one for one in fits if one[0].any() and _law(*one[:2], start) is not None]
-    apart = [cochran(*one, sites) for one in known]
+    apart = [cochran(*one[:2], float(one[2][0]), sites) for one in known]
     order = sorted(range(len(known)), key=lambda index: apart[index] >= PARTED)
     laws = [law for index in order if (law := _law(*known[index][:2], start)) is not None]
     together = sum(value < PARTED for value in apart)

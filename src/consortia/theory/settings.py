@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from consortia.core.contract import CURVATURE, Method
+from consortia.core.contract import CURVATURE, Method, SelfSetting
 from consortia.errors import InputError
 from consortia.schedules import Constant, Unchosen
 from consortia.theory.bias import Problem, known_law
@@ -67,6 +67,11 @@ class Tried(NamedTuple):
         }
 
 
+def open_settings(method: Method) -> Mapping[str, tuple[Any, ...]]:
+    """Return the values to choose from, of each argument that a method leaves open."""
+    return method.open_settings if isinstance(method, SelfSetting) else {}
+
+
 def in_words(settings: Values) -> str:
     """Describe settings, most as they are written in a call."""
     words = [f"{name}={value!r}" for name, value in settings if name != "mass_matrix"]
@@ -98,7 +103,7 @@ def search(
     Raises:
         InputError: nothing is predicted for the method or the posterior.
     """
-    values = method.open_settings
+    values = open_settings(method)
     known: dict[tuple[int, ...], Tried | None] = {}
     reasons: list[InputError] = []
     steepest = float(np.linalg.eigvalsh(problem.near.precision)[-1])

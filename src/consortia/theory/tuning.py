@@ -22,7 +22,7 @@ from consortia.diagnostics.prediction import BiasPrediction
 from consortia.errors import InputError
 from consortia.theory.bias import Problem, known_law, prediction_by
 from consortia.theory.law import Law
-from consortia.theory.settings import Tried, in_words, search
+from consortia.theory.settings import Tried, in_words, open_settings, search
 
 HALVINGS = 40
 """Halvings of the first step that is tried, which is beyond every stable one."""
@@ -129,7 +129,7 @@ class Choice:
 def unchosen(method: Method) -> bool:
     """Return True if the method's step size or another setting is still to be chosen."""
     open_steps = any(isinstance(one, schedules.Unchosen) for one in method.step_schedules)
-    return open_steps or bool(method.open_settings)
+    return open_steps or bool(open_settings(method))
 
 
 def completed(method: Method, dimension: int) -> Method:
@@ -137,7 +137,7 @@ def completed(method: Method, dimension: int) -> Method:
     made: Any = method
     if isinstance(method, Preconditioned) and method.scales is None:
         made = dataclasses.replace(made, scales=(1.0,) * dimension)
-    first = {name: values[0] for name, values in method.open_settings.items()}
+    first = {name: values[0] for name, values in open_settings(method).items()}
     if "mass_matrix" in first:
         first["mass_matrix"] = None
     made = dataclasses.replace(made, **first)
@@ -163,13 +163,13 @@ def choose_step(
             arguments would do.
     """
     try:
-        found = (_cheapest if method.open_settings else largest_step)(problem, method, target)
+        found = (_cheapest if open_settings(method) else largest_step)(problem, method, target)
     except InputError as error:
         text = str(error).rstrip(".")
         raise InputError(
             f"settings are left open, but none can be chosen: {text}. Give step_size and the "
             "others, or take federated_hmc, which is exact."
-            if method.open_settings
+            if open_settings(method)
             else f"step_size is None, but none can be chosen: {text}. Give it, or take "
             "federated_hmc, which is exact."
         ) from error

@@ -118,7 +118,7 @@ def _local_fits(target: Target, given: Mapping[str, Array], site: Site) -> Reply
         spread = {"spread": moments(away[0], precisions[0], between)}
         precisions = jax.vmap(widened, (0, None))(precisions, between)
     pulls = jnp.einsum("nij,nj->ni", precisions, away)
-    fits = precisions[:, upper[0], upper[1]], pulls, jnp.einsum("ni,ni->n", pulls, away)
+    fits = precisions[:, upper[0], upper[1]], pulls, (pulls * away).sum(axis=1, keepdims=True)
     enough = jnp.sum(mask) >= ROWS_PER_PARAMETER * target.dimension
     precisions, pulls, squares = (
         jnp.concatenate([fitted, jnp.where(enough, fitted[:1], 0)]) for fitted in fits
@@ -194,7 +194,7 @@ def _host_fits(target: Target, given: Arrays, site: HostSite) -> Arrays:
         precisions = np.stack([widened(matrix, between) for matrix in precisions])
     enough = site.size >= ROWS_PER_PARAMETER * target.dimension
     pulls = np.einsum("nij,nj->ni", precisions, away)
-    found = precisions[:, *upper], pulls, np.einsum("ni,ni->n", pulls, away)
+    found = precisions[:, *upper], pulls, (pulls * away).sum(axis=1, keepdims=True)
     precisions, pulls, squares = (np.concatenate([fit, fit[:1] * enough]) for fit in found)
     return {"precisions": precisions, "pulls": pulls, "squares": squares, **spread}
 
@@ -233,7 +233,7 @@ def _shapes_of_derivatives(target: Target, given: Arrays) -> Mapping[str, tuple[
 def _shapes_of_fits(target: Target, given: Arrays) -> Mapping[str, tuple[int, ...]]:
     count, d = len(given["starts"]) + 1, target.dimension
     spread = {} if target.model.group_sd is None else {"spread": (6, d)}
-    fits = {"precisions": (count, _triangle(target)), "pulls": (count, d), "squares": (count,)}
+    fits = {"precisions": (count, _triangle(target)), "pulls": (count, d), "squares": (count, 1)}
     return {**fits, **spread}
 
 
