@@ -203,10 +203,12 @@ class Fault(NamedTuple):
     Attributes:
         text: what was seen, and what to do.
         wrong: True where the draws are not those of the posterior, False where that is in doubt.
+        unseen: True where a part of the posterior was not looked at.
     """
 
     text: str
     wrong: bool = False
+    unseen: bool = False
 
 
 class Disclosure(NamedTuple):

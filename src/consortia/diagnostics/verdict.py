@@ -423,6 +423,8 @@ def _faults(run: Evidence) -> list[Check]:
     for fault in decoded(run.record.get("faults", [])):
         severity = Severity.BAD if fault["wrong"] else Severity.WARNING
         value = "wrong" if fault["wrong"] else "in doubt"
+        if fault.get("unseen"):
+            severity, value = Severity.UNKNOWN, "not all was seen"
         checks.append(Check(severity, "What does the method say?", value, f"{fault['text']}."))
     return checks
 

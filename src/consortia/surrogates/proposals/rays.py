@@ -223,7 +223,8 @@ def within(
             steps = line.steps[line.steps * side > 0]
             room = farthest - away * np.sign(side * line.direction)
             most = np.divide(room, move, out=np.full_like(move, np.inf), where=move > 0).min()
-            sides.append(steps * np.clip(most / np.abs(steps).max(), 0.01, 1.0))
+            longest = np.abs(steps).max(initial=NEAREST)  # a side may have no steps
+            sides.append(steps * np.clip(most / longest, 0.01, 1.0))
         found.append(line._replace(steps=np.concatenate(sides)))
     return found
 
