@@ -61,8 +61,9 @@ docs: ## write docs/study-file.md and the schema, then the site: build/site/inde
 lock: ## resolve pyproject.toml into requirements/ (needs uv; UPGRADE=1: the newest)
 	$(PYTHON) scripts/lock_requirements.py $(if $(UPGRADE),--upgrade)
 
-wheel: setup-dev ## build dist/consortia-*.whl
+wheel: setup-dev ## build dist/consortia-*.whl, and dist/consortia_site-*.whl
 	$(BIN)/python -m build --wheel --no-isolation
+	$(BIN)/python -m build --wheel --no-isolation --outdir dist packaging/site
 
 release-check: setup-dev ## build, and try the oldest and newest dependencies in empty environments
 	$(BIN)/python scripts/release_check.py

@@ -40,6 +40,7 @@ BENCHMARKS = {
     "effective": "effective",
     "memory": "memory",
     "letters": "letters",
+    "crossing": "crossing",
     "ordinary-study": "ordinary_study",
 }
 COMPARED = {"fa-hmc", "sgld", "decentralized", "effective"}

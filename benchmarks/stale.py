@@ -19,7 +19,7 @@ import numpy as np
 import consortia
 from benchmarks import langevin
 from benchmarks.measure import Contender, Gate, Row, interleaved, throughput
-from consortia.engines.events import simulate
+from consortia.schedules.events import simulate
 
 NAME = "stale"
 WORKERS, BLOCK = 8, 64

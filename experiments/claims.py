@@ -14,7 +14,7 @@ import re
 import statistics
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -44,9 +44,29 @@ UNDER_THIS_READING, NO_NUMBER = "reproduced under this reading", "no published n
 NOT_UNDER_THIS_READING = "not reproduced under this reading"
 WITHIN_AXIS, OUTSIDE_AXIS = "within the axis", "outside the axis"
 CONSISTENT, BEYOND_BOUND = "consistent with", "beyond the bound as printed"
+BEYOND_READING = "beyond the bound under this reading"
 OURS, OURS_HOLDS, OURS_FAILS = "ours", "ours: holds", "ours: does not hold"
 UNTUNED = "untuned"
 UNDECIDED = "undecided"
+MEANT: dict[float, tuple[str, ...]] = {
+    0.0: ("plateaus", "perform similarly", "do not seem to show"),
+    1.0: (
+        "proportional",
+        "linearly",
+        "the same",
+        "same mse",
+        "almost identical",
+        "recover",
+        "converges to",
+        "approaches",
+        "exact algorithm",
+        "posterior stationary distribution",
+        "cancels",
+    ),
+    2.0: ("second",),
+    4.0: ("four",),
+}
+"""Words that mean a number: an exponent, a ratio, a difference, a place or a count."""
 FEWEST_STEPS = 4
 """Step sizes that a sweep tries at least, the best one inside, for a verdict."""
 STANDARD_ERRORS = 2.0
@@ -62,7 +82,7 @@ class Finding:
     Attributes:
         value: ours; None where there is none, as of a chain that ran away.
         error: its standard error over independent runs, where there are several.
-        law: what the exact law says.
+        law: what the exact law says; the value itself where it is computed and not drawn.
         shown: ours in words, in the place of the value.
         pairs: runs of both methods with the same seeds, where methods are compared.
         untuned: why a step size was not tuned, see `untuned`; empty where all were, or none is.
@@ -87,10 +107,15 @@ class Finding:
         return f"{self.value:.4g}{error}{counted}"
 
 
+def over_runs(values: Sequence[float]) -> Finding:
+    """Return the mean over independent runs, with its standard error."""
+    error = statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
+    return Finding(statistics.fmean(values), error)
+
+
 def over_pairs(values: Sequence[float]) -> Finding:
     """Return the mean of a difference or ratio of pairs of runs, with its standard error."""
-    error = statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
-    return Finding(statistics.fmean(values), error, pairs=len(values))
+    return replace(over_runs(values), pairs=len(values))
 
 
 def untuned(label: str, tried: Sequence[float], best: float) -> str:
@@ -110,6 +135,11 @@ def untuned(label: str, tried: Sequence[float], best: float) -> str:
     return ""
 
 
+def computed(value: float, shown: str | None = None) -> Finding:
+    """Return a finding that is computed: no Monte Carlo error is in it."""
+    return Finding(value, law=value, shown=shown)
+
+
 @dataclass(frozen=True)
 class Claim:
     """One claim of a paper.
@@ -122,14 +152,17 @@ class Claim:
         source: one of `SOURCES`.
         quote: the printed sentence, or what the panel's labels are; only "ours" has none.
         number: the published number, which the quote has, with ``tolerance``; or
-        near: the number that the quote's words mean, or a number of ours, with ``tolerance``; or
-        above: the order that the quote's words mean: ours must be larger than this; or
+        near: the number that the quote's words mean (`MEANT`), or a number of ours, with
+            ``tolerance``; or
+        above: the order that the quote's words mean: ours must be larger than this, a tie (0 or 1)
+            or a number of the quote, else the reading says whose it is; or
         below: smaller; or
         band: of labels of an axis: between which two values ours must be.
-        tolerance: how far ours may be from the number.
+        tolerance: how far ours may be from the number; of a bound, how far beyond it.
         null: the quantity without the effect, or of a predictor that has learned nothing: further
-            from ``number`` than the tolerance.
-        bound: the quote is a bound or a condition: a finding is consistent with it or beyond it.
+            from the number than the tolerance.
+        bound: the quote is a bound or a condition, with one side: a finding is consistent with it
+            or beyond it.
         paired: it compares methods by runs, which `FEWEST_PAIRS` pairs decide at least.
         reading: what the paper leaves open and how it is read here.
         whole: the quantity is at the paper's size at every scale.
@@ -176,20 +209,46 @@ class Claim:
             return f"source is {self.source!r}: no verdict without one of {', '.join(SOURCES)}"
         if not self.quote and self.source != "ours":
             return f"source = {self.source!r} needs a quote: the sentence, or the panel's labels"
+        fault = self._fault_of_number() or self._fault_of_order()
+        if fault:
+            return fault
+        if self.source == "legend" and self.judged:
+            return "a legend says what was run, and gives no verdict"
+        return ""
+
+    def _fault_of_number(self) -> str:
+        """Return what is wrong with ``number`` or ``near``, or ""."""
         if self.number is not None:
             if self.source not in NUMBERED:
                 return f"source = {self.source!r} gives no number; {', '.join(NUMBERED)} do"
             if not in_words(self.number, self.quote):
                 return f"the number {self.number:g} is not in its quote"
-            if self.null is None or abs(self.null - self.number) <= self.tolerance:
-                return f"null = {self.null} must be further from {self.number:g} than the tolerance"
-        orders = (self.near, self.above, self.below)
-        if self.source == "tick" and orders != (None, None, None):
+        if self.near is not None and self.source != "ours" and not meant(self.near, self.quote):
+            return (
+                f"near = {self.near:g}: its quote has neither the number nor a word that means it"
+            )
+        centre = self.near if self.number is None else self.number
+        if centre is None:
+            return ""
+        if self.null is None or abs(self.null - centre) <= self.tolerance:
+            return f"null = {self.null} must be further from {centre:g} than the tolerance"
+        return ""
+
+    def _fault_of_order(self) -> str:
+        """Return what is wrong with ``above``, ``below``, ``band`` or ``bound``, or ""."""
+        limit = self.below if self.above is None else self.above
+        if self.bound and limit is None and self.judged:
+            return "a bound has one side: above or below"
+        if self.source == "tick" and (self.near is not None or limit is not None):
             return "labels of an axis give a band, no order"
         if self.source != "tick" and self.band is not None:
             return "only labels of an axis (source = 'tick') give a band"
-        if self.source == "legend" and self.judged:
-            return "a legend says what was run, and gives no verdict"
+        if limit is None or self.bound or self.source == "ours":
+            return ""
+        if self.tolerance:
+            return "an order has no tolerance: only a bound has"
+        if limit not in (0, 1) and not in_words(limit, self.quote) and not self.reading:
+            return f"{limit:g} is no tie and not in the quote: the reading must say whose it is"
         return ""
 
     @property
@@ -211,9 +270,9 @@ class Claim:
         if centre is not None:
             return abs(finding.value - centre) <= self.tolerance + slack
         if self.above is not None:
-            return finding.value - slack > self.above
+            return finding.value - slack > self.above - self.tolerance
         assert self.below is not None
-        return finding.value + slack < self.below
+        return finding.value + slack < self.below + self.tolerance
 
     def verdict(self, finding: Finding | None, share: str = "") -> str:
         """Return the verdict on what a run found, which is ``share`` of the paper's size.
@@ -250,20 +309,42 @@ class Claim:
             outcome = WITHIN_AXIS if holds else OUTSIDE_AXIS
             return f"{outcome} under this reading" if self.reading else outcome
         if self.bound:
-            return CONSISTENT if holds else BEYOND_BOUND
+            beyond = BEYOND_READING if self.reading else BEYOND_BOUND
+            return CONSISTENT if holds else beyond
         if self.reading:
             return UNDER_THIS_READING if holds else NOT_UNDER_THIS_READING
         return REPRODUCED if holds else NOT_REPRODUCED
 
     def _open(self, finding: Finding, holds: bool) -> bool:
-        """Return True if the standard error leaves both sides open."""
-        if not finding.error or finding.value is None:
+        """Return True if what is known of the error leaves both sides open.
+
+        A number from Monte Carlo has an error, or a law that is on the same side. Distances in
+        standard errors, which are ours, have theirs in them.
+        """
+        if finding.value is None or not math.isfinite(finding.value):
             return False
+        if finding.error is None:
+            if finding.law is None:
+                return self.source != "ours"
+            return self.holds(replace(finding, value=finding.law)) != holds
         slack = STANDARD_ERRORS * finding.error
-        limit = self.above if self.above is not None else self.below
+        if self.band is not None:
+            return slack >= self.band[1] - self.band[0]
+        limit = self.below if self.above is None else self.above
         if limit is not None:
-            return abs(finding.value - limit) <= slack
-        return holds and self.null is not None and abs(finding.value - self.null) <= slack
+            side = -self.tolerance if self.above is not None else self.tolerance
+            return abs(finding.value - limit - side) <= slack
+        centre = self.near if self.number is None else self.number
+        if not holds or centre is None or self.null is None:
+            return False
+        # An error as wide as the effect itself would find it anywhere.
+        return slack >= min(abs(finding.value - self.null), abs(centre - self.null))
+
+
+def meant(number: float, quote: str) -> bool:
+    """Return True if a quote has a number, as digits or in words."""
+    words = quote.casefold()
+    return in_words(number, quote) or any(word in words for word in MEANT.get(float(number), ()))
 
 
 def in_words(number: float, quote: str) -> bool:
@@ -315,6 +396,7 @@ class Paper:
         notes: below it.
         studies: in the order of its figures.
         others: claims that no program bears on.
+        absent: checkable statements that have no row, and why.
     """
 
     name: str
@@ -324,6 +406,7 @@ class Paper:
     notes: str
     studies: tuple[Study, ...]
     others: tuple[Claim, ...] = field(default=())
+    absent: tuple[str, ...] = ()
 
     def chosen(self, figure: str | None) -> tuple[Study, ...]:
         """Return the studies of a figure, by its number or the study's name; all without one."""
@@ -343,7 +426,8 @@ def read(name: str) -> Paper:
     studies = tuple(_study(entry) for entry in content.pop("studies"))
     others = tuple(_claim(entry) for entry in content.pop("claims", []))
     heads = (content.pop(key) for key in ("title", "message", "notes"))
-    paper = Paper(name, folder, *heads, studies, others)
+    absent = tuple(content.pop("absent", ()))
+    paper = Paper(name, folder, *heads, studies, others, absent)
     ids = [claim.id for study in studies for claim in study.claims] + [c.id for c in others]
     twice = {one for one in ids if ids.count(one) > 1}
     if content or twice:

@@ -9,6 +9,7 @@ from pathlib import Path
 from experiments import records
 from experiments.claims import (
     BEYOND_BOUND,
+    BEYOND_READING,
     CONSISTENT,
     FEWEST_PAIRS,
     FEWEST_STEPS,
@@ -44,6 +45,7 @@ KINDS = (
     NOT_REPRODUCED,
     NOT_UNDER_THIS_READING,
     BEYOND_BOUND,
+    BEYOND_READING,
     OUTSIDE_AXIS,
     UNDECIDED,
     UNTUNED,
@@ -53,7 +55,10 @@ KINDS = (
     "smaller: does not hold under this reading",
     "smaller: undecided",
     "smaller: untuned",
-    *(f"smaller: {one}" for one in (CONSISTENT, WITHIN_AXIS, BEYOND_BOUND, OUTSIDE_AXIS)),
+    *(
+        f"smaller: {one}"
+        for one in (CONSISTENT, WITHIN_AXIS, BEYOND_BOUND, BEYOND_READING, OUTSIDE_AXIS)
+    ),
     OURS_HOLDS,
     OURS_FAILS,
     OURS,
@@ -117,13 +122,15 @@ def results(papers: list[Paper]) -> str:
         "",
         GENERATED,
         "",
-        "Every figure, table, numbered experiment and checkable theorem is a row, with its",
-        "source: the printed sentence or cell, or what a panel's labels are. Text, tables and",
-        "captions give numbers; labels of an axis give a band, bounds are something to be",
-        "consistent with, and *ours* is printed nowhere. The verdict is computed: a number holds",
-        "within its tolerance, which a predictor without the effect would miss, and two standard",
-        "errors; an order when it is two standard errors from a tie, and nearer it is *undecided*,",
-        f"as with fewer than {FEWEST_PAIRS} pairs of the same seeds where methods are compared,",
+        "Figures, tables, numbered experiments and checkable theorems are rows, each with its",
+        "source: the printed sentence or cell, or what a panel's labels are; statements without a",
+        "row are listed at the end. Text, tables and captions give numbers; labels of an axis give",
+        "a band, bounds are something to be consistent with, on one side, and *ours* is printed",
+        "nowhere. The verdict is computed: a number holds within its tolerance, which a predictor",
+        "without the effect would miss, and two standard errors; an order when it is two standard",
+        "errors from a tie, and nearer it is *undecided*, as are a Monte Carlo number without its",
+        "error or law, an error as wide as the effect, and comparisons",
+        f"with fewer than {FEWEST_PAIRS} pairs of the same seeds,",
         f"and *untuned* where a step size was chosen from fewer than {FEWEST_STEPS}, or at",
         "the edge of its grid. *Under this reading*: the paper leaves something open, and the row",
         "says how it is read. *Smaller* says what share of the paper's size was run, and whether",
@@ -142,6 +149,8 @@ def results(papers: list[Paper]) -> str:
         lines += ["", f"## {paper.name}", "", paper.title, "", HEAD]
         lines += [_row(claim, finding, verdict) for _, claim, finding, verdict in rows(paper)]
     lines += ["", "## What is left", "", *left(papers)]
+    lines += ["", "## Statements without a row", ""]
+    lines += [f"- {paper.name}: {text}" for paper in papers for text in paper.absent]
     return "\n".join(lines) + "\n"
 
 

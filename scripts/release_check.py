@@ -25,7 +25,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build" / "release"
-EXTRAS = ("docx", "netcdf", "numpyro", "parquet", "plots", "reference")
+EXTRAS = ("docx", "netcdf", "numpyro", "parquet", "plots", "reference", "tables")
 ENDS = {"oldest": "lowest-direct", "newest": "highest"}
 """What uv calls them."""
 

@@ -13,7 +13,7 @@ import numpy as np
 import consortia
 from consortia.oracles import de_sghmc_law, de_sgld_law, gossip_conditions
 from experiments import records
-from experiments.claims import Finding
+from experiments.claims import Finding, computed
 from experiments.de_sgld.problem import (
     NETWORKS,
     SHOWN,
@@ -148,15 +148,13 @@ def findings(results: dict[str, Any]) -> dict[str, Finding]:
             law=one["stationary"]["agent"] / one["stationary"]["average"],
         )
         radius = one["spectral_radius"]
-        found[f"fig{figure}-linear"] = Finding(radius, law=radius)
+        found[f"fig{figure}-linear"] = computed(radius)
         found[f"fig{figure}-law"] = Finding(max(part["worst_score"] for part in parts.values()))
         found[f"fig{figure}-agent"] = Finding(agents, law=one["stationary"]["agent"])
-        found[f"fig{figure}-point-mass"] = Finding(
-            one["stationary"]["agent"] / POINT_MASS, law=one["stationary"]["agent"] / POINT_MASS
-        )
+        found[f"fig{figure}-point-mass"] = computed(one["stationary"]["agent"] / POINT_MASS)
         if "disconnected" in parts:
             apart = parts["disconnected"]["stationary"]["agent"] / one["stationary"]["agent"]
-            found[f"fig{figure}-networks"] = Finding(apart, law=apart)
+            found[f"fig{figure}-networks"] = computed(apart)
     violated = [name for name, told in results["conditions"].items() if not all(told.values())]
     found["conditions"] = Finding(
         float(len(violated)), shown=f"violated: {', '.join(violated) or 'none'}; all are stable"

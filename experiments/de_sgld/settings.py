@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import consortia
 from consortia.oracles import de_sgld_law, largest_stable_step
 from experiments import records
-from experiments.claims import Finding
+from experiments.claims import Finding, computed
 from experiments.de_sgld.problem import NETWORKS, Problem, curves_of, figures_of, worst_score
 
 STEP_SIZE, BATCH = 0.009, 25
@@ -126,9 +126,9 @@ def findings(results: dict[str, Any]) -> dict[str, Finding]:
     one = batches[0]
     found = {
         "fig4a-one": Finding(None, shown=f"no law: {one['instability']}"),
-        "fig4a-order": Finding(settled(stable[0]) / settled(stable[-1])),
-        "fig4b-order": Finding(settled(steady[-1]) / settled(steady[0])),
-        "fig4c-order": Finding(settled(networks[-1]) / settled(networks[0])),
+        "fig4a-order": computed(settled(stable[0]) / settled(stable[-1])),
+        "fig4b-order": computed(settled(steady[-1]) / settled(steady[0])),
+        "fig4c-order": computed(settled(networks[-1]) / settled(networks[0])),
         "fig4-law": Finding(
             max(p["worst_score"] for p in (*batches, *steps, *networks) if p["runs"] is not None)
         ),

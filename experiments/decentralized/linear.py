@@ -22,7 +22,7 @@ import numpy as np
 import consortia
 from consortia.oracles import GaussianAgents, decentralized_hmc_law
 from experiments import records
-from experiments.claims import Finding, over_pairs
+from experiments.claims import Finding, computed, over_pairs
 from experiments.drawing import LAW
 
 AGENTS = 4
@@ -219,9 +219,9 @@ def findings(results: dict[str, Any]) -> dict[str, Finding]:
     found = {}
     for variant in ("published", "corrected"):
         settled = laws[variant, PAPER_STEP]["in_the_end"]["largest_sd_ratio"]
-        found[f"linear-sd-{variant}"] = Finding(settled, law=settled)
+        found[f"linear-sd-{variant}"] = computed(settled)
         after = laws[variant, PAPER_STEP]["after"]["mean_error_in_sds"]
-        found[f"linear-way-{variant}"] = Finding(after, law=after)
+        found[f"linear-way-{variant}"] = computed(after)
         found[f"linear-error-{variant}"] = apart(f"MA-HMC, {variant}")
     found["linear-error-ula"] = apart("ULA")
     floor = runs["posterior mean"]["error"][0]

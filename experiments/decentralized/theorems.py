@@ -16,7 +16,7 @@ import numpy as np
 
 from consortia import graphs
 from consortia.oracles import GaussianAgents, decentralized_hmc_law
-from experiments.claims import Finding
+from experiments.claims import Finding, computed, over_runs
 from experiments.drawing import LAW
 
 AGENTS, ROWS, DIMENSION = 8, 40, 4
@@ -27,6 +27,8 @@ ITERATIONS = 20
 """Of the agents beside averaged HMC."""
 
 # proposals for each ε
+REPEATS = 5
+"""Of what is drawn, for the error of an exponent."""
 SCALES = {"quick": 200, "small": 2000, "full": 20_000}
 
 
@@ -113,8 +115,11 @@ def study(scale: str, seed: int) -> dict[str, Any]:
         contraction.append({"step": step, "rate": rate, "claimed": step**2 * least / 4})
     return {
         "consensus": consensus,
-        "energies": energies(SCALES[scale], seed),
-        "from_averaged": [from_averaged(agents, s, SCALES[scale], seed) for s in STEPS],
+        "energies": [energies(SCALES[scale], seed + r) for r in range(REPEATS)],
+        "from_averaged": [
+            [from_averaged(agents, s, SCALES[scale], seed + r) for s in STEPS]
+            for r in range(REPEATS)
+        ],
         "contraction": contraction,
     }
 
@@ -122,24 +127,23 @@ def study(scale: str, seed: int) -> dict[str, Any]:
 def findings(results: dict[str, Any]) -> dict[str, Finding]:
     """Return the findings of theorems 3.1 to 3.5."""
     ring, path = (results["consensus"][name]["errors"] for name in ("ring", "path"))
-    steps = np.log([entry["step"] for entry in results["energies"]])
+    steps = np.log([entry["step"] for entry in results["energies"][0]])
 
     def slope(values: Any, where: Any) -> float:
         return float(np.polyfit(where, np.log(values), 1)[0])
 
-    distances = {
-        name: slope([e[f"{name}_distance"] for e in results["energies"]], steps)
-        for name in ("printed", "right")
-    }
+    def drawn(name: str) -> Finding:
+        return over_runs([slope([e[name] for e in es], steps) for es in results["energies"]])
+
     return {
-        "thm32-step": Finding(slope(ring, np.log(STEPS))),
-        "thm32-network": Finding(path[2] / ring[2]),
-        "thm31-printed": Finding(slope([e["printed"] for e in results["energies"]], steps)),
-        "thm31-right": Finding(slope([e["right"] for e in results["energies"]], steps)),
-        "thm31-distance": Finding(distances["printed"]),
-        "thm31-distance-right": Finding(distances["right"]),
-        "thm33": Finding(slope(results["from_averaged"], np.log(STEPS))),
-        "thm34": Finding(min(e["rate"] / e["claimed"] for e in results["contraction"])),
+        "thm32-step": computed(slope(ring, np.log(STEPS))),
+        "thm32-network": computed(path[2] / ring[2]),
+        "thm31-printed": drawn("printed"),
+        "thm31-right": drawn("right"),
+        "thm31-distance": drawn("printed_distance"),
+        "thm31-distance-right": drawn("right_distance"),
+        "thm33": over_runs([slope(run, np.log(STEPS)) for run in results["from_averaged"]]),
+        "thm34": computed(min(e["rate"] / e["claimed"] for e in results["contraction"])),
     }
 
 
@@ -150,17 +154,19 @@ def draw(results: dict[str, Any], axes: Any) -> None:
         axes[0].loglog(STEPS, entry["errors"], "o-", ms=3, lw=0.8, label=label)
     axes[0].set(xlabel="ε", ylabel="distance of an agent from the average")
     axes[0].legend()
-    steps = np.array([entry["step"] for entry in results["energies"]])
+    steps = np.array([entry["step"] for entry in results["energies"][0]])
     for name, label in (("printed", "as printed, ℵ + |g|²"), ("right", "ℵ − |g|²")):
-        values = [entry[name] for entry in results["energies"]]
+        values = [entry[name] for entry in results["energies"][0]]
         axes[1].loglog(steps, values, "o-", ms=3, lw=0.8, label=label)
     axes[1].loglog(steps, values[-1] * (steps / steps[-1]) ** 3, ":", **LAW, label="∝ ε³")
     axes[1].set(xlabel="ε", ylabel="error of the test's energy")
     axes[1].legend()
     for name, label in (("printed", "test as printed"), ("right", "ℵ − |g|²")):
-        values = [entry[f"{name}_distance"] for entry in results["energies"]]
+        values = [entry[f"{name}_distance"] for entry in results["energies"][0]]
         axes[2].loglog(steps, values, "o-", ms=3, lw=0.8, label=f"exact energy, {label}")
-    axes[2].loglog(STEPS, results["from_averaged"], "s--", ms=3, lw=0.8, label="averaged HMC, ring")
+    axes[2].loglog(
+        STEPS, results["from_averaged"][0], "s--", ms=3, lw=0.8, label="averaged HMC, ring"
+    )
     axes[2].loglog(steps, values[-1] * (steps / steps[-1]) ** 4, ":", **LAW, label="∝ ε⁴")
     axes[2].set(xlabel="ε", ylabel="distance of two chains")
     axes[2].legend()

@@ -17,7 +17,7 @@ import numpy as np
 import consortia
 from consortia.oracles import Law, fa_hmc_law
 from experiments import records
-from experiments.claims import Finding
+from experiments.claims import Finding, computed
 from experiments.drawing import LAW
 
 MEANS = (20.0, 1.0)
@@ -142,8 +142,8 @@ def findings(results: dict[str, Any]) -> dict[str, Finding]:
     rounds = {int(d): number for d, number in results["rounds"].items()}
     check = results["check"]
     return {
-        "fig2-end": Finding(rounds[1000] ** 2, law=rounds[1000] ** 2),
-        "fig2-slope": Finding(2 * results["slope"], law=2 * results["slope"]),
+        "fig2-end": computed(rounds[1000] ** 2),
+        "fig2-slope": computed(2 * results["slope"]),
         "fig2-sampler": Finding(
             max(abs(check["mean_z"]), abs(check["variance_z"])),
             shown=f"W₂² {check['w2_squared']:.3f} by {check['chains']} chains at d = "

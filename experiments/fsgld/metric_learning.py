@@ -213,11 +213,12 @@ def findings(results: dict[str, Any]) -> dict[str, Finding]:
     for part in ("train", "test"):
         for kind in ("anchored", "sgld_moments"):
             found[f"fig5-{part}-{kind}"] = ahead(runs, repeats, kind, f"late_{part}")
-    spread = [
-        runs[r, "anchored"]["late_test_deviation"] / runs[r, "dsgld"]["late_test_deviation"]
-        for r in repeats
-    ]
-    found["fig5-spread"] = over_pairs(spread)
+    if len(repeats) > 1:
+        ends = {k: [runs[r, k]["late_test"] for r in repeats] for k in ("anchored", "dsgld")}
+        ratio = float(np.std(ends["anchored"], ddof=1) / np.std(ends["dsgld"], ddof=1))
+        # Each standard deviation over n repetitions has the relative error 1/√(2(n − 1)).
+        error = ratio / math.sqrt(len(repeats) - 1)
+        found["fig5-spread"] = Finding(ratio, error)
     away = sum(runs[r, "anchored"]["way"] is None for r in repeats)
     found["fig5-faster"] = (
         Finding(None, shown=f"ran away in {away} of {len(repeats)} runs", pairs=len(repeats))

@@ -32,7 +32,8 @@ def findings(results: dict[str, Any]) -> dict[str, Finding]:
     kept = [one for one in cells if one.get("train", -np.inf) > LOWEST]
     ends = [f"{c['method']} {c['shards']}: {c.get('ended') or format(c['train'], '.3g')}"
             for c in cells]  # fmt: skip
-    return {"rows-finite": Finding(len(kept) / seeds, shown=f"{len(kept)}; {', '.join(ends)}")}
+    shown = f"{len(kept)}; {', '.join(ends)}"
+    return {"rows-finite": Finding(len(kept) / seeds if kept else None, shown=shown)}
 
 
 draw = table.draw

@@ -23,7 +23,7 @@ import consortia
 from consortia.errors import NonFiniteError
 from consortia.surrogates import Recipe
 from experiments import records
-from experiments.claims import Finding
+from experiments.claims import Finding, over_runs
 from experiments.fsgld import neural_network
 from experiments.fsgld.likelihood import mean_log_likelihoods
 from experiments.fsgld.neural_network import BATCH, BURN, LOCAL_STEPS, even, positions, scores
@@ -142,7 +142,7 @@ def cells_of(results: dict[str, Any]) -> dict[str, Finding]:
                     words = f"{len(ended)} of {len(cells)} runs ended, the first {ended[0]}"
                     found[f"{name}-{label}-{part}"] = Finding(None, shown=words)
                     continue
-                found[f"{name}-{label}-{part}"] = mean(values)
+                found[f"{name}-{label}-{part}"] = over_runs(values)
     return found
 
 
@@ -156,20 +156,14 @@ def beside(results: dict[str, Any]) -> dict[str, Finding]:
     unlike = [c for c in results["cells"] if c["shards"] == "unlike"]
     warned = [words for c in unlike if c["method"] == "fsgld" for words in c.get("warned", [])]
     found = {
-        "dsgld-unlike-hand": mean([c["hand"] for c in unlike if c["method"] == "dsgld"]),
-        "constant-hand": mean(results["constant"]["unlike"]),
+        "dsgld-unlike-hand": over_runs([c["hand"] for c in unlike if c["method"] == "dsgld"]),
+        "constant-hand": over_runs(results["constant"]["unlike"]),
         "coin": Finding(COIN - PRINTED),
     }
     curvatures = [float(one[1]) for words in warned if (one := CURVATURE.search(words))]
     if curvatures:
         found["repels"] = Finding(1 - STEP / 2 * min(curvatures))
     return found
-
-
-def mean(values: list[float]) -> Finding:
-    """Return the mean over the repetitions with its standard error."""
-    error = np.std(values, ddof=1) / np.sqrt(len(values)) if len(values) > 1 else None
-    return Finding(float(np.mean(values)), error)
 
 
 def draw(results: dict[str, Any], axes: Any) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 import consortia
 from consortia.oracles import gradient_constants, location_shards, travelling_law
 from experiments import records
-from experiments.claims import Finding
+from experiments.claims import Finding, computed
 from experiments.drawing import LAW
 from experiments.fsgld import gaussian_mean
 from experiments.fsgld.gaussian_mean import BATCH, STEP
@@ -175,31 +175,31 @@ def findings(results: dict[str, Any]) -> dict[str, Finding]:
     widths = np.array(results["by_strength"])
     quadratic = (widths[2] - widths[-1]) / (widths[0] - widths[-1])
     found = {
-        "annealed": Finding(
+        "annealed": computed(
             results["long"]["ratio"],
-            law=results["long"]["ratio"],
-            shown=f"{results['long']['ratio']:.3f}; {results['end']:.2f} after {drawn['visits']:,}",
+            f"{results['long']['ratio']:.3f}; {results['end']:.2f} after {drawn['visits']:,}",
         ),
         "annealed-sampled": Finding(
             abs(drawn["ratio"] - results["end"]) / drawn["error"],
             shown=f"after {drawn['visits']:,} visits {drawn['ratio']:.2f} ± {drawn['error']:.2f}, "
             f"law {results['end']:.2f}",
         ),
-        "thm2-batch": Finding(float(np.polyfit(np.log(results["batches"]), excess, 1)[0])),
-        "thm2-length": Finding(float(slopes["fsgld"])),
-        "thm1-length": Finding(float(slopes["dsgld"])),
-        "thm1-thm2": Finding(results["by_length"]["dsgld"][-2] / results["by_length"]["fsgld"][-2]),
-        "remark1-alpha": Finding(float(quadratic)),
-        "alg1-steps": Finding(results["within"], law=results["within"]),
-        "remark3": Finding(
+        "thm2-batch": computed(float(np.polyfit(np.log(results["batches"]), excess, 1)[0])),
+        "thm2-length": computed(float(slopes["fsgld"])),
+        "thm1-length": computed(float(slopes["dsgld"])),
+        "thm1-thm2": computed(
+            results["by_length"]["dsgld"][-2] / results["by_length"]["fsgld"][-2]
+        ),
+        "remark1-alpha": computed(float(quadratic)),
+        "alg1-steps": computed(results["within"]),
+        "remark3": computed(
             max(entry["epsilon_squared"] / entry["bound"] for entry in results["surrogates"])
         ),
     }
     if "uneven" in results:
         one, two = results["one_shard"], results["uneven"]
-        found["remark2"] = Finding(one["dsgld"] / one["sgld"])
-        ratio = two["uneven"] / two["even"]
-        found["thm1-unequal"] = Finding(ratio, law=ratio)
+        found["remark2"] = computed(one["dsgld"] / one["sgld"])
+        found["thm1-unequal"] = computed(two["uneven"] / two["even"])
     return found
 
 

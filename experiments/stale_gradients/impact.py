@@ -24,7 +24,7 @@ import consortia
 from consortia.errors import InputError
 from consortia.oracles import minibatch_noise, stale_sgld_law, stale_square_error
 from experiments import records
-from experiments.claims import Finding
+from experiments.claims import Finding, computed
 from experiments.drawing import LAW
 
 ROWS, BATCH, CONSTANT, LENGTH = 1000, 10, 1 / 30, 500
@@ -209,12 +209,12 @@ def findings(results: dict[str, Any]) -> dict[str, Finding]:
     started = first["exact_from_the_posterior"] / first["exact"]
     refused = results["literal"].startswith("step_size")
     return {
-        "fig1-literal": Finding(
-            0.0 if refused else 1.0, shown="refused: unstable" if refused else results["literal"]
+        "fig1-literal": computed(
+            0.0 if refused else 1.0, "refused: unstable" if refused else results["literal"]
         ),
         "fig1-alike": Finding(max(ends) / min(ends), law=max(exact) / min(exact)),
         "fig1-law": Finding(abs(worst["error"] - worst["exact"]) / worst["standard_error"]),
-        "fig1-start": Finding(1 - started, law=1 - started),
+        "fig1-start": computed(1 - started),
         "thm2-bias": Finding(
             last["bias"] / none["exact"],
             last["standard_error"] / none["exact"],

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from consortia.oracles import stale_sgld_law, stale_square_error
-from experiments.claims import Finding
+from experiments.claims import Finding, computed
 from experiments.drawing import LAW
 from experiments.stale_gradients.impact import CURVATURE
 
@@ -104,15 +104,15 @@ def findings(results: dict[str, Any]) -> dict[str, Finding]:
                        np.log([e["error"] for e in results["best"]]), 1)[0]  # fmt: skip
     servers = results["by_servers"][-1]
     return {
-        "cor5-variance": Finding(one["variance"] / nine["variance"] / 9),
-        "thm2-delay": Finding(float(np.polyfit(np.log(delays), np.log(added), 1)[0])),
-        "cor5-rate": Finding(float(slope)),
-        "thm67-servers": Finding(
+        "cor5-variance": computed(one["variance"] / nine["variance"] / 9),
+        "thm2-delay": computed(float(np.polyfit(np.log(delays), np.log(added), 1)[0])),
+        "cor5-rate": computed(float(slope)),
+        "thm67-servers": computed(
             servers["bias_many"] / servers["bias_one"],
-            shown=f"S = {servers['servers']}: {servers['bias_many']:.3g} many, "
+            f"S = {servers['servers']}: {servers['bias_many']:.3g} many, "
             f"{servers['bias_one']:.3g} one (posterior variances)",
         ),
-        "thm67-start": Finding(servers["start_many"] / servers["start_one"]),
+        "thm67-start": computed(servers["start_many"] / servers["start_one"]),
     }
 
 

@@ -25,8 +25,8 @@ import jax
 import numpy as np
 
 import consortia
-from consortia.engines.events import simulate
 from consortia.errors import NonFiniteError
+from consortia.schedules.events import simulate
 from experiments import records
 from experiments.claims import Finding, over_pairs, untuned
 

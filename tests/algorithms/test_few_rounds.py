@@ -727,10 +727,10 @@ def test_coordinates_that_ran_off_are_refused(
     monkeypatch.setattr(algorithm, "learn", learn)
     known_plain = algorithm._exploration
 
-    def exploration(server: Any, centres: Any, covariance: Any) -> Any:
+    def exploration(*given: Any, **options: Any) -> Any:
         with monkeypatch.context() as patched:
             patched.setattr(algorithm, "Plain", Plain)
-            return known_plain(server, centres, covariance)
+            return known_plain(*given, **options)
 
     monkeypatch.setattr(algorithm, "_exploration", exploration)
     with jax.enable_x64(double):
@@ -957,8 +957,9 @@ def test_rounding_of_an_answer_moves_draws_by_as_little(
 
 
 def test_curvatures_that_are_not_positive_make_guesses_too() -> None:
-    target = SimpleNamespace(dimension=2, dtype=np.float32)
-    known = SimpleNamespace(target=target, sizes=np.array([5, 5]), start=np.zeros(2))
+    model = SimpleNamespace(host=None)
+    target = SimpleNamespace(dimension=2, dtype=np.float32, model=model)
+    known = SimpleNamespace(target=target, sizes=np.array([5, 5]), start=np.zeros(2), seed=1)
     memory = Memory(np.zeros((0, 2)))
     server = algorithm.Server(known, 1000, np.random.default_rng(0), known.start, memory)  # type: ignore[arg-type]
     vars(server)["scale"] = PriorScale(np.zeros(2), np.ones(2))
@@ -967,9 +968,10 @@ def test_curvatures_that_are_not_positive_make_guesses_too() -> None:
     saddle = np.array([1.0, 0.0, -1.0])  # upper triangles of curvatures
     precisions = np.stack([saddle, 4 * saddle, 0.01 * saddle])
     answer = {"precisions": precisions, "pulls": np.array([[1.0, 2], [90, 80], [0.03, 0.0]])}
+    answer["squares"] = np.full(3, np.nan)  # nothing is known of how far apart the sites ended
     with pytest.raises(StopIteration) as end:
         asking.send(answer)
-    centres, covariances, serve = end.value.value
+    centres, covariances, serve, *_ = end.value.value
     assert serve
     # Eigenvalues by absolute value; the sites with enough rows first.
     np.testing.assert_allclose(centres, [[3, 0], [1, 2], [22.5, 20]])
@@ -1036,7 +1038,8 @@ def test_a_fit_of_few_rows_that_ran_off_is_no_guess() -> None:
     def found(away: float, enough: bool) -> Any:
         answer = {"precisions": np.stack([one, enough * one])}
         answer["pulls"] = np.array([[0, away], [0, enough * away]])
-        return local_fits.guesses(answer, start, scale, np.ones(2), 1e-7)
+        answer["squares"] = np.array([away**2, enough * away**2])
+        return local_fits.guesses(answer, start, scale, np.ones(2), 1e-7, 3)
 
     near, far, many = found(190.0, False), found(210.0, False), found(210.0, True)
     assert [list(one) for one in near.centres] == [[0.3, 190.4], [0.3, 0.4]]

@@ -23,7 +23,7 @@ from consortia.core import random
 from consortia.core.contract import Mailbox, Site
 from consortia.core.target import Target
 from consortia.data.sites import Sites
-from consortia.engines.events import Trace, simulate
+from consortia.schedules.events import Trace, simulate
 from consortia.theory.staleness import langevin_server, sghmc_server, stale_trace_law
 
 pytestmark = pytest.mark.usefixtures("x64")
@@ -227,7 +227,7 @@ def test_extrapolation_moves_what_is_broadcast_and_not_the_draw(kind, given, ste
 
 def test_sites_are_weighted_by_their_shares_of_the_accepted_updates() -> None:
     speeds = latency.constant((1.0, 2.0, 4.0))
-    method = stale_sgld(0.02, workers=3, latency=speeds)
+    method = stale_sgld(0.02, workers=3, latency=speeds, aggregate="each")
     sites = three_sites()
     trace = trace_of(method, UPDATES, sites=sites.names)
     priors = np.array([10, 20, 5]) / 35

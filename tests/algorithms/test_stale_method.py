@@ -110,7 +110,6 @@ def test_noise_up_to_the_friction_may_be_subtracted() -> None:
     ("method", "sizes", "says"),
     [
         (stale_sgld(0.1, workers=3), [5, 5], "2 sites and workers=3"),
-        (stale_sgld(0.1, workers=3, aggregate="latest"), [5], "one site"),
         (stale_sgld(0.1, workers=3, shares=[0.5, 0.5]), [5, 5, 5], "2 values for 3"),
         (stale_sgld(0.1, 6, workers=2, replace=False), [9, 5], "'b' has only 5"),
         (stale_sghmc(0.1, 1.0, workers=1, subtract_noise=[1.0]), [5], "1 values, the model 2"),

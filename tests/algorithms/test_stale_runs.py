@@ -12,12 +12,12 @@ import pytest
 
 import consortia
 from consortia import latency
-from consortia.engines.events import simulate
 from consortia.errors import InputError
 from consortia.oracles import site_noise
 from consortia.report.run_report import report_of
 from consortia.report.tables import cost_table
 from consortia.run import loop
+from consortia.schedules.events import simulate
 
 MODEL = consortia.Model(
     lambda theta: -0.5 * jnp.sum(theta**2) / 4,
@@ -40,7 +40,13 @@ def run(method: Any, sites: Any = None, **options: Any) -> Any:
 
 def test_the_result_counts_staleness_drops_shares_and_throughput() -> None:
     method = consortia.stale_sgld(
-        0.01, 3, workers=3, servers=2, max_staleness=3, latency=latency.exponential()
+        0.01,
+        3,
+        workers=3,
+        servers=2,
+        max_staleness=3,
+        latency=latency.exponential(),
+        aggregate="each",
     )
     sites = make_sites(4, 7, 5)
     tree = run(method, sites, warmup=20, chains=2)
@@ -116,11 +122,15 @@ def test_a_recorded_trace_is_replayed() -> None:
 def test_a_declared_share_that_the_trace_does_not_have_is_warned_of() -> None:
     sites = make_sites(4, 7)
     speeds = latency.constant((1.0, 3.0))
-    wrong = consortia.stale_sgld(0.01, workers=2, latency=speeds, shares=(0.5, 0.5))
+    wrong = consortia.stale_sgld(
+        0.01, workers=2, latency=speeds, aggregate="each", shares=(0.5, 0.5)
+    )
     with pytest.warns(UserWarning, match="is declared to have"):
         run(wrong, sites, rounds=400)
-    right = consortia.stale_sgld(0.01, workers=2, latency=speeds, shares=(0.76, 0.24))
-    counted = consortia.stale_sgld(0.01, workers=2, latency=speeds)
+    right = consortia.stale_sgld(
+        0.01, workers=2, latency=speeds, aggregate="each", shares=(0.76, 0.24)
+    )
+    counted = consortia.stale_sgld(0.01, workers=2, latency=speeds, aggregate="each")
     gap = np.asarray(run(right, sites, rounds=400).posterior.theta) - np.asarray(
         run(counted, sites, rounds=400).posterior.theta
     )
@@ -167,7 +177,7 @@ def pulls(sites: consortia.Sites, theta: float) -> np.ndarray:
 def test_the_noise_of_unlike_sites_is_reported_as_predicted_inflation(friction: Any) -> None:
     sites, steps = make_sites(4, 7, 5), [0.01, 0.02]
     speeds = latency.exponential((1.0, 2.0, 1.5))
-    options: dict[str, Any] = {"workers": 3, "servers": 2, "latency": speeds}
+    options: dict[str, Any] = {"workers": 3, "servers": 2, "latency": speeds, "aggregate": "each"}
     if friction is None:
         method = consortia.stale_sgld(steps, 3, temperature=0.5, **options)
     else:
@@ -190,7 +200,7 @@ def test_the_predicted_inflation_is_the_variance_that_the_sites_alone_cause() ->
     sites = consortia.Sites.from_list(
         [{"y": np.full(6, centre, np.float32)} for centre in (2.0, 0.0, -1.0)]
     )
-    options: dict[str, Any] = {"workers": 3, "latency": latency.exponential()}
+    options: dict[str, Any] = {"workers": 3, "latency": latency.exponential(), "aggregate": "each"}
     long = {"rounds": 40_000, "warmup": 1000}
     noisy = run(consortia.stale_sgld(0.001, **options), sites, **long)
     (inflation,) = json.loads(noisy.attrs["site_noise_inflation"])
@@ -218,11 +228,11 @@ def test_a_longer_run_begins_with_the_shorter_where_shares_are_declared(sites: A
     """Shares that are counted are those of the whole run; stored runs refuse another length."""
     several = len(sites) > 1
     shares = (0.5, 0.5) if several else None
-    method = consortia.stale_sgld(0.01, 3, workers=2, shares=shares)
+    method = consortia.stale_sgld(0.01, 3, workers=2, shares=shares, aggregate="each")
     short, long = (run(method, make_sites(*sites), rounds=n).posterior.theta for n in (200, 300))
     np.testing.assert_array_equal(short, long[:, :200])
     if several:
-        counted = consortia.stale_sgld(0.01, 3, workers=2)
+        counted = consortia.stale_sgld(0.01, 3, workers=2, aggregate="each")
         short, long = (run(counted, make_sites(4, 7), rounds=n).posterior.theta for n in (200, 300))
         assert not np.array_equal(short, long[:, :200])
 

@@ -328,7 +328,7 @@ def test_what_is_no_table_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="is not written in UTF-8"):
         read_table(written(tmp_path, "größe\n1\n", encoding="latin-1"), "it")
     with pytest.raises(InputError, match=r"give one of \.csv, \.tsv"):
-        read_table(tmp_path / "site.xlsx", "it")
+        read_table(tmp_path / "site.xls", "it")
     with pytest.raises(InputError, match="no such file"):
         read_table(tmp_path / "none.csv", "it")
     with pytest.raises(InputError, match="site 'oslo' is a list: give a file"):

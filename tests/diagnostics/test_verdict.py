@@ -130,7 +130,10 @@ def test_fewer_draws_than_an_interval_needs_are_never_good_whatever_makes_them()
 def test_draws_of_the_predicted_law_are_good():
     verdict = judged(draws())
     assert verdict.word == "good", verdict.lines()
-    assert verdict.lines() == ["GOOD: This posterior can be used."]
+    limits = "within 0.1 sd of its means and 10 % of its spreads"
+    assert verdict.lines() == [f"GOOD: This posterior can be used {limits}."]
+    exact = judged(draws(), EXACT)
+    assert exact.lines() == ["GOOD: This posterior can be used."]
 
 
 def test_an_exact_method_is_good_without_a_reference_and_says_nothing_of_unseen_bias():

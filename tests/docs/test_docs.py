@@ -148,6 +148,7 @@ def test_the_block_on_runs_stores_resumes_and_lengthens(tmp_path, monkeypatch) -
 
 def test_every_page_with_python_has_a_test_that_runs_it() -> None:
     run = {"decentralized-hmc", "theory", "formulas", "networks", "numpyro", "pymc", "runs"}
+    run |= {"nvflare", "vantage6"}  # in tests/federation/test_carried.py
     assert {page.stem for page in PAGES if blocks(page)} == run
 
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from consortia import latency
-from consortia.engines.events import Trace, simulate
 from consortia.errors import InputError
+from consortia.schedules.events import Trace, simulate
 
 MODELS = [
     latency.constant(),

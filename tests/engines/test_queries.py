@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import math
 from types import SimpleNamespace
+from typing import Any
 
 import insides
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 import pytest
 from engines import toy_conversation as toy
 from jax._src import compiler as jax_compiler
+from threadpoolctl import threadpool_info, threadpool_limits
 
 import consortia
 from consortia.core.queries import Query, SiteFunction, in_width
@@ -19,6 +22,7 @@ from consortia.core.target import Target
 from consortia.engines import programs
 from consortia.engines.panel import evaluated_points
 from consortia.errors import InputError
+from consortia.models.regression.evaluation import RowByRow
 
 
 def panel_of(engine=None, sites=None, method=None, model=toy.MODEL, **more):
@@ -239,3 +243,20 @@ def test_points_are_counted_once_for_all_arrays_of_one_shape():
     for count in (3, 3, 5, 3):
         assert evaluated_points(function, {"points": np.zeros((count, 2))}) == count
     assert looked == [(3, 2), (5, 2)]
+
+
+def test_sites_evaluate_on_one_thread_of_linear_algebra(monkeypatch: pytest.MonkeyPatch) -> None:
+    used: set[int] = set()
+    values = RowByRow.values
+
+    def recorded(self: RowByRow, *arguments: Any) -> Any:
+        used.update(one["num_threads"] for one in threadpool_info() if one["user_api"] == "blas")
+        return values(self, *arguments)
+
+    monkeypatch.setattr(RowByRow, "values", recorded)
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame({"x": rng.normal(size=50), "y": rng.integers(0, 2, 50)})
+    made = consortia.regression("y ~ x", {"a": table[:20], "b": table[20:]}, family="bernoulli")
+    with threadpool_limits(2, "blas"):
+        consortia.sample(made.model, made.sites, consortia.few_rounds(), progress=False)
+    assert used == {1}

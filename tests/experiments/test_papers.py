@@ -17,7 +17,7 @@ import pytest
 import consortia
 from consortia.oracles import fa_hmc_law
 from experiments import claims, drawing, finished, pages, records
-from experiments.claims import Claim, Finding
+from experiments.claims import Claim, Finding, computed
 from experiments.fa_hmc import classification, logistic, marginal_error
 
 PAPERS = [claims.read(name) for name in claims.PAPERS]
@@ -33,8 +33,8 @@ not counted, says 0 and is none of them.
 
 def claim(**options: object) -> Claim:
     given = {"source": "text", "quote": "a gain of 1 in all runs", **options}
-    if "number" in given:
-        given |= {"null": 0.0}
+    if "number" in given or "near" in given:
+        given = {"null": 0.0, **given}
     return Claim("one", "1", "a quantity", "a number", **given)
 
 
@@ -44,29 +44,43 @@ def claim(**options: object) -> Claim:
 @pytest.mark.parametrize(
     ("one", "finding", "share", "verdict"),
     [
-        (claim(number=1.0, tolerance=0.1), Finding(1.09), "", "reproduced"),
-        (claim(number=1.0, tolerance=0.1), Finding(1.11), "", "not reproduced"),
+        (claim(number=1.0, tolerance=0.1), computed(1.09), "", "reproduced"),
+        (claim(number=1.0, tolerance=0.1), computed(1.11), "", "not reproduced"),
+        (claim(number=1.0, tolerance=0.1), Finding(1.09), "", "undecided"),
+        (claim(number=1.0, tolerance=0.1), Finding(1.11), "", "undecided"),
+        (claim(number=1.0, tolerance=0.1), Finding(1.09, law=1.05), "", "reproduced"),
+        (claim(number=1.0, tolerance=0.1), Finding(1.09, law=1.2), "", "undecided"),
+        (claim(near=1.0, tolerance=0.05), Finding(0.2, 0.5), "", "undecided"),
+        (claim(near=1.0, tolerance=0.05), Finding(4.0, 1.6), "", "undecided"),
+        (claim(near=1.0, tolerance=0.05), Finding(0.2, 0.1), "", "not reproduced"),
+        (claim(source="tick", band=(0.7, 0.9)), Finding(0.2, 5.0), "", "undecided"),
+        (claim(above=1.0, tolerance=0.05, bound=True), computed(0.05), "",
+         "beyond the bound as printed"),
+        (claim(above=1.0, tolerance=0.05, bound=True), computed(1.6), "", "consistent with"),
+        (claim(above=3.0, tolerance=0.1, bound=True, reading="p* = p + εg."), computed(2.0), "",
+         "beyond the bound under this reading"),
+        (claim(above=1.0, tolerance=0.1, bound=True), Finding(0.95, 0.04), "", "undecided"),
         (claim(number=1.0, tolerance=0.1), Finding(1.15, 0.03), "", "reproduced"),
         (claim(number=1.0, tolerance=0.1), Finding(1.17, 0.03), "", "not reproduced"),
         (claim(number=1.0, tolerance=0.1), Finding(0.9, 0.5), "", "undecided"),
-        (claim(near=1.0, tolerance=0.1), Finding(1.09), "", "reproduced"),
+        (claim(near=1.0, tolerance=0.1), computed(1.09), "", "reproduced"),
         (claim(above=0.0), Finding(0.05, 0.02), "", "reproduced"),
         (claim(above=0.0), Finding(0.05, 0.03), "", "undecided"),
         (claim(above=0.0), Finding(-0.07, 0.03), "", "not reproduced"),
         (claim(below=0.0), Finding(-0.05, 0.03), "", "undecided"),
-        (claim(below=0.0), Finding(-0.05), "", "reproduced"),
+        (claim(below=0.0), computed(-0.05), "", "reproduced"),
         (claim(above=0.0), Finding(None, shown="diverged"), "", "not reproduced"),
         (claim(above=0.0), Finding(math.inf), "", "not reproduced"),
-        (claim(above=0.0, reading="A step h/N."), Finding(1.0), "",
+        (claim(above=0.0, reading="A step h/N."), computed(1.0), "",
          "reproduced under this reading"),
-        (claim(above=0.0, reading="A step h/N."), Finding(-1.0), "",
+        (claim(above=0.0, reading="A step h/N."), computed(-1.0), "",
          "not reproduced under this reading"),
-        (claim(above=0.0), Finding(1.0), "40 of 200 rounds", "smaller: 40 of 200 rounds; holds"),
-        (claim(above=0.0), Finding(-1.0), "40 of 200 rounds",
+        (claim(above=0.0), computed(1.0), "40 of 200 rounds", "smaller: 40 of 200 rounds; holds"),
+        (claim(above=0.0), computed(-1.0), "40 of 200 rounds",
          "smaller: 40 of 200 rounds; does not hold"),
-        (claim(above=0.0, reading="A step h/N."), Finding(-1.0), "40 of 200 rounds",
+        (claim(above=0.0, reading="A step h/N."), computed(-1.0), "40 of 200 rounds",
          "smaller: 40 of 200 rounds; does not hold under this reading"),
-        (claim(above=0.0, whole=True), Finding(1.0), "40 of 200 rounds", "reproduced"),
+        (claim(above=0.0, whole=True), computed(1.0), "40 of 200 rounds", "reproduced"),
         (claim(), Finding(1.0), "", "no published number"),
         (claim(above=0.0), None, "", "not run"),
         (claim(above=0.0, paired=True), Finding(1.0, 0.1, pairs=5), "", "reproduced"),
@@ -81,14 +95,14 @@ def claim(**options: object) -> Claim:
         (claim(above=0.0), Finding(1.0, untuned="K = 1: one step size tried"), "", "untuned"),
         (claim(above=0.0), Finding(-1.0, untuned="K = 1: one step size tried"), "3 rounds",
          "smaller: 3 rounds; untuned"),
-        (claim(above=0.0, bound=True), Finding(1.0), "", "consistent with"),
-        (claim(above=0.0, bound=True), Finding(-1.0), "", "beyond the bound as printed"),
+        (claim(above=0.0, bound=True), computed(1.0), "", "consistent with"),
+        (claim(above=0.0, bound=True), computed(-1.0), "", "beyond the bound as printed"),
         (claim(source="ours", above=0.0), Finding(1.0), "", "ours: holds"),
         (claim(source="ours", above=0.0), Finding(-1.0), "", "ours: does not hold"),
         (claim(source="ours"), Finding(-1.0), "", "ours"),
-        (claim(source="tick", band=(0.7, 0.9)), Finding(0.8), "", "within the axis"),
-        (claim(source="tick", band=(0.7, 0.9)), Finding(0.95), "", "outside the axis"),
-        (claim(source="tick", band=(0.7, 0.9), reading="From 0."), Finding(0.8), "",
+        (claim(source="tick", band=(0.7, 0.9)), computed(0.8), "", "within the axis"),
+        (claim(source="tick", band=(0.7, 0.9)), computed(0.95), "", "outside the axis"),
+        (claim(source="tick", band=(0.7, 0.9), reading="From 0."), computed(0.8), "",
          "within the axis under this reading"),
     ],
 )  # fmt: skip
@@ -201,6 +215,44 @@ def test_every_picture_is_there_and_small():
     for paper in PAPERS:
         sheet = records.RESULTS / paper.name / "sheet.svg"
         assert sheet.stat().st_size < MOST_BYTES, paper.name
+
+
+WORDS = re.compile(r"<text[^>]*>(.*?)</text>", re.DOTALL)
+DIGITS = re.compile(r"(?<![\d.])[-−]?\.?\d[\d.]*")
+
+
+def unclaimed(paper: claims.Paper, texts: list[str]) -> list[str]:
+    """Return what a picture calls the paper's and no claim of the paper has."""
+    given = [one for study in paper.studies for one in study.claims]
+    known = {one.number for one in given if one.number is not None}
+    quotes = " ".join(one.quote for one in given if one.source in claims.NUMBERED)
+    after = [text.partition("paper")[2] for text in texts if "paper" in text]
+    numbers = [
+        (text, float(found.rstrip(".").replace("−", "-")))
+        for text in after
+        for found in DIGITS.findall(text)
+    ]
+    return [t for t, n in numbers if n not in known and not claims.in_words(n, quotes)]
+
+
+def words(picture: Path) -> list[str]:
+    text = picture.read_text()
+    return [re.sub(r"<[^>]*>|\s+", " ", found).strip() for found in WORDS.findall(text)]
+
+
+@pytest.mark.parametrize("paper", PAPERS, ids=lambda paper: paper.name)
+def test_pictures_name_no_number_of_the_paper_that_no_claim_has(paper):
+    for study in paper.studies:
+        texts = words(records.picture(paper, study))
+        assert len(texts) > 5
+        assert unclaimed(paper, texts) == [], study.name
+        numbered = any(one.number is not None for one in study.claims)
+        assert numbered or "paper" not in texts, f"{study.name}: a legend without a claim"
+    assert unclaimed(paper, words(records.RESULTS / paper.name / "sheet.svg")) == []
+
+
+def test_a_label_of_an_axis_that_a_picture_calls_the_papers_is_told_apart():
+    assert unclaimed(PAPERS[0], ["paper 4332", "paper: T = 70 is best"]) == [" 4332"]
 
 
 def edited(texts: dict[Path, str]) -> list[Path]:
@@ -442,8 +494,8 @@ def test_what_the_largest_run_lacks_is_found_in_a_smaller_one_with_its_own_share
         paper.chosen("fashion_mnist")[0], shares={"small": "a tenth", "full": "all but K = 50"}
     )
     found = {
-        "small": {"fig3-nll": {"value": 3.0, "error": None}, "fig4-worst": {"value": 2.0}},
-        "full": {"fig3-nll": {"value": 1.0, "error": None}},
+        "small": {"fig3-nll": {"value": 3.0}, "fig4-worst": {"value": 2.0, "law": 2.0}},
+        "full": {"fig3-nll": {"value": 1.0, "law": 1.0}},
     }
     found = {
         scale: {"scale": scale, "commit": f"of {scale}", "findings": one}

@@ -17,7 +17,8 @@ import consortia
 from consortia.cli.commands import app
 from consortia.engines.flower import identities
 from consortia.engines.flower.envelope import decode
-from consortia.engines.flower.identities import MARK, SIGNATURE_BYTES, body_of
+from consortia.engines.flower.identities import body_of
+from consortia.engines.letters.encryption import decrypt, encrypt
 from consortia.engines.letters.sealing import Letter, LetterError, digest, seal, unfold
 from consortia.errors import (
     InputError,
@@ -94,8 +95,10 @@ def test_signed_letters_with_secure_sums_have_the_draws_of_one_process(
     by_letters = consortia.open_run(found.result)
     for name in one.posterior:
         np.testing.assert_allclose(by_letters.posterior[name], one.posterior[name], atol=1e-4)
-    reply = unfold(now.reply("north", 4).read_bytes())[0].messages[0]
-    sent = decode(body_of(reply))
+    keys = identities.coordinator_ring(now.root / "keys")
+    data = now.reply("north", 4).read_bytes()
+    plain = decrypt(data, keys.private, keys.sites["north"], identities.TO_COORDINATOR)
+    sent = decode(body_of(unfold(plain)[0].messages[0]))
     assert set(sent.arrays) == {"masked", "masked, packed"}
 
 
@@ -543,28 +546,79 @@ def test_what_a_site_refuses_by_itself_is_printed_there_with_exit_code_2(
     assert outcome.exit_code == 2, outcome.output
     assert words in outcome.stderr
     assert "Traceback" not in outcome.output
-    assert "has refused letter 1" in outcome.stderr
+    # Without its key a site cannot read who asks: it writes no refusal.
+    assert ("has refused letter 1" in outcome.stderr) is (fault != "the keys are gone")
     assert "answer 1 of north" not in outcome.stdout
 
 
-def test_an_answer_without_its_site_s_signature_is_not_taken(tmp_path: Path) -> None:
+def test_a_letter_is_read_and_written_by_its_two_ends_alone(tmp_path: Path) -> None:
     now = Correspondence(tmp_path / "signed", keys=True)
     now.proceed()
+    sent = {name: now.question(name, 1).read_bytes() for name in NAMES}
+    assert all(b"few_rounds" not in data and b"formula" not in data for data in sent.values())
+    north, south = (identities.read_identity(now.site(name)) for name in ("north", "south"))
+    coordinator = identities.read_identity(now.root / "keys")
+    public = identities.public_of
+    plain = decrypt(sent["north"], north, public(coordinator), identities.TO_SITE)
+    assert "few_rounds" in unfold(plain)[0].values["study"]
+    with pytest.raises(LetterError, match="encrypted to another key"):
+        decrypt(sent["north"], south, public(coordinator), identities.TO_SITE)
+    changed = bytearray(sent["north"])
+    changed[-1] ^= 1
+    with pytest.raises(LetterError, match="was changed on its way"):
+        decrypt(bytes(changed), north, public(coordinator), identities.TO_SITE)
+    # A letter of somebody else, and one without a signature, are not looked at.
+    for forged in (encrypt(plain, "north", south, public(north), identities.TO_SITE), plain):
+        now.question("north", 1).write_bytes(forged)
+        with pytest.raises(LetterError, match="signed"):
+            now.answer("north", 1)
+    now.question("north", 1).write_bytes(sent["north"])
     for name in NAMES:
         now.answer(name, 1)
     path = now.reply("north", 1)
     good = path.read_bytes()
-    body = body_of(unfold(good)[0].messages[0])
-    forged = (MARK + bytes(SIGNATURE_BYTES) + body,)
-    path.write_bytes(resealed(good, key_of(now, "north"), messages=forged))
-    found = now.proceed()
-    assert "not signed by the site's key" in found.refused[path]
-    assert {name for name, _ in found.accepted} == {"south", "west"}
+    assert b"agreement" not in good
+    answer = decrypt(good, coordinator, public(north), identities.TO_COORDINATOR)
+    towards = identities.TO_COORDINATOR
+    forged = encrypt(answer, "north", south, public(coordinator), towards)
+    for data, words in ((forged, "not signed by the key"), (answer, "not encrypted")):
+        path.write_bytes(data)
+        found = now.proceed()
+        assert words in found.refused[path]
     path.write_bytes(good)
     assert now.proceed().accepted == [("north", 1)]
 
 
-@pytest.mark.parametrize("name", ["", "..", ".hidden", "/etc/site", "a/b", "a\\b", "a\0b"])
+def test_a_key_of_two_sites_and_one_of_low_order_are_refused_by_name(tmp_path: Path) -> None:
+    north, south = (identities.make_identity(tmp_path / name).hex() for name in ("n", "s"))
+    assert identities.faulty_key(None, {"north": north, "south": south}) is None
+    fault = identities.faulty_key(north, {"oslo": south, "lima": north})
+    assert fault is not None
+    assert "the coordinator and lima have the same key" in fault
+    for point in ("01" + 31 * "00", "ec" + 30 * "ff" + "7f", 32 * "00", 31 * "00" + "80"):
+        fault = identities.faulty_key(None, {"oslo": point})
+        assert fault is not None
+        assert "of oslo is a point of low order" in fault
+
+
+@pytest.mark.parametrize(
+    "text", [".".join(["a"] * 50_000) + " = 1", "a = " + "[" * 6_000, "#" * 600_000]
+)
+def test_a_study_that_takes_minutes_to_parse_is_refused_before(tmp_path: Path, text: str) -> None:
+    now = Correspondence(tmp_path / "now")
+    now.proceed()
+    path = now.question("north", 1)
+    data, key = path.read_bytes(), key_of(now, "north")
+    values = {**unfold(data)[0].values, "study": text}
+    path.write_bytes(resealed(data, key, values=values))
+    with pytest.raises(LetterError, match="a study has at most"):
+        now.answer("north", 1)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["", "..", ".hidden", "/etc/site", "a/b", "a\\b", "a\0b", "a\u202eb", "C:x", "con", "x "],
+)
 def test_a_letter_for_a_site_that_is_a_path_is_not_opened(name: str) -> None:
     letter = Letter("question", "0" * 32, name, 1, (b"x",))
     with pytest.raises(LetterError, match="as no site can be named"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import inspect
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -117,3 +118,30 @@ def test_the_installed_flower_has_both_places_between_which_the_check_stands() -
     assert verified < stored
     assert source.index("get_fab(") < verified
     assert source.index("state.get_run(") < source.index("get_fab(")
+
+
+def test_pauses_are_short_after_a_message_and_grow_to_flower_s_own(monkeypatch):
+    slept: list[float] = []
+    now = [1000.0]
+    monkeypatch.setattr(supernode.time, "sleep", slept.append)
+    monkeypatch.setattr(supernode.time, "monotonic", lambda: now[0])
+    found = iter([None, 7, None])
+    internal = SimpleNamespace(_pull_and_store_message=lambda **_: next(found))
+    clock = supernode.Clock(internal)
+    assert internal._pull_and_store_message() is None
+    clock.sleep(3)
+    assert internal._pull_and_store_message() == 7
+    clock.sleep(3)
+    now[0] += 10
+    clock.sleep(3)
+    assert internal._pull_and_store_message() is None
+    now[0] += 50
+    clock.sleep(3)
+    now[0] += 3600
+    clock.sleep(3)
+    assert slept == pytest.approx([3, supernode.PAUSE, 10 * supernode.SHARE, 3, 3])
+
+
+def test_the_installed_flower_pauses_where_the_clock_is() -> None:
+    internal = pytest.importorskip("flwr.supernode.start_client_internal")
+    assert "time.sleep(3)" in inspect.getsource(internal.start_client_internal)

@@ -214,8 +214,11 @@ def test_many_small_hospitals_settle_no_row(tmp_path: Path, sites: int) -> None:
 def test_noise_of_a_site_does_not_become_small_among_others() -> None:
     noise = FUNCTIONS["log_densities"].noise["potentials"]
     assert [round(noise.sd(sites), 3) for sites in (2, 7, 25, 400)] == [0.15, 0.15, 0.08, 0.02]
-    assert [round(noise.sd(2, depth), 3) for depth in (-5, 5, 40, 1e9)] == [0.25, 0.25, 0.95, 1]
-    assert noise.sd(25, 1e9) == pytest.approx(0.4 / 0.15 / 5)
+    assert [round(noise.sd(2, depth), 3) for depth in (-5, 5, 40, 1e3)] == [0.25, 0.25, 0.95, 20.15]
+    assert noise.sd(25, 1e3) == pytest.approx(20.15 * 0.4 / 0.15 / 5)
+    raised = [round(noise.sd(2, depth, 8), 3) for depth in (0, 5)]
+    assert raised == [0.15, 0.95]  # of what is far out first
+    assert noise.sd(2, 5, 16) == pytest.approx(2 * noise.sd(2, 5, 8))
 
 
 def test_a_hospital_with_few_rows_takes_no_part(tmp_path: Path) -> None:
@@ -237,7 +240,7 @@ def test_noise_is_the_site_s_own_and_the_same_for_the_same_question(tmp_path: Pa
     request = replace(asked.request, run=exact.halted_at.run)  # type: ignore[union-attr]
     plain = exact.ask("north", request)
     depths = plain.arrays["potentials"].astype(float)
-    sd = np.minimum(0.15 + 0.02 * np.abs(depths), 1)
+    sd = 0.15 + 0.02 * np.abs(depths)
     assert sd.min() < 0.2
     assert sd.max() > 0.5
     noise = (asked.answer.arrays["potentials"] - depths - sd**2 / 2) / sd

@@ -55,6 +55,13 @@ MUTANTS = (
         "models/regression/test_evaluation.py::test_sums_and_blocks_of_rows_are_the_sums_over_rows",
     ),
     Mutant(
+        "surrogates/local_fits.py",
+        "return float(square - pull @ mean) / ((sites - 1) * len(pull))",
+        "return 0.0",
+        "statistical/test_several.py::test_a_run_has_every_mode_with_its_mass"
+        "[sites that contradict one another]",
+    ),
+    Mutant(
         "dynamics/ensemble/chains.py",
         "rates = np.exp(-np.maximum(errors, 0))",
         "rates = np.exp(-np.maximum(errors / 2, 0))",
@@ -250,7 +257,7 @@ MUTANTS = (
         "engines/test_exchanges.py::test_sum_is_plain_whatever_the_weights",
     ),
     Mutant(
-        "engines/events.py",
+        "schedules/events.py",
         "free = now = now + cost",
         "free = now",
         "engines/test_events.py::test_a_server_that_takes_time_serves_one_worker_after_the_other",

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
+import tomllib
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -98,3 +102,112 @@ def test_an_installed_package_lists_its_examples(
 def test_the_wheel_installs_the_command(installed: tuple[Path, dict[str, Any]]) -> None:
     _, found = installed
     assert found["scripts"] == {"consortia": "consortia.cli:main"}
+
+
+# --- the wheel of a site that only answers -------------------------------------------------------
+
+SITE = ROOT / "packaging" / "site"
+
+
+def test_the_wheel_of_a_site_needs_a_part_of_what_the_package_needs() -> None:
+    whole = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    part = tomllib.loads((SITE / "pyproject.toml").read_text())["project"]
+    extra = {one for one in part["dependencies"] if one.startswith("cryptography")}  # by Flower
+    assert {*part["dependencies"]} - extra < {*whole["dependencies"]}
+    names = {re.split(r"[<>=]", one)[0] for one in part["dependencies"]}
+    assert not names & {"jax", "pandas", "xarray", "zarr", "arviz-base", "arviz-stats"}
+    assert part["requires-python"] == whole["requires-python"]
+    assert part["scripts"] == whole["scripts"]
+
+
+def test_the_wheel_of_a_site_has_the_same_modules(tmp_path: Path) -> None:
+    run(
+        *(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", tmp_path, SITE),
+        cwd=tmp_path,
+    )
+    (wheel,) = tmp_path.glob("consortia_site-*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        found = {name for name in archive.namelist() if name.startswith("consortia/")}
+    kept = [path for path in (ROOT / "src" / "consortia").rglob("*") if path.is_file()]
+    sources = {path.relative_to(ROOT / "src").as_posix() for path in kept if path.suffix != ".pyc"}
+    assert found == sources
+
+
+STUDY = """
+[data]
+files = ["aarhus.csv", "bilbao.csv", "cork.csv"]
+[model]
+formula = "died ~ age + sex + crp + arm"
+family = "bernoulli"
+missing = "complete"
+[algorithm]
+name = "few_rounds"
+"""
+
+POLICY = """
+models = ["any"]
+maximum_rounds = 1000
+minimum_rows = 50
+messages = ["description", "moments", "query"]
+"""
+
+
+@pytest.mark.slow  # makes an environment and installs into it, from an index
+def test_a_site_answers_a_masked_study_without_jax(tmp_path: Path) -> None:
+    from consortia.engines.flower.identities import made_keys
+
+    build = ("-m", "build", "--wheel", "--no-isolation", "--outdir", tmp_path)
+    run(sys.executable, *build, SITE, cwd=tmp_path)
+    (wheel,) = tmp_path.glob("*.whl")
+    run(sys.executable, "-m", "venv", tmp_path / "site", cwd=tmp_path)
+    scripts = tmp_path / "site" / ("Scripts" if os.name == "nt" else "bin")
+    try:
+        run(scripts / "python", "-m", "pip", "install", "--quiet", wheel, cwd=tmp_path)
+    except AssertionError as error:
+        if "No matching distribution" in str(error) or "Connection" in str(error):
+            pytest.skip("no index of packages is reached")
+        raise
+    installed = sum(p.stat().st_size for p in (tmp_path / "site").rglob("*") if p.is_file())
+    print(f"{installed / 1e6:.0f} MB, pip included")
+
+    names = ("aarhus", "bilbao", "cork")
+    (tmp_path / "study.toml").write_text(STUDY)
+    rules = made_keys(tmp_path / "keys", {name: tmp_path / name for name in names})
+    for name in names:
+        for folder in (tmp_path, tmp_path / name):
+            shutil.copy(ROOT / "examples" / "pneumonia" / f"{name}.csv", folder)
+        (tmp_path / name / "site-policy.toml").write_text(POLICY + rules)
+    bare = {"PYTHONPATH": "", "CONSORTIA_CACHE": str(tmp_path / "cache")}
+
+    def site(*words: str | Path) -> str:
+        return run(scripts / "consortia", *words, cwd=tmp_path, **bare)
+
+    def coordinator(*words: str | Path) -> str:
+        code = "from consortia.cli import main; main()"
+        return run(sys.executable, "-c", code, *words, cwd=tmp_path)
+
+    assert "aarhus" in site("site", "key", "elsewhere/aarhus")
+    table = tmp_path / "aarhus" / "aarhus.csv"
+    assert site("site", "check", "--study", "study.toml", "--data", table)
+    opened = ("--folder", "coordinator", "--shared", "post", "--keys", "keys")
+    coordinator("letter", "open", "study.toml", *opened)
+    told, letters = "", tmp_path / "post"
+    for number in range(1, 20):
+        letter = f"question-{number:03d}.letter"
+        if not (letters / "aarhus" / letter).exists():
+            break
+        for name in names:
+            where = ("--folder", name, "--data", f"{name}/{name}.csv", "--yes")
+            command = site if name == "aarhus" else coordinator
+            command("letter", "answer", letters / name / letter, *where)
+        told = coordinator("letter", "next", "coordinator")
+    assert "The result is in" in told
+    refused = subprocess.run(
+        [scripts / "consortia", "run", "study.toml"],
+        cwd=tmp_path,
+        env={**os.environ, **bare},
+        capture_output=True,
+        text=True,
+    )
+    assert refused.returncode == 5
+    assert "pip install consortia" in refused.stderr

@@ -151,6 +151,6 @@ class Network:
 def simulation(folder: Path, nodes: int) -> Network:
     """A network whose nodes are simulated."""
     pytest.importorskip("flwr", reason="flwr is not installed: pip install 'consortia[flower]'")
-    pytest.importorskip("ray", reason="ray is not installed: pip install 'consortia[flower]'")
+    pytest.importorskip("ray", reason="ray is not installed: pip install 'consortia[simulation]'")
     connection = f"insecure = true\noptions.num-supernodes = {nodes}"
     return Network(folder, ["--insecure", "--simulation"], connection)

@@ -89,6 +89,12 @@ CASES: dict[str, tuple[str, int, int, dict[str, Any]]] = {
     "fsgld-updates": ("fsgld", 5, 2, {"record": "updates"}),
     "fsgld-given": ("fsgld", 5, 2, {"surrogate": GAUSSIANS}),
     "fa_hmc-debiased": ("fa_hmc", 5, 1, {"debias": True, "batch_size": 3}),
+    "fa_hmc-within": (
+        "fa_hmc",
+        5,
+        2,
+        {"local_steps": 1, "average_every": 2, "batch_size": 3, "momentum_correlation": 0.5},
+    ),
 }
 """Label to algorithm, sites, chains and further arguments."""
 

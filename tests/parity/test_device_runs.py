@@ -213,6 +213,8 @@ def test_processes_that_run_different_studies_or_leave_one_out_are_refused():
     ("arguments", "says"),
     [
         (("--coordinator", "127.0.0.1:1"), "belong together"),
+        (("--coordinator", "slurm", "--processes", "2", "--process", "0"), "slurm alone"),
+        (("--coordinator", "slurm"), "this is not a task of Slurm"),
         (("--coordinator", "here", "--processes", "2", "--process", "0"), "give HOST:PORT"),
         (("--coordinator", "127.0.0.1:1", "--processes", "2", "--process", "2"), "number the 2"),
         (("--engine", "mpi", "--devices", "2"), "for the engine 'local'"),
@@ -223,3 +225,26 @@ def test_processes_that_cannot_be_joined_are_refused(tmp_path, arguments, says):
     assert job.returncode == 2
     assert says in job.stderr
     assert "Traceback" not in job.stderr
+
+
+OF_SLURM = """
+import os, sys
+os.environ |= {
+    "SLURM_JOB_ID": sys.argv[2],
+    "SLURM_STEP_NODELIST": "localhost",
+    "SLURM_NTASKS": "2",
+    "SLURM_PROCID": sys.argv[1],
+    "SLURM_LOCALID": sys.argv[1],
+}
+from consortia.engines import sharding
+sharding.join("slurm")
+import jax
+print(jax.process_index(), jax.process_count(), len(jax.devices()))
+"""
+
+
+def test_processes_find_one_another_by_what_slurm_says():
+    port = launch.free_port()
+    jobs = launch.together(2, lambda number: ["-c", OF_SLURM, str(number), str(port)])
+    assert [job.returncode for job in jobs] == [0, 0], [job.stderr for job in jobs]
+    assert [job.stdout.split()[:2] for job in jobs] == [["0", "2"], ["1", "2"]]

@@ -25,12 +25,12 @@ from matplotlib.colors import to_hex
 import consortia
 from consortia.diagnostics.figures import canvas
 from consortia.diagnostics.verdict import Severity
-from consortia.engines.events import simulate
 from consortia.engines.mailbox import facts_of
 from consortia.errors import InputError, StoreError
 from consortia.report.document import _notes, write_report
 from consortia.report.plots import MOST_FOREST, forest
 from consortia.report.run_report import RunReport, report_of
+from consortia.schedules.events import simulate
 from consortia.store.ending import RunEnd
 from consortia.store.results import plain_attributes
 

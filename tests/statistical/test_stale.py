@@ -18,7 +18,6 @@ import pytest
 
 import consortia
 from consortia import latency
-from consortia.engines.events import simulate
 from consortia.oracles import (
     langevin_server,
     minibatch_noise,
@@ -26,6 +25,7 @@ from consortia.oracles import (
     stale_sgld_law,
     stale_trace_law,
 )
+from consortia.schedules.events import simulate
 
 CHAINS, GATE, SEED = 4000, 4.0, 6
 ROW_PRECISION, PRIOR_SCALE = 0.5, 2.0

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from consortia import latency
-from consortia.engines.events import simulate
 from consortia.errors import InputError
+from consortia.schedules.events import simulate
 from consortia.theory import staleness as oracle
 
 STEPS = np.array([0.4, 0.2, 0.1, 0.05, 0.025])

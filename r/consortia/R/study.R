@@ -4,20 +4,53 @@ toml_string <- function(text) {
   encodeString(enc2utf8(as.character(text)), quote = "\"")
 }
 
-toml_table <- function(values) {
-  pairs <- sprintf("%s = %s", toml_string(names(values)), toml_string(unlist(values)))
-  sprintf("{ %s }", paste(pairs, collapse = ", "))
+# A named vector or list is a table, several values are an array.
+toml_value <- function(value) {
+  if (!is.null(names(value))) {
+    pairs <- sprintf("%s = %s", toml_string(names(value)), vapply(value, toml_value, ""))
+    return(sprintf("{ %s }", paste(pairs, collapse = ", ")))
+  }
+  if (length(value) != 1 || is.list(value) || inherits(value, "AsIs")) {
+    return(sprintf("[%s]", paste(vapply(value, toml_value, ""), collapse = ", ")))
+  }
+  if (is.logical(value)) return(tolower(value))
+  if (is.numeric(value)) return(format(value, digits = 15))
+  toml_string(value)
+}
+
+# Levels of factors in their order, which a text file does not keep. All sites must agree on them.
+levels_of <- function(sites) {
+  tables <- Filter(is.data.frame, sites)
+  factors <- unique(unlist(lapply(tables, function(one) names(Filter(is.factor, one)))))
+  found <- lapply(factors, function(name) {
+    orders <- unique(lapply(Filter(function(one) is.factor(one[[name]]), tables),
+                            function(one) levels(one[[name]])))
+    if (length(orders) > 1) {
+      stop("sites: the factor ", name, " has not the same levels in the same order everywhere.",
+           call. = FALSE)
+    }
+    I(orders[[1]])
+  })
+  stats::setNames(found, factors)
 }
 
 cons_study <- function(formula, sites, family = "bernoulli", priors = NULL,
                        folder = tempfile("study-"), title = NULL, chains = 4L, seed = 1L,
-                       algorithm = c(name = "few_rounds"), secure_sums = NULL) {
+                       algorithm = c(name = "few_rounds"), secure_sums = NULL, ...) {
+  model <- list(...)
+  if (length(model) && (is.null(names(model)) || any(!nzchar(names(model))))) {
+    stop("further arguments are keys of [model], by name: missing = \"complete\".", call. = FALSE)
+  }
   if (is.null(names(sites)) || any(!nzchar(names(sites))) || anyDuplicated(names(sites))) {
     stop("sites: give a list with the name of each site.", call. = FALSE)
   }
   if (!is.null(priors) && is.null(names(priors))) {
     stop("priors: give names, as in c(coefficients = \"normal(0, 1)\").", call. = FALSE)
   }
+  factors <- levels_of(sites)
+  factors <- factors[intersect(names(factors), all.vars(formula))]
+  model$levels <- c(model$levels, factors[setdiff(names(factors), names(model$levels))])
+  if (!length(model$levels)) model$levels <- NULL
   dir.create(folder, showWarnings = FALSE, recursive = TRUE)
   files <- file.path(folder, paste0(names(sites), ".csv"))
   for (i in seq_along(sites)) {
@@ -42,7 +75,8 @@ cons_study <- function(formula, sites, family = "bernoulli", priors = NULL,
     "[model]",
     paste("formula =", toml_string(text)),
     paste("family =", toml_string(family)),
-    if (!is.null(priors)) paste("prior =", toml_table(priors)),
+    if (!is.null(priors)) paste("prior =", toml_value(priors)),
+    sprintf("%s = %s", names(model), vapply(model, toml_value, "")),
     "[algorithm]",
     method,
     "[run]",

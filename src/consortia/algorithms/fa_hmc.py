@@ -93,6 +93,9 @@ class FAHMC(Method):
             None: chosen where T is, else the identity. Momentum N(0, M), drift
             η M⁻¹p − (η²/2) M⁻¹g.
         temperature: momentum variance is multiplied by it; the target is exp(−U/temperature).
+        average_every: A leapfrog steps after which positions and momenta are averaged, within
+            trajectories of K, as section 5 of the paper words it; a round is then such a window,
+            and its draw the averaged θ. With ``local_steps=1`` and without ``debias``.
 
     Raises:
         InputError: an argument is out of its range.
@@ -121,6 +124,7 @@ class FAHMC(Method):
     weights: tuple[float, ...] | Any = None
     mass_matrix: MassMatrix | Any = None
     temperature: float = 1.0
+    average_every: int | None = None
 
     name = "fa_hmc"
 
@@ -157,7 +161,14 @@ class FAHMC(Method):
             weights=arguments.site_weights(self.weights),
             mass_matrix=MassMatrix.of(self.mass_matrix),
             temperature=arguments.number("temperature", self.temperature, 0.0, math.inf),
+            average_every=arguments.optional_whole("average_every", self.average_every, 1),
         )
+        given = self.leapfrog_steps is not None and self.local_steps == 1 and not self.debias
+        if self.average_every is not None and not given:
+            raise InputError(
+                f"average_every={self.average_every} counts leapfrog steps between averages: give "
+                f"leapfrog_steps and local_steps=1, not {self.local_steps}, and debias=False."
+            )
 
     @property
     def lengths(self) -> tuple[int, int]:
@@ -208,6 +219,11 @@ class FAHMC(Method):
     def cost(self, sizes: np.ndarray, dimension: int) -> Cost:
         """Return the gradients of one round: K T exact ones a site, (2K − 1) T of minibatches."""
         leapfrogs, iterations = self.lengths
+        if self.average_every is not None:
+            inner = self.average_every - 1
+            draws = 2 + inner * (1 if self.batch_size is None else self.gradient_draws)
+            rows = int(sizes.sum()) if self.batch_size is None else len(sizes) * self.batch_size
+            return Cost(draws * len(sizes), draws * rows)
         inner = leapfrogs - 1
         if self.batch_size is None:
             draws = iterations * (1 + inner)
@@ -231,6 +247,8 @@ class FAHMC(Method):
 
     def build(self, target: Target) -> Algorithm:
         """Return one phase: T iterations of K leapfrogs at every site, then the average."""
+        if self.average_every is not None:
+            return _within_trajectories(self, target)
         phase = Phase(
             partial(_local, self, target),
             Mean(),
@@ -351,6 +369,121 @@ def _noise(method: FAHMC, target: Target, rng: RandomStreams) -> Noise:
     )
 
 
+# --- averages within trajectories ----------------------------------------------------------------
+
+
+class Moving(NamedTuple):
+    """The message within a trajectory: θ_c and v_c = M⁻¹p_c."""
+
+    position: Float[Array, " d"]
+    velocity: Float[Array, " d"]
+
+
+class WindowShared(NamedTuple):
+    """η, the leapfrog steps of its trajectory before the window, and the ξ that it may begin."""
+
+    step_size: Float[Array, ""]
+    start: Float[Array, ""]
+    momentum: PyTree[Float[Array, "n d"]]
+
+
+class WindowNoise(NamedTuple):
+    """The gradients of a window at its start, inside and at its end, and the ξ_c."""
+
+    first: PyTree
+    inner: PyTree
+    last: PyTree
+    momentum: PyTree[Float[Array, "n d"]]
+
+
+def _within_trajectories(method: FAHMC, target: Target) -> Algorithm:
+    """Return one phase: A leapfrog steps at every site, then the average of θ and v."""
+    phase = Phase(
+        partial(_window, method, target),
+        Mean(),
+        noise=partial(_window_noise, method, target),
+        shared=partial(_window_shared, method, target),
+        evaluation=lambda inbox: Evaluation(inbox.position),
+        disclosure=lambda outbox: Disclosure(outbox.position),
+    )
+    draws = Draws(hub=lambda hub, inbox: inbox.position)
+    return Algorithm(lambda at: ((), (), Moving(at, jnp.zeros_like(at))), (phase,), draws)
+
+
+def _begun(method: FAHMC) -> int:
+    """Return the most trajectories that begin in a window."""
+    assert method.average_every is not None
+    return -(-method.average_every // method.lengths[0])
+
+
+def _window_shared(method: FAHMC, target: Target, rng: RandomStreams) -> WindowShared:
+    (steps, _), every = method.lengths, method.average_every
+    assert every is not None
+    # In turns of K windows, so that no product overflows.
+    start = rng.iteration % steps * every % steps
+    shape = _begun(method), target.dimension
+    drawn = rng.normal("momentum", shape) if method.momentum_correlation > 0 else ()
+    step_size = jnp.asarray(method.step_size(rng.iteration), target.dtype)
+    return WindowShared(step_size, start, drawn)
+
+
+def _window_noise(method: FAHMC, target: Target, rng: RandomStreams) -> WindowNoise:
+    declare, every = _oracle(method, target).numbers, method.average_every
+    assert every is not None
+    inner = declare(rng, "inner", (every - 1, method.gradient_draws)) if every > 1 else ()
+    shape = _begun(method), target.dimension
+    return WindowNoise(
+        declare(rng, "first", (1,)),
+        inner,
+        declare(rng, "last", (1,)),
+        rng.normal("momentum", shape) if method.momentum_correlation < 1 else (),
+    )
+
+
+def _window(
+    method: FAHMC,
+    target: Target,
+    noise: WindowNoise,
+    shared: WindowShared,
+    state: tuple[()],
+    inbox: Moving,
+    site: Site,
+) -> tuple[tuple[()], Moving, Info]:
+    """Make A leapfrog steps, with a new momentum where a trajectory begins."""
+    oracle, weight = _oracle(method, target), jnp.asarray(site.weight, inbox.position.dtype)
+    evaluate, eta = oracle.bind(site), shared.step_size
+    every, (steps, _) = method.average_every, method.lengths
+    assert every is not None
+
+    def force(rows: PyTree, theta: Array) -> Array:
+        return method.mass_matrix.solve(evaluate(rows, theta) / weight)
+
+    new = _velocities(method, noise, shared, weight)
+    first, last = (oracle.prepare(part, site) for part in (noise.first, noise.last))
+    begins = shared.start == 0
+    begun = begins.astype(jnp.int32)
+    velocity = jnp.where(begins, new[0], inbox.velocity) - eta / 2 * force(first, inbox.position)
+
+    def step(carry: tuple[Array, Array, Array], drawn: tuple[Array, PyTree]) -> tuple[Any, None]:
+        theta, v, count = carry
+        at, rows = drawn
+        theta = theta + eta * v
+        kick = force(rows, theta)
+        begins = (shared.start + at) % steps == 0
+        fresh = new[jnp.minimum(count, len(new) - 1)] - eta / 2 * kick
+        v = jnp.where(begins, fresh, v - eta * kick)
+        return (theta, v, count + begins.astype(jnp.int32)), None
+
+    carry = inbox.position, velocity, begun
+    if every > 1:
+        inner = oracle.prepare(noise.inner, site)
+        carry, _ = jax.lax.scan(
+            step, carry, (jnp.arange(1, every, dtype=jnp.int32), inner), length=every - 1
+        )
+    theta = carry[0] + eta * carry[1]
+    return state, Moving(theta, carry[1] - eta / 2 * force(last, theta)), {}
+
+
 # --- a round at a site ---------------------------------------------------------------------------
 
 
@@ -419,7 +552,10 @@ def _iterate(
 
 
 def _velocities(
-    method: FAHMC, noise: Noise, shared: Shared, weight: Float[Array, ""]
+    method: FAHMC,
+    noise: Noise | WindowNoise,
+    shared: Shared | WindowShared,
+    weight: Float[Array, ""],
 ) -> Float[Array, "T d"]:
     """Return v = M⁻¹p of the T iterations."""
     correlation = method.momentum_correlation

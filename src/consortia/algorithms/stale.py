@@ -73,7 +73,7 @@ class Workers:
     temperature: float = 1.0
     replace: bool = True
     shares: Any = None
-    aggregate: str = "each"
+    aggregate: str = "latest"
     weighting: str = "time"
 
 
@@ -142,8 +142,11 @@ class StaleGradients(Workers, ServerBased):
 
     @property
     def latest_only(self) -> bool:
-        """True if the server keeps the last gradient of every site and sums them."""
-        return self.aggregate == "latest"
+        """True if the server keeps the last gradient of every site and sums them.
+
+        Workers of one site all send its number, so that the sum is the gradient that came.
+        """
+        return self.aggregate == "latest" and self.workers > 1
 
     @property
     def servers_alike(self) -> bool:
@@ -157,11 +160,6 @@ class StaleGradients(Workers, ServerBased):
             raise InputError(
                 f"there are {sites} sites and workers={self.workers}: give one site, from which "
                 f"all workers of a server draw, or workers={sites}, so that each holds its own."
-            )
-        if self.latest_only and sites != self.workers:
-            raise InputError(
-                f"aggregate='latest' is for workers that hold their own sites: there is one site "
-                f"and workers={self.workers}."
             )
         if self.shares is not None and len(self.shares) != sites:
             raise InputError(
@@ -298,8 +296,11 @@ class StaleSGLD(StaleGradients):
         replace: minibatches with replacement; without costs more and bounds their size.
         shares: f_c, positive and summing to one, where workers are real processes; when None they
             are counted in the simulated trace, after the warm-up.
-        aggregate: ``"each"``: every gradient by itself, divided by f_c. ``"latest"``: the sum of
-            the last gradient of every site (zero before the first), which needs no shares.
+        aggregate: where workers hold their own sites, ``"latest"``: the sum of the last gradient
+            of every site (zero before the first), which needs no shares. ``"each"``: every gradient
+            by itself, divided by f_c; the mean is then biased, as a worker fetches right after its
+            own update, when the parameters are displaced towards its own site. One site needs
+            neither: its gradient is the sum.
         weighting: of the servers' estimates, ``"time"`` (Σh) or ``"equal"``.
         adaptation: α of the preconditioner, in (0, 1]: 1 weighs all gradients since the start
             equally, the warm-up's included; None has none.

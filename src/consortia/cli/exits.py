@@ -27,6 +27,7 @@ from consortia.errors import (
     WarmupError,
 )
 from consortia.run.interrupts import Abrupt, Interrupts, held
+from consortia.runtime.late import absent
 
 BAD = 11
 UNKNOWN, REFUSED = 12, 13
@@ -83,7 +84,10 @@ def reported(quiet: bool, engine: Any = None) -> Iterator[None]:
         with warnings.catch_warnings(), noting, held():
             warnings.showwarning = show
             yield
-    except ConsortiaError as error:
+    except (ConsortiaError, ModuleNotFoundError) as caught:
+        error = absent(caught) if isinstance(caught, ModuleNotFoundError) else caught
+        if error is None:
+            raise
         if not silent:
             typer.echo(f"error: {printable(str(error), lines=True)}", err=True)
         ended = interrupts.requested and isinstance(error, RankError)

@@ -90,7 +90,9 @@ def init(
     tables: Annotated[
         list[Path],
         typer.Argument(
-            metavar="TABLE...", help="One table a site: .csv, .tsv, .parquet, .feather, .npz."
+            metavar="TABLE...",
+            help="One table a site: .csv, .tsv, .xlsx, .sav, .dta, .sas7bdat, .rds, .sql, "
+            ".parquet, .feather, .npz.",
         ),
     ],
     response: Response = None,

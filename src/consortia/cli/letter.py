@@ -146,6 +146,7 @@ def answer(
 ) -> None:
     """Show what a letter asks and what would leave; ask; write one answer."""
     with reported(False):
+        from consortia.engines.letters.sealing import LetterError
         from consortia.errors import InputError
         from consortia.federation.letters.answering import Declined, answer_letter
 
@@ -160,13 +161,20 @@ def answer(
         done: set[bytes] = set()
         while True:
             for path in _letters(request, done):
+                content = path.read_bytes()
+                done.add(content)
                 try:
                     found = answer_letter(path, permit=permit, output=output, **given)
                 except Declined:
                     typer.echo("Nothing was written, and nothing has left.", err=True)
                     raise typer.Exit(DECLINED) from None
+                except LetterError as error:
+                    if not watch:
+                        raise
+                    # perhaps not all of it has come: it is read again when it has changed
+                    typer.echo(f"warning: {error}", err=True)
+                    continue
                 _show_answered(found, as_json)
-                done.add(path.read_bytes())
                 if found.error is not None and not watch:
                     raise typer.Exit(exit_code(found.error))
             if not watch:

@@ -67,16 +67,12 @@ def node(
     port: Annotated[
         int, typer.Option(help="On 127.0.0.1, for Flower's own processes.")
     ] = NODE_PORT,
-    fork: Annotated[
-        bool, typer.Option(help="Fork the process of each message, instead of starting it anew.")
-    ] = True,
 ) -> None:
     """Take part in studies: start Flower's SuperNode, for the apps that the policy approves."""
     with reported(False):
         from consortia.engines.flower.identities import site_ring
         from consortia.federation.commands import environment, supernode_command
         from consortia.federation.reaching import check_superlink
-        from consortia.federation.supernode import SWITCH
 
         folder = folder.resolve()
         name = data.stem if site is None else site
@@ -95,8 +91,7 @@ def node(
         )
         typer.echo(f"site {name!r}: {folder / POLICY} approves {len(policy.apps)} app(s)")
         sys.stdout.flush()
-        switch = {} if fork else {SWITCH: "0"}
-        os.execve(command[0], command, environment(folder / "flower") | switch)
+        os.execve(command[0], command, environment(folder / "flower"))
 
 
 def loopback(

@@ -48,7 +48,8 @@ Coordinator = Annotated[
     str | None,
     typer.Option(
         metavar="HOST:PORT",
-        help="Divide the run among processes on one or several hosts; process 0 listens here.",
+        help="Divide the run among processes on one or several hosts; process 0 listens here. "
+        "Under srun: slurm, which finds the processes.",
     ),
 ]
 Processes = Annotated[int | None, typer.Option(min=1, help="With --coordinator: how many.")]
@@ -90,11 +91,13 @@ def engine_of(
         from consortia.engines.sharding import cores, offer_cpu_devices
 
         if together != (None, None, None):
-            from consortia.engines.sharding import join
+            from consortia.engines.sharding import SLURM, join
 
-            if coordinator is None or processes is None or process is None:
+            given = (processes is not None) + (process is not None)
+            if coordinator is None or given != (0 if coordinator == SLURM else 2):
                 raise InputError(
-                    "--coordinator, --processes and --process belong together: give all three."
+                    "--coordinator HOST:PORT, --processes and --process belong together: give all "
+                    "three, or --coordinator slurm alone."
                 )
             join(coordinator, processes, process)
         elif devices is None:

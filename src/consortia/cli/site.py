@@ -292,20 +292,25 @@ def _explained(
     from consortia.federation.governance.declared import declared_of
     from consortia.federation.governance.explanation import sentences
     from consortia.study.build import load_study
+    from consortia.study.files import names_of
 
     study = load_study(path)
     terms = terms_of(study)
-    rows = columns = None
+    rows = columns = choices = None
     numbers: list[Declared] = []
     limits: dict[str, Any] = {}
     if data is not None and study.data.files is not None:
-        facts = study.contribution(data, 0)
+        names = names_of(study.data.files)
+        index = names.index(data.stem) if data.stem in names else 0
+        facts, choices = study.contribution(data, index), study.row_choices(data, index)
         rows = facts.rows
         columns = sum(math.prod(shape) for shape, _ in facts.arrays.values())
-        numbers = declared_of(study, data, 0)
+        numbers = declared_of(study, data, index)
         each = [one.proposed for one in numbers]
         limits = {"numbers": max(each), "per_value": sum(each) / facts.values}
-    explained = sentences(study, terms, rows=rows, columns=columns, numbers=numbers)
+    explained = sentences(
+        study, terms, rows=rows, columns=columns, numbers=numbers, choices=choices
+    )
     return terms, hashed, explained, limits
 
 

@@ -50,18 +50,20 @@ class Noise(NamedTuple):
     each: float  # standard deviation of what a site adds
     most: float  # largest one of the sum over the sites, for which each adds less
     growth: float = 0.0  # share of a number's absolute value that is added to its deviation
-    ceiling: float = math.inf  # largest deviation of a number, unless noise is raised
 
     def sd(self, sites: int, numbers: Any = 0.0, factor: float = 1.0) -> Any:
         """Return the standard deviation of what each of so many sites adds to its numbers.
 
-        With a factor above 1 there is no ceiling: of what is far out one row may be nearly all.
+        A factor raises what grows first, and from `FAR_FIRST` on all: what settles a row lies far
+        out, where one row may be nearly all of a number, and draws come from near the reference.
         """
         far = self.growth * np.abs(np.where(np.isfinite(numbers), numbers, 0.0))
-        alone = self.each + far
-        if factor == 1:
-            alone = np.minimum(alone, max(self.ceiling, self.each))
-        return factor * min(1.0, self.most / (self.each * math.sqrt(sites))) * alone
+        alone = self.each * max(1.0, factor / FAR_FIRST) + factor * far
+        return min(1.0, self.most / (self.each * math.sqrt(sites))) * alone
+
+
+FAR_FIRST = 8.0
+"""Factor of noise up to which only that of numbers far from the reference is raised."""
 
 
 class Rounded(NamedTuple):

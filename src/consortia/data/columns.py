@@ -54,9 +54,13 @@ class Source(NamedTuple):
 
     def row(self, place: int) -> str:
         """Return where a row is, in words."""
+        return f"{self.name}, {self.at(place)}"
+
+    def at(self, place: int) -> str:
+        """Return where a row is in its file, in words."""
         if self.lines is None:
-            return f"{self.name}, row {place + 1}"
-        return f"{self.name}, {self.unit} {int(self.lines[place])}"
+            return f"row {place + 1}"
+        return f"{self.unit} {int(self.lines[place])}"
 
     def take(self, rows: np.ndarray) -> Source:
         """Return where some of the rows were read, by index or by mask."""
@@ -88,6 +92,8 @@ class Column(NamedTuple):
 
     def take(self, rows: np.ndarray) -> Column:
         """Return some of the rows, by index or by mask."""
+        if rows.dtype == bool and rows.all():
+            return self
         given = None if self.given is None else self.given[rows]
         words = None if self.words is None else self.words[rows]
         source = None if self.source is None else self.source.take(rows)
@@ -192,6 +198,19 @@ def as_levels(column: Column) -> np.ndarray:
     else:
         found = np.array([level(value) for value in column.values.tolist()], dtype=str)
     return np.where(column.missing, "", found)
+
+
+def coded_levels(column: Column) -> tuple[list[str], np.ndarray]:
+    """Return the names of the levels of a column, and their indices by row; -1 where one misses."""
+    given = column.values if column.given is None else column.given
+    if column.kind == "truth":
+        given = column.values > 0
+    different, inverse = np.unique(given[~column.missing], return_inverse=True)
+    names = np.array([level(value) for value in different.tolist()], dtype=str)
+    order = np.argsort(names)
+    codes = np.full(len(given), -1)
+    codes[~column.missing] = np.argsort(order)[inverse]
+    return names[order].tolist(), codes
 
 
 def _texts(given: np.ndarray) -> np.ndarray:

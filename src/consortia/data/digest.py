@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -38,6 +38,11 @@ class RowDigests(NamedTuple):
 
     names: np.ndarray  # of the columns, uint64 (columns,)
     cells: np.ndarray  # of their values, uint64 (rows, columns)
+    # of each value that a study takes for another one, uint64 (changes, 2): its column, and what
+    # becomes of it
+    changes: np.ndarray = np.zeros((0, 2), np.uint64)
+    touched: np.ndarray = np.zeros(0, np.int64)  # rows of each change, (changes,)
+    used: np.ndarray = np.zeros(0, np.uint64)  # of the columns that the study uses
 
 
 def of_cells(columns: Mapping[str, tuple[np.ndarray, np.ndarray]], key: bytes) -> RowDigests:
@@ -50,9 +55,8 @@ def of_cells(columns: Mapping[str, tuple[np.ndarray, np.ndarray]], key: bytes) -
         columns: of each its values and where they miss, by name.
         key: secret of the site.
     """
-    names = [int.from_bytes(_keyed(name.encode(), key), "little") for name in columns]
     cells = [_of_column(values, missing, key) for values, missing in columns.values()]
-    return RowDigests(np.array(names, np.uint64), np.stack(cells, axis=1))
+    return RowDigests(of_names(columns, key), np.stack(cells, axis=1))
 
 
 def _of_column(values: np.ndarray, missing: np.ndarray, key: bytes) -> np.ndarray:
@@ -67,6 +71,12 @@ def _of_column(values: np.ndarray, missing: np.ndarray, key: bytes) -> np.ndarra
     found = np.full(len(values), int.from_bytes(_keyed(b"missing", key), "little"), np.uint64)
     found[~missing] = np.frombuffer(digests, "<u8")[where] if plain else 0
     return found
+
+
+def of_names(names: Iterable[str], key: bytes) -> np.ndarray:
+    """Return digests of strings, which nobody without the key can check, uint64 (names,)."""
+    digests = b"".join(_keyed(name.encode(), key) for name in names)
+    return np.frombuffer(digests, "<u8").astype(np.uint64)
 
 
 def _keyed(value: bytes, key: bytes) -> bytes:

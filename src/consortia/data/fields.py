@@ -34,6 +34,15 @@ class Strings(NamedTuple):
     starts: np.ndarray  # (rows,)
     ends: np.ndarray  # (rows,)
 
+    @classmethod
+    def of(cls, texts: Iterable[str]) -> Strings:
+        """Return fields that hold these strings."""
+        fields = [text.encode() for text in texts]
+        content = b"".join([*fields, bytes(MOST_BYTES)])
+        ends = np.cumsum([len(one) for one in fields], dtype=np.intp)
+        ends = ends.astype(_index_type(len(content)))
+        return cls(content, ends - np.array([len(one) for one in fields], ends.dtype), ends)
+
     def fixed(self) -> np.ndarray | None:
         """Return the bytes, (rows, width), 0 behind the end of a field; None of longer fields."""
         lengths = self.ends - self.starts
@@ -141,22 +150,17 @@ def _at_separators(content: bytes, separator: int, skipped: int) -> Fields | Non
 def _by_csv(text: str, separator: str, path: Path, skipped: int) -> Fields:
     lines_of_text = (line[0] for line in LINE.finditer(text))
     reader = csv.reader(lines_of_text, delimiter=separator, skipinitialspace=True, strict=True)
-    parts: list[bytes] = []
-    lengths: list[int] = []
+    parts: list[str] = []
     rows: list[tuple[int, int]] = []
     try:
         for row in reader:
             if row:
-                fields = [field.encode() for field in row]
-                lengths += map(len, fields)
-                parts += fields
+                parts += row
                 rows.append((len(row), reader.line_num + skipped))
     except csv.Error as error:
         hint = " (is it UTF-16? write its encoding)" if "\0" in text.partition("\n")[0] else ""
         raise InputError(f"{path}, line {reader.line_num + skipped}: {error}{hint}.") from error
-    content = b"".join([*parts, bytes(MOST_BYTES)])
-    ends = np.cumsum(lengths, dtype=np.intp).astype(_index_type(len(content)))
-    starts = ends - np.array(lengths, dtype=ends.dtype)
+    content, starts, ends = Strings.of(parts)
     counts, lines = np.array(rows, dtype=np.intp).reshape(-1, 2).T
     return Fields(content, starts, ends, counts, lines)
 

@@ -47,6 +47,9 @@ class Harmonisation(BaseModel):
     decimal: Literal[".", ","] | None = Field(
         None, description="the decimal mark of this site's file"
     )
+    sheet: str | None = Field(
+        None, description="the sheet of this site's workbook, where several hold something"
+    )
     approved: bool = Field(
         True, description="false: proposed by `consortia init`, and nobody has confirmed it yet"
     )

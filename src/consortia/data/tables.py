@@ -1,4 +1,4 @@
-"""Tables as people have them: CSV of any dialect, Parquet, Feather, npz, frames, dicts of arrays.
+"""Tables as people have them: text of any dialect, files of programs, frames, dicts of arrays.
 
 A column keeps the strings or integers that were read. It is parsed on its first use, and nothing
 is guessed from more than one file.
@@ -25,6 +25,7 @@ from consortia.data.dialect import (
     separator_of,
     undecodable,
 )
+from consortia.data.exports import READERS, Export, read_export, texts_of
 from consortia.data.fields import LINE, Fields, Strings, cut, indexed
 from consortia.data.mending import in_formula, key, mend, text
 from consortia.data.numerals import Numerals
@@ -67,8 +68,9 @@ def read_table(
     """Return the table of a file, a DataFrame, an Arrow table or a dict of columns.
 
     Args:
-        source: a path (.csv, .tsv, .txt, .parquet, .feather, .arrow, .npz), a
-            `pandas.DataFrame`, whatever has ``to_pandas`` (Arrow, Polars), or a dict of columns.
+        source: a path (.csv, .tsv, .txt, .xlsx, .sav, .zsav, .dta, .sas7bdat, .rds, .sql,
+            .parquet, .feather, .arrow, .npz), a `pandas.DataFrame`, whatever has ``to_pandas``
+            (Arrow, Polars), or a dict of columns.
         where: what it is, for the messages.
         site: name of the site that has it, for the messages.
         harmonise: changes that the study makes to it.
@@ -104,19 +106,24 @@ def _read_file(path: Path, site: str, changes: Harmonisation) -> LazyTable:
     readers = dict.fromkeys((".csv", ".tsv", ".txt"), read_text) | {".npz": _read_npz}
     arrow = {".parquet": "read_parquet", ".feather": "read_feather", ".arrow": "read_feather"}
     kind = path.suffix.lower()
-    if kind not in {**readers, **arrow}:
-        raise InputError(f"{path}: give one of {', '.join((*readers, *arrow))}.")
+    if kind not in {**readers, **arrow, **READERS}:
+        raise InputError(f"{path}: give one of {', '.join((*readers, *READERS, *arrow))}.")
     if not path.is_file():
         raise InputError(f"{path}: there is no such file.")
     try:
         if kind in readers:
             return readers[kind](path, site, changes)
+        if kind in READERS:
+            source = Source(str(path), site, unit="row")
+            made = read_export(path, source, changes)
+            return _of_frame(made.frame, source._replace(lines=made.lines), changes, made)
         import pandas as pd
 
         return _of_frame(getattr(pd, arrow[kind])(path), Source(str(path), site), changes)
     except ImportError as error:
+        reader, extra = ("pyarrow", "parquet") if kind in arrow else (error.name, "tables")
         raise InputError(
-            f'{path}: {kind} files are read by pyarrow: pip install "consortia[parquet]".'
+            f'{path}: {kind} files are read by {reader}: pip install "consortia[{extra}]".'
         ) from error
     except UnicodeError as error:
         raise undecodable(path, site, encoding_of(path, changes.encoding)) from error
@@ -366,7 +373,7 @@ def _doubt(
         return ""
     wrong = no_number[rows]
     row = int(np.argmax(wrong))
-    where = f"row {row + 1}" if source.lines is None else f"line {source.lines[row]}"
+    where = source.at(row)
     first = texts[rows[row]]
     hint = ""
     if first.isdigit() and not first.isascii():
@@ -402,7 +409,7 @@ def _of_dates(name: str, texts: np.ndarray, missing: np.ndarray, source: Source)
     if wrong.any():
         row = int(np.argmax(wrong))
         line = mend(source.site, "missing_values", f"{key(name)} = [{text(texts[row])}]")
-        where = f"row {row + 1}" if source.lines is None else f"line {source.lines[row]}"
+        where = source.at(row)
         doubt = (
             f"not every value is a date of the years {YEARS[0]} to {YEARS[1]}, the first in "
             f"{where}: {texts[row]!r}: {line} where it stands for a missing value, or correct it"
@@ -467,20 +474,38 @@ def _shown(value: str) -> str:
 # --- frames --------------------------------------------------------------------------------------
 
 
-def _of_frame(frame: Any, source: Source, changes: Harmonisation) -> LazyTable:
+def _of_frame(
+    frame: Any, source: Source, changes: Harmonisation, file: Export | None = None
+) -> LazyTable:
     given = [str(name) for name in frame.columns]
     if not len(frame) or not given:
         raise InputError(f"{source.name} is empty: leave it out, or give it at least one row.")
     names = _new_names(given, source.name, source.site, changes)
 
+    dialect, guesses = None, {}
+    if file is not None:  # its strings are what they would be in a text file
+        strings = {
+            name: Strings.of(texts)
+            for place, name in enumerate(names)
+            if (texts := texts_of(frame.iloc[:, place])) is not None
+        }
+        dialect = Dialect(",", strings, changes, source.site, source.at)
+        guesses = dict(zip(names, map(file.guesses.get, given), strict=True))
+
     def maker(place: int, name: str) -> Callable[[], Column]:
-        return lambda: _of_series(name, frame.iloc[:, place], source, changes)
+        def make() -> Column:
+            column = _of_series(name, frame.iloc[:, place], source, changes, dialect)
+            return column._replace(guesses=(*(guesses.get(name) or ()), *column.guesses))
+
+        return make
 
     makers = {name: maker(place, name) for place, name in enumerate(names)}
     return LazyTable(makers, len(frame), source.name)
 
 
-def _of_series(name: str, series: Any, source: Source, changes: Harmonisation) -> Column:
+def _of_series(
+    name: str, series: Any, source: Source, changes: Harmonisation, dialect: Dialect | None
+) -> Column:
     import pandas as pd
 
     where, missing = f"{source.name}, column {name!r}", series.isna().to_numpy(bool)
@@ -493,13 +518,15 @@ def _of_series(name: str, series: Any, source: Source, changes: Harmonisation) -
     if isinstance(series.dtype, pd.CategoricalDtype):
         known = known.astype(series.cat.categories.dtype)
     found = pd.api.types.infer_dtype(known, skipna=True)
-    if found in ("string", "mixed-integer") or name in changes.recode:
-        texts = np.full(len(series), "", dtype=object)
-        texts[~missing] = [level(one) for one in known.tolist()]
+    texts = None if dialect is None else texts_of(series)
+    if found in ("string", "mixed-integer") or name in changes.recode or texts is not None:
+        if texts is None:
+            texts = np.full(len(series), "", dtype=object)
+            texts[~missing] = [level(one) for one in known.tolist()]
         # what is recoded is read as a file's: "yes" as "1" is a number where other sites have one
-        recoded = name in changes.recode
-        points = changes.model_copy(update={"decimal": "."})
-        dialect = Dialect(",", {}, points, source.site, str) if recoded else None
+        if name in changes.recode and dialect is None:
+            points = changes.model_copy(update={"decimal": "."})
+            dialect = Dialect(",", {}, points, source.site, str)
         return _of_texts(name, *indexed(texts.tolist()), dialect, source, changes)
     if found == "boolean":
         values[~missing] = known.to_numpy(bool)

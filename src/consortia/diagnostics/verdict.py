@@ -27,6 +27,9 @@ SPREAD = (0.1, 0.15)
 """Values at which good ends and at which bad begins: R-hat and ESS by Vehtari et al. (2021), bias
 in posterior standard deviations, spread as a share of them."""
 
+TOLERANCE = f"{SHIFT[0]:g} sd of its means and {100 * SPREAD[0]:g} % of its spreads"
+"""Bias that good draws of an approximate method may have."""
+
 OFF = (0.5, 5.0)
 RATIO = (1.25, 5.0)
 """The same for draws beside the law that is predicted for them: the difference of the means in
@@ -63,8 +66,7 @@ SETTLED = 0.01
 """Largest share of an optimiser's way in its last tenth."""
 
 REMEDY = (
-    "Halve step_size or local_steps, de-bias where the method can (debias = true), or take "
-    "federated_hmc, which is exact."
+    "Halve step_size, or the steps between two messages, or take federated_hmc, which is exact."
 )
 
 
@@ -132,6 +134,7 @@ class Verdict:
     optimised: bool = False  # True of the iterates of an optimiser
     # True of draws with the spread of a sandwich, which are of no posterior
     estimates: bool = False
+    approximate: bool = False  # True of a method with a bias, which good draws have up to a limit
 
     @property
     def severity(self) -> Severity:
@@ -149,6 +152,8 @@ class Verdict:
         if self.optimised:
             arrived = self.severity <= Severity.UNKNOWN
             return f"A mode was sought and {'found' if arrived else 'not found'}, nothing sampled"
+        if self.approximate and self.drawn and self.severity is Severity.GOOD:
+            return f"This posterior can be used within {TOLERANCE}"
         if self.estimates:
             words = self.severity.headline.replace("This posterior", "These estimates")
             return words.replace("this posterior", "these estimates")
@@ -352,7 +357,8 @@ def judge(
         *_faults(run),
     ]
     found = tuple(check for check in checks if check is not None)
-    return Verdict(found, estimates=bool(run.record.get("sandwich")))
+    biased = prediction is not None and prediction.reason is None and not exact
+    return Verdict(found, estimates=bool(run.record.get("sandwich")), approximate=biased)
 
 
 def pilot_fault(prediction: BiasPrediction, run: Evidence) -> Check | None:
@@ -424,7 +430,7 @@ def _faults(run: Evidence) -> list[Check]:
         severity = Severity.BAD if fault["wrong"] else Severity.WARNING
         value = "wrong" if fault["wrong"] else "in doubt"
         if fault.get("unseen"):
-            severity, value = Severity.UNKNOWN, "not all was seen"
+            severity, value = Severity.UNKNOWN, "not looked at"
         checks.append(Check(severity, "What does the method say?", value, f"{fault['text']}."))
     return checks
 

@@ -9,10 +9,10 @@ from jaxtyping import Int32
 
 from consortia.core.contract import Algorithm, Mailbox
 from consortia.core.target import in_jax_width
-from consortia.engines.events import Trace, simulate
 from consortia.engines.rng import Arrival, Events
 from consortia.errors import warn
 from consortia.runtime.late import Array, PyTree, jax, jnp
+from consortia.schedules.events import Trace, simulate
 
 STRETCH = 16384
 """Events handed to the compiled program at once, so that a trace's length is not in its shapes."""

@@ -299,13 +299,17 @@ SECONDS_TO_JOIN = 120
 """Seconds that a process waits at the start for the others."""
 
 
-def join(coordinator: str, processes: int, process: int) -> None:
+SLURM = "slurm"
+"""Name in the place of an address: Slurm knows process 0, how many there are, and this one."""
+
+
+def join(coordinator: str, processes: int | None = None, process: int | None = None) -> None:
     """Make the devices of all processes those of JAX; before anything else starts JAX.
 
     Nothing is encrypted, and whoever reaches the port can join: for a trusted network only.
 
     Args:
-        coordinator: ``"HOST:PORT"`` at which process 0 listens.
+        coordinator: ``"HOST:PORT"`` at which process 0 listens, or `SLURM`.
         processes: how many.
         process: number of this one, from 0.
 
@@ -313,25 +317,43 @@ def join(coordinator: str, processes: int, process: int) -> None:
         InputError: an argument is out of its range, or JAX has started already.
         RankError: the others have not come in time.
     """
-    host, _, port = coordinator.rpartition(":")
-    if not host or not port.isdigit():
-        raise InputError(f"coordinator is {coordinator!r}: give HOST:PORT, as in 10.0.0.1:9911.")
-    processes = arguments.whole("processes", processes, 1)
-    process = arguments.whole("process", process, 0)
-    if process >= processes:
-        raise InputError(f"process is {process}: number the {processes} processes from 0.")
+    cluster: dict[str, Any] = {}
+    if coordinator == SLURM:
+        cluster["cluster_detection_method"] = SLURM
+        if "SLURM_PROCID" not in os.environ:
+            raise InputError(
+                f"coordinator is {SLURM!r}, and this is not a task of Slurm: start the processes "
+                "with srun, or give HOST:PORT."
+            )
+    else:
+        processes, process = _checked(coordinator, processes, process)
+        cluster |= {"coordinator_address": coordinator}
+        cluster |= {"num_processes": processes, "process_id": process}
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     try:
-        jax.distributed.initialize(
-            coordinator, processes, process, initialization_timeout=SECONDS_TO_JOIN
-        )
+        jax.distributed.initialize(**cluster, initialization_timeout=SECONDS_TO_JOIN)
     except jax.errors.JaxRuntimeError as error:
+        this, every = (process, processes) if process is not None else ("of Slurm", "its")
         raise RankError(
-            f"process {process} found not all of {processes} processes at {coordinator} within "
+            f"process {this} found not all of {every} processes at {coordinator} within "
             f"{SECONDS_TO_JOIN} s: start all of them, with the same address ({error})."
         ) from error
     except RuntimeError as error:
         raise InputError(f"the processes cannot be joined: {error}.") from error
+
+
+def _checked(coordinator: str, processes: int | None, process: int | None) -> tuple[int, int]:
+    """Return the number of processes and the index of this one; refuse what cannot be."""
+    host, _, port = coordinator.rpartition(":")
+    if not host or not port.isdigit():
+        raise InputError(
+            f"coordinator is {coordinator!r}: give HOST:PORT, as in 10.0.0.1:9911, or {SLURM}."
+        )
+    processes = arguments.whole("processes", processes, 1)
+    process = arguments.whole("process", process, 0)
+    if process >= processes:
+        raise InputError(f"process is {process}: number the {processes} processes from 0.")
+    return processes, process
 
 
 @contextlib.contextmanager

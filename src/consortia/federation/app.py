@@ -43,7 +43,7 @@ from consortia.engines.flower.site import (
     sum_member,
 )
 from consortia.engines.flower.stages import check_method
-from consortia.engines.flower.transport import DEPLOYED, Transport
+from consortia.engines.flower.transport import DEPLOYED, NVFLARE, VANTAGE6, Transport
 from consortia.errors import InputError, PolicyError
 from consortia.report.study_run import sample_and_report
 from consortia.run.verification import Verification
@@ -271,7 +271,7 @@ def _coordinators(config: Config, transport: Transport, terms: StudyTerms) -> Ke
 
     if keys := str(config.get("keys") or ""):
         return coordinator_ring(Path(keys).expanduser())
-    if transport.kind == DEPLOYED and terms.sums == MASKED:
+    if transport.kind in (DEPLOYED, NVFLARE, VANTAGE6) and terms.sums == MASKED:
         raise InputError(NEEDS_KEYS)
     return None
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from consortia.errors import InputError, require_extra
+from consortia.errors import InputError
 
 DAYS = 365
 DAYS_MAX = 36_500
@@ -43,7 +43,6 @@ def make_certificates(
 
     Raises:
         InputError: there is no host, or the folder holds such a file already.
-        MissingExtraError: the extra ``flower`` is not installed.
     """
     x509, hashes, serialization, ec = _cryptography()
     if not hosts:
@@ -129,7 +128,6 @@ def make_node_key(path: str | os.PathLike[str]) -> Path:
 
     Raises:
         InputError: there is such a file already.
-        MissingExtraError: the extra ``flower`` is not installed.
     """
     _, _, serialization, ec = _cryptography()
     private, public = Path(path), Path(f"{path}.pub")
@@ -148,10 +146,10 @@ def make_node_key(path: str | os.PathLike[str]) -> Path:
 
 
 def _cryptography() -> tuple[Any, Any, Any, Any]:
-    with require_extra("flower", "certificates and keys need the extra flower"):
-        from cryptography import x509
-        from cryptography.hazmat.primitives import hashes, serialization
-        from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
     return x509, hashes, serialization, ec
 
 

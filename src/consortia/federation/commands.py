@@ -19,14 +19,11 @@ QUIET = {
 }
 """Flower sends nothing home, and looks for new tasks twenty times a second."""
 
-ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1"}
-"""NumPy would start a thread for each core as it is imported; what has threads is not forked."""
-
 
 def environment(home: Path) -> dict[str, str]:
     """Return the environment of Flower's programs, in which they find one another by PATH."""
     programs = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
-    return {**ONE_THREAD, **os.environ, **QUIET, "FLWR_HOME": str(home), "PATH": programs}
+    return {**os.environ, **QUIET, "FLWR_HOME": str(home), "PATH": programs}
 
 
 def supernode_command(

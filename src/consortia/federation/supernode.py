@@ -8,43 +8,28 @@ hashed before it is unpacked: an app that is not among the approved is never unp
 server learns that it could not be verified. With a policy the hashes are those under ``apps`` in
 that file at each message: an app that is taken out gets none of them any more. Flower has such a
 check for apps that its own hub has signed; this is the same check, at the same place, by hash.
-
-The processes of apps that hold a study are forked from one that has imported what they need, which
-saves most of a message's seconds; see `consortia.federation.forks`. With CONSORTIA_FORK_SERVER=0 in
-the environment they are started anew for each message, as Flower does.
 """
 
 from __future__ import annotations
 
 import hashlib
 import importlib
-import io
 import math
-import os
-import subprocess
 import sys
 import time
 import tomllib
-import zipfile
-from collections.abc import Callable, Collection, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 ANY = "any"
 HOOKS = ("_pull_and_store_message", "_verify_fab")
 """Functions of Flower between which an app is received, checked, and stored."""
 
-SWITCH = "CONSORTIA_FORK_SERVER"
-SUPEREXEC = Path(__file__).with_name("superexec.py")
-STARTED = "flower-superexec"
 PAUSE, SHARE = 0.2, 0.05
 """Seconds between two looks for a message, or this share of the time since the last, if longer.
 
 A look takes 3 ms of a core at the SuperLink, which answers those of all sites. Flower's own pause,
 three seconds, is the longest: a minute after a message, and before the first."""
-
-STUDY = "study.toml"
-"""Name of the file in an app that makes it one of consortia."""
 
 
 class Runs:
@@ -69,17 +54,12 @@ class Runs:
         return None
 
 
-def approve(
-    internal: Any,
-    approved: Callable[[], Collection[str]],
-    tell: Callable[[str], None] = lambda claimed: None,
-) -> None:
+def approve(internal: Any, approved: Callable[[], Collection[str]]) -> None:
     """Make Flower's module ``start_client_internal`` refuse all apps but the approved ones.
 
     Args:
         internal: the module.
         approved: returns the hashes that are approved now.
-        tell: is called with the hash, as Flower names it, of an approved app that holds a study.
 
     Raises:
         SystemExit: the module is not that of a version for which this was written.
@@ -91,7 +71,6 @@ def approve(
         )
     pull = internal._pull_and_store_message
     hashes: dict[int, str] = {}
-    claimed: dict[str, str] = {}
 
     def is_approved(found: str) -> bool:
         now = approved()
@@ -103,7 +82,6 @@ def approve(
         def get(fab_hash: str, run: int) -> Any:
             fab = get_fab(fab_hash, run)
             hashes[run] = hashlib.sha256(fab.content).hexdigest()
-            claimed[hashes[run]] = fab_hash
             return type(fab)(fab.hash_str, fab.content, {"valid_license": "approved by hash"})
 
         state = Runs(arguments["state"], hashes, is_approved)
@@ -115,39 +93,10 @@ def approve(
         accepted = is_approved(found)
         word = "is approved" if accepted else "is NOT approved and will not be unpacked"
         print(f"The app {found} {word}.", flush=True)
-        if accepted and holds_study(fab.content):
-            tell(claimed[found])
         return accepted
 
     internal._pull_and_store_message = pull_approved
     internal._verify_fab = verify
-
-
-def holds_study(app: bytes) -> bool:
-    """Return True if an app, a FAB, is one of consortia."""
-    try:
-        with zipfile.ZipFile(io.BytesIO(app)) as packed:
-            return any(Path(name).name == STUDY for name in packed.namelist())
-    except zipfile.BadZipFile:
-        return False
-
-
-class Starter:
-    """Substitute for ``subprocess`` in Flower's SuperNode: its SuperExec is the one that forks."""
-
-    def __init__(self) -> None:
-        self._told, self._tell = os.pipe()
-
-    def Popen(self, command: Sequence[str]) -> Any:  # noqa: N802
-        """Start a program."""
-        if command[0] != STARTED:
-            return subprocess.Popen(list(command))
-        own = [sys.executable, "-P", str(SUPEREXEC), str(self._told), *command[1:]]
-        return subprocess.Popen(own, pass_fds=[self._told])
-
-    def tell(self, claimed: str) -> None:
-        """Inform the SuperExec that an app is one of consortia."""
-        os.write(self._tell, f"{claimed}\n".encode())
 
 
 class Clock:
@@ -177,17 +126,6 @@ class Clock:
         time.sleep(min(seconds, max(PAUSE, SHARE * (time.monotonic() - self._last))))
 
 
-def why_not_forked(internal: Any) -> str | None:
-    """Return why processes are not forked here, None where they are."""
-    if os.environ.get(SWITCH, "1") == "0":
-        return f"{SWITCH}=0"
-    if sys.platform != "linux":
-        return f"a process is not forked on {sys.platform}"
-    if not callable(getattr(getattr(internal, "subprocess", None), "Popen", None)):
-        return "this version of flwr starts its SuperExec otherwise"
-    return None
-
-
 def apps_of(policy: str) -> frozenset[str]:
     """Return the hashes under ``apps`` of a policy as it is now; none where it cannot be read."""
     try:
@@ -206,13 +144,8 @@ def main() -> None:
 
     given = sys.argv.pop(1)
     hashes = frozenset(given.split(","))
-    starter, why_not = Starter(), why_not_forked(internal)
-    approve(internal, lambda: apps_of(given[1:]) if given.startswith("@") else hashes, starter.tell)
+    approve(internal, lambda: apps_of(given[1:]) if given.startswith("@") else hashes)
     internal.time = Clock(internal)
-    if why_not is None:
-        internal.subprocess = starter
-    else:
-        print(f"fork server: not used ({why_not}); programs are started anew", flush=True)
     flower_supernode()
 
 

@@ -58,7 +58,7 @@ def sample(
     keep: AccumulatorSpec | str = "draws",
     metadata: Metadata | None = None,
     on_divergence: str = "warn",
-    bias_target: Any = (0.05, 0.1),
+    bias_target: Any = (0.05, 0.05),
     on_plan: Callable[[Plan], None] | None = None,
 ) -> Any:
     """Sample a posterior from data that stay at their sites.

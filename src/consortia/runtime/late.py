@@ -10,15 +10,17 @@ import os
 import sys
 from collections.abc import Callable
 from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from consortia.errors import InputError
+from consortia.errors import InputError, MissingExtraError
 
 __all__ = [
     "Array",
     "PyTree",
+    "absent",
     "float_type",
     "is_loaded",
     "jax",
@@ -76,6 +78,19 @@ def when_loaded(action: Callable[[], object]) -> None:
         _waiting.append(action)
 
 
+def absent(error: ModuleNotFoundError) -> MissingExtraError | None:
+    """Make the error of a package that consortia-site leaves out; None where that is not here."""
+    name = (error.name or "").partition(".")[0]
+    try:
+        version("consortia-site")
+    except PackageNotFoundError:
+        return None
+    return MissingExtraError(
+        f"{name} is not installed: consortia-site answers studies by a formula, and this needs "
+        "more. Uninstall consortia-site, then: pip install consortia."
+    )
+
+
 class _Late:
     """A module that is imported at the first use of a member."""
 
@@ -87,6 +102,8 @@ class _Late:
             module = import_module(self._name)
         except ValueError as error:  # an environment variable that JAX cannot read
             raise InputError(f"JAX cannot start: {error}") from None
+        except ModuleNotFoundError as error:
+            raise absent(error) or error from None
         while _waiting:
             _waiting.pop(0)()
         return getattr(module, member)

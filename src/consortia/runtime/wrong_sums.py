@@ -8,7 +8,7 @@ Older and newer versions were tried and compute them rightly.
 import functools
 import os
 import sys
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 
 from consortia.errors import InputError
 
@@ -16,12 +16,20 @@ VERSION = "0.10.2"
 OPTION = "--xla_cpu_experimental_ynn_fusion_type"
 
 
+def is_installed() -> bool:
+    """Return True if that version of jaxlib is."""
+    try:
+        return version("jaxlib") == VERSION
+    except PackageNotFoundError:  # of consortia-site
+        return False
+
+
 @functools.cache
 def avoid() -> bool:
     """Turn their cause off in this process; return whether JAX may not have read that."""
     flags = os.environ.get("XLA_FLAGS", "")
     given = OPTION in flags
-    if version("jaxlib") == VERSION and not given:
+    if is_installed() and not given:
         # In front, since XLA ends the list at the first word that is not an option.
         os.environ["XLA_FLAGS"] = f"{OPTION}= {flags}"
     return given or "jax" in sys.modules
@@ -34,7 +42,7 @@ def check() -> None:
     Raises:
         InputError: JAX had begun to compute before this package was imported.
     """
-    if version("jaxlib") == VERSION and avoid() and not right():
+    if is_installed() and avoid() and not right():
         raise InputError(
             f"jaxlib {VERSION} computes some sums of 32 bits wrongly on processors, and JAX began "
             "to compute before consortia was imported, which avoids it. Import consortia first, "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import json
 import platform
@@ -182,12 +183,15 @@ def plain_attributes(attributes: Mapping[str, Any]) -> dict[str, Any]:
     return plain
 
 
-def versions() -> dict[str, str]:
-    """Return the versions of what computed the run."""
+def versions() -> dict[str, str | None]:
+    """Return the versions of what computed the run; None of what is not installed."""
+    installed: dict[str, str | None] = dict.fromkeys(("jax", "jaxlib"))
+    for name in installed:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):  # by consortia-site
+            installed[name] = importlib.metadata.version(name)
     return {
         "consortia": __version__,
-        "jax": importlib.metadata.version("jax"),
-        "jaxlib": importlib.metadata.version("jaxlib"),
+        **installed,
         "numpy": np.__version__,
         "python": platform.python_version(),
     }

@@ -52,7 +52,7 @@ from consortia.study.model import ModelTable
 from consortia.study.registered import Registered
 from consortia.study.sampling import AlgorithmTable, Output, Reference, Run, Stop
 from consortia.study.tables import Data, Partition, Prepared, Table, deal
-from consortia.study.used_rows import used_rows
+from consortia.study.used_rows import RowChoices, row_choices, used_rows
 
 FIRST, SECOND = "1", "2"
 """Names of the models of ``[model]`` and ``[compare]`` where they are side by side."""
@@ -366,8 +366,20 @@ class Study(Table):
         beside = [] if other is None else other.used_rows(path, index, key)
         question = self.model.question
         if question is not None:
-            question = replace(question, harmonise=self.harmonise)
+            question = question_of_rows(question, self.data, self.harmonise)
         return [used_rows(self.data, question, path, index, key), *beside]
+
+    def row_choices(self, path: Path, index: int) -> RowChoices | None:
+        """Return which rows and values of a site's file the study uses; None without a formula.
+
+        Args:
+            path: of the site's file.
+            index: of the site.
+        """
+        if self.model.question is None:
+            return None
+        question = question_of_rows(self.model.question, self.data, self.harmonise)
+        return row_choices(self.data, question, path, index)
 
     def _build(
         self,

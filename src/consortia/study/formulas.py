@@ -20,6 +20,7 @@ from consortia.data.partition import read_seed
 from consortia.data.tables import read_table
 from consortia.engines.contract import Engine
 from consortia.errors import InputError, warn
+from consortia.models.regression.concentration import check_moments, rounded_moments
 from consortia.models.regression.construction import (
     AT_ONE_OWNER,
     assembled,
@@ -121,6 +122,10 @@ def site_facts(
     every = read_table(path, f"site {name!r}", site=name, harmonise=changes)
     table, held_out = _split(required(every, data, name), data, index)
     facts = contribution(question, table, name, least, cells, key)
+    if registered is None and cells > 1 and facts.table is not None:  # between institutions
+        check_moments(question, table, name, cells)
+        moments = rounded_moments(question, facts.table.moments)
+        facts = replace(facts, table=replace(facts.table, moments=moments))
     if registered is not None:
         registered.check(question, table, name, partial(place_of, table, name))
         for doubt in () if facts.table is None else registered.doubts(facts.table, name):

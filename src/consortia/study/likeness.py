@@ -95,8 +95,8 @@ def toml(changes: Mapping[str, Harmonisation]) -> list[str]:
         head = f"harmonise.{key(site)}"
         plain = [
             f"{name} = {text(value)}"
-            for name, value in (("encoding", made.encoding), ("decimal", made.decimal))
-            if value is not None
+            for name in ("encoding", "decimal", "sheet")
+            if (value := getattr(made, name)) is not None
         ]
         if not made.approved:
             plain.append("approved = false # read what is below, then write true")

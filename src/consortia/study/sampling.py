@@ -85,7 +85,7 @@ class Run(Table):
         max_length=2,
         description="with algorithm.step_size = 'none': the largest predicted bias of the means, "
         "in posterior standard deviations, and of the standard deviations, as a share, with which "
-        "a step size is chosen; [0.05, 0.1] by default",
+        "a step size is chosen; [0.05, 0.05] by default",
     )
     keep: Literal["draws", "moments"] = Field(
         "draws",

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from itertools import chain
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from consortia.data.columns import Column, LazyTable, Source, column_of, rows_of
-from consortia.data.digest import RowDigests, of_cells
+from consortia.data.dialect import number_of
+from consortia.data.digest import RowDigests, of_cells, of_names
 from consortia.data.harmonisation import Harmonisation
 from consortia.data.tables import read_table
 from consortia.errors import InputError
@@ -42,16 +46,72 @@ def used_rows(
         InputError: the file cannot be read.
     """
     if question is None:
-        cells = _cells(path)
-    else:
-        assert data.files is not None
-        name = names_of(data.files)[index]
-        changes = question.harmonise.get(name)
-        cells = _cells(path, name, changes)
-        table = read_table(path, f"site {name!r}", site=name, harmonise=changes)
-        kept = _kept(required(_numbered(table), data, name), question, name)
-        cells = {of: (values[kept], missing[kept]) for of, (values, missing) in cells.items()}
-    return of_cells(cells, key)
+        return of_cells(_cells(path), key)
+    plain, kept, made, names = _read(data, question, path, index)
+    cells = _cells_of(plain)
+    cells = {of: (values[kept], missing[kept]) for of, (values, missing) in cells.items()}
+    entries = list(_changed_values(plain.take(kept), names, made))
+    pairs = ((column, f"{value}\0{to}") for column, value, to, _ in entries)
+    return of_cells(cells, key)._replace(
+        changes=of_names(chain(*pairs), key).reshape(-1, 2),
+        touched=np.array([count for *_, count in entries], np.int64),
+        used=of_names((names[of] for of in question.columns if of in names), key),
+    )
+
+
+class RowChoices(NamedTuple):
+    """Choices of a study among the rows and values of one site."""
+
+    given: int  # rows of the file
+    used: int  # rows that the study uses
+    # column, value, what it is taken for ("" for a missing value), and in how many rows
+    changes: list[tuple[str, str, str, int]]
+
+
+def row_choices(data: Data, question: Question, path: Path, index: int) -> RowChoices:
+    """Return which rows of a file a study uses, and which values it takes for others.
+
+    Raises:
+        InputError: the file cannot be read.
+    """
+    plain, kept, made, names = _read(data, question, path, index)
+    return RowChoices(rows_of(plain), len(kept), list(_changed_values(plain, names, made)))
+
+
+def _read(
+    data: Data, question: Question, path: Path, index: int
+) -> tuple[LazyTable, np.ndarray, Harmonisation, dict[str, str]]:
+    """Return a file as written, indices of the rows used, changes, and columns by new names."""
+    assert data.files is not None
+    name = names_of(data.files)[index]
+    changes = question.harmonise.get(name)
+    plain = _as_written(path, name, changes)
+    table = read_table(path, f"site {name!r}", site=name, harmonise=changes)
+    kept = _kept(required(_numbered(table), data, name), question, name)
+    made = changes or Harmonisation.model_validate({})
+    return plain, kept, made, {made.rename.get(of, of): of for of in plain}
+
+
+def _changed_values(
+    table: LazyTable, names: Mapping[str, str], changes: Harmonisation
+) -> Iterator[tuple[str, str, str, int]]:
+    """Yield each value that is taken for another: its column, both values, and the rows."""
+    for column, recoded in changes.recode.items():
+        for value, to in recoded.items():
+            yield names[column], value, to, _count(table[names[column]], value)
+    for column, codes in changes.missing_values.items():
+        for code in codes:
+            yield names[column], str(code), "", _count(table[names[column]], code)
+
+
+def _count(column: Column, value: str | float) -> int:
+    """Return in how many rows a value stands, written in any way."""
+    given = column.values if column.given is None else column.given
+    same = np.array([str(text) == str(value) for text in given.tolist()], bool)
+    number = number_of(str(value).replace(",", "."))
+    if column.kind == "number" and number is not None:
+        same |= ~column.missing & (column.values == number)
+    return int(same.sum())
 
 
 def required(table: LazyTable, data: Data, site: str) -> LazyTable:
@@ -70,15 +130,23 @@ def required(table: LazyTable, data: Data, site: str) -> LazyTable:
     return table.take(kept)
 
 
-def _cells(path: Path, site: str = "", changes: Harmonisation | None = None) -> Cells:
-    """Return the cells of a file as they stand there; of the changes only how it is written."""
+def _as_written(path: Path, site: str, changes: Harmonisation | None) -> LazyTable:
+    """Return the table of a file as it stands there; of the changes only how it is written."""
+    writing = Harmonisation.model_validate({})
+    if changes is not None:
+        written = ("encoding", "decimal", "sheet")
+        writing = writing.model_copy(update={name: getattr(changes, name) for name in written})
+    return read_table(path, str(path), site=site, harmonise=writing)
+
+
+def _cells_of(table: LazyTable) -> Cells:
+    return {name: (table[name].values, table[name].missing) for name in table}
+
+
+def _cells(path: Path) -> Cells:
+    """Return the cells of a file without a formula."""
     if path.suffix.lower() != ".npz":
-        writing = Harmonisation.model_validate({})
-        if changes is not None:
-            written = {"encoding": changes.encoding, "decimal": changes.decimal}
-            writing = writing.model_copy(update=written)
-        table = read_table(path, str(path), site=site, harmonise=writing)
-        return {name: (table[name].values, table[name].missing) for name in table}
+        return _cells_of(_as_written(path, "", None))
     with np.load(path, allow_pickle=False) as stored:
         arrays = {name: stored[name].reshape(len(stored[name]), -1) for name in stored.files}
     return {
@@ -101,7 +169,7 @@ def _numbered(table: LazyTable) -> LazyTable:
 
 def _kept(table: LazyTable, question: Question, site: str) -> np.ndarray:
     """Return the indices of the rows that the formula uses."""
-    kept = question.kept(table, site)
-    sources = [column.source for column in kept.values() if column.source is not None]
+    used = question.kept(table, site)
+    sources = [column.source for column in used.values() if column.source is not None]
     assert sources[0].lines is not None
     return sources[0].lines

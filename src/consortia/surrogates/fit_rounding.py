@@ -31,8 +31,8 @@ def rounded_fits(answer: Arrays, rows: int, rng: np.random.Generator, coarser: f
     """Return fits of one site in the units in which they leave.
 
     Args:
-        answer: upper triangles ``precisions`` (fits, t), ``pulls`` (fits, d), and ``spread`` (6, d)
-            of models with a spread between sites.
+        answer: upper triangles ``precisions`` (fits, t), ``pulls`` (fits, d), ``squares`` (fits,),
+            and ``spread`` (6, d) of models with a spread between sites.
         rows: of the site.
         rng: of the dither.
         coarser: factor of all units.
@@ -48,9 +48,19 @@ def rounded_fits(answer: Arrays, rows: int, rng: np.random.Generator, coarser: f
     }
     exact = {"precisions": triangles, "pulls": pulls}
     arrays = {name: _dithered(exact[name], units[name], rng) for name in sorted(units)}
+    # of the rounded ones, so that they say no more than these
+    arrays["squares"] = np.array([_square(*fit) for fit in zip(*arrays.values(), strict=True)])
     if "spread" in answer:
         arrays["spread"] = _rounded_spread(np.asarray(answer["spread"], float), relative, rng)
     return Rounded(arrays, {name: unit / math.sqrt(6) for name, unit in units.items()})
+
+
+def _square(triangle: np.ndarray, pull: np.ndarray) -> float:
+    """Compute (m - r)' A (m - r) of a fit."""
+    precision = symmetric(triangle, pull.size)
+    if not (np.isfinite(precision).all() and np.isfinite(pull).all()):
+        return math.nan
+    return float(pull @ np.linalg.lstsq(precision, pull, rcond=None)[0])
 
 
 def wrong_share(arrays: Arrays, sites: int) -> str | None:

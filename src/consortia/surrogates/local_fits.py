@@ -2,7 +2,14 @@ r"""Gaussians from sums of local fits: A_c and A_c (m_c - reference) of every si
 
 .. math:: A = \sum_c A_c, \qquad m = r + A^{-1} \sum_c A_c (m_c - r)
 
-is the mean of the product of the sites' own Gaussians, with r the reference; sums are enough.
+is the mean of the product of the sites' own Gaussians, with r the reference; sums are enough. They
+are for Cochran's, too:
+
+.. math:: Q = \sum_c (m_c - m)^T A_c (m_c - m)
+          = \sum_c (m_c - r)^T A_c (m_c - r) - (m - r)^T A\, (m - r)
+
+of about (S − 1) d where the sites ended at one mode. The sum of fits of unlike modes is the fit of
+none.
 """
 
 from __future__ import annotations
@@ -26,6 +33,13 @@ WIDER = 1.5
 FARTHEST = 100.0
 """Standard deviations of the prior from its centre beyond which a fit of few rows ran off."""
 
+PARTED = 8.0
+"""Cochran's Q by (S − 1) d, from which on sites ended at unlike modes: sites of one mode that
+differ by more than their rows tell, as hospitals do, have up to some 4 (of ten regressions)."""
+
+MOST_DOUBTED = 4
+"""Guesses of starts at which the sites parted."""
+
 Law = tuple[Float[np.ndarray, " d"], Float[np.ndarray, "d d"]]
 
 
@@ -47,11 +61,15 @@ class Guesses(NamedTuple):
         covariances: of each.
         agree: False if all sites have few rows and their fits from several starts differ, or
             the only one is far off: such fits end anywhere.
+        parted: the largest Q of a start by (S − 1) d.
+        sure: how many of them are of starts from which the sites ended together, if any is.
     """
 
     centres: list[Float[np.ndarray, " d"]]
     covariances: list[Float[np.ndarray, "d d"]]
     agree: bool
+    parted: float = 0.0
+    sure: int = 1
 
 
 def guesses(
@@ -60,6 +78,7 @@ def guesses(
     scale: PriorScale,
     wide: Float[np.ndarray, " d"],
     rounding: float,
+    sites: int,
 ) -> Guesses:
     """Return the fits that differ, and the start where all sites have few rows.
 
@@ -69,22 +88,39 @@ def guesses(
         scale: of the prior.
         wide: standard deviations around the start.
         rounding: of the numbers in which positions travel.
+        sites: S.
     """
-    fits = list(zip(answer["precisions"], answer["pulls"], strict=True))
+    fits = list(zip(answer["precisions"], answer["pulls"], answer["squares"], strict=True))
     last = fits.pop()
     enough = bool(last[0].any())
     if enough:  # theirs is the guess to begin with
         fits = [last, *fits]
-    laws = [law for one in fits if one[0].any() and (law := _law(*one, start)) is not None]
+    known = [one for one in fits if one[0].any() and _law(*one[:2], start) is not None]
+    apart = [cochran(*one, sites) for one in known]
+    order = sorted(range(len(known)), key=lambda index: apart[index] >= PARTED)
+    laws = [law for index in order if (law := _law(*known[index][:2], start)) is not None]
+    together = sum(value < PARTED for value in apart)
     if not enough and len(laws) == 1 and (scale.distance(laws[0][0]) > FARTHEST).any():
         laws = []  # of several the search takes the best
-    found = Guesses([], [], True)
-    for centre, covariance in laws:
+    found, sure = Guesses([], [], True), 0
+    for place, (centre, covariance) in enumerate(laws):
+        doubted = together > 0 and place >= together
+        if doubted and len(found.centres) >= sure + MOST_DOUBTED:
+            break
         _add(found, centre, covariance, 4 * rounding * (np.abs(centre) + wide))
+        sure = sure if doubted else len(found.centres)
     agree = enough or len(found.centres) == 1
     if not enough or not found.centres:
         _add(found, start, np.diag(wide**2), 4 * rounding * (np.abs(start) + wide))
-    return found._replace(agree=agree)
+    return found._replace(agree=agree, parted=max(apart, default=0.0), sure=sure)
+
+
+def cochran(triangle: np.ndarray, pull: np.ndarray, square: float, sites: int) -> float:
+    """Compute Q by (S − 1) d from the sums over sites, 0 of a single one."""
+    if sites < 2 or not math.isfinite(square):
+        return 0.0
+    mean = np.linalg.lstsq(symmetric(triangle, len(pull)), pull, rcond=None)[0]
+    return float(square - pull @ mean) / ((sites - 1) * len(pull))
 
 
 def _add(found: Guesses, centre: np.ndarray, covariance: np.ndarray, finest: np.ndarray) -> None:

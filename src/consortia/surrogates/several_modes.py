@@ -51,8 +51,9 @@ LOWEST, LOWEST_BY_PARAMETER = 15.0, 3.0
 FORGOTTEN, NEAR = 0.002, 4.0
 """Share of the mass from which on a mode must have draws; and what is near it, as `APART`."""
 
-OF_MODES, WIDER = 0.5, 1.3
-"""Share of the proposals that are drawn around several modes, and their scale there."""
+OF_MODES, WIDER, FEW = 0.5, 1.3, 5
+"""Share of the proposals that are drawn around several modes, their scale there, and the parameters
+up to which they are: with more, draws without a surrogate are too far from the posterior."""
 
 
 class Mode(NamedTuple):
@@ -111,7 +112,7 @@ def rises(profiles: Sequence[Profile], centre: Float[np.ndarray, " d"]) -> list[
 def climb(
     starts: Float[np.ndarray, "c d"], reference: Float[np.ndarray, " d"], along: Bound
 ) -> Generator[Query, Arrays, list[Mode]]:
-    """Climb from several places at once; return where each climb ends.
+    """Return where climbs from several places end, which share their messages.
 
     Args:
         starts: at least one, at most `CANDIDATES`.
@@ -124,7 +125,7 @@ def climb(
     for _ in range(MOST_CLIMBED):
         arrays = {"reference": reference, "points": np.resize(points, (CANDIDATES, d))}
         answer = yield Query("derivatives", arrays, "modes")
-        for i in np.flatnonzero(~done):
+        for i in np.flatnonzero(~done).tolist():
             seen = _local(answer, points, i)
             before = best[i]
             better = seen is not None and (before is None or seen.potential < before.potential)
@@ -186,7 +187,7 @@ def apart(position: Float[np.ndarray, " d"], mode: Mode) -> bool:
 def with_modes(proposal: Proposal, modes: Sequence[Mode]) -> Proposal:
     """Return a proposal that covers each of several modes by a component of its own."""
     reached = [mode for mode in modes if mode.reached]
-    if len(reached) < 2:
+    if len(reached) < 2 or len(reached[0].position) > FEW:
         return proposal
     shares = list(OF_MODES * (normalised(log_masses(reached)) + 1 / len(reached)) / 2)
     centres, scales = [one.position for one in reached], [WIDER * one.covariance for one in reached]

@@ -20,7 +20,7 @@ formulas are derived here.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
@@ -29,18 +29,10 @@ from numpy.typing import ArrayLike
 from consortia.core import arguments
 from consortia.errors import InputError
 from consortia.theory.affine import AffineMap, AffineRecursion, Array
-from consortia.theory.arguments import (
-    check_density,
-    curvatures_of,
-    filled,
-    floats,
-    full_matrices,
-    matrix_of,
-    shares_of,
-)
+from consortia.theory.arguments import filled
+from consortia.theory.clients import Blocks, GaussianClients, applied, read_clients
 from consortia.theory.law import Law, Moments
-
-Blocks = Float[np.ndarray, "blocks w w"]
+from consortia.theory.within_trajectories import WindowRecursion, Windows, window
 
 
 def fa_hmc_law(
@@ -57,6 +49,7 @@ def fa_hmc_law(
     debias: bool = False,
     mass_matrix: ArrayLike | None = None,
     temperature: float = 1.0,
+    average_every: int | None = None,
 ) -> Law:
     r"""Return the exact law of FA-HMC (FA-LD with ``leapfrog_steps=1``) on Gaussian clients.
 
@@ -96,6 +89,8 @@ def fa_hmc_law(
         debias: the de-biased variant; round 0 has no correction yet.
         mass_matrix: M, None (the identity), ``(d,)`` or ``(d, d)``; the momentum is N(0, M).
         temperature: factor of the momentum's variance.
+        average_every: leapfrog steps between averages of positions and momenta within trajectories;
+            an iteration of the law is then such a window, and ``local_steps`` is 1.
 
     Returns:
         The law. It is returned for unstable settings too: ask ``.stable``.
@@ -104,33 +99,51 @@ def fa_hmc_law(
         InputError: an argument has a wrong shape or value.
 
     Example:
-        >>> law = fa_hmc_law([20.0, 1.0], [1.0, 0.25], [0.5, 0.5],
-        ...                  step_size=0.1, leapfrog_steps=5, local_steps=10)
-        >>> found = law.stationary
-        >>> print(law.target.mean, found.bias.round(3), found.variance_ratio.round(3))
-        [16.2] [-1.345] [1.115]
+        >>> found = fa_hmc_law([20.0, 1.0], [1.0, 0.25], [0.5, 0.5], step_size=0.1,
+        ...                    leapfrog_steps=5, local_steps=10).stationary
+        >>> print(found.bias.round(3), found.variance_ratio.round(3))
+        [-1.345] [1.115]
     """
     clients = read_clients(means, curvatures, weights, mass_matrix)
-    if gradient_draws not in (1, 2):
-        raise InputError(f"gradient_draws: got {gradient_draws!r}; give 2 or 1")
     noise = filled(gradient_noise, clients.weights.shape, "gradient_noise")
     if np.any(noise < 0.0):
         raise InputError("gradient_noise: a variance is negative; give variances of at least zero")
-    heat = arguments.positive("temperature", temperature)
+    given: dict[str, Any] = {
+        "step_size": arguments.positive("step_size", step_size),
+        "leapfrog_steps": arguments.whole("leapfrog_steps", leapfrog_steps, 1),
+        "rho": arguments.number("momentum_correlation", momentum_correlation, 0.0, 1.0),
+        "gradient_noise": noise,
+        "gradient_draws": arguments.whole("gradient_draws", gradient_draws, 1, 2),
+        "heat": arguments.positive("temperature", temperature),
+    }
+    local = arguments.whole("local_steps", local_steps, 1)
+    every = arguments.optional_whole("average_every", average_every, 1)
+    if every is not None:
+        return _within(clients, every, whole=local == 1 and not debias, **given)
     # A step far beyond stability overflows: the law then has an infinite spectral radius.
     with np.errstate(over="ignore", invalid="ignore"):
-        response, spread = _one_round(
-            clients,
-            step_size=arguments.positive("step_size", step_size),
-            leapfrog_steps=arguments.whole("leapfrog_steps", leapfrog_steps, 1),
-            local_steps=arguments.whole("local_steps", local_steps, 1),
-            rho=arguments.number("momentum_correlation", momentum_correlation, 0.0, 1.0),
-            gradient_noise=noise,
-            gradient_draws=gradient_draws,
-            heat=heat,
-        )
-        sent = float(np.sum(clients.weights**2 * noise))
-        return _law(clients, response, spread, heat, sent, debias=debias)
+        response, spread = _one_round(clients, local_steps=local, **given)
+        sent = float(clients.weights**2 @ noise)
+        return _law(clients, response, spread, given["heat"], sent, debias=debias)
+
+
+def _within(clients: GaussianClients, every: int, *, whole: bool, rho: float, **given: Any) -> Law:
+    """Return the law where clients meet within trajectories, the iterations being windows."""
+    if not whole:
+        raise InputError("average_every: give local_steps=1 and debias=False with it")
+    settings = Windows(average_every=every, momentum_correlation=rho, **given)
+    starts = [r * every % settings.leapfrog_steps for r in range(settings.period)]
+    with np.errstate(over="ignore", invalid="ignore"):
+        recursion = WindowRecursion(tuple(window(clients, settings, start) for start in starts))
+    covariance = settings.heat * np.linalg.inv(clients.precision)
+    flat = covariance[:, 0, 0] if covariance.shape[-1] == 1 else covariance[0]
+    return Law(
+        recursion,
+        Moments(clients.target_mean.reshape(-1), flat),
+        centred=True,
+        remedy="Lower step_size, leapfrog_steps or average_every.",
+        basis=f"the exact law of averages after every {every} leapfrog steps",
+    )
 
 
 def _one_round(
@@ -217,7 +230,7 @@ def _law(
     anchor = clients.average(own - shared) if debias else nil
     relaxation = clients.average(shared if debias else own)
     # What a plain round adds to the centred mean, Σ_c w_c (1 - a_c^T)(m_c - m*).
-    pull = clients.average(_applied(own, clients.means - centre))
+    pull = clients.average(applied(own, clients.means - centre))
     still = np.zeros_like(pull)
     common = clients.average(response)
     innovation = spread + sent * common @ common.mT if debias else spread
@@ -241,7 +254,7 @@ def _law(
         first=first,
         relaxation=None if debias else relaxation,
         alpha=alpha,
-        beta=((0.0 if debias else pull) + _applied(relaxation, centre)).reshape(-1),
+        beta=((0.0 if debias else pull) + applied(relaxation, centre)).reshape(-1),
         innovation_covariance=innovation,
     )
     covariance = heat * np.linalg.inv(precision)
@@ -253,67 +266,3 @@ def _law(
         + (", or set debias=False." if debias else "."),
         basis="the exact law of federated averaging",
     )
-
-
-# --- the clients ---------------------------------------------------------------------------------
-
-
-class GaussianClients(NamedTuple):
-    """Clients with f_c(x) = ½ (x - m_c)' L_c (x - m_c), a weighted sum and a mass matrix.
-
-    Coordinates come in independent blocks of width w: d blocks of one coordinate where every
-    curvature and the mass matrix are diagonal, which no dimension is too large for; else one of d.
-    """
-
-    weights: Float[np.ndarray, " N"]  # w_c, (N,)
-    means: Float[np.ndarray, "N blocks w"]  # m_c, (N, blocks, w)
-    curvatures: Float[np.ndarray, "N blocks w w"]  # L_c, (N, blocks, w, w)
-    mass: Blocks  # M, (blocks, w, w)
-
-    @property
-    def precision(self) -> Blocks:
-        """Σ_c w_c L_c."""
-        return self.average(self.curvatures)
-
-    @property
-    def target_mean(self) -> Float[np.ndarray, "blocks w"]:
-        """The mode of Σ_c w_c f_c."""
-        # Around the first mean, so that a common shift of all clients costs no precision.
-        pull = self.average(_applied(self.curvatures, self.means - self.means[0]))
-        return self.means[0] + np.linalg.solve(self.precision, pull[..., None])[..., 0]
-
-    def average(self, values: Array) -> Array:
-        """Return Σ_c w_c values_c."""
-        return np.tensordot(self.weights, values, axes=1)
-
-
-def _applied(operators: Array, vectors: Array) -> Array:
-    """Return operators (..., w, w) times vectors (..., w)."""
-    return (operators @ vectors[..., None])[..., 0]
-
-
-def read_clients(
-    means: ArrayLike, curvatures: ArrayLike, weights: ArrayLike, mass_matrix: ArrayLike | None
-) -> GaussianClients:
-    """Return the checked clients; shapes as in `consortia.oracles.fa_hmc_law`."""
-    w, m, given = shares_of(weights, "weights"), floats(means, "means"), np.shape(curvatures)
-    n = w.size
-    d = m.shape[1] if m.ndim == 2 else given[1] if len(given) >= 2 else 1
-    if m.shape not in ((n,), (n, d)):
-        raise InputError(f"means: shape {m.shape}; give ({n},) or ({n}, {d}) for {n} weights")
-    m = np.broadcast_to(m if m.ndim == 2 else m[:, None], (n, d))
-    lam = curvatures_of(curvatures, (n, d), "curvatures", "weights")
-    check_density(np.tensordot(w, lam, axes=1), "curvatures", 1e-10 if lam.ndim == 3 else 0.0)
-    mass = np.ones(d) if mass_matrix is None else floats(mass_matrix, "mass_matrix")
-    if mass.shape not in ((d,), (d, d)):
-        raise InputError(f"mass_matrix: shape {mass.shape}; give None, ({d},) or ({d}, {d})")
-    if lam.ndim == 2 and mass.ndim == 1:
-        m, lam, mass = m[:, :, None], lam[:, :, None, None], mass[:, None, None]
-    else:
-        m, lam = m[:, None], full_matrices(lam)[:, None]
-        mass = matrix_of(mass, "mass_matrix")[None]
-    if not np.allclose(mass, mass.mT) or np.linalg.eigvalsh(mass).min() <= 0.0:
-        raise InputError(
-            "mass_matrix: not positive definite; give positive numbers or a covariance"
-        )
-    return GaussianClients(w, m, lam, mass)

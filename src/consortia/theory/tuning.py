@@ -65,13 +65,14 @@ ALTERNATIVES: tuple[tuple[str, Any], ...] = (
 class BiasTarget:
     """The largest permitted bias of the draws, by which a step size is chosen.
 
-    Where it is predicted, a short pilot from the mode confirms the step. Above 200 parameters
-    nothing is predicted: a pilot beside half the step chooses, by ``sd`` in the mean square over
-    all directions, which needs the rows of all sites in one process.
+    By default it is half of what good draws of a method with a bias may have. Where it is
+    predicted, a short pilot from the mode confirms the step. Above 200 parameters nothing is
+    predicted: a pilot beside half the step chooses, by ``sd`` in the mean square over all
+    directions, which needs the rows of all sites in one process.
     """
 
     mean: float = 0.05  # largest |predicted mean − mean| in posterior standard deviations
-    sd: float = 0.10  # largest |predicted sd / sd − 1|
+    sd: float = 0.05  # largest |predicted sd / sd − 1|
 
     @classmethod
     def read(cls, given: Any) -> BiasTarget:
@@ -80,8 +81,8 @@ class BiasTarget:
             return cls()
         if not isinstance(given, (tuple, list)) or len(given) != 2:
             raise InputError(
-                f"bias_target is {given!r}: give (mean, sd), e.g. (0.05, 0.1) for means within 5 % "
-                "of a posterior standard deviation and standard deviations within 10 %."
+                f"bias_target is {given!r}: give (mean, sd), e.g. (0.05, 0.05) for means within 5 "
+                "% of a posterior standard deviation and standard deviations within 5 %."
             )
         mean, sd = (arguments.number("bias_target", one, 1e-6, 10.0) for one in given)
         return cls(mean, sd)

@@ -23,7 +23,7 @@ from consortia.core import random
 from consortia.core.contract import Algorithm, Draws, Exchange, Mailbox, Phase, Route, Site, Sum
 from consortia.core.target import Target
 from consortia.engines import mailbox, rng
-from consortia.engines.events import simulate
+from consortia.schedules.events import simulate
 
 pytestmark = pytest.mark.usefixtures("x64")
 

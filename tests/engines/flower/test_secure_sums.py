@@ -13,6 +13,7 @@ pytest.importorskip("cryptography")
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
+from consortia.engines.flower import secure_sums
 from consortia.engines.flower.fixed_point import MOST_SITES, encoded, largest, sum_of
 from consortia.engines.flower.masked import MASKED, PACKED, Layout
 from consortia.engines.flower.narrow import Ring, ring_of
@@ -120,6 +121,21 @@ def test_a_masked_vector_depends_on_session_place_and_question_and_is_the_same_a
         own.agree(circle.keys, circle.identities, b"run 2")
     # Masks are many bits wide whatever is masked.
     assert (first[:, 1] - encoded(values, 3)[:, 1] > 2**40).all()
+
+
+def test_a_key_of_two_sites_and_one_of_low_order_are_refused_by_name() -> None:
+    circle = Circle()
+    member = circle.members["site0"]
+    for public, words in (
+        (circle.keys["site1"].public, "'site1' and 'site2' have the same key"),
+        (bytes(32), "the key of 'site2' is a point of low order"),
+    ):
+        signer = Ed25519PrivateKey.generate()
+        signature = signer.sign(secure_sums._signed(member._study, "site2", public))
+        keys = {**circle.keys, "site2": Key(public, signature)}
+        identities = {**circle.identities, "site2": signer.public_key().public_bytes_raw()}
+        with pytest.raises(PolicyError, match=words):
+            member.agree(keys, identities, b"run 1")
 
 
 def test_without_a_site_the_sum_is_noise() -> None:

@@ -41,3 +41,19 @@ test_that("an error of the command is an error here", {
   needs_command()
   expect_error(cons_check("nowhere.toml"), "nowhere.toml")
 })
+
+test_that("factors keep their levels in their order, and arguments of the model are written", {
+  made <- lapply(tables(), function(one) {
+    one$arm <- factor(rep(c("active", "placebo"), 40), levels = c("placebo", "active"))
+    one
+  })
+  study <- cons_study(ill ~ arm, made, missing = "complete", integrate = TRUE)
+  lines <- readLines(study$path)
+  expect_true("levels = { \"arm\" = [\"placebo\", \"active\"] }" %in% lines)
+  expect_true("missing = \"complete\"" %in% lines)
+  expect_true("integrate = true" %in% lines)
+  made$south$arm <- factor(made$south$arm, levels = c("active", "placebo"))
+  expect_error(cons_study(ill ~ arm, made), "factor arm has not the same levels")
+  expect_error(cons_study(ill ~ age, made, "bernoulli", NULL, tempfile(), NULL, 4L, 1L,
+                          c(name = "few_rounds"), NULL, "complete"), "keys of")
+})

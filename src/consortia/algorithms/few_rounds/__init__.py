@@ -22,9 +22,12 @@ from functools import partial
 import numpy as np
 
 from consortia.algorithms.few_rounds.limits import (
+    FEW_COORDINATES,
     FEWEST_WALKERS,
+    FITS,
     MOST_CURVED,
     MOST_NUMBERS,
+    STARTS,
     WALKERS,
 )
 from consortia.core import arguments
@@ -150,10 +153,9 @@ class FewRounds(Conversation):
         if dimension > MOST_CURVED:
             count = max(min(WALKERS, MOST_NUMBERS // dimension), FEWEST_WALKERS)
             return {"slopes": Size(count * dimension, count * (dimension + 1))}
-        triangle = dimension * (dimension + 1) // 2
         count = self.points_of(dimension, 1)
         return {
-            "local_fits": Size(4 * dimension + 1, 4 * (triangle + dimension)),
+            "local_fits": _fits(FITS, dimension),
             "log_densities": Size(count * dimension, count + 2),
         }
 
@@ -167,7 +169,8 @@ class FewRounds(Conversation):
         sizes["slopes"] = Size((count + 1) * d, count * (d + 1))
         if d <= MOST_CURVED:  # local fits with the sums of the spread between sites
             sizes["derivatives"] = Size((CANDIDATES + 1) * d, CANDIDATES * (1 + d + triangle))
-            sizes["local_fits"] = Size(4 * d + 1, 4 * (triangle + d) + 6 * d)
+            fits = _fits(STARTS if d <= FEW_COORDINATES else FITS, d)
+            sizes["local_fits"] = fits._replace(up=fits.up + 6 * d)
         sizes["scores"] = Size(d, triangle)
         return sizes
 
@@ -205,3 +208,8 @@ class FewRounds(Conversation):
 
 
 few_rounds = FewRounds
+
+
+def _fits(starts: int, d: int) -> Size:
+    """Count the numbers of fits from some starts and one more: curvature, pull and square."""
+    return Size((starts + 1) * d + 1, (starts + 1) * (d * (d + 1) // 2 + d + 1))

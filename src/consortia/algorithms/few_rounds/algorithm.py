@@ -24,11 +24,15 @@ import numpy as np
 from jaxtyping import Float
 from scipy import special
 
+from consortia.algorithms.few_rounds import modes
 from consortia.algorithms.few_rounds.limits import (
+    FEW_COORDINATES,
     FEWEST_WALKERS,
+    FITS,
     GROUPS,
     MOST_CURVED,
     MOST_NUMBERS,
+    STARTS,
     WALKERS,
 )
 from consortia.algorithms.few_rounds.quadrature import points_to_measure
@@ -92,8 +96,15 @@ MOST_SEARCHED, MOST_WALKED, MOST_ROUGH = 16, 60, 40
 """Messages of a search for the mode, of chains before their first draws, and of a run whose chains
 are rough, see `Ensemble.rough`."""
 
-FITS, FITTED_WORK = 3, 20_000_000
-"""Local fits with different starts; one alone where rows times d² are more than this."""
+FITTED_WORK = 20_000_000
+"""Rows times d² beyond which there is one local fit alone."""
+
+DOUBTED = 0.25
+"""Share of a guess at which the sites parted, by that of another one."""
+
+FROM_PRIOR, FEW_TO_EXPLORE = 0.2, 3
+"""Share of an exploration's points that the prior draws, where sites part at all starts; with more
+parameters hardly any would lie at a mode."""
 
 TO_MIDDLE = 1.15
 """Sum of the distances of a point and of the centre, by the farthest distance; sites permit 1.22,
@@ -163,6 +174,7 @@ class Server:
         groups: which parameters are standard deviations between sites, if any.
         rises: where the exploration saw the log-density rise, the highest first.
         modes: the ends of climbs from there that lie apart, the highest first.
+        others: guesses of modes that lie apart from the best.
         records: one entry for each message of points.
     """
 
@@ -180,6 +192,7 @@ class Server:
     groups: SpreadOf | None = None
     rises: list[np.ndarray] = field(default_factory=list)
     modes: list[several_modes.Mode] = field(default_factory=list)
+    others: list[local_fits.Law] = field(default_factory=list)
 
     @property
     def dtype(self) -> Any:
@@ -261,18 +274,22 @@ def converse(settings: Settings, known: Known) -> Conversing:
     server.groups = groups_of(known.target, known.start)
     if d > MOST_CURVED:
         return (yield from _by_gradients(server, settings))
-    centres, covariances, agree = yield from _local_fits(server)
+    guesses = yield from _local_fits(server)
+    centres, covariances, agree, apart, sure = guesses
     server.reference = centres[0] if agree else known.start
     searched, next_step = not agree or d > MOST_QUADRATIC, "draw"
     batches, earlier, missed = [], 0, list[np.ndarray]()
     shares, errors = list[float](), list[float]()
+    server.others = modes.further(list(zip(centres, covariances, strict=True)))
     if searched:  # no regression could follow the exploration, or guesses are no use
         starts = centres if agree else [*centres, server.scale.centre]
+        starts = [*starts[: search.CANDIDATES - 1], *starts[search.CANDIDATES - 1 :][-1:]]
         mode = yield from _search(server, np.stack(starts))
         if mode.converged:
-            centres, covariances = [mode.position], [mode.root @ mode.root.T]
+            centres, covariances = yield from _with_other_modes(server, mode)
+            sure = len(centres)
     guess = server.covariance = covariances[0]
-    sent = _exploration(server, centres, covariances)
+    sent = _exploration(server, centres, covariances, sure, parted=apart >= local_fits.PARTED)
     while True:
         profiles, judged = yield from _evaluate(server, sent)
         if server.rises and (climbed := (yield from _climb(server))):
@@ -289,8 +306,10 @@ def converse(settings: Settings, known: Known) -> Conversing:
                 for batch in batches:
                     yield _batch(batch)
                 reason = f"{reached:.0f} effective draws" if enough else "all batches of draws"
-                faults = several_modes.unseen(server.modes, joined)
-                faults += () if enough else _short(settings, reached)
+                faults = () if enough else _short(settings, reached)
+                draws = joined.reshape(-1, d)
+                faults += modes.unvisited(server.others, server.memory, draws)
+                faults += several_modes.unseen(server.modes, joined)
                 return _outcome(server, batches, reason, faults)
             if judged.share >= STANDING:
                 sent = _drawn(server, sent.proposal, _with_parabolas(server, sent.lines))
@@ -326,8 +345,9 @@ def converse(settings: Settings, known: Known) -> Conversing:
             if mode.converged or not len(server.memory.points):
                 server.memory.forget_drawn()
                 shares, errors, missed, next_step = [], [], [], "draw"
-                server.covariance = mode.root @ mode.root.T
-                sent = _exploration(server, [mode.position], [server.covariance])
+                centres, covariances = yield from _with_other_modes(server, mode)
+                server.covariance = covariances[0]
+                sent = _exploration(server, centres, covariances)
                 continue
         if learnt.proposal is None:
             return (yield from _walk(server, settings))
@@ -366,8 +386,9 @@ def _local_fits(server: Server) -> Generator[Query, Arrays, local_fits.Guesses]:
     """Ask for local fits; return the guesses that differ.
 
     Beside the model's start two more are sent, in every parameter a prior standard deviation to
-    either side of its centre: where guesses differ there are several modes. One more leaves out
-    sites with few rows.
+    either side of its centre, and further ones drawn from the prior's normal law where the model is
+    not a formula: where guesses differ there are several modes. One more leaves out sites with few
+    rows.
     """
     start, d, scale = server.known.start, server.dimension, server.scale
     wide = np.minimum(scale.sd, ELSEWHERE)
@@ -375,22 +396,47 @@ def _local_fits(server: Server) -> Generator[Query, Arrays, local_fits.Guesses]:
     # further fits cost little with few rows; of log τ a site alone knows nothing
     several = np.max(server.known.sizes) * d**2 <= FITTED_WORK and server.groups is None
     starts = [start, scale.centre + away, scale.centre - away][: FITS if several else 1]
+    if several and d <= FEW_COORDINATES and server.known.target.model.host is None:
+        # numbers of their own: the others stay those of a model with one mode
+        rng = np.random.Generator(np.random.Philox(np.random.SeedSequence([server.known.seed, 2])))
+        drawn = rng.standard_normal((STARTS - FITS, d))
+        starts += list(scale.centre + scale.sd * drawn)
     arrays = {"reference": start, "starts": np.stack(starts)}
     arrays["share"] = np.array(1 / len(server.known.sizes))
     answer = yield server.query("local_fits", arrays, "local fits")
-    found = local_fits.guesses(answer, start, scale, wide, np.finfo(server.dtype).eps)
+    sites, eps = len(server.known.sizes), float(np.finfo(server.dtype).eps)
+    found = local_fits.guesses(answer, start, scale, wide, eps, sites)
+    server.records[-1]["apart"] = float(f"{found.parted:.3g}")
     if server.groups is None:
         return found
-    sites, target = len(server.known.sizes), server.known.target
+    target = server.known.target
     return with_spreads(found, answer["spread"], target, start, sites, server.groups)
 
 
-def _exploration(server: Server, centres: list[np.ndarray], covariances: list[np.ndarray]) -> Sent:
-    """Return points of a mixture around the guesses, and rays through the first."""
+def _exploration(
+    server: Server,
+    centres: list[np.ndarray],
+    covariances: list[np.ndarray],
+    sure: int | None = None,
+    *,
+    parted: bool = False,
+) -> Sent:
+    """Return points of a mixture around the guesses, and rays through the first.
+
+    Fewer are around those after the first ``sure`` ones. Where the sites have ``parted`` no guess
+    need be near a mode: some points are the prior's.
+    """
     few = WIDE if server.groups is None else OF_GROUPS
     wide = few if server.dimension <= FEW_PARAMETERS else NARROW
     guesses = list(zip(centres, covariances, strict=True))
-    parts = [(share, at, factor * scale) for at, scale in guesses for share, factor in wide]
+    parts = [
+        (share if place < (sure or len(guesses)) else DOUBTED * share, at, factor * scale)
+        for place, (at, scale) in enumerate(guesses)
+        for share, factor in wide
+    ]
+    if parted and server.dimension <= FEW_TO_EXPLORE and server.known.target.model.host is None:
+        total = FROM_PRIOR / (1 - FROM_PRIOR) * sum(share for share, _, _ in parts)
+        parts.append((total, server.scale.centre, np.diag(server.scale.sd**2)))
     envelope = mixture.mixture_of(*map(list, zip(*parts, strict=True)))
     lines = lines_through(covariances[0], server.rays, [])
     server.centre = centres[0]
@@ -400,7 +446,7 @@ def _exploration(server: Server, centres: list[np.ndarray], covariances: list[np
 
 
 def _climb(server: Server) -> Generator[Query, Arrays, Sent | None]:
-    """Climb from the rises; return an exploration of the modes, or None of a single one."""
+    """Find modes from the rises; return an exploration of the modes, or None of a single one."""
     starts = np.stack([server.memory.best, *server.rises])[: search.CANDIDATES]
     bound, server.rises = search.within(*server.scale), []
     ended = yield from server.counted(several_modes.climb(starts, server.reference, bound))
@@ -410,7 +456,7 @@ def _climb(server: Server) -> Generator[Query, Arrays, Sent | None]:
         return None
     server.memory.forget_drawn()
     server.reference, server.covariance = reached[0].position, reached[0].covariance
-    centres, covariances = ([mode[place] for mode in reached] for place in (0, 1))
+    centres, covariances = [mode.position for mode in reached], [one.covariance for one in reached]
     return _exploration(server, centres, covariances)
 
 
@@ -557,6 +603,24 @@ def _search(
     found = yield from server.counted(asking)
     server.reference = found.best if found.converged else server.reference
     return found
+
+
+def _with_other_modes(
+    server: Server, best: search.Found
+) -> Generator[Query, Arrays, tuple[list[np.ndarray], list[np.ndarray]]]:
+    """Search for the modes that guesses lead to; return those that are high enough."""
+    known = [(best.position, best.root @ best.root.T)]
+    if not best.converged:
+        return [known[0][0]], [known[0][1]]
+    bound, near = search.within(*server.scale), server.dimension / 4
+    for centre, _ in server.others:
+        if modes.is_apart(centre, known):
+            start = centre[None], server.reference
+            mode = yield from server.counted(search.find_mode(*start, bound, MOST_SEARCHED, near))
+            high = mode.potential < modes.deepest(server.dimension)
+            if mode.converged and high and modes.is_apart(mode.position, known):
+                known.append((mode.position, mode.root @ mode.root.T))
+    return [centre for centre, _ in known], [covariance for _, covariance in known]
 
 
 def _walk(server: Server, settings: Settings) -> Conversing:

@@ -5,3 +5,8 @@ WALKERS, MOST_NUMBERS, FEWEST_WALKERS = 2048, 2**21, 64
 
 MOST_CURVED, GROUPS = 200, 8
 """Parameters up to which curvatures are sent; and places where chains begin with more of them."""
+
+FITS, STARTS, FEW_COORDINATES = 3, 12, 12
+"""Starts of local fits, of a formula or of many parameters; and those of another model, which may
+have several modes, up to so many parameters: the prior's draws lead to fewer of its modes with
+more."""

@@ -29,7 +29,7 @@ ROWS_PER_PARAMETER = 2
 HIGHEST = 2.0**16
 """Height of a site's potential above that at the reference from which on it counts as infinite."""
 
-NOISE = Noise(each=0.15, most=0.4, growth=0.02, ceiling=1.0)
+NOISE = Noise(each=0.15, most=0.4, growth=0.02)
 """Noise of log-densities, more of points far below the reference, at which single rows show."""
 
 HEIGHT_NOISE = Noise(each=0.01, most=0.03)
@@ -90,7 +90,7 @@ def _derivatives(target: Target, given: Mapping[str, Array], site: Site) -> Repl
 
 
 def _local_fits(target: Target, given: Mapping[str, Array], site: Site) -> Reply:
-    r"""Return A_c and A_c (m_c - reference) of Gaussians fitted to the site's own posterior.
+    r"""Fit Gaussians to the site's own posterior: A_c, A_c δ_c, δ_c' A_c δ_c with δ_c = m_c - r.
 
     From each start, m_c is where damped Newton steps on log L_c + (1/S) log p end, with S sites,
     and A_c is minus the curvature there. The first fit is the first one that reached a mode. It
@@ -117,12 +117,13 @@ def _local_fits(target: Target, given: Mapping[str, Array], site: Site) -> Reply
         between = target.group_sd(given["reference"]) ** 2 / given["share"]
         spread = {"spread": moments(away[0], precisions[0], between)}
         precisions = jax.vmap(widened, (0, None))(precisions, between)
-    fits = precisions[:, upper[0], upper[1]], jnp.einsum("nij,nj->ni", precisions, away)
+    pulls = jnp.einsum("nij,nj->ni", precisions, away)
+    fits = precisions[:, upper[0], upper[1]], pulls, jnp.einsum("ni,ni->n", pulls, away)
     enough = jnp.sum(mask) >= ROWS_PER_PARAMETER * target.dimension
-    precisions, pulls = (
+    precisions, pulls, squares = (
         jnp.concatenate([fitted, jnp.where(enough, fitted[:1], 0)]) for fitted in fits
     )
-    return {"precisions": precisions, "pulls": pulls, **spread}
+    return {"precisions": precisions, "pulls": pulls, "squares": squares, **spread}
 
 
 def _errors(target: Target, given: Mapping[str, Array], site: Site) -> Reply:
@@ -192,9 +193,10 @@ def _host_fits(target: Target, given: Arrays, site: HostSite) -> Arrays:
         spread["spread"] = moments(away[0], precisions[0], between)
         precisions = np.stack([widened(matrix, between) for matrix in precisions])
     enough = site.size >= ROWS_PER_PARAMETER * target.dimension
-    found = precisions[:, *upper], np.einsum("nij,nj->ni", precisions, away)
-    precisions, pulls = (np.concatenate([fit, fit[:1] * enough]) for fit in found)
-    return {"precisions": precisions, "pulls": pulls, **spread}
+    pulls = np.einsum("nij,nj->ni", precisions, away)
+    found = precisions[:, *upper], pulls, np.einsum("ni,ni->n", pulls, away)
+    precisions, pulls, squares = (np.concatenate([fit, fit[:1] * enough]) for fit in found)
+    return {"precisions": precisions, "pulls": pulls, "squares": squares, **spread}
 
 
 def _host_scores(target: Target, given: Arrays, site: HostSite) -> Arrays:
@@ -231,7 +233,8 @@ def _shapes_of_derivatives(target: Target, given: Arrays) -> Mapping[str, tuple[
 def _shapes_of_fits(target: Target, given: Arrays) -> Mapping[str, tuple[int, ...]]:
     count, d = len(given["starts"]) + 1, target.dimension
     spread = {} if target.model.group_sd is None else {"spread": (6, d)}
-    return {"precisions": (count, _triangle(target)), "pulls": (count, d), **spread}
+    fits = {"precisions": (count, _triangle(target)), "pulls": (count, d), "squares": (count,)}
+    return {**fits, **spread}
 
 
 def _shapes_of_scores(target: Target, given: Arrays) -> Mapping[str, tuple[int, ...]]:

@@ -148,6 +148,8 @@ def _difference(there: Any, here: dict[str, Any]) -> str | None:
     if not isinstance(versions, dict):
         return "it does not say which versions it runs"
     for name, version in here["versions"].items():
+        if name == "jax" and versions.get(name, "") is None:
+            continue  # consortia-site, which refuses what it would have to compile
         if versions.get(name) != version:
             found = printable(str(versions.get(name)), most=30)
             return f"it runs {name} {found}, the server {version}: install the same everywhere"

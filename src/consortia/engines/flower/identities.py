@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from consortia.core.arguments import read_toml
-from consortia.errors import InputError, PolicyError, require_extra
+from consortia.errors import InputError, PolicyError
 from consortia.store.durable import fresh_private, write_through
 
 FILE = "identity-key"
@@ -101,6 +101,9 @@ def site_ring(
     """
     if coordinator is None:
         return None
+    fault = faulty_key(coordinator, sites)
+    if fault is not None:
+        raise PolicyError(f"identities: {fault}.", rules=("identities",))
     private = read_identity(folder)
     own = public_of(private).hex()
     if sites.get(name) != own:
@@ -141,6 +144,9 @@ def _read_public(path: Path) -> tuple[bytes, dict[str, bytes]]:
             f"{path}: expected {COORDINATOR} = KEY and a table [{SITES}] with SITE = KEY, each of "
             "64 digits 0-9 and a-f, as in the sites' policies."
         )
+    fault = faulty_key(str(coordinator), keys)
+    if fault is not None:
+        raise InputError(f"{path}: {fault}.")
     public = {name: bytes.fromhex(key) for name, key in keys.items()}
     return bytes.fromhex(str(coordinator)), public
 
@@ -203,7 +209,41 @@ def is_signed(message: bytes, public: bytes | None, purpose: bytes) -> bool:
     return True
 
 
+PRIME = 2**255 - 19
+
+
+def montgomery(public: bytes) -> bytes:
+    """Return the X25519 key of an Ed25519 one, u = (1 + y) / (1 - y)."""
+    y = int.from_bytes(public, "little") % 2**255
+    return ((1 + y) * pow(1 - y, -1, PRIME) % PRIME).to_bytes(32, "little")
+
+
+def is_low_order(public: bytes) -> bool:
+    """Return True if a public key is one with which any two agree on the same secret."""
+    from cryptography.hazmat.primitives.asymmetric import x25519
+
+    try:
+        point = x25519.X25519PublicKey.from_public_bytes(montgomery(public))
+        x25519.X25519PrivateKey.from_private_bytes(bytes(31) + b"\x40").exchange(point)
+    except ValueError:
+        return True
+    return False
+
+
+def faulty_key(coordinator: str | None, sites: Mapping[str, str]) -> str | None:
+    """Return what is wrong with public keys in digits, by name; None where nothing is."""
+    owners: dict[str, str] = {}
+    every = {**({} if coordinator is None else {"the coordinator": coordinator}), **sites}
+    for name, key in every.items():
+        if key in owners:
+            return f"{owners[key]} and {name} have the same key {key[:8]}…: each needs its own"
+        owners[key] = name
+        if is_low_order(bytes.fromhex(key)):
+            return f"the key {key[:8]}… of {name} is a point of low order, and nobody's key"
+    return None
+
+
 def _ed25519() -> Any:
-    with require_extra("flower", "keys of sites need the extra flower"):
-        from cryptography.hazmat.primitives.asymmetric import ed25519
+    from cryptography.hazmat.primitives.asymmetric import ed25519
+
     return ed25519

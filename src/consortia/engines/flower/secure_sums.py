@@ -45,7 +45,7 @@ import numpy as np
 
 from consortia.engines.flower.envelope import EnvelopeError
 from consortia.engines.flower.masked import Arrays, Layout
-from consortia.errors import PolicyError, require_extra
+from consortia.errors import PolicyError
 
 MINIMUM_SITES = 3
 """Fewest sites; of two, each computes the other's numbers from the sum and its own."""
@@ -136,6 +136,11 @@ class SumMember:
                 text = f"the key of {name!r} is not signed by the identity that the policy names"
                 raise _refused(f"{text}, for this study")
         names = sorted(keys)
+        owners: dict[bytes, str] = {}
+        for name in names:
+            first = owners.setdefault(keys[name].public, name)
+            if first != name:
+                raise _refused(f"{first!r} and {name!r} have the same key")
         parts = (_framed(name.encode()) + keys[name].public for name in names)
         roster = hashlib.sha256(b"".join(parts)).digest()
         if self._roster not in (b"", roster + session):
@@ -147,7 +152,10 @@ class SumMember:
                 pair = b"".join(_framed(one.encode()) for one in sorted((self.name, name)))
                 info = PURPOSE + b" pair" + _framed(session) + pair
                 derive = hkdf.HKDF(hashes.SHA256(), 32, salt=roster, info=info).derive
-                self._pairs[name] = derive(self._secret.exchange(peer))
+                try:
+                    self._pairs[name] = derive(self._secret.exchange(peer))
+                except ValueError:
+                    raise _refused(f"the key of {name!r} is a point of low order") from None
         self._agreed = given
 
     def masked(
@@ -250,8 +258,8 @@ def _refused(text: str) -> PolicyError:
 
 
 def _primitives() -> tuple[Any, Any, Any, Any]:
-    with require_extra("flower", "secure sums need the extra flower"):
-        from cryptography.hazmat.primitives import hashes
-        from cryptography.hazmat.primitives.asymmetric import ed25519, x25519
-        from cryptography.hazmat.primitives.kdf import hkdf
+    from cryptography.hazmat.primitives import hashes
+    from cryptography.hazmat.primitives.asymmetric import ed25519, x25519
+    from cryptography.hazmat.primitives.kdf import hkdf
+
     return ed25519, x25519, hashes, hkdf

@@ -9,6 +9,9 @@ from typing import Protocol
 DEPLOYED = "Flower"
 """Kind of the transport between machines."""
 
+VANTAGE6, NVFLARE = "vantage6", "NVFlare"
+"""Kinds of the transports over networks that run tasks at their sites."""
+
 LETTERS = "letters"
 """Kind of the transport whose questions name the last answer of the site themselves."""
 

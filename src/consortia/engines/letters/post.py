@@ -25,7 +25,14 @@ from consortia.core.printable import printable
 from consortia.engines.flower.asking import REFUSAL, REQUEST
 from consortia.engines.flower.envelope import Envelope, EnvelopeError, decode
 from consortia.engines.flower.envelope import digest as message_digest
-from consortia.engines.flower.identities import TO_COORDINATOR, KeyRing, body_of, is_signed
+from consortia.engines.flower.identities import (
+    TO_COORDINATOR,
+    TO_SITE,
+    KeyRing,
+    body_of,
+    is_signed,
+)
+from consortia.engines.letters.encryption import decrypt, encrypt, is_encrypted, site_in
 from consortia.engines.letters.sealing import (
     ANSWER,
     MAX_LETTER_BYTES,
@@ -72,7 +79,7 @@ class Post:
         run: identity of the run.
         secret: of the coordinator, from which the keys of the sites follow.
         opening: values of the first letter to each site, beside its key.
-        ring: keys by which sites sign what they send; None: nothing is signed.
+        ring: keys by which letters are signed and encrypted; None: none is.
     """
 
     def __init__(
@@ -129,11 +136,39 @@ class Post:
         else:
             last = self._appended(site, tuple(requests))
         path = self._copy_of(site, last.question.number)
-        data = self._path(SENT, site, last.question.number).read_bytes()
+        data = self._closed(site, self._path(SENT, site, last.question.number).read_bytes())
         if not path.is_file() or path.read_bytes() != data:
             path.parent.mkdir(parents=True, exist_ok=True)
             replace_file(path, [data])
         return path
+
+    def _closed(self, site: int, data: bytes) -> bytes:
+        """Return a letter as it leaves: where there are keys, encrypted to its site and signed."""
+        if self.ring is None:
+            return data
+        name = self.names[site]
+        reader = self.ring.sites.get(name)
+        if reader is None:
+            raise StoreError(f"there is no key of {name!r}: add it to the coordinator's keys.")
+        return encrypt(data, name, self.ring.private, reader, TO_SITE)
+
+    def _opened(self, data: bytes) -> bytes:
+        """Return an answer as its site has sealed it.
+
+        Raises:
+            LetterError: it is not encrypted where there are keys, or not signed by its site.
+        """
+        if self.ring is None:
+            return data
+        if not is_encrypted(data):
+            raise LetterError("it is not encrypted, though this study has keys: have it sent again")
+        writer = self.ring.sites.get(name := site_in(data))
+        if writer is None:
+            raise LetterError("it is from a site of which there is no key")
+        opened = decrypt(data, self.ring.private, writer, TO_COORDINATOR)
+        if unfold(opened)[0].site != name:
+            raise LetterError("it names two sites")
+        return opened
 
     def _appended(self, site: int, requests: tuple[bytes, ...]) -> Exchange:
         exchanges = self._exchanges[site]
@@ -179,6 +214,7 @@ class Post:
             data = read_regular(path, MAX_LETTER_BYTES)
         except OSError as error:
             raise LetterError(f"it cannot be read: {error}") from None
+        data = self._opened(data)
         letter, given = unfold(data)
         site, exchange = self._about(letter, given)
         if exchange.data == data:

@@ -102,10 +102,22 @@ def unfold(data: bytes) -> tuple[Letter, str]:
         raise LetterError("it holds something else than messages")
     if not IDENTITY.fullmatch(header["run"]) or header["number"] < 1:
         raise LetterError("it names no run, or no number")
-    site = header["site"]
-    if not site or site.startswith(".") or any(mark in site for mark in "/\\\0"):
+    if not is_site_name(header["site"]):
         raise LetterError("it names a site as no site can be named")
     return Letter(**header, messages=tuple(one.tobytes() for one in arrays.values())), given
+
+
+RESERVED = {"con", "prn", "aux", "nul"} | {
+    f"{port}{n}" for port in ("com", "lpt") for n in "123456789"
+}
+"""Names that a file cannot have everywhere."""
+
+
+def is_site_name(name: str) -> bool:
+    """Return True if a site can be named so, and its folder everywhere."""
+    plain = name.isprintable() and not any(mark in name for mark in '/\\:*?"<>|')
+    edges = name.strip(" .") == name
+    return bool(name) and plain and edges and name.partition(".")[0].lower() not in RESERVED
 
 
 def digest(data: bytes) -> str:

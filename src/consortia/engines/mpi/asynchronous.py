@@ -15,7 +15,6 @@ from consortia.data.sites import Sites
 from consortia.engines import mailbox as mailboxes
 from consortia.engines.buffers import Buffers, Window, held_bytes, infos_at, with_infos
 from consortia.engines.contract import Begin, Run, from_names, named
-from consortia.engines.events import simulate
 from consortia.engines.mpi.communicator import Communicator
 from consortia.engines.mpi.workers import AsyncKernels, Server, Worker
 from consortia.engines.phases import Carry, Program, SiteArrays
@@ -23,6 +22,7 @@ from consortia.engines.rng import PhaseKeys
 from consortia.errors import InputError
 from consortia.latency import Recorded, recorded
 from consortia.runtime.late import Array, jax, jnp
+from consortia.schedules.events import simulate
 
 
 class AsynchronousRun(Run):

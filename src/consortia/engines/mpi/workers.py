@@ -18,7 +18,6 @@ from consortia.core import random
 from consortia.core.contract import Mailbox, Phase
 from consortia.engines import rng
 from consortia.engines.buffers import Buffers, Window, Yield, empty_buffers
-from consortia.engines.events import LEAST_SHARE
 from consortia.engines.mpi.callback import HostCallback, raised
 from consortia.engines.mpi.communicator import Communicator
 from consortia.engines.mpi.wire import Packed, Wire
@@ -26,6 +25,7 @@ from consortia.engines.phases import Carry, Iteration, SiteArrays
 from consortia.engines.rng import Layout, PhaseKeys
 from consortia.errors import RankError
 from consortia.runtime.late import Array, PyTree, jax, jnp
+from consortia.schedules.events import LEAST_SHARE
 
 GRADIENT, REPLY, TASK, END = 100, 200, 300, 400
 """Tags; TASK is the number of a worker's next task, where it is not one more than the last."""

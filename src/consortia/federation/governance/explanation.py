@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from consortia.federation.governance.declared import Declared
     from consortia.study.build import Study
+    from consortia.study.used_rows import RowChoices
 
 MORE = "docs/threat-model.md"
 
@@ -59,6 +60,7 @@ def sentences(
     rows: int | None = None,
     columns: int | None = None,
     numbers: Sequence[Declared] = (),
+    choices: RowChoices | None = None,
 ) -> list[tuple[str, str]]:
     """Return pairs of a heading and a text; no data are read.
 
@@ -68,6 +70,7 @@ def sentences(
         rows: of the site's file, where it was read.
         columns: of it, the response included.
         numbers: of the study, and of those that are run after it, what their messages hold.
+        choices: rows and values of the site's file that the study uses, where it was read.
     """
     found = [
         ("Study", study.title or study.name),
@@ -80,6 +83,8 @@ def sentences(
         ),
         ("Length", _length(study, terms)),
     ]
+    chosen = [*_chosen(study, choices), *_nonlinear(study)]
+    found[3:3] = [("Look at" if not number else "", text) for number, text in enumerate(chosen)]
     found += [
         (
             "Then",
@@ -179,6 +184,44 @@ def _model(study: Study) -> str:
             f"deviation of {scale:g}."
         )
     return text
+
+
+def _chosen(study: Study, choices: RowChoices | None) -> list[str]:
+    """Return which rows a study leaves out, and which values it takes for others."""
+    if choices is None:
+        sites = ", ".join(map(repr, study.harmonise))
+        text = f"The study changes values of {sites} before they are used: [harmonise] lists them; "
+        text += "give --data FILE to have the rows counted. A change of few rows is about these."
+        return [text] if study.harmonise else []
+    found = []
+    if choices.used < choices.given:
+        found.append(
+            f"{_rows(choices.given - choices.used)} of your {choices.given:,} are left out: those "
+            "with a missing value, and those that data.keep and data.require leave out. Another "
+            "study that uses them tells what they are, unless they are many."
+        )
+    for column, value, to, rows in choices.changes:
+        taken = f"is taken for {to}" if to else "counts as missing"
+        found.append(f"In {column} the value {value} {taken}: {_rows(rows)} of yours.")
+    return found
+
+
+def _rows(count: int) -> str:
+    return f"{count:,} row" if count == 1 else f"{count:,} rows"
+
+
+def _nonlinear(study: Study) -> list[str]:
+    """Return the expressions of a formula, any of which may be about few rows."""
+    if study.model.question is None:
+        return []
+    factors = study.model.question.parsed.factors.values()
+    terms = [one.text for one in factors if one.column is None and one.kind == "plain"]
+    if not terms:
+        return []
+    return [
+        f"The formula computes {', '.join(terms)}: ask what for. A curve that is steep somewhere "
+        "may be about one patient; your site measures that, and refuses."
+    ]
 
 
 def _law(study: Study) -> str:

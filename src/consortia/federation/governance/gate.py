@@ -193,14 +193,16 @@ class Gate:
         run, holdings = self.terms.run, Holdings(self._folder)
         with FileLock(self._folder / HELD_LOCK):  # runs that begin at once know of one another
             first, *others = rows
-            found = holdings.known(first, others)
-            changes = [known.changed for known in (found, *map(holdings.known, others))]
-            changed = min((count for count in changes if count is not None), default=None)
             least = self.policy.minimum_rows_changed
+            found = holdings.known(first, others, least)
+            more = [holdings.known(other, (), least) for other in others]
+            changes = [known.changed for known in (found, *more)]
+            changed = min((count for count in changes if count is not None), default=None)
             if changed is not None and changed < least:
                 text = f"{changed} rows came or went since an earlier run, or between two models "
-                text += f"of this one, fewer than {least}: the difference of the two would say "
-                text += f"what they are. {SAME_ROWS}"
+                text += "of this one, or are taken for other values, or several runs differ by "
+                text += f"them; fewer than {least}: the difference would say what they are. "
+                text += SAME_ROWS
                 raise forbidden("this study", [("minimum_rows_changed", text)], of_rows=True)
             if self._ledger.data.get(run) != (found.data, values):
                 for used in rows:

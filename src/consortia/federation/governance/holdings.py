@@ -5,6 +5,11 @@ study is. Where only a few rows came or went since, the difference of what two r
 what those rows are: such a run is refused. Columns are the same ones by name, or by most of their
 values, and rows by all of these columns, or by all but one, which may have been brought up to date:
 an export with other decimals, in another order or with a column more is the same data.
+
+Sums over three sets and more tell rows that no two of them tell: those of all, of the young and of
+the old, where one patient is both. A run is refused if sums over the rows of all runs so far, with
+any factors, leave those of a few rows; and if it takes another value of a few rows than a run
+before did.
 """
 
 from __future__ import annotations
@@ -43,28 +48,34 @@ class Holdings:
     def __init__(self, folder: Path) -> None:
         self._folder = folder / FOLDER
 
-    def known(self, rows: RowDigests, besides: Sequence[RowDigests] = ()) -> Known:
+    def known(self, rows: RowDigests, besides: Sequence[RowDigests] = (), least: int = 1) -> Known:
         """Return which data some rows are of; new data have a new name.
 
         Args:
             rows: that a run uses.
+            least: rows that sums over several runs may leave.
             besides: other rows that the same run uses.
         """
-        data, changes = None, []
-        for name, held in self._held():
-            changed = rows_changed(rows, held)
-            if changed is None:
-                continue
-            data = data or name
-            if changed == 0:
-                return Known(name, None)
-            changes.append(changed)
-        changes += [changed for other in besides if (changed := rows_changed(rows, other))]
-        return Known(data or secrets.token_hex(8), min(changes, default=None))
+        held = list(self._held())
+        related = [(name, of, rows_changed(rows, of)) for name, of in held]
+        related = [entry for entry in related if entry[2] is not None]
+        names = {name for name, *_ in related}
+        beside = [
+            (of, changed) for of in besides if (changed := rows_changed(rows, of)) is not None
+        ]
+        compared = [*((of, changed) for _, of, changed in related), *beside]
+        changes = [count for of, _ in compared for count in values_changed(rows, of)]
+        if all(changed for _, _, changed in related):  # else a run before had just these rows
+            changes += [changed for _, changed in compared if changed]
+            told = rows_told(rows, [of for name, of in held if name in names], least)
+            changes += [] if told is None else [told]
+        data = related[0][0] if related else secrets.token_hex(8)
+        return Known(data, min(changes, default=None))
 
     def keep(self, data: str, rows: RowDigests) -> None:
         """Note rows as some of the data of this name."""
-        if any(rows_changed(rows, held) == 0 for name, held in self._held() if name == data):
+        of_data = [held for name, held in self._held() if name == data]
+        if any(_is_known(rows, held) for held in of_data):
             return
         self._folder.mkdir(exist_ok=True, mode=0o700)
         written = io.BytesIO()
@@ -75,7 +86,8 @@ class Holdings:
     def _held(self) -> Iterator[tuple[str, RowDigests]]:
         for path in sorted(self._folder.glob("*.npz")):
             with np.load(path, allow_pickle=False) as stored:
-                yield path.stem.partition("-")[0], RowDigests(stored["names"], stored["cells"])
+                parts = {name: stored[name] for name in RowDigests._fields}
+            yield path.stem.partition("-")[0], RowDigests(**parts)
 
 
 def rows_changed(one: RowDigests, other: RowDigests) -> int | None:
@@ -103,6 +115,86 @@ def rows_changed(one: RowDigests, other: RowDigests) -> int | None:
             found.append(len(one.cells) + len(other.cells) - 2 * same)
     changes = [changed for changed in found if changed]
     return min(changes, default=0) if found and found[0] else min(found, default=None)
+
+
+def rows_told(rows: RowDigests, held: Sequence[RowDigests], least: int) -> int | None:
+    """Return how many rows sums over several sets leave; None where they are ``least`` or more.
+
+    Rows that are in the same sets are an atom. Some sums over the sets leave those of atoms of few
+    rows alone if the sets' indicators have a smaller rank without these atoms.
+
+    Args:
+        rows: that a run uses.
+        held: rows of other runs; those with other columns are left out.
+        least: rows below which they are few.
+    """
+    sets = [rows, *(of for of in held if set(of.names.tolist()) == set(rows.names.tolist()))]
+    if len(sets) < 3:  # two are compared by `rows_changed`, which sees through other columns, too
+        return None
+    labels = np.concatenate([_labels(of) for of in sets])
+    index = np.repeat(np.arange(len(sets)), [len(of.cells) for of in sets])
+    distinct, where = np.unique(labels, axis=0, return_inverse=True)
+    member = np.zeros((len(distinct), len(sets)), bool)
+    member[where.ravel(), index] = True
+    atoms, counts = np.unique(member, axis=0, return_counts=True)
+    order = np.argsort(-counts, kind="stable")
+    reduced = _echelon(atoms[order].T.astype(float))
+    totals = [int(counts[order][abs(line) > ZERO].sum()) for line in reduced]
+    return min((total for total in totals if total < least), default=None)
+
+
+ZERO = 1e-9
+
+
+def _echelon(matrix: np.ndarray) -> np.ndarray:
+    """Return the reduced row echelon form, its rows without those that are 0.
+
+    The first columns become pivots, so that later rows hold the last columns alone.
+    """
+    rest, row = matrix.copy(), 0
+    for column in range(rest.shape[1]):
+        if row == len(rest):
+            break
+        pivot = row + int(np.argmax(abs(rest[row:, column])))
+        if abs(rest[pivot, column]) < ZERO:
+            continue
+        rest[[row, pivot]] = rest[[pivot, row]]
+        rest[row] /= rest[row, column]
+        others = np.arange(len(rest)) != row
+        rest[others] -= np.outer(rest[others, column], rest[row])
+        row += 1
+    return rest[:row]
+
+
+def _labels(rows: RowDigests) -> np.ndarray:
+    """Return what tells rows apart: their digest, and how often it stood there before."""
+    ordered = rows.cells[:, np.argsort(rows.names)]
+    hashes = _mixed(ordered).sum(axis=1, dtype=np.uint64)
+    order = np.argsort(hashes, kind="stable")
+    first = np.searchsorted(hashes[order], hashes[order])
+    repeated = np.empty(len(hashes), np.uint64)
+    repeated[order] = np.arange(len(hashes)) - first
+    return np.stack([hashes, repeated], axis=1)
+
+
+def values_changed(one: RowDigests, other: RowDigests) -> list[int]:
+    """Return in how many rows each value is taken for another in one of two studies only.
+
+    Columns that only one of the two uses are left out.
+    """
+    both = np.intersect1d(one.used, other.used)
+    changes = []
+    for here, there in ((one, other), (other, one)):
+        known = set(map(tuple, there.changes.tolist()))
+        for change, rows in zip(here.changes.tolist(), here.touched.tolist(), strict=True):
+            if rows and change[0] in both and tuple(change) not in known:
+                changes.append(rows)
+    return changes
+
+
+def _is_known(rows: RowDigests, held: RowDigests) -> bool:
+    same = (np.array_equal(getattr(rows, of), getattr(held, of)) for of in ("changes", "used"))
+    return rows_changed(rows, held) == 0 and all(same)
 
 
 def _same_columns(one: RowDigests, other: RowDigests) -> list[tuple[int, int]]:

@@ -12,9 +12,10 @@ from typing import Any
 from consortia.core.queries import Conversation
 from consortia.engines.flower.asking import REFUSAL
 from consortia.engines.flower.envelope import Envelope, EnvelopeError, decode
-from consortia.engines.flower.identities import body_of
+from consortia.engines.flower.identities import TO_COORDINATOR, TO_SITE, body_of, read_identity
 from consortia.engines.flower.questions import Leaving, Place, Question
 from consortia.engines.flower.site import DESCRIPTION, FlowerSite
+from consortia.engines.letters.encryption import decrypt, encrypt, is_encrypted, site_in
 from consortia.engines.letters.sealing import (
     ANSWER,
     MAX_LETTER_BYTES,
@@ -36,6 +37,10 @@ from consortia.store.durable import read_regular, replace_file
 from consortia.study.build import Study, load_study, study_of
 
 OPENED, STUDY, KEPT = "opening.json", "study.toml", "letters"
+
+MAX_STUDY_CHARACTERS, MOST_PARTS = 500_000, 5_000
+"""Largest study that is parsed: of longer ones, or with more dots and brackets in a line, parsing
+alone takes minutes."""
 
 
 class Declined(BaseException):
@@ -151,10 +156,16 @@ def answer_letter(
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error}") from error
     try:
-        letter, given = unfold(content)
+        name = site_in(content) if is_encrypted(content) else unfold(content)[0].site
+        home = Path.home() / ".consortia" / "sites" / name if folder is None else folder
+        rules = home / POLICY if policy is None else policy
+        sealed_by = load_policy(rules).coordinator if rules.is_file() else None
+        plain = _decrypted(content, home, sealed_by)
+        letter, given = unfold(plain)
+        if letter.site != name:
+            raise LetterError("it names two sites")
         if letter.kind != QUESTION:
             raise LetterError("it is an answer, not a question")
-        home = Path.home() / ".consortia" / "sites" / letter.site if folder is None else folder
         kept = home / KEPT / letter.run
         opened = _opened(letter, given, kept)
     except LetterError as error:
@@ -163,25 +174,40 @@ def answer_letter(
     file = data if data is not None else opened.get("data")
     if file is None:
         raise InputError("the site's rows: give the file with --data; later letters know it.")
-    rules = home / POLICY if policy is None else policy
-    study = _study_of(letter, kept)
     if not rules.is_file():
         _keep_study(letter, kept)  # a policy is proposed from it
         raise InputError(
             f"{rules}: there is no such file. A site without a policy takes part in nothing: "
             f"`consortia site check --study {kept / STUDY} --data {file} > {rules}` proposes one."
         )
+    study = _study_of(letter, kept)
     load_policy(rules).permits(terms_of(study))
     _keep_study(letter, kept)
     _keep(kept / OPENED, {**opened, "data": str(Path(file).expanduser().resolve())})
     node = {"site": letter.site, "data": str(file), "folder": str(home), "policy": str(rules)}
     key = bytes.fromhex(opened["key"])
     replies, left, refused = _replies(letter, study, node, opened, permit)
-    answer = Letter(ANSWER, letter.run, letter.site, letter.number, replies, digest(content))
+    answer = Letter(ANSWER, letter.run, letter.site, letter.number, replies, digest(plain))
     sealed = seal(answer, key)
+    if sealed_by is not None:
+        reader = bytes.fromhex(sealed_by)
+        sealed = encrypt(sealed, letter.site, read_identity(home), reader, TO_COORDINATOR)
     written = path.with_name(f"{ANSWER}-{letter.number:03d}{SUFFIX}") if output is None else output
     replace_file(written, [sealed])
     return Answered(written, letter.number, letter.site, len(sealed), left, refused)
+
+
+def _decrypted(content: bytes, home: Path, coordinator: str | None) -> bytes:
+    """Return a letter whose signature was checked, where the site's policy names a key for it."""
+    if is_encrypted(content):
+        writer = None if coordinator is None else bytes.fromhex(coordinator)
+        return decrypt(content, read_identity(home), writer, TO_SITE)
+    if coordinator is not None:
+        raise LetterError(
+            "it is neither encrypted nor signed, though the site's policy names the coordinator's "
+            "key"
+        )
+    return content
 
 
 def _replies(
@@ -256,19 +282,39 @@ def _study_of(letter: Letter, kept: Path) -> Study:
         study = load_study(kept / STUDY)
     else:
         try:
-            content = tomllib.loads(str(letter.values["study"]))
-        except tomllib.TOMLDecodeError as error:
+            content = tomllib.loads(_study_text(letter))
+        except (tomllib.TOMLDecodeError, RecursionError) as error:
             raise InputError(f"the study in the first letter is not TOML: {error}.") from None
         study = study_of(content, kept / STUDY)
     check_study(study)
     return study
 
 
+def _study_text(letter: Letter) -> str:
+    """Return the text of the study in a first letter, before it is parsed.
+
+    Raises:
+        LetterError: it is longer than a study is, or nests deeper.
+    """
+    text = str(letter.values["study"])
+    deepest = max(map(_dots_and_brackets, text.splitlines()), default=0)
+    if len(text) > MAX_STUDY_CHARACTERS or deepest > MOST_PARTS:
+        raise LetterError(
+            f"the study in it has {len(text):,} characters and up to {deepest} parts a line; a "
+            f"study has at most {MAX_STUDY_CHARACTERS:,} and {MOST_PARTS:,}"
+        )
+    return text
+
+
+def _dots_and_brackets(line: str) -> int:
+    return sum(line.count(mark) for mark in ".[{")
+
+
 def _keep_study(letter: Letter, kept: Path) -> None:
     """Write the study that a first letter holds."""
     if letter.number == 1:
         kept.mkdir(parents=True, exist_ok=True, mode=0o700)
-        replace_file(kept / STUDY, [str(letter.values["study"]).encode()], own=True)
+        replace_file(kept / STUDY, [_study_text(letter).encode()], own=True)
 
 
 def _keep(path: Path, values: dict[str, Any]) -> None:

@@ -18,7 +18,7 @@ from consortia.engines.flower.files import secret_of
 from consortia.engines.flower.identities import RING, SUMS, KeyRing, coordinator_ring
 from consortia.engines.flower.secure_sums import PUBLIC_BYTES, Key, is_key_of, key_of, plain_key
 from consortia.engines.letters.post import USED, Post
-from consortia.engines.letters.sealing import LetterError
+from consortia.engines.letters.sealing import LetterError, is_site_name
 from consortia.engines.letters.transport import AwaitedError, LetterTransport
 from consortia.errors import (
     InputError,
@@ -61,24 +61,29 @@ class Progress:
     result: Path | None = None
 
 
-def check_study(study: Study) -> None:
-    """Refuse a study that letters cannot carry.
+def check_study(study: Study, carrier: str = "letters") -> None:
+    """Refuse a study that letters, or other carriers of few messages, cannot carry.
 
     Raises:
         InputError: with the reason.
     """
     if not isinstance(study.method, Conversation):
         raise InputError(
-            f"letters: {study.method.name} sends thousands of messages: take algorithm.name = "
+            f"{carrier}: {study.method.name} sends thousands of messages: take algorithm.name = "
             "'few_rounds', which sends four as a rule."
         )
     if study.data.files is None:
-        raise InputError("letters: the study has no sites: give data.files, one a site.")
+        raise InputError(f"{carrier}: the study has no sites: give data.files, one a site.")
     if study.model.factory is not None or (study.compare and study.compare.factory):
-        raise InputError("letters carry no code: give model.formula or model.kind, not a factory.")
-    hidden = [name for name in names_of(study.data.files) if name.startswith(".")]
-    if hidden:
-        raise InputError(f"letters: a site cannot be named {hidden[0]!r}, as a hidden file.")
+        raise InputError(
+            f"{carrier} carry no code: give model.formula or model.kind, not a factory."
+        )
+    odd = [name for name in names_of(study.data.files) if not is_site_name(name)]
+    if odd:
+        raise InputError(
+            f"{carrier}: a site cannot be named {odd[0]!r}, which no folder can be named "
+            "everywhere: rename its file."
+        )
 
 
 def open_study(

@@ -297,6 +297,13 @@ def _looking(on: Rehearsal) -> Finding:
 
 def _membership(study: Study, built: Built, index: int) -> Finding:
     """Return how well the draws tell who took part."""
+    attack = "who took part, from the draws alone"
+    if built.model.site_log_likelihood is not None:
+        text = (
+            "not tried: levels are integrated out, and no row has a likelihood of its own given "
+            "the draws. Who knows all other patients and has the draws may find out who took part."
+        )
+        return Finding(attack, text, {}, known=False)
     run = study.run_options | {"keep": "draws"}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
@@ -313,7 +320,7 @@ def _membership(study: Study, built: Built, index: int) -> Finding:
     likelihoods = np.asarray(values, np.float64)
     chance, even = found_out(likelihoods, effective), most_draws(likelihoods)
     return Finding(
-        "who took part, from the draws alone",
+        attack,
         f"who knows all other patients and has the {effective:.0f} effective draws finds out with "
         f"{100 * FALSE_ALARMS:g} % false alarms whether a patient took part: the median patient "
         f"with probability {np.median(chance):.2f}, the most exposed with {chance.max():.2f} "

@@ -16,10 +16,11 @@ import numpy as np
 
 from consortia.core import arguments
 from consortia.core.arguments import unknown
+from consortia.core.arrays import VALUES_AT_ONCE
 from consortia.core.contract import Method
 from consortia.core.faults import Faults
 from consortia.core.fingerprints import of_value
-from consortia.data.columns import Table, TableError, TableFacts, as_levels, rows_of
+from consortia.data.columns import Table, TableError, TableFacts, as_levels, coded_levels, rows_of
 from consortia.data.description import SiteDescription, Wanted
 from consortia.data.facts import Gatherer, Gathering, SiteFacts
 from consortia.data.facts import rows_of as rows_elsewhere
@@ -105,7 +106,7 @@ def regression(
     Args:
         formula: ``response ~ terms``, in the words of `consortia.models.regression.formula`.
         sites: one table a site: a dict of names to tables, or a list of them. A table is a path
-            (.csv, .tsv, .txt, .parquet, .feather, .arrow, .npz), a DataFrame or a dict of columns.
+            (.csv, .xlsx, .sav, .dta, .rds, .sql, .parquet and others), a DataFrame or a dict.
         family: one of gaussian, student, bernoulli, binomial (both perhaps with another link than
             the logit: "bernoulli(probit)", "binomial(cloglog)"), poisson, negative_binomial,
             zero_inflated_poisson, zero_inflated_negative_binomial, gamma, lognormal, beta,
@@ -368,14 +369,14 @@ def contribution(
     ``least`` and ``key`` are as of `Question.facts`; a number about participants is of ``cells``
     rows or more.
     """
-    of_table = question.facts(table, site, least, key)
+    of_table, parsed = question.facts(table, site, least, key), question.parsed
     kept = question.kept(table, site)
     arrays = dict.fromkeys(question.columns, ((), "<f8"))
-    numbers = {*question.numbers, SITE}
+    numbers = set(question.numbers)
+    if not question.levels_of_response(kept):
+        numbers |= {name for one in parsed.response for name in one.columns}
     held = {
-        name: column.values.tolist()
-        if column.kind == "text"
-        else (column.values if name in numbers else as_levels(column).tolist())
+        name: column.values if name in numbers and column.kind != "text" else coded_levels(column)
         for name, column in kept.items()
     }
     known = of_value((held, {name: column.missing for name, column in kept.items()}))
@@ -592,12 +593,17 @@ def _collinear(agreed: Specification, sites: Sites) -> tuple[str, ...]:
     count = len(agreed.names)
     if count < 2:
         return ()
-    x = np.concatenate([np.asarray(shard["x"], float)[:, :count] for shard in sites.shards])
-    centred = x - x.mean(axis=0) if agreed.has_intercept else x
-    size = np.sqrt(np.mean(centred**2, axis=0))
-    vary = size > 0
-    standardised = centred[:, vary] / size[vary]
-    values, vectors = np.linalg.eigh(standardised.T @ standardised / len(standardised))
+    parts = [shard["x"][:, :count] for shard in sites.shards]
+    mean = np.sum([part.sum(axis=0, dtype=np.float64) for part in parts], axis=0) / sites.rows
+    products = np.zeros((count, count))
+    for part in parts:
+        for at in range(0, len(part), VALUES_AT_ONCE):
+            centred = part[at : at + VALUES_AT_ONCE] - mean * agreed.has_intercept
+            products += centred.T @ centred
+    size = np.sqrt(np.diag(products))
+    vary = size > 1e-9 * np.sqrt(sites.rows) * np.abs(mean)  # a constant is left with rounding
+    correlations = products[np.ix_(vary, vary)] / np.outer(size[vary], size[vary])
+    values, vectors = np.linalg.eigh(correlations)
     if values.size == 0 or values[0] > COLLINEAR:
         return ()
     large = np.abs(vectors[:, values <= COLLINEAR]).max(axis=1) > 0.05

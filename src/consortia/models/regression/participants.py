@@ -112,7 +112,7 @@ def _response(
         counts = {EVENT: round(one @ y), f"no {EVENT}": round(one @ (trials - y))}
         levels[first.text], units[first.text] = merged(counts, cells), TRIALS
         return
-    if set(np.unique(y).tolist()) <= {0.0, 1.0}:
+    if np.isin(y, (0.0, 1.0)).all():
         counts = {"0": round(one @ (y == 0)), "1": round(one @ (y == 1))}
         levels[first.text] = merged(counts, cells)
         return

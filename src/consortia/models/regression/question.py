@@ -183,7 +183,7 @@ class Question:
     def _beside_site(kept: Table, site: str) -> Table:
         """Return columns, and beside them the name of their site."""
         rows = rows_of(kept)
-        return {**kept, SITE: Column("text", np.full(rows, site), np.zeros(rows, bool))}
+        return {**kept, SITE: Column("text", np.broadcast_to(site, rows), np.zeros(rows, bool))}
 
     def _readable(
         self, table: Table, site: str, *, words: bool = False

@@ -221,11 +221,12 @@ def within(
         sides = []
         for side in (-1, 1):
             steps = line.steps[line.steps * side > 0]
+            if not len(steps):
+                continue
             room = farthest - away * np.sign(side * line.direction)
             most = np.divide(room, move, out=np.full_like(move, np.inf), where=move > 0).min()
-            longest = np.abs(steps).max(initial=NEAREST)  # a side may have no steps
-            sides.append(steps * np.clip(most / longest, 0.01, 1.0))
-        found.append(line._replace(steps=np.concatenate(sides)))
+            sides.append(steps * np.clip(most / np.abs(steps).max(), 0.01, 1.0))
+        found.append(line._replace(steps=np.concatenate([line.steps[:0], *sides])))
     return found
 
 

@@ -1,0 +1,162 @@
+r"""Moments of terms that would tell a single row, which a site refuses to send.
+
+Mean and spread of a column of many rows tell none of them. Those of a term such as
+``exp(-1e4*(age - 61)**2) * dose`` are of one patient, and the difference of those of two terms may
+be. So those of expressions leave in two digits, which is what a unit needs; and before they do,
+the site computes to first order how well all moments together tell each value, as it does of
+answers (`consortia.engines.flower.settled`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from consortia.data.columns import Table
+from consortia.data.patterns import is_categorical
+from consortia.errors import PolicyError
+from consortia.models.regression.formula import Factor
+from consortia.models.regression.question import Question, is_levels
+
+NEAR = 0.1
+"""Standard deviations of a column to within which a value is known that may not leave."""
+
+COARSE = 20
+"""Units of rounding of an expression's mean in its standard deviation, which has two digits."""
+
+EXACT = 1e-9
+"""Relative error of moments that are not rounded."""
+
+STEP = 1e-6
+"""Step of a central difference, in standard deviations of a column."""
+
+
+def check_moments(question: Question, table: Table, site: str, least: int) -> None:
+    """Refuse a study of which the moments of some terms tell single rows.
+
+    Args:
+        question: of the study.
+        table: the site's rows.
+        site: its name.
+        least: rows that share a value of a term with few values.
+
+    Raises:
+        PolicyError: with the terms.
+    """
+    kept = question.kept(table, site)
+    told = _numbers(question, kept)
+    rare = [factor.text for factor in told if _rarest(factor, kept, site) < least]
+    if rare:
+        _refuse("minimum_pattern_rows", f"a value of {', '.join(rare)} is that of few rows")
+    columns = {name for factor in told for name in factor.columns}
+    cells = [name for name in sorted(columns) if _is_measured(kept, name)]
+    if not cells or all(factor.column is not None for factor in told):
+        return  # mean and spread of columns, as in a table of descriptive statistics
+    told_by = np.concatenate([_told_by(factor, kept, cells, site) for factor in told])
+    _, sizes, span = np.linalg.svd(told_by, full_matrices=False)
+    variance = 1 - sizes**2 / (1 + sizes**2) @ span**2
+    known = np.unique(np.flatnonzero(variance < NEAR**2) % len(kept[cells[0]].values))
+    if len(known):
+        terms = ", ".join(factor.text for factor in told if factor.column is None)
+        text = f"mean and spread of the terms {terms} would tell a value in {len(known)} rows"
+        _refuse("maximum_settled_rows", text)
+
+
+def rounded_moments(question: Question, moments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return moments in which those of expressions are rounded."""
+    rounded = {factor.text for factor in _every(question) if _is_rounded(factor)}
+    return {name: _rounded(plain) if name in rounded else plain for name, plain in moments.items()}
+
+
+def _is_rounded(factor: Factor) -> bool:
+    """Return True unless a factor is a column, or is defined by its moments."""
+    return factor.column is None and factor.kind not in ("centre", "scale")
+
+
+def _rounded(plain: list[Any]) -> list[Any]:
+    rows, mean, squares, *rest = plain
+    if squares <= 0:
+        return plain
+    sd = float(f"{np.sqrt(squares / rows):.1e}")
+    return [rows, round(mean / sd * COARSE) / COARSE * sd, rows * sd**2, *rest]
+
+
+def _every(question: Question) -> list[Factor]:
+    parsed = question.parsed
+    offset = [] if parsed.offset is None else [parsed.offset]
+    return [*parsed.factors.values(), *parsed.response, *offset]
+
+
+def _numbers(question: Question, kept: Table) -> list[Factor]:
+    """Return the factors of which moments travel."""
+    return [
+        factor
+        for factor in _every(question)
+        if factor.columns
+        and all(name in kept and kept[name].kind != "empty" for name in factor.columns)
+        and not is_levels(factor, kept)
+        and not any(kept[name].kind == "text" for name in factor.columns)
+    ]
+
+
+def _is_measured(kept: Table, name: str) -> bool:
+    column = kept[name]
+    return column.kind in ("number", "date") and np.ptp(column.values[~column.missing]) > 0
+
+
+def _rarest(factor: Factor, kept: Table, site: str) -> float:
+    """Return how many rows share the rarest value of an expression that has few values."""
+    if factor.column is not None:
+        return np.inf
+    values = factor.values(kept, f"site {site!r}")
+    known = values[~np.isnan(values)]
+    if not len(known) or not is_categorical(known):
+        return np.inf
+    counts = np.unique(known, return_counts=True)[1]
+    return np.inf if len(counts) < 2 else float(counts.min())
+
+
+def _told_by(factor: Factor, kept: Table, cells: list[str], site: str) -> np.ndarray:
+    """Return the derivatives of a factor's moments by all cells, in units of error, (2, cells)."""
+    where = f"site {site!r}"
+    inner = factor._replace(basis=None)
+
+    def values(table: Table) -> np.ndarray:
+        found = inner.values(table, where)
+        if factor.basis is None:
+            return found
+        outside = factor.basis.outside(found)
+        return factor.basis.of(np.where(outside, inner.values(kept, where), found))
+
+    here = values(kept)
+    away, parts = np.nan_to_num(here - np.nanmean(here)), []
+    sd = float(np.sqrt(np.mean(away**2))) or 1.0
+    errors = np.array([EXACT, EXACT])
+    if _is_rounded(factor):
+        digit = 10.0 ** (np.floor(np.log10(sd)) - 1)
+        errors = np.array([1 / COARSE, 2 * digit / sd]) / np.sqrt(12)
+    scales = errors * np.array([len(here) * sd, len(here) * sd**2])
+    for name in cells:
+        column = kept[name]
+        if name not in factor.columns:
+            parts.append(np.zeros((2, len(here))))
+            continue
+        unit = column.values[~column.missing].std()
+        ends = [
+            values({**kept, name: column._replace(values=column.values + sign * STEP * unit)})
+            for sign in (1, -1)
+        ]
+        slope = np.nan_to_num((ends[0] - ends[1]) / (2 * STEP))
+        parts.append(np.stack([slope, 2 * away * slope]))
+    return np.concatenate(parts, axis=1) / scales[:, None]
+
+
+def _refuse(rule: str, text: str) -> None:
+    advice = "Ask for a study without these terms, or with a registered one, which sends no moments"
+    raise PolicyError(
+        f"the site's policy forbids this study: {rule}: {text}. {advice}.",
+        rules=(rule,),
+        of_rows=True,
+    )

@@ -1,0 +1,227 @@
+r"""The exact law of stale gradients whose workers hold sites of their own, along a trace of events.
+
+A worker fetches its parameters right after its own update, and so always sees the point displaced
+towards its own site's mode: to leading order the mean is off by :math:`h W \sum_c \lambda_c g_c /
+\lambda`, with g_c the gradient of site c there. No constant staleness has that. Here every event
+of a simulated trace is an affine map of the server's state z, the points y_c that the workers hold
+and, where the server sums the latest gradients of all sites, those:
+
+.. math:: G_c \leftarrow a_c (H_c y_c + g_c) + \varepsilon_c, \qquad
+          z \leftarrow A z + F G + N \zeta, \qquad y_c \leftarrow b^\top z
+
+with :math:`G = G_c`, a_c one over the site's share, or :math:`G = \sum_c G_c` and a_c = 1. The law
+in the long run is averaged over the updates: its mean along the whole trace, and its covariance,
+which feels the order of events much less, along a first stretch that is repeated.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from consortia.errors import InputError
+from consortia.theory.affine import AffineMap, Array, Normal, Recursion, spectral_radius
+from consortia.theory.staleness import LinearServer
+
+COUPLED = 1e-9
+"""Part of the largest curvature that directions must share to be taken together."""
+
+MOST_STATES = 160
+"""Entries of a state up to which all directions are taken together, in seconds."""
+
+MOST_ENTRIES = 200_000
+"""Entries of a state's covariance, all directions apart, up to which there is a law."""
+
+
+class Arrivals(NamedTuple):
+    """Events of one server in their order: whose gradient came, and whether it was dropped."""
+
+    worker: Int[np.ndarray, " events"]
+    dropped: Bool[np.ndarray, " events"]
+
+
+class SiteGradients(NamedTuple):
+    """The gradients as sites send them, in independent blocks of directions of width w."""
+
+    slopes: Float[np.ndarray, "sites blocks w w"]  # a_c H_c
+    pulls: Float[np.ndarray, "sites blocks w"]  # a_c g_c, the gradient at the origin
+    noise: Float[np.ndarray, "sites blocks w w"]  # covariance of ε_c
+
+
+def in_blocks(slopes: Array, pulls: Array, noise: Array) -> tuple[SiteGradients, bool]:
+    """Return gradients in blocks: one of all directions, or one of each where they are apart.
+
+    Args:
+        slopes: a_c H_c, (sites, d, d).
+        pulls: (sites, d).
+        noise: (sites, d, d).
+
+    Returns:
+        The blocks, and whether what couples directions was left out as too large.
+    """
+    sites, d = pulls.shape
+    if 2 * (sites + 1) * sites * d > MOST_ENTRIES:
+        raise InputError(f"{sites} workers' sites with {d} parameters are too many for a law")
+    diagonal = [np.einsum("sii->si", part)[..., None, None] for part in (slopes, noise)]
+    scale = np.abs(slopes).max()
+    apart = np.abs(slopes * (1 - np.eye(d))).max() <= COUPLED * scale
+    if not apart and (2 * sites + 2) * d <= MOST_STATES:
+        return SiteGradients(slopes[:, None], pulls[:, None], noise[:, None]), False
+    return SiteGradients(diagonal[0], pulls[..., None], diagonal[1]), not apart
+
+
+@dataclass(frozen=True, eq=False)
+class ArrivalRecursion(Recursion):
+    """Updates of a server along a trace; a worker's site is its own index."""
+
+    server: LinearServer  # one step, without the gradient's noise
+    arrivals: Arrivals
+    gradients: SiteGradients
+    latest: bool  # the server sums the latest gradients of all sites
+    stretch: int  # events that are repeated for what needs the covariance
+
+    @property
+    def _rows(self) -> tuple[int, int, int]:
+        """Rows of z and of the points, and of all with the gradients that are kept."""
+        n, sites = self.server.force.size, len(self.gradients.pulls)
+        return n, n + sites, n + sites * (2 if self.latest else 1)
+
+    @cached_property
+    def _repeated(self) -> SiteGradients:
+        """The gradients by the sites' shares of the stretch, so that its curvature is the whole's.
+
+        The sum of the latest gradients needs no shares.
+        """
+        if self.latest:
+            return self.gradients
+        taken = self.arrivals.worker[~self.arrivals.dropped]
+        early = self.arrivals.worker[: self.stretch][~self.arrivals.dropped[: self.stretch]]
+        whole, part = (np.bincount(x, minlength=len(self.gradients.pulls)) / x.size
+                       for x in (taken, early))  # fmt: skip
+        ratio = whole / np.maximum(part, 1 / early.size)
+        slopes, pulls, noise = self.gradients
+        wide = ratio[:, None, None, None]
+        return SiteGradients(slopes * wide, pulls * ratio[:, None, None], noise * wide**2)
+
+    def _apply(self, state: Array, event: int, sent: SiteGradients, *, pulled: bool) -> None:
+        """Move a state (blocks, rows, w, columns) by an event in place; the last column pulls."""
+        n, points, _ = self._rows
+        site = self.arrivals.worker[event]
+        if not self.arrivals.dropped[event]:
+            gradient = sent.slopes[site] @ state[:, n + site]
+            if pulled:
+                gradient[..., -1] += sent.pulls[site]
+            if self.latest:
+                state[:, points + site] = gradient
+                gradient = state[:, points:].sum(axis=1)
+            moved = np.einsum("ij,bjwc->biwc", self.server.transition, state[:, :n])
+            state[:, :n] = moved + self.server.force[:, None, None] * gradient[:, None]
+        state[:, n + site] = np.einsum("i,biwc->bwc", self.server.broadcast, state[:, :n])
+
+    def _noise(self, site: int, sent: SiteGradients) -> Float[np.ndarray, "blocks size size"]:
+        """Return the covariance that an update adds, of the server and of the site's gradient."""
+        n, points, size = self._rows
+        spread, kick = np.zeros(size), np.zeros(size)
+        for row, direction in ((spread, self.server.spread), (kick, self.server.force)):
+            row[:n], row[n + site] = direction, self.server.broadcast @ direction
+        kick[points + site :][:1] = 1.0  # nothing where no gradient is kept
+        own = sent.noise[site]
+        injected = float(self.server.noise_variance) * np.eye(own.shape[-1])
+        both = np.einsum("i,j,wv->iwjv", spread, spread, injected)
+        both = both + np.einsum("i,j,bwv->biwjv", kick, kick, own)
+        return both.reshape(len(own), size * own.shape[-1], -1)
+
+    def _spread(
+        self, covariance: Array, event: int, sent: SiteGradients, noises: list[Array]
+    ) -> None:
+        """Move a covariance, (blocks, size, size), by an event in place."""
+        _, _, rows = self._rows
+        blocks, size, _ = covariance.shape
+        for _ in range(2):  # from the left and, transposed, from the right
+            self._apply(
+                covariance.reshape(blocks, rows, size // rows, size), event, sent, pulled=False
+            )
+            covariance[:] = covariance.mT.copy()
+        if not self.arrivals.dropped[event]:
+            covariance += noises[self.arrivals.worker[event]]
+
+    def _noises(self, sent: SiteGradients) -> list[Array]:
+        return [self._noise(site, sent) for site in range(len(sent.pulls))]
+
+    @cached_property
+    def _stretch(self) -> AffineMap:
+        """The whole trace as one map."""
+        _, _, rows = self._rows
+        _, blocks, width = self.gradients.pulls.shape
+        size, sent = rows * width, self._repeated
+        maps, noises = np.tile(np.eye(size, size + 1), (blocks, 1, 1)), self._noises(sent)
+        covariance = np.zeros((blocks, size, size))
+        with np.errstate(over="ignore", invalid="ignore"):
+            for event in range(self.stretch):
+                self._apply(maps.reshape(blocks, rows, width, -1), event, sent, pulled=True)
+                self._spread(covariance, event, sent, noises)
+        return AffineMap(maps[..., :-1], maps[..., -1], covariance)
+
+    @cached_property
+    def spectral_radius(self) -> float:
+        """Factor by which the mean's distance grows an update."""
+        updates = (~self.arrivals.dropped[: self.stretch]).sum()
+        return spectral_radius(self._stretch.matrix) ** (1 / float(updates))
+
+    def stationary(self) -> Normal:
+        """Return the law of θ after all updates of the trace together."""
+        width, covariance = self.gradients.pulls.shape[-1], self._stretch.stationary_covariance()
+        wide, taken = np.zeros_like(covariance[:, :width, :width]), 0
+        sent, noises = self._repeated, self._noises(self._repeated)
+        for event in range(self.stretch):
+            self._spread(covariance, event, sent, noises)
+            if not self.arrivals.dropped[event]:
+                wide, taken = wide + covariance[:, :width, :width], taken + 1
+        means = self._means()
+        mean = means.mean(axis=0)
+        away = means - mean
+        own = np.diag(wide[:, 0, 0]) if width == 1 else wide[0]
+        # The order of events moves all directions together, also where noise does not.
+        return Normal(mean, own / taken + away.T @ away / len(means))
+
+    def _means(self) -> Float[np.ndarray, "updates d"]:
+        """Return the mean of θ after each update, from rest at the origin."""
+        _, points, rows = self._rows
+        _, blocks, width = self.gradients.pulls.shape
+        state = np.zeros((blocks, rows, width, 1))
+        state[:, points:, :, 0] = self.gradients.pulls.swapaxes(0, 1)[:, : rows - points]
+        found = []
+        for event, dropped in enumerate(self.arrivals.dropped):
+            self._apply(state, event, self.gradients, pulled=True)
+            if not dropped:
+                found.append(state[:, 0, :, 0].flatten())
+        return np.stack(found)
+
+    def path(self, start: Normal) -> Iterator[Normal]:
+        """Yield the law of θ after 0, 1, 2, ... updates; all workers hold the start."""
+        yield start
+        n, points, rows = self._rows
+        _, blocks, width = self.gradients.pulls.shape
+        begin = np.zeros(rows)
+        begin[0], begin[n:points] = 1.0, self.server.broadcast[0]
+        state = np.einsum("r,bw->brw", begin, start.mean.reshape(blocks, width))[..., None]
+        own = start.full[None] if width > 1 else np.diagonal(start.full)[:, None, None]
+        covariance = np.einsum("r,s,bwv->brwsv", begin, begin, own)
+        covariance = covariance.reshape(blocks, rows * width, -1)
+        sent, noises = self.gradients, self._noises(self.gradients)
+        for event, dropped in itertools.cycle(enumerate(self.arrivals.dropped)):
+            self._apply(state, event, sent, pulled=True)
+            self._spread(covariance, event, sent, noises)
+            if not dropped:
+                spread = self._flat(covariance[:, :width, :width].copy())
+                yield Normal(state[:, 0, :, 0].flatten(), spread)
+
+    def _flat(self, blocks: Float[np.ndarray, "blocks w w"]) -> Array:
+        """Return the covariance of all coordinates: variances where a block is one of them."""
+        return blocks[:, 0, 0] if blocks.shape[-1] == 1 else blocks[0]

@@ -1,0 +1,116 @@
+"""The jobs of docs/jobs.md, as they stand there: a scheduler, a container's command, a folder."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+import consortia
+from consortia.cli.commands import app
+from tests.federation.correspondence import Correspondence
+from tests.federation.hospitals import NAMES
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "jobs.md"
+
+
+def block(language: str) -> str:
+    """Return the block of a language of the page."""
+    found = re.findall(rf"```{language}\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    (text,) = found
+    return text
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Correspondence:
+    """Return a study whose first letters are written, with keys."""
+    made = Correspondence(tmp_path / "study", keys=True)
+    made.proceed()
+    return made
+
+
+def test_the_container_of_the_cron_job_answers_a_letter(study: Correspondence) -> None:
+    job = yaml.safe_load(block("yaml"))
+    assert (job["kind"], job["apiVersion"]) == ("CronJob", "batch/v1")
+    spec = job["spec"]["jobTemplate"]["spec"]["template"]["spec"]
+    (container,) = spec["containers"]
+    mounted = {one["name"] for one in container["volumeMounts"]}
+    assert mounted == {one["name"] for one in spec["volumes"]}
+    folder = study.site("north")
+    there = {
+        "/post/north": str(study.shared / "north"),
+        "/site": str(folder),
+        "/data/north.csv": str(folder / "rows.csv"),
+    }
+    assert there.keys() <= set(container["args"])
+    words = [there.get(word, word) for word in container["args"]]
+    for answers in (1, 1):  # the second time there is nothing to do
+        done = CliRunner().invoke(app, words)
+        assert done.exit_code == 0, done.output
+        assert len(list((study.shared / "north").glob("answer-*"))) == answers
+
+
+def submit(folder: Path, environment: dict[str, str], name: str) -> int:
+    """Return the exit code of the job of a site, at its end."""
+    command = ["sbatch", "--wait", f"{name}.sbatch"]
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True).returncode
+
+
+@pytest.mark.engines
+def test_three_sites_answer_as_jobs_of_slurm(study: Correspondence) -> None:
+    if shutil.which("sbatch") is None or subprocess.run(["sinfo"], capture_output=True).returncode:
+        pytest.skip("no Slurm: apt-get install slurm-wlm, and start munged, slurmctld and slurmd")
+    root, command = study.root, study.root / "bin" / "consortia"
+    command.parent.mkdir()
+    command.write_text(f'#!/bin/sh\nexec {sys.executable} -m consortia "$@"\n')
+    command.chmod(0o755)
+    for name in NAMES:
+        shutil.copy(study.site(name) / "rows.csv", root / f"{name}.csv")
+        (root / f"{name}.sbatch").write_text(block("bash").replace("north", name))
+    paths = {"POST": study.shared, "SITES": root / "sites", "ROWS": root}
+    environment = os.environ | {name: str(path) for name, path in paths.items()}
+    environment["PATH"] = f"{command.parent}:{os.environ['PATH']}"
+    for _ in range(6):
+        with ThreadPoolExecutor() as pool:
+            done = pool.map(lambda name: submit(root, environment, name), NAMES)
+        assert not any(done), [path.read_text() for path in root.glob("slurm-*")]
+        if (found := study.proceed()).result is not None:
+            break
+    table = consortia.summary(consortia.open_run(found.result))
+    assert abs(table.row("coefficients[age]")["mean"] - 0.94) < 0.1
+
+
+class SeenError(Exception):
+    """What a test waits for has come."""
+
+
+def test_a_watched_folder_waits_for_the_rest_of_a_letter(
+    study: Correspondence, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = study.question("north", 1)
+    whole, looks = path.read_bytes(), []
+    path.write_bytes(whole[: len(whole) // 2])
+
+    def looked(seconds: float) -> None:
+        looks.append((path.read_bytes() == whole, study.reply("north", 1).exists()))
+        if looks[-1][1]:
+            raise SeenError
+        if len(looks) == 2:
+            path.write_bytes(whole)
+
+    monkeypatch.setattr("consortia.cli.letter.time.sleep", looked)
+    folder = study.site("north")
+    words = ["letter", "answer", str(path.parent), "--folder", str(folder), "--watch", "--yes"]
+    done = CliRunner().invoke(app, [*words, "--data", str(folder / "rows.csv")])
+    assert isinstance(done.exception, SeenError), done.output
+    assert looks == [(False, False), (False, False), (True, True)]
+    assert done.stderr.count("warning") == 1
+    assert "question-001.letter" in done.stderr

@@ -1,0 +1,149 @@
+"""Studies of one file whose difference, or one term, would be a patient: refused before a message.
+
+Each test is the attack: what a coordinator would send who wishes to know one row.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from federation.same_rows import FORMULA, Hospitals
+from typer.testing import CliRunner
+
+from consortia.cli.commands import app
+from consortia.errors import SiteRefusedError
+from consortia.federation.governance.holdings import rows_told
+from tests.federation.governance.test_holdings import rows
+
+AGE = "ill ~ age + dose"
+
+
+def with_wards(hospitals: Hospitals) -> Hospitals:
+    """One patient of north lies in a ward of which the other hospitals have many."""
+    for name, path in hospitals.files.items():
+        head, *lines = path.read_text().split()
+        often = len(lines) if name == "north" else 9
+        wards = ["icu" if index % often == 7 else "med" for index in range(len(lines))]
+        rows = [f"{line},{ward}" for line, ward in zip(lines, wards, strict=True)]
+        path.write_text("\n".join([f"{head},ward", *rows]) + "\n")
+    return hospitals
+
+
+def ages(hospitals: Hospitals) -> np.ndarray:
+    lines = hospitals.files["north"].read_text().split()[1:]
+    return np.array([float(line.partition(",")[0]) for line in lines])
+
+
+def refused(hospitals: Hospitals, *study: str, **more: str) -> str:
+    """The rule for which north refuses a study of which nothing has left."""
+    before = hospitals.left
+    with pytest.raises(SiteRefusedError):
+        hospitals.described(*study, **more)
+    assert hospitals.left == before
+    return hospitals.errors
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_subgroup_without_the_one_patient_of_a_level(tmp_path: Path, first: bool) -> None:
+    hospitals = with_wards(Hospitals(tmp_path))
+    keeps = ["", "keep = \"ward != 'icu'\""]
+    one, other = keeps if first else keeps[::-1]
+    hospitals.described(AGE, one)
+    assert "minimum_rows_changed: 1 rows" in refused(hospitals, AGE, other)
+
+
+def test_all_patients_and_two_groups_that_have_one_in_common(tmp_path: Path) -> None:
+    hospitals = Hospitals(tmp_path)
+    north = np.sort(ages(hospitals))
+    between = (north[59] + north[60]) / 2
+    below = (north[58] + north[59]) / 2
+    hospitals.described(AGE)
+    hospitals.described(AGE, f"keep = 'age < {between}'")
+    assert "minimum_rows_changed: 1 rows" in refused(hospitals, AGE, f"keep = 'age > {below}'")
+
+
+def test_sums_over_several_sets_that_leave_few_rows() -> None:
+    every, young, old = rows(*range(40)), rows(*range(20)), rows(*range(19, 40))
+    assert rows_told(old, [every, young], 10) == 1
+    assert rows_told(every, [young, old], 10) == 1
+    assert rows_told(rows(*range(20, 40)), [every, young], 10) is None
+    # Of two halves across, one patient less: a - b + c - d.
+    odd, even = rows(*range(1, 40, 2)), rows(*range(0, 38, 2))
+    assert rows_told(even, [odd, young, rows(*range(20, 40))], 10) == 1
+    assert rows_told(even, [odd, every], 1) is None
+    assert rows_told(rows(*range(15, 25)), [young, every], 5) is None
+
+
+@pytest.mark.parametrize("value", ["1000000", "0"])
+def test_a_value_that_is_taken_for_another_at_one_site(tmp_path: Path, value: str) -> None:
+    hospitals = Hospitals(tmp_path)
+    hospitals.described(AGE)
+    age = hospitals.files["north"].read_text().split()[7].partition(",")[0]
+    table = f'[harmonise.north.recode]\nage = {{"{age}" = "{value}"}}\n'
+    assert "minimum_rows_changed: 1 rows" in refused(hospitals, AGE, loo=table)
+    hospitals.described("ill ~ dose", loo=table)  # which does not look at it
+
+
+def test_a_value_that_is_taken_for_missing_and_drawn(tmp_path: Path) -> None:
+    hospitals = Hospitals(tmp_path)
+    hospitals.described(AGE)
+    age = hospitals.files["north"].read_text().split()[7].partition(",")[0]
+    table = f'[harmonise.north.missing_values]\nage = ["{age}"]\n'
+    study = {"formula": AGE, "loo": table, "missing": "indicator"}
+    assert "minimum_rows_changed: 1 rows" in refused(hospitals, **study)
+
+
+@pytest.mark.parametrize(
+    ("term", "rule"),
+    [
+        ("I(exp(-20000*(age+1.06)**2)*dose)", "minimum_pattern_rows"),
+        ("I(dose+exp(-20000*(age+1.06)**2)*dose)", "maximum_settled_rows"),
+        ("I(1e-3*dose+exp(-20000*(age+1.06)**2)*dose)", "maximum_settled_rows"),
+        ("I((age<{above})*(age>{below}))", "minimum_pattern_rows"),
+        ("I((age<{above})*(age>{below})*dose)", "minimum_pattern_rows"),
+    ],
+)
+def test_a_term_that_is_about_one_patient(tmp_path: Path, term: str, rule: str) -> None:
+    hospitals = Hospitals(tmp_path)
+    age = np.sort(ages(hospitals))
+    term = term.format(below=(age[9] + age[10]) / 2, above=(age[10] + age[11]) / 2)
+    assert rule in refused(hospitals, f"{AGE} + {term}")
+
+
+@pytest.mark.parametrize(
+    "formula",
+    [
+        "ill ~ age + I(age*dose)",
+        "ill ~ age + I(age**2) + I(exp(dose))",
+        "ill ~ age * dose + I(dose > 0)",
+        "ill ~ bs(age, knots=[-0.5, 0.5], boundary=[-6, 6]) + dose",
+        "ill ~ poly(age, 3, raw=TRUE) + scale(dose)",
+    ],
+)
+def test_ordinary_terms_are_described(tmp_path: Path, formula: str) -> None:
+    hospitals = Hospitals(tmp_path)
+    hospitals.described(formula)
+    assert hospitals.left == 1
+
+
+def test_the_officer_reads_which_rows_are_left_out_and_changed(tmp_path: Path) -> None:
+    hospitals = Hospitals(tmp_path)
+    age = hospitals.files["north"].read_text().split()[7].partition(",")[0]
+    changes = f'[harmonise.north]\nmissing_values = {{ age = ["{age}"] }}\n'
+    changes += 'recode = { arm = { "t" = "treated" } }\n'
+    head, *lines = hospitals.files["north"].read_text().split()
+    arms = [f"{line},{'t' if index < 3 else 'c'}" for index, line in enumerate(lines)]
+    hospitals.files["north"].write_text("\n".join([f"{head},arm", *arms]) + "\n")
+    parts = {"formula": f"{AGE} + arm + I(age*dose)", "missing": "complete", "more": ""}
+    study = tmp_path / "study.toml"
+    study.write_text(FORMULA.format(require="keep = 'dose < 1'", **parts) + changes)
+    words = ["site", "check", "--study", str(study), "--data", str(hospitals.files["north"])]
+    said = " ".join(CliRunner().invoke(app, words).stderr.split())
+    doses = np.array([float(line.split(",")[1]) for line in lines])
+    left_out = (doses >= 1) | (ages(hospitals) == float(age))
+    assert f"{left_out.sum()} rows of your 120 are left out" in said
+    assert f"In age the value {age} counts as missing: 1 row of yours." in said
+    assert "In arm the value t is taken for treated: 3 rows of yours." in said
+    assert "The formula computes I(age * dose): ask what for." in said

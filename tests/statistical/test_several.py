@@ -1,0 +1,47 @@
+"""No mode is missed under GOOD: shares of the draws at each mode beside those of a grid."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from statistical.several import CASES
+
+import consortia
+from consortia.diagnostics.verdict import Severity
+from consortia.surrogates import local_fits
+
+QUICK = ("sites that contradict one another", "a direction", "a square")
+
+
+def check(name: str, seed: int) -> None:
+    case = CASES[name]()
+    tree = case.run(seed)
+    # none of these was refused or doubted in any seed tried
+    assert consortia.summary(tree).verdict.severity is Severity.GOOD
+    assert case.errors(tree).max() < 0.03
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_a_run_has_every_mode_with_its_mass(name: str) -> None:
+    check(name, 2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("name", CASES)
+def test_every_mode_is_found_whatever_the_seed(name: str, seed: int) -> None:
+    check(name, seed)
+
+
+def test_the_scalar_of_the_sites_says_whether_they_ended_together() -> None:
+    """Q of sites at one place is 0, of two a distance apart the square of it in their units."""
+    precision = np.array([2.0, 0.5, 1.0])
+    matrix = np.array([[2.0, 0.5], [0.5, 1.0]])
+    ends = np.array([[1.0, -1.0], [4.0, 1.0]])
+    for away, expected in ((ends[[0, 0]], 0.0), (ends, None)):
+        pulls = away @ matrix
+        square = float(np.einsum("ni,ni->", pulls, away))
+        apart = away - away.mean(axis=0)
+        wanted = np.einsum("ni,ij,nj->", apart, matrix, apart) / 2 if expected is None else expected
+        found = local_fits.cochran(2 * precision, pulls.sum(axis=0), square, 2)
+        assert found == pytest.approx(wanted, abs=1e-9)
