@@ -121,7 +121,7 @@ MUTANTS = (
         "surrogates/several_modes.py",
         "behind = (deepest - fall > valley + ROUNDED * deepest)",
         "behind = (deepest < 0)",
-        "surrogates/test_several_modes.py::test_a_mode_that_fits_do_not_lead_to_has_its_share",
+        "surrogates/test_several_modes.py::test_a_rise_is_the_highest_place_behind_a_valley",
     ),
     Mutant(  # lines end before the prior does
         "surrogates/several_modes.py",
