@@ -55,8 +55,8 @@ VERBS = frozenset(
     Average Begin Bind Bound Build Calibrate Centre Check Choose Close Collect Combine Compare
     Compile Complete Compute Connect Continue Convert Copy Count Create Cut Decide Declare
     Decode Define Delete Derive Describe Detect Divide Do Draw Drop Encode End Ensure Enter
-    Escape Estimate Evaluate Examine Execute Expand Export Extract Fail Fetch Fill Filter Find
-    Fit Flush Forget Fork Format Gather Generate Give Group Handle Hash Hide Hold Ignore
+    Escape Estimate Evaluate Examine Execute Expand Explain Export Extract Fail Fetch Fill Filter
+    Find Fit Flush Forget Fork Format Gather Generate Give Group Handle Hash Hide Hold Ignore
     Import Inform Initialise Insert Install Integrate Interrupt Invert Iterate Join Judge Keep
     Kick Kill Leave Let Limit Link List Listen Load Lock Log Look Make Map Mark Mask Match
     Measure Merge Mix Move Multiply Name Normalise Note Open Order Parse Perform Permute Place

@@ -481,7 +481,7 @@ class Adaptive(Method):
         return
 
     def check_learned(self, hub: PyTree) -> str | None:
-        """Return why a run should end after its warm-up, with advice; None when it should not."""
+        """Find a reason to end a run after its warm-up, with advice; None where there is none."""
         return None
 
     def full_iterations(self, hub: PyTree, done: int) -> float:
@@ -507,7 +507,7 @@ class SurrogateBased(Method):
         return ()
 
     def explain_end(self, target: Any, site: Site, name: str, position: Array) -> str:
-        """Return why a chain turned non-finite at a site; empty where nothing is known.
+        """Describe the cause of a chain's non-finite end at a site; "" where none is known.
 
         Args:
             target: the posterior.

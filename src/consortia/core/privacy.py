@@ -126,7 +126,7 @@ class SecretNoise:
         return ((np.frombuffer(words, "<u8") >> np.uint64(11)) * 2.0**-53).reshape(shape)
 
     def geometric(self, chance: float, shape: tuple[int, ...]) -> np.ndarray:
-        """Return how many trials of this chance it takes to succeed, at least 1."""
+        """Draw the number of trials until a success of this probability, at least 1."""
         failures = np.floor(np.log1p(-self.random(shape)) / math.log1p(-chance))
         return failures.astype(np.int64) + 1
 

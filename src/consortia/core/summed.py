@@ -13,7 +13,7 @@ GATHERED = "its server gathers what each site has computed for itself"
 
 
 def unsummed(algorithm: Algorithm) -> str | None:
-    """Return why a server needs the messages of single sites; None where sums are enough.
+    """Find what makes a server need messages of single sites; None where sums are enough.
 
     They are where each message is a `Sum`, or an average of what was not computed from rows.
     """

@@ -164,7 +164,7 @@ def _number(values: Any) -> tuple[float, float]:
 
 
 def counts_of(texts: np.ndarray, persons: np.ndarray | None = None) -> dict[str, int]:
-    """Return how many rows have each string, or how many persons these stand for."""
+    """Count the rows of each string, or the persons that they stand for."""
     names, place = np.unique(texts, return_inverse=True)
     counts = np.bincount(place, persons, len(names))
     return dict(zip(names.tolist(), map(round, counts.tolist()), strict=True))

@@ -219,7 +219,7 @@ def fitting_encoding(path: Path) -> str:
 
 
 def undecodable(path: Path, site: str, encoding: str) -> InputError:
-    """Return why a file cannot be decoded, with the line and what mends it."""
+    """Describe the fault that keeps a file from being decoded, with its line and a remedy."""
     for number, line in enumerate(path.read_bytes().split(b"\n"), start=1):
         try:
             line.decode(encoding)

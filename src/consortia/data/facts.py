@@ -140,7 +140,7 @@ UNREAD = SiteFacts(1, {"": ((), "<f8")}, "0" * 64)
 
 
 def _count(values: Any) -> int:
-    """Return how many numbers and strings a nest of plain values holds, keys left out."""
+    """Count the numbers and strings in a nest of plain values, keys left out."""
     if isinstance(values, Mapping):
         return sum(map(_count, values.values()))
     if isinstance(values, (list, tuple, set, frozenset)):

@@ -23,7 +23,7 @@ LOOKED_AT = 1000
 
 
 def smallest_cell(rows: Any) -> int:
-    """Return how many rows share the rarest pattern of covariates that occurs.
+    """Count the rows of the rarest pattern of covariates that occurs.
 
     A pattern is one of all columns together where all are categorical, else a value of a column
     that has two, such as that of a level. Without such a column there is none: it is all rows.
@@ -41,7 +41,7 @@ def smallest_cell(rows: Any) -> int:
 
 
 def rarest_pattern(rows: Any) -> int:
-    """Return how many rows share the rarest pattern of all categorical covariates that occurs.
+    """Count the rows of the rarest pattern of all categorical covariates that occurs.
 
     Exact sums tell it, whatever other columns there are: their coefficients may be 0.
 

@@ -352,7 +352,7 @@ def _doubt(
     source: Source,
     dialect: Dialect | None,
 ) -> str:
-    """Return why strings may be meant as numbers or dates, or ""."""
+    """Find what suggests that strings are numbers or dates; "" where nothing does."""
     known = [text for text, gone in zip(texts, absent, strict=True) if not gone]
     levels = f"write C({in_formula(name)}) for levels"
     if all(OTHER_DATE.fullmatch(text) for text in known):

@@ -100,7 +100,7 @@ def one_slip(one: str, other: str) -> bool:
 
 
 def _common(one: str, other: str) -> int:
-    """Return how many letters two strings begin with in common."""
+    """Count the letters of the longest common beginning of two strings."""
     unlike = (place for place, (a, b) in enumerate(zip(one, other, strict=False)) if a != b)
     return next(unlike, min(len(one), len(other)))
 

@@ -199,7 +199,7 @@ def check_same_rows(every: Sequence[Any]) -> None:
 
 
 def other_rows(rows: Sequence[Any]) -> str | None:
-    """Return why these are not the same rows for several models, as far as the responses say."""
+    """Find a difference between the rows of several models, as far as the responses say."""
     responses = [one["y"] for one in rows if isinstance(one, Mapping) and "y" in one]
     known = [np.asarray(one) for one in responses]
     if any(one.shape == known[0].shape and not np.array_equal(one, known[0]) for one in known):

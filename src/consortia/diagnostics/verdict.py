@@ -576,7 +576,7 @@ def _moved(arrays: Mapping[str, np.ndarray]) -> float:
 
 
 def _optimised(run: Evidence) -> Check:
-    """Return whether an optimiser has arrived; its iterates have no spread to judge."""
+    """Judge the arrival of an optimiser, whose iterates have no spread."""
     title, value = "Has the optimiser arrived?", f"moved by {100 * run.moved:.2g} % of its way"
     what = (
         "At temperature 0 no noise is added: the draws are the iterates of an optimiser, the last "
@@ -686,7 +686,7 @@ def _far_from_gaussian(prediction: BiasPrediction) -> bool:
 def _planned(
     prediction: BiasPrediction | None, rounds: int | None, kept: int | None
 ) -> Check | None:
-    """Return whether so many rounds are enough, by how fast the chain forgets near the mode."""
+    """Judge the number of rounds by how fast the chain forgets near the mode."""
     title = "Are there enough rounds?"
     if kept is not None and kept < ESS[0]:
         reason = "The ends of intervals are not steady with so few, were they all independent."
@@ -714,7 +714,7 @@ def _sentence(text: str) -> str:
 
 
 def _as_predicted(run: Evidence, prediction: BiasPrediction | None) -> Check | None:
-    """Return whether the draws are of the law that is predicted for them."""
+    """Judge the draws beside the law that is predicted for them."""
     if prediction is None or prediction.shift is None or _far_from_gaussian(prediction):
         return None
     if "fmi" in run.columns:  # the prediction is of the first imputation's posterior
@@ -748,7 +748,7 @@ def _as_predicted(run: Evidence, prediction: BiasPrediction | None) -> Check | N
 
 
 def _fits(run: Evidence) -> Check | None:
-    """Return whether the draws fit the sites' gradients, by their kernel Stein discrepancy."""
+    """Judge the fit of the draws to the sites' gradients, by the kernel Stein discrepancy."""
     if run.stein is None:
         return None
     found, title = run.stein, "Do the draws fit the sites' gradients?"

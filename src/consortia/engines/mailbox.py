@@ -60,7 +60,7 @@ def servers_of(algorithm: Algorithm) -> int:
 
 
 def ring_length(largest_staleness: int, workers: int, reply_bytes: int) -> int:
-    """Return how many replies to keep: a power of two that serves most other seeds' traces too."""
+    """Choose the length of the ring: a power of two that serves most other seeds' traces too."""
     roomy = min(16 * workers, RING_BYTES // max(reply_bytes, 1))
     wanted = max(largest_staleness + 1, roomy, 1)
     return 1 << (wanted - 1).bit_length()

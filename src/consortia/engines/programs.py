@@ -135,7 +135,7 @@ class SitePrograms:
         return int(self._arrays.sizes.shape[0])
 
     def _width(self, points: int) -> int:
-        """Return how many sites are computed side by side."""
+        """Count the sites that are computed side by side."""
         if self._mapped:
             return 1
         d = self._target.dimension

@@ -279,7 +279,7 @@ def _division(grid: np.ndarray, chains: int) -> Sharding | None:
 
 
 def _cannot(algorithm: Algorithm, along_nodes: int, along_chains: int) -> str | None:
-    """Return why the algorithm's run cannot be cut so, or None."""
+    """Find an obstacle to dividing the algorithm's run so; None where there is none."""
     for phase in (*algorithm.fit, *algorithm.setup, *algorithm.phases):
         if isinstance(phase.exchange, Route | Mailbox) and along_nodes > 1:
             return (

@@ -491,7 +491,7 @@ def _posterior_tree(tree: Any, posterior: Any) -> Any:
 
 
 def _without_scores(skipped: tuple[str, ...], model: Model | None, held_out: Any) -> list[str]:
-    """Return why there are no predictive scores, where that is not said already."""
+    """Explain the absence of predictive scores, where that is not explained already."""
     if model is not None and held_out is None:
         if any(note.startswith("predictive scores:") for note in skipped):
             return []

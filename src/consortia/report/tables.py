@@ -194,7 +194,7 @@ def _trials(report: RunReport) -> tuple[list[int], list[int]] | None:
 
 
 def _persons(report: RunReport, shard: Mapping[str, Any]) -> np.ndarray:
-    """Return how many persons each row of a site stands for, (rows,)."""
+    """Read the number of persons of each row of a site, (rows,)."""
     frequencies = "weight" in shard and "weights_are" not in fitted_settings(report)
     return np.asarray(shard["weight"], float) if frequencies else np.ones(len(shard["y"]))
 

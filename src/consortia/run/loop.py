@@ -173,7 +173,7 @@ class RunLoop:
         return ALL_ROUNDS
 
     def _stop_reason(self, stop: StopWhen) -> str | None:
-        """Return why the stopping rule ends the run here; who keeps the draws decides for all."""
+        """Ask the stopping rule for a reason to end here; who keeps the draws decides for all."""
         reason = None
         if self._run.root:
             reason = stop.reason(self._recorder.draws_so_far, self._started)

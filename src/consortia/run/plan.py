@@ -86,7 +86,7 @@ def notes_on(sites: Sites) -> tuple[str, ...]:
 
 
 def rows_of(sizes: np.ndarray) -> str:
-    """Return how many sites there are, and their rows, in words."""
+    """Describe the number of sites and of their rows."""
     rows = f"{sizes.min()} rows each"
     if sizes.min() != sizes.max():
         rows = f"{sizes.min()} to {sizes.max()} rows, {sizes.sum()} in all"
@@ -94,7 +94,7 @@ def rows_of(sizes: np.ndarray) -> str:
 
 
 def devices_of(used: list[Any]) -> str:
-    """Return how many devices are used, of how many, and their kind, in words."""
+    """Describe the devices: those in use, those present, and their kind."""
     count = len(jax.devices()) if late.is_loaded() else len(used)
     return f"{len(used)} of {count} ({used[0].device_kind}, {used[0].platform})"
 

@@ -53,7 +53,7 @@ class StopWhen(metaclass=arguments.Hinted):
         )
 
     def reason(self, so_far: Callable[[], np.ndarray], started: float) -> str | None:
-        """Return why to stop now, or None.
+        """Find a reason to stop now; None where there is none.
 
         Args:
             so_far: returns the kept draws so far, (chains, draws, d); a budget needs none.

@@ -51,7 +51,7 @@ def check() -> None:
 
 
 def right() -> bool:
-    """Return whether such sums are right in this process."""
+    """Test such sums in this process."""
     import jax  # this module is imported before it, and by what needs none of these
     import jax.numpy as jnp
     import numpy as np

@@ -32,7 +32,7 @@ class AccumulatorSpec(ABC):
 
     @abstractmethod
     def draws_kept(self, target: Target, chains: int) -> int:
-        """Return how many draws of each chain are kept at most."""
+        """Count the draws of each chain that are kept at most."""
 
     @abstractmethod
     def describe(self) -> dict[str, Any]:

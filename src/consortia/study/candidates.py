@@ -107,7 +107,7 @@ def listed(sites: Sequence[str]) -> str:
 
 
 def reason_of(tables: Mapping[str, Table], name: str, *, wanted: bool = False) -> str:
-    """Return why a column cannot be a term, or is none that nobody has ``wanted``; else ""."""
+    """Find a reason to leave a column out, unless it is ``wanted``; "" where there is none."""
     found = columns_of(tables, name)
     if name == SITE:
         return f"the sites' names are a column {SITE} already"

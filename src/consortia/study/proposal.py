@@ -271,7 +271,7 @@ def _counting(
 
 
 def _why(tables: Mapping[str, Table], outcome: Outcome, weights: str | None) -> str:
-    """Return why the study is as it is, in sentences."""
+    """Describe the choices behind the study, in sentences."""
     if weights is None:
         return outcome.why
     rows, persons = sum(map(rows_of, tables.values())), numbers_of(tables, weights).sum()

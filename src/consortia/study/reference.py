@@ -43,7 +43,7 @@ class Aside:
 
 
 def left_away(built: Built, *, wanted: bool) -> str | None:
-    """Return why the reference that a study asks for is not sampled, or None where it is."""
+    """Find an obstacle to the reference that a study asks for; None where there is none."""
     if not wanted:
         return "--no-reference"
     if built.imputations:

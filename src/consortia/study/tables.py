@@ -458,7 +458,7 @@ class _Agreed(NamedTuple):
 
 
 def _labels(parts: list[Arrays]) -> Labels | None:
-    """Return whether responses are integers, the least and the largest; None without any."""
+    """Find the range of the responses and test them for integers; None without any."""
     responses = [part["y"] for part in parts if "y" in part]
     if not responses:
         return None

@@ -299,7 +299,7 @@ def explain_end(
     strength: float,
     step_size: float,
 ) -> str:
-    """Return why a chain ended at a site, from J_s at the last finite position it had.
+    """Describe a chain's end at a site, by J_s at its last finite position.
 
     Args:
         target: the posterior.

@@ -151,7 +151,7 @@ def _differ(
     other: Float[np.ndarray, " d"],
     of_other: Float[np.ndarray, "d d"],
 ) -> bool:
-    """Return whether two guesses are of different modes, or of different precision."""
+    """Test two guesses for different modes or different precision."""
     larger = (np.linalg.slogdet(covariance)[1] - np.linalg.slogdet(of_other)[1]) / 2
     away = centre - other
     distance = math.sqrt(abs(away @ np.linalg.solve(of_other, away)))

@@ -91,7 +91,7 @@ class Expansion:
 
 
 def too_large(potentials: SitePotentials) -> str | None:
-    """Return why the curvature is not computed, None where it can be."""
+    """Find an obstacle to computing the curvature; None where there is none."""
     d, rows = potentials.start.size, int(potentials.sizes.sum())
     if d <= MOST_PARAMETERS and rows * d**2 <= MOST_OPERATIONS:
         return None

@@ -81,7 +81,7 @@ _NO_ROOM = 1e-12
 def predict_divergence(
     method: Method, model: Model, sites: Sites, parameters: PyTree
 ) -> str | None:
-    """Return why a method diverges and which step size does not; None without a reason.
+    """Predict a divergence: its cause and a step size without it; None where none is predicted.
 
     By the curvatures of the sites' potentials at a point, which decide for Gaussian ones. None too
     where nothing is known: a step size that varies, a network that changes, potentials that are

@@ -236,7 +236,7 @@ class FederatedHMC(Adaptive):
             )
 
     def check_learned(self, hub: Hub) -> str | None:
-        """Return why a run should not go on after its warm-up; None when it should."""
+        """Find a reason to end a run after its warm-up; None where there is none."""
         if hub.learned is None:
             return None
         rate = float(np.min(np.asarray(hub.learned.rate)))

@@ -654,7 +654,7 @@ def _by_gradients(server: Server, settings: Settings) -> Conversing:
 
 
 def _walkers(server: Server) -> int:
-    """Return how many chains a message carries, the same number for each chain of the result."""
+    """Count the chains that a message carries, as many for each chain of the result."""
     most = max(min(WALKERS, MOST_NUMBERS // server.dimension), FEWEST_WALKERS)
     return server.known.chains * max(most // server.known.chains, 1)
 

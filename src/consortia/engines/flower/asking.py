@@ -161,7 +161,7 @@ class RequestChannel:
         return body if self.keys is None else signed(body, self.keys.private, TO_SITE)
 
     def forged(self, arrival: Arrival, site: str) -> str | None:
-        """Return why a message is not that of a site, by its signature; None where it may be."""
+        """Check the signature of a site's message; return the fault, None where there is none."""
         if self.keys is None or arrival.granted:
             return None
         if is_signed(arrival.payload or b"", self.keys.sites.get(site), TO_COORDINATOR):
@@ -307,7 +307,7 @@ class RequestChannel:
         wanted: Mapping[int, str],
         requests: Mapping[int, Envelope],
     ) -> str | None:
-        """Return why an answer is not that of the open request, or None."""
+        """Check that an answer is that of the open request; return the fault or None."""
         if answer.site != self.names[site]:
             return f"forged: it says that it is from site {answer.site[:60]!r}"
         if answer.run != self.run or answer.study != self.study:

@@ -101,7 +101,7 @@ def _unlike(found: Mapping[int, float], small: float, text: str) -> tuple[int, s
 
 
 def unlike_sums(arrays: Mapping[str, np.ndarray], *, distinct: bool) -> str | None:
-    """Return why the arrays of an answer cannot be sums over rows; None where they may be.
+    """Check that the arrays of an answer may be sums over rows; return the fault or None.
 
     Args:
         arrays: as they travel, where marks stand for numbers that are not finite.

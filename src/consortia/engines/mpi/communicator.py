@@ -213,7 +213,7 @@ class Communicator:
 
         @cache
         def counted(width: int) -> tuple[Any, Any]:
-            """Return how many numbers go to and from each neighbour, and where they begin."""
+            """Count the numbers to and from each neighbour, with their offsets."""
             return (
                 ([rows * width for rows in links.sent], [row * width for row in begins]),
                 ([rows * width for rows in links.received], [row * width for row in coming]),

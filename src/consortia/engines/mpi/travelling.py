@@ -121,7 +121,7 @@ class TravellingRun(MPIRun):
         return carry
 
     def _outboxes_finite(self, carry: Carry, at: int, warmup: int) -> list[np.ndarray]:
-        """Return whether what each chain takes away from its visit is finite, (nodes, chains)."""
+        """Test the result of each chain's visit for finite values, (nodes, chains)."""
         visits = self._visits(at, warmup)
         self._visiting = self._places.owner(visits) == self._places.rank
         after = self._iterate(carry, at, warmup)

@@ -65,7 +65,7 @@ def declared_of(study: Study, file: Path, index: int) -> list[Declared]:
 def declared_numbers(
     method: Method, dimension: int, chains: int, rounds: int, target: Target | None = None
 ) -> Declared:
-    """Return how many numbers a site sends, its description left out; nothing is computed.
+    """Count the numbers that a site sends, its description left out; nothing is computed.
 
     Args:
         method: of the study.

@@ -319,7 +319,7 @@ def _of_rows(terms: StudyTerms) -> str:
 
 
 def _of_numbers(terms: StudyTerms, held: int, numbers: Sequence[Declared]) -> str:
-    """Return how many row-dependent numbers all messages hold, against those of the rows."""
+    """Compare the number of row-dependent numbers in all messages with those in the rows."""
     first = numbers[0]
     usual = sum(one.usual for one in numbers)
     text = f"Your file holds {held:,} numbers. All messages together hold {usual:,} that depend on "

@@ -91,7 +91,7 @@ class Holdings:
 
 
 def rows_changed(one: RowDigests, other: RowDigests) -> int | None:
-    """Return how many rows are in one set only; None where the sets are of different data.
+    """Count the rows that are in one set only; None where the sets are of different data.
 
     It is the smallest such number over all columns that both have, and over all but one of them,
     where these tell rows apart about as well as all columns do.
@@ -118,7 +118,7 @@ def rows_changed(one: RowDigests, other: RowDigests) -> int | None:
 
 
 def rows_told(rows: RowDigests, held: Sequence[RowDigests], least: int) -> int | None:
-    """Return how many rows sums over several sets leave; None where they are ``least`` or more.
+    """Count the rows that sums over several sets leave; None of ``least`` or more.
 
     Rows that are in the same sets are an atom. Some sums over the sets leave those of atoms of few
     rows alone if the sets' indicators have a smaller rank without these atoms.
@@ -220,7 +220,7 @@ def _distinct(values: np.ndarray) -> int:
 
 
 def _in_both(one: np.ndarray, other: np.ndarray) -> int:
-    """Return how many values two arrays have in common, each as often as both have it."""
+    """Count the values that two arrays have in common, each as often as both have it."""
     values, counts = np.unique(one, return_counts=True)
     others, of_others = np.unique(other, return_counts=True)
     _, here, there = np.intersect1d(values, others, assume_unique=True, return_indices=True)

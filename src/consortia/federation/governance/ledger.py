@@ -172,7 +172,7 @@ class Ledger:
             self._catch_up()
 
     def numbers_of_data(self, data: str) -> int:
-        """Return how many row-dependent numbers left in all runs of the same data."""
+        """Count the row-dependent numbers that left in all runs of the same data."""
         return sum(self.numbers[run] for run, (name, _) in self.data.items() if name == data)
 
     def loss_of_data(self, data: str) -> float:
@@ -385,7 +385,7 @@ def verify(path: str | os.PathLike[str]) -> Verification:
 
 
 def numbers_of(arrays: Sequence[tuple[str, str, tuple[int, ...]]]) -> int:
-    """Return how many numbers arrays hold; marks of those that are not finite are none.
+    """Count the numbers in arrays; marks of those that are not finite are none.
 
     One that is masked has two entries; packed ones are counted beside the arrays.
     """

@@ -145,7 +145,7 @@ def _without(text: str) -> str:
 
 
 def _count(study: Study, built: Built, file: Path, index: int) -> Finding:
-    """Return how many numbers the messages hold against those of the rows."""
+    """Compare the number of numbers in the messages with that in the rows."""
     rows = int(built.rows.sizes[index])
     leaves = jax.tree.leaves(built.rows.site(index))
     columns = sum(int(np.prod(leaf.shape[1:], dtype=int)) for leaf in leaves)
@@ -170,7 +170,7 @@ def _count(study: Study, built: Built, file: Path, index: int) -> Finding:
 
 
 def _honest(on: Rehearsal, *, measured: bool) -> Finding:
-    """Return how many rows an honest run settles, as the site measures it."""
+    """Count the rows that an honest run settles, as the site measures it."""
     attack = "an honest run"
     if not measured:
         name = on.study.method.name

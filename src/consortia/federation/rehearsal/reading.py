@@ -26,7 +26,7 @@ CLIPPED = 4.0
 
 
 def rows_read(read: np.ndarray, rows: np.ndarray) -> int:
-    """Return how many of the rows (n, features) were read."""
+    """Count the rows (n, features) that were read."""
     if not len(read):
         return 0
     gaps = np.abs(rows[:, None] - np.asarray(read)[None]).max(axis=2)

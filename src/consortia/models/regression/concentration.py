@@ -107,7 +107,7 @@ def _is_measured(kept: Table, name: str) -> bool:
 
 
 def _rarest(factor: Factor, kept: Table, site: str) -> float:
-    """Return how many rows share the rarest value of an expression that has few values."""
+    """Count the rows of the rarest value of an expression that has few values."""
     if factor.column is not None:
         return np.inf
     values = factor.values(kept, f"site {site!r}")

@@ -34,7 +34,7 @@ class Counts(NamedTuple):
 def counts_of_levels(
     y: Int[np.ndarray, " rows"], simulated: Int[np.ndarray, "draws rows"], names: Sequence[str]
 ) -> Counts:
-    """Return how many rows have each level, an index among ``names``; small ones are merged."""
+    """Count the rows of each level, an index among ``names``; small levels are merged."""
     seen = {name: int((y == place).sum()) for place, name in enumerate(names)}
     made = {name: (simulated == place).sum(axis=1) for place, name in enumerate(names)}
     shown, rest = merged(seen, MINIMUM_CELLS)

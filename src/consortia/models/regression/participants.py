@@ -82,7 +82,7 @@ def described(
 
 
 def _persons(question: Question, kept: Table, where: str) -> np.ndarray | None:
-    """Return how many persons each row stands for; None where no row has a frequency."""
+    """Read the number of persons of each row; None where no row has a frequency."""
     if "weights" not in question.extra or question.samples:
         return None
     found = question.beside("weights", kept, where)

@@ -104,7 +104,7 @@ def learn(
 
 
 def _definite(covariance: Float[np.ndarray, "d d"]) -> bool:
-    """Return whether rays can be laid along a covariance: one of a few points has no width."""
+    """Test a covariance for full rank, as rays need it: one of a few points has no width."""
     try:
         np.linalg.cholesky(covariance)
     except np.linalg.LinAlgError:
