@@ -32,7 +32,7 @@ from consortia.engines import programs
 from consortia.engines.conversing import LocalPanel
 from consortia.errors import InputError, StoreError, WarmupError
 from consortia.surrogates import local_fits
-from consortia.surrogates.proposals import learning, mixture
+from consortia.surrogates.proposals import batches, learning, mixture
 from consortia.surrogates.proposals import proposal as proposals
 from consortia.surrogates.proposals.flow import Flow, fit_flow
 from consortia.surrogates.proposals.learning import Learnt
@@ -989,7 +989,8 @@ def test_curvatures_that_are_not_positive_make_guesses_too() -> None:
 def test_a_longer_run_of_chains_goes_on_where_a_shorter_one_has_ended(
     tmp_path, monkeypatch
 ) -> None:
-    monkeypatch.setattr(algorithm, "LEAST_SHARE", 2.0)  # no batch counts
+    for module in (algorithm, batches):  # no batch counts
+        monkeypatch.setattr(module, "LEAST_SHARE", 2.0)
     monkeypatch.setattr(algorithm, "MOST_POOR", 1)
     monkeypatch.setattr(algorithm, "MOST_STANDING", 1)
     rng = np.random.default_rng(0)

@@ -117,14 +117,32 @@ MUTANTS = (
         "algorithms/test_few_rounds.py::"
         "test_a_spoiled_surrogate_slows_the_chains_and_does_not_move_their_law",
     ),
+    Mutant(  # a rise is ignored
+        "surrogates/several_modes.py",
+        "behind = (deepest - fall > valley + ROUNDED * deepest)",
+        "behind = (deepest < 0)",
+        "surrogates/test_several_modes.py::test_a_rise_is_the_highest_place_behind_a_valley",
+    ),
+    Mutant(  # lines end before the prior does
+        "surrogates/several_modes.py",
+        "WIDEST = 2.5",
+        "WIDEST = 0.1",
+        "surrogates/test_several_modes.py::test_lines_reach_to_where_the_prior_does",
+    ),
+    Mutant(  # a mode without draws is not told
+        "surrogates/several_modes.py",
+        "if share > FORGOTTEN and",
+        "if share > 2 and",
+        "surrogates/test_several_modes.py::test_a_mode_without_draws_is_unknown_with_its_place",
+    ),
     Mutant(
-        "algorithms/few_rounds/algorithm.py",
+        "surrogates/proposals/batches.py",
         "self.depth <= 2 * self.chains.draws.shape[2] + 10",
         "self.depth <= math.inf",
         "algorithms/test_few_rounds.py::test_a_batch_that_something_speaks_against_does_not_count",
     ),
     Mutant(
-        "algorithms/few_rounds/algorithm.py",
+        "surrogates/proposals/batches.py",
         "and self.effective >= LEAST_OF_SHARE * self.share * self.chains.heights.size",
         "and self.effective >= 0",
         "algorithms/test_few_rounds.py::test_a_batch_that_something_speaks_against_does_not_count",

@@ -41,11 +41,12 @@ from consortia.core.prior import PriorScale, prior_scale
 from consortia.core.queries import Arrays, Batch, Conversing, Known, Outcome, Query, in_width
 from consortia.dynamics.ensemble import chains as walking
 from consortia.dynamics.ensemble.mixing import resampled
-from consortia.dynamics.independence import Chains, metropolis_chains, smallest_effective_size
-from consortia.surrogates import local_fits
+from consortia.dynamics.independence import metropolis_chains, smallest_effective_size
+from consortia.surrogates import local_fits, several_modes
 from consortia.surrogates import mode_search as search
 from consortia.surrogates.heterogeneity import with_spreads
 from consortia.surrogates.proposals import FEW_PARAMETERS, mixture
+from consortia.surrogates.proposals.batches import LEAST_SHARE, Judged
 from consortia.surrogates.proposals.groups import Groups, SpreadOf, groups_of
 from consortia.surrogates.proposals.learning import FEW, learn
 from consortia.surrogates.proposals.memory import Memory, Weighted
@@ -78,14 +79,8 @@ MOST_BEYOND = 0.01
 MOST_STRETCHED = 6
 """Directions along which an envelope is stretched: what the last batches did not cover."""
 
-LEAST_SHARE, STANDING = 0.1, 0.5
-"""Effective share of a batch whose draws count, and from which its proposal is kept."""
-
-HEAVIEST = 0.006
-"""Share of a batch's draws that its heaviest point may be, as expected."""
-
-LEAST_OF_SHARE = 0.1
-"""Effective draws by the effective number of proposals, at least: else chains stay somewhere."""
+STANDING = 0.5
+"""Effective share of a batch from which its proposal is kept."""
 
 FEW_DRAWS = 400
 """Proposals of a message, at least; else the envelope itself is sent."""
@@ -161,43 +156,6 @@ class Sent(NamedTuple):
     share: float
 
 
-class Judged(NamedTuple):
-    """A batch and what speaks against it.
-
-    Attributes:
-        chains: its draws.
-        share: effective share of the weights.
-        log_mean: logarithm of their mean.
-        missed: largest mass along a line or parabola that the proposal hardly covers.
-        not_covered: ways to what is too much of it.
-        depth: mean of how far the draws lie below the highest point.
-        heaviest: expected share of the draws at one point.
-        effective: smallest effective size of the draws, of the bulk and of both tails.
-        mass_error: standard error of the logarithm by which q is normalised.
-    """
-
-    chains: Chains
-    share: float
-    log_mean: float
-    missed: float
-    not_covered: list[Float[np.ndarray, " d"]]
-    depth: float
-    heaviest: float
-    effective: float = math.inf
-    mass_error: float = 0.0
-
-    @property
-    def counts(self) -> bool:
-        """True if the draws are kept."""
-        return (
-            self.depth <= 2 * self.chains.draws.shape[2] + 10
-            and not self.not_covered
-            and self.heaviest < HEAVIEST
-            and self.share >= LEAST_SHARE
-            and self.effective >= LEAST_OF_SHARE * self.share * self.chains.heights.size
-        )
-
-
 @dataclass
 class Server:
     """State of the server between messages.
@@ -214,6 +172,8 @@ class Server:
         centre: the best guess.
         covariance: the posterior's, as far as it is known.
         groups: which parameters are standard deviations between sites, if any.
+        rises: where the exploration saw the log-density rise, the highest first.
+        modes: the ends of climbs from there that lie apart, the highest first.
         others: guesses of modes that lie apart from the best.
         records: one entry for each message of points.
     """
@@ -230,6 +190,8 @@ class Server:
     records: list[dict[str, Any]] = field(default_factory=list)
     covariance: Float[np.ndarray, "d d"] = field(default_factory=lambda: np.zeros((0, 0)))
     groups: SpreadOf | None = None
+    rises: list[np.ndarray] = field(default_factory=list)
+    modes: list[several_modes.Mode] = field(default_factory=list)
     others: list[local_fits.Law] = field(default_factory=list)
 
     @property
@@ -246,6 +208,13 @@ class Server:
     def rays(self) -> int:
         """Lines of a message, at most."""
         return max(int(RAYS * self.count) // 22, 2)
+
+    @property
+    def swept(self) -> bool:
+        """True where modes are sought as far as the prior reaches: of no formula."""
+        room = self.count >= 4 * several_modes.points_to_prior(self.dimension)
+        few = room and self.dimension <= FEW_PARAMETERS
+        return few and self.known.target.model.host is None
 
     def query(self, function: str, arrays: Arrays, purpose: str) -> Query:
         """Return a query with its arrays as they travel, and begin its record."""
@@ -323,6 +292,9 @@ def converse(settings: Settings, known: Known) -> Conversing:
     sent = _exploration(server, centres, covariances, sure, parted=apart >= local_fits.PARTED)
     while True:
         profiles, judged = yield from _evaluate(server, sent)
+        if server.rises and (climbed := (yield from _climb(server))):
+            guess, searched, sent = server.covariance, True, climbed
+            continue
         if judged is not None and judged.counts:
             batches.append(judged)
             joined = np.concatenate([batch.chains.draws for batch in batches], axis=1)
@@ -337,6 +309,7 @@ def converse(settings: Settings, known: Known) -> Conversing:
                 faults = () if enough else _short(settings, reached)
                 draws = joined.reshape(-1, d)
                 faults += modes.unvisited(server.others, server.memory, draws)
+                faults += several_modes.unseen(server.modes, joined)
                 return _outcome(server, batches, reason, faults)
             if judged.share >= STANDING:
                 sent = _drawn(server, sent.proposal, _with_parabolas(server, sent.lines))
@@ -380,7 +353,8 @@ def converse(settings: Settings, known: Known) -> Conversing:
             return (yield from _walk(server, settings))
         server.covariance, earlier = learnt.covariance, len(batches)
         lines = lines_through(server.covariance, server.rays, profiles)
-        sent = _drawn(server, learnt.proposal, _with_parabolas(server, lines))
+        proposal = several_modes.with_modes(learnt.proposal, server.modes)
+        sent = _drawn(server, proposal, _with_parabolas(server, lines))
 
 
 def _next_step(shares: list[float], errors: list[float], *, searched: bool) -> str:
@@ -466,7 +440,24 @@ def _exploration(
     envelope = mixture.mixture_of(*map(list, zip(*parts, strict=True)))
     lines = lines_through(covariances[0], server.rays, [])
     server.centre = centres[0]
+    if server.swept and not server.modes:
+        lines += several_modes.lines_to_prior(server.centre, server.scale, server.rng)
     return _drawn(server, Proposal(envelope, None, server.coordinates), lines, exploring=True)
+
+
+def _climb(server: Server) -> Generator[Query, Arrays, Sent | None]:
+    """Find modes from the rises; return an exploration of the modes, or None of a single one."""
+    starts = np.stack([server.memory.best, *server.rises])[: search.CANDIDATES]
+    bound, server.rises = search.within(*server.scale), []
+    ended = yield from server.counted(several_modes.climb(starts, server.reference, bound))
+    server.modes = several_modes.distinct(ended)
+    reached = [mode for mode in server.modes if mode.reached]
+    if len(reached) < 2:
+        return None
+    server.memory.forget_drawn()
+    server.reference, server.covariance = reached[0].position, reached[0].covariance
+    centres, covariances = [mode.position for mode in reached], [one.covariance for one in reached]
+    return _exploration(server, centres, covariances)
 
 
 def _with_parabolas(server: Server, lines: list[Line]) -> list[Line]:
@@ -543,7 +534,9 @@ def _evaluate(
     on_rays = points_of(sent.lines, sent.centre)
     ray_heights = heights[count : count + len(on_rays)]
     profiles = [profile_of(*one) for one in along_lines(sent.lines, ray_heights)]
-    straight = [one for one in profiles if not one.line.bent]
+    straight = [one for one in profiles if one.line.steps[0] < 0 and not one.line.bent]
+    if sent.exploring and len(straight) < len(profiles):
+        server.rises = several_modes.rises(profiles, sent.centre)
     before = server.memory.weighted() if server.memory.drawn else None
     points, density = np.concatenate([sent.points, on_rays]), sent.proposal.log_density
     server.memory.add(points, heights[: len(points)], count, density)

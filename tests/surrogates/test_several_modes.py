@@ -1,0 +1,114 @@
+"""Other modes: what rises along lines lead to, and what is said of those without draws."""
+
+from __future__ import annotations
+
+import json
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import consortia
+from consortia.core.prior import PriorScale
+from consortia.surrogates import several_modes
+from consortia.surrogates.proposals.rays import Line, profile_of, within
+from consortia.surrogates.several_modes import Mode
+
+
+def of_direction() -> tuple[consortia.Model, consortia.Sites, np.ndarray]:
+    """Return a direction with a wide prior, of which every turn is a mode, and each one's mass."""
+    y = np.random.default_rng(2).vonmises(2.0, 2.0, 60).astype(np.float32)
+    model = consortia.Model(
+        lambda p: -((p["m"] / 3) ** 2) / 2,
+        lambda p, rows: 2 * jnp.cos(rows["y"] - p["m"]),
+        {"m": jnp.zeros(())},
+    )
+    grid = np.linspace(-20, 20, 100_001)
+    heights = -((grid / 3) ** 2) / 2 + 2 * np.cos(y[:, None] - grid).sum(axis=0)
+    mass = np.exp(heights - heights.max())
+    turn = np.round((grid - 2.0) / (2 * np.pi))
+    shares = np.array([mass[turn == k].sum() for k in (-1, 0, 1)]) / mass.sum()
+    sites = consortia.Sites.from_list([{"y": part} for part in np.split(y, [15, 40])])
+    return model, sites, shares
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_mode_that_fits_do_not_lead_to_has_its_share(seed: int) -> None:
+    model, sites, shares = of_direction()
+    tree = consortia.sample(
+        model, sites, consortia.few_rounds(), chains=4, seed=seed, progress=False
+    )
+    draws = np.asarray(tree["posterior"]["m"]).ravel()
+    turn = np.round((draws - 2.0) / (2 * np.pi))
+    assert shares[0] > 0.2
+    for k, share in zip((-1, 0, 1), shares, strict=True):
+        error = np.sqrt(share * (1 - share) / 500)
+        assert abs((turn == k).mean() - share) < 4 * error
+    assert consortia.summary(tree).verdict.word == "good"
+    assert [one["for"] for one in json.loads(tree.attrs["messages"])].count("modes") >= 1
+
+
+def test_lines_reach_to_where_the_prior_does() -> None:
+    scale = PriorScale(np.array([12.5, 0.0]), np.array([20.0, 1.0]))
+    centre = np.array([0.0, 0.3])
+    lines = several_modes.lines_to_prior(centre, scale, np.random.default_rng(0))
+    points = np.concatenate([line.at(centre) for line in lines])
+    assert len(points) == several_modes.points_to_prior(2)
+    assert (points.min(axis=0) < [-30, -2]).all()
+    assert (points.max(axis=0) > [55, 2]).all()
+
+
+def test_a_rise_is_the_highest_place_behind_a_valley() -> None:
+    centre = np.zeros(1)
+    line = Line(np.ones(1), np.array([-3.0, -2, -1, 0, 1, 2, 3, 4]))
+    heights = np.array([-90.0, -40, -10, 0, -10, -20, -5, -9])
+    found = several_modes.rises([profile_of(line, heights)], centre)
+    np.testing.assert_array_equal(found, [[3.0]])
+    falling = np.array([-90.0, -40, -10, 0, -10, -20, -19, -30])
+    assert several_modes.rises([profile_of(line, falling)], centre) == []
+
+
+def test_climbs_share_their_messages_and_end_at_unlike_modes() -> None:
+    def answer(points: np.ndarray) -> dict[str, np.ndarray]:
+        x = points[:, 0]  # U = 3 (x² − 4)² / 16, modes ±2, curvature 6
+        curvature = (9 * x**2 - 12) / 4
+        gradient = 3 * (x**2 - 4) * x / 4
+        potential = 3 * (x**2 - 4) ** 2 / 16
+        return {
+            "potentials": potential,
+            "gradients": gradient[:, None],
+            "curvatures": curvature[:, None],
+        }
+
+    asking = several_modes.climb(
+        np.array([[0.3], [-5.0], [2.2]]), np.zeros(1), lambda best, points: points
+    )
+    query, messages, ended = next(asking), 1, None
+    while ended is None:
+        try:
+            query, messages = asking.send(answer(query.arrays["points"])), messages + 1
+        except StopIteration as end:
+            ended = end.value
+    modes = several_modes.distinct(ended)
+    assert messages < several_modes.MOST_CLIMBED
+    assert all(mode.reached for mode in modes)
+    np.testing.assert_allclose(sorted(float(m.position[0]) for m in modes), [-2, 2], atol=0.02)
+
+
+def test_a_mode_without_draws_is_unknown_with_its_place() -> None:
+    modes = [Mode(np.array([at, 1.0]), np.eye(2) / 4, 0.0, True) for at in (0.0, 20.0)]
+    draws = np.random.default_rng(0).normal([0, 1], 0.5, (4, 50, 2))
+    (fault,) = several_modes.unseen(modes, draws)
+    assert "near (20, 1)" in fault.text
+    assert fault.unseen
+    assert several_modes.unseen(modes, np.concatenate([draws, draws + np.array([20, 0])])) == ()
+    low = modes[1]._replace(potential=9.0)  # e⁻⁹ of the mass
+    assert several_modes.unseen([modes[0], low], draws) == ()
+
+
+def test_lines_without_steps_on_a_side_stay_within() -> None:
+    scale = PriorScale(np.zeros(1), np.ones(1))
+    (line,) = within([Line(np.ones(1), np.array([1.0, 4.0]))], np.zeros(1), scale, 2.0)
+    np.testing.assert_allclose(line.steps, [0.5, 2.0])
+    (none,) = within([Line(np.ones(1), np.zeros(0))], np.zeros(1), scale, 2.0)
+    assert not none.steps.size
