@@ -228,6 +228,16 @@ def test_federated_hmc_between_three_sites_one_of_them_killed_has_the_draws_of_o
     made.check_ledgers("run", "west")
 
 
+def wait_for(node, text):
+    """Wait until a process has written a text; a slow site may look for the app later."""
+    for _ in range(600):
+        if text in node.output():
+            return
+        assert node.running
+        time.sleep(0.1)
+    raise AssertionError(f"{text!r} is not in {node.output()}")
+
+
 def test_a_policy_stops_a_study_before_data_are_read_and_an_unknown_app_is_never_unpacked(
     tmp_path: Path,
 ) -> None:
@@ -249,7 +259,7 @@ def test_a_policy_stops_a_study_before_data_are_read_and_an_unknown_app_is_never
             network.run(unknown, config={"sites": 3, "rounds": 1}, show=said.append, deadline=12)
         assert "lost a site, asking again" in said
         for name, node in network.supernodes.items():
-            assert f"The app {app_hash(unknown)} is NOT approved" in node.output()
+            wait_for(node, f"The app {app_hash(unknown)} is NOT approved")
             assert not list((tmp_path / "network" / "homes" / name).rglob("evil.py"))
     text = " ".join(lines)
     assert "the site's policy does not permit this (studies, maximum_rounds)" in text
