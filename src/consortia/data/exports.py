@@ -225,10 +225,9 @@ def _read_r(path: Path, source: Source, changes: Harmonisation) -> Export:
     import pandas as pd
     import rdata
 
+    classes: dict[Any, Any] = {**rdata.conversion.DEFAULT_CLASS_MAP, **TIMES_OF_R}
     try:
-        frame = rdata.read_rds(
-            path, constructor_dict=rdata.conversion.DEFAULT_CLASS_MAP | TIMES_OF_R
-        )
+        frame = rdata.read_rds(path, constructor_dict=classes)
     except Exception as error:  # its parser lets through whatever a damaged file makes of it
         raise ValueError(f"it is not a file of saveRDS, or it is damaged ({error})") from error
     if not isinstance(frame, pd.DataFrame):
