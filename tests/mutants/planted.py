@@ -119,8 +119,8 @@ MUTANTS = (
     ),
     Mutant(  # a rise is ignored
         "surrogates/several_modes.py",
-        "behind = (deepest - fall > valley + ROUNDED * deepest)",
-        "behind = (deepest < 0)",
+        "behind = (lowest - fall > valley + ROUNDED * lowest)",
+        "behind = (lowest < 0)",
         "surrogates/test_several_modes.py::test_a_rise_is_the_highest_place_behind_a_valley",
     ),
     Mutant(  # lines end before the prior does

@@ -98,11 +98,9 @@ def rises(profiles: Sequence[Profile], centre: Float[np.ndarray, " d"]) -> list[
             fall = profile.fall[outwards][order]
             if not len(fall):
                 continue
-            deepest = np.maximum.accumulate(fall)
-            valley = np.where(deepest > RISE, RISE, LOWEST + LOWEST_BY_PARAMETER * centre.size)
-            behind = (deepest - fall > valley + ROUNDED * deepest) & (
-                fall < DEEP * (1 + centre.size)
-            )
+            lowest = np.maximum.accumulate(fall)
+            valley = np.where(lowest > RISE, RISE, deepest(centre.size))
+            behind = (lowest - fall > valley + ROUNDED * lowest) & (fall < DEEP * (1 + centre.size))
             if behind.any():
                 top = int(np.argmin(np.where(behind, fall, np.inf)))
                 seen.append((fall[top], profile.line.at(centre)[outwards][order][top]))
@@ -169,9 +167,7 @@ def distinct(modes: Sequence[Mode]) -> list[Mode]:
     """Return the modes that lie apart and hold something, the highest first."""
     kept: list[Mode] = []
     for mode in sorted(modes, key=lambda one: one.potential):
-        d = mode.position.size
-        low = kept and mode.potential > kept[0].potential + LOWEST + LOWEST_BY_PARAMETER * d
-        if low:
+        if kept and mode.potential > kept[0].potential + deepest(mode.position.size):
             break
         if all(apart(mode.position, other) for other in kept):
             kept.append(mode)
@@ -180,8 +176,21 @@ def distinct(modes: Sequence[Mode]) -> list[Mode]:
 
 def apart(position: Float[np.ndarray, " d"], mode: Mode) -> bool:
     """Return True if a place lies apart from a mode, in the mode's own metric."""
-    away = position - mode.position
-    return float(away @ np.linalg.solve(mode.covariance, away)) > APART * len(away)
+    square = squares(position[None], mode.position, mode.covariance)[0]
+    return float(square) > APART * len(position)
+
+
+def squares(
+    points: Float[np.ndarray, "n d"], mean: Float[np.ndarray, " d"], covariance: np.ndarray
+) -> Float[np.ndarray, " n"]:
+    """Compute squared distances from the mean of a normal law, in its standard deviations."""
+    away = points - mean
+    return (away * np.linalg.lstsq(covariance, away.T, rcond=None)[0].T).sum(axis=1)
+
+
+def deepest(dimension: int) -> float:
+    """Compute the distance below the highest mode at which another one holds nothing."""
+    return LOWEST + LOWEST_BY_PARAMETER * dimension
 
 
 def with_modes(proposal: Proposal, modes: Sequence[Mode]) -> Proposal:
@@ -210,9 +219,8 @@ def unseen(modes: Sequence[Mode], draws: Float[np.ndarray, "c n d"]) -> tuple[Fa
         return ()
     points = draws.reshape(-1, draws.shape[-1])
     for mode, share in zip(modes, normalised(log_masses(modes)), strict=True):
-        away = points - mode.position
-        squares = (away * np.linalg.solve(mode.covariance, away.T).T).sum(axis=1)
-        if share > FORGOTTEN and not (squares < NEAR * (1 + len(mode.position))).any():
+        near = squares(points, mode.position, mode.covariance) < NEAR * (1 + len(mode.position))
+        if share > FORGOTTEN and not near.any():
             where = ", ".join(f"{value:.3g}" for value in mode.position)
             text = f"few_rounds: another mode may exist near ({where}), where there are no draws"
             return (Fault(f"{text}. Start chains there (init), or narrow the prior", unseen=True),)

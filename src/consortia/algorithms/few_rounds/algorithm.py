@@ -617,7 +617,7 @@ def _with_other_modes(
         if modes.is_apart(centre, known):
             start = centre[None], server.reference
             mode = yield from server.counted(search.find_mode(*start, bound, MOST_SEARCHED, near))
-            high = mode.potential < modes.deepest(server.dimension)
+            high = mode.potential < several_modes.deepest(server.dimension)
             if mode.converged and high and modes.is_apart(mode.position, known):
                 known.append((mode.position, mode.root @ mode.root.T))
     return [centre for centre, _ in known], [covariance for _, covariance in known]
