@@ -89,7 +89,9 @@ def read_table(
     frame = source.to_pandas() if hasattr(source, "to_pandas") else source
     if isinstance(frame, Mapping):
         try:
-            frame = pd.DataFrame({str(name): np.asarray(column) for name, column in frame.items()})
+            frame = pd.DataFrame(
+                {str(name): np.asarray(column) for name, column in frame.items()}, copy=False
+            )
         except ValueError as error:
             raise InputError(f"{where}: no table of columns of one length: {error}.") from error
     if not isinstance(frame, pd.DataFrame):
