@@ -99,7 +99,7 @@ class SiteDescription:
     units: Mapping[str, str] = field(default_factory=dict)
     followup: SiteCounts | None = None  # counts between the agreed times
     not_kept: Range = (0, 0)  # range of the number of rows that the study's ``keep`` leaves out
-    # persons that the analysed rows stand for, where a row has a frequency; else None
+    # persons of the analysed rows, of whom then are all counts; None where each row is one
     persons: int | None = None
 
     @classmethod
@@ -204,10 +204,8 @@ def mean_and_sd(
 
     ``persons`` are how many each value stands for.
     """
-    if len(values) < max(2 * least, 2):
-        return None
     weight = np.ones(len(values)) if persons is None else persons
-    if weight.sum() < 2:
+    if weight.sum() < max(2 * least, 2):
         return None
     mean = float(np.average(values, weights=weight))
     sd = float(np.sqrt(weight @ (values - mean) ** 2 / (weight.sum() - 1)))
