@@ -202,6 +202,8 @@ class Regression:
         settings["beside"] = {name: factor.text for name, factor in question.extra.items()}
         if question.keep is not None:
             settings["keep"] = question.keep.text
+        if question.persons is not None:
+            settings["persons"] = question.persons
         if question.samples:
             settings["weights_are"] = question.weights_are
         if spec.event is not None:
