@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from consortia.core.arrays import is_host
 from consortia.runtime.late import Array as Array
 from consortia.runtime.late import jax, jnp
 
@@ -16,7 +17,8 @@ PyTree = Any
 
 def log_normal_density(values: Array, scale: float | Array) -> Array:
     r"""Return log N(v; 0, s²) of each value, −½ (v/s)² − log s − ½ log 2π."""
-    return -0.5 * (values / scale) ** 2 - jnp.log(scale) - 0.5 * math.log(2 * math.pi)
+    log_scale = math.log(scale) if is_host(values) else jnp.log(scale)
+    return -0.5 * (values / scale) ** 2 - log_scale - 0.5 * math.log(2 * math.pi)
 
 
 def as_features(x: Any, like: Array) -> Array:

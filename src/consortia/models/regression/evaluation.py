@@ -23,7 +23,7 @@ from jaxtyping import Float
 
 from consortia.core.arrays import VALUES_AT_ONCE
 from consortia.core.fingerprints import of_value
-from consortia.core.host import Params
+from consortia.core.host import MOST_ROWS, Params
 from consortia.core.model import Model, no_rows
 from consortia.models._integrated import CHOICES, integration, weighted_nodes
 from consortia.models.regression.density import Density
@@ -355,11 +355,8 @@ class RowByRow:
         return self._density.log_likelihood(params, _part_of(self._given, part))
 
 
-MOST_ROWS, MOST_NODE_VALUES = 100_000, 1_000_000
-"""Rows, and rows times nodes where levels are integrated out, beyond which compiled programs are
-taken, which use every core. CPU s of a logistic regression of 10 columns, first and second call: of
-100,000 rows 10.2 and 8.6 by NumPy, 14.0 and 9.9 compiled; of a million 35.7 and 34.7, 38.4 and 31.8
-(measured); the limit with nodes is an estimate."""
+MOST_NODE_VALUES = 1_000_000
+"""Rows times nodes where levels are integrated out, likewise: an estimate."""
 
 FEW_VALUES = 2**20
 """Row values at nodes, up to which double precision costs nothing to speak of."""
