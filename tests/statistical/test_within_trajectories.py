@@ -56,7 +56,7 @@ def law(options: dict[str, Any]) -> Any:
 
 
 def scores(draws: np.ndarray, moments: list[Any]) -> np.ndarray:
-    """Return how far means and variances by round are from a law, in standard errors."""
+    """Return the distance of means and variances by round from a law, in standard errors."""
     sd = np.array([m.sd for m in moments])
     of_means = (draws.mean(axis=0) - [m.mean for m in moments]) / sd * np.sqrt(CHAINS)
     of_variances = (draws.var(axis=0) / sd**2 - 1) * np.sqrt(CHAINS / 2)

@@ -37,7 +37,7 @@ TRIALS = "trials"
 def described(
     question: Question, wanted: Wanted, table: Table, kept: Table, site: str, least: int = 1
 ) -> SiteDescription:
-    """Return what a site tells of its participants.
+    """Describe a site's participants.
 
     ``kept`` are the rows that are analysed, as `Question.kept` returns them. A cell has at least as
     many rows as both the request and the site's ``least`` say.
