@@ -206,11 +206,13 @@ def mean_and_sd(
     """
     if len(values) < max(2 * least, 2):
         return None
-    weight = np.ones(len(values)) if persons is None else persons
-    if weight.sum() < 2:
+    if persons is None:
+        mean, sd = float(values.mean()), float(values.std(ddof=1))
+    elif persons.sum() < 2:
         return None
-    mean = float(np.average(values, weights=weight))
-    sd = float(np.sqrt(weight @ (values - mean) ** 2 / (weight.sum() - 1)))
+    else:
+        mean = float(np.average(values, weights=persons))
+        sd = float(np.sqrt(persons @ (values - mean) ** 2 / (persons.sum() - 1)))
     if not (math.isfinite(mean) and math.isfinite(sd) and sd > 0):
         return None
     if least == 1:

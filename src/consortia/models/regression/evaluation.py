@@ -135,24 +135,26 @@ class SumsOfSquares:
         blocks = [slice(at, at + VALUES_AT_ONCE) for at in range(0, count, VALUES_AT_ONCE)]
         for block in blocks:
             Z, y, weight = self._block(block)
-            self._gram += Z.T @ (weight[:, None] * Z)
-            pull += Z.T @ (weight * y)
+            weighted = Z if weight is None else weight[:, None] * Z
+            self._gram += Z.T @ weighted
+            pull += weighted.T @ y
         self._best = np.linalg.lstsq(self._gram, pull, rcond=None)[0]
         self._rest, self._weight, self._pull = 0.0, 0.0, np.zeros(p)
         for block in blocks:  # around the best coefficients, where nothing cancels
             Z, y, weight = self._block(block)
             residual = y - Z @ self._best
-            self._rest += float(weight @ residual**2)
-            self._pull += Z.T @ (weight * residual)
-            self._weight += float(weight.sum())
+            weighted = residual if weight is None else weight * residual
+            self._rest += float(weighted @ residual)
+            self._pull += Z.T @ weighted
+            self._weight += len(y) if weight is None else float(weight.sum())
 
-    def _block(self, block: slice) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return columns, response without offset, and weights of some rows."""
+    def _block(self, block: slice) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+        """Return columns, response without offset, and weights, if any, of some rows."""
         rows = {n: np.asarray(a, float) for n, a in _part_of(self._rows, block).items()}
         Z = rows["x"]
         if self._density.intercept:
             Z = np.concatenate([np.ones((len(Z), 1)), Z], axis=1)
-        return Z, rows["y"] - rows.get("offset", 0.0), rows.get("weight", np.ones(len(Z)))
+        return Z, rows["y"] - rows.get("offset", 0.0), rows.get("weight")
 
     def values(self, params: Params, nodes: int | None = None) -> Float[np.ndarray, " K"]:
         """Return log L."""
