@@ -105,7 +105,7 @@ class Flat:
     def unravel(self, positions: Any) -> dict[str, Any]:
         """Return the parameters of positions (..., d), of NumPy or of JAX."""
         return {
-            name: positions[..., place].reshape(*positions.shape[:-1], *shape)
+            name: positions[..., place].reshape((*positions.shape[:-1], *shape))
             for name, (place, shape) in self.places.items()
         }
 
