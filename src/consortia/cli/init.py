@@ -293,7 +293,7 @@ def _built(content: str, output: Path) -> tuple[Guess, ...]:
 
 
 def _pair(given: str, option: str, example: str) -> tuple[str, str]:
-    """Return what stands before and behind the = of an option."""
+    """Split an option at its =."""
     column, sign, rest = given.partition("=")
     if not sign:
         wanted = f"COLUMN={'LEVEL' if option == '--reference' else 'LEVEL,LEVEL,...'}"

@@ -47,7 +47,7 @@ class SiteLikelihood(Protocol):
         ...
 
     def errors(self, params: Params, nodes: tuple[int, ...]) -> Float[np.ndarray, "K rules"]:
-        """Return how far rules of quadrature are from the last of them."""
+        """Return the distances of rules of quadrature from the last of them."""
         ...
 
     def of_rows(self, params: Params, part: slice) -> Float[np.ndarray, "K n"]:
@@ -74,7 +74,7 @@ class HostDensity(Protocol):
         ...
 
     def way(self, rows: int) -> str:
-        """Return how so many rows are evaluated: "sums", "NumPy" or "compiled"."""
+        """Return the way in which so many rows are evaluated: "sums", "NumPy" or "compiled"."""
         ...
 
     def site(self, rows: Mapping[str, np.ndarray]) -> SiteLikelihood:
@@ -105,7 +105,7 @@ class Flat:
     def unravel(self, positions: Any) -> dict[str, Any]:
         """Return the parameters of positions (..., d), of NumPy or of JAX."""
         return {
-            name: positions[..., place].reshape(*positions.shape[:-1], *shape)
+            name: positions[..., place].reshape((*positions.shape[:-1], *shape))
             for name, (place, shape) in self.places.items()
         }
 
@@ -247,7 +247,7 @@ class HostSite:
     def errors(
         self, positions: Float[np.ndarray, "K d"], nodes: tuple[int, ...]
     ) -> Float[np.ndarray, "K rules"]:
-        """Return how far rules of quadrature are from the last of them."""
+        """Return the distances of rules of quadrature from the last of them."""
         with np.errstate(all="ignore"):
             return self._likelihood.errors(self._flat.params(positions), nodes)
 

@@ -152,7 +152,7 @@ class Target:
         return jnp.asarray(self.model.log_likelihood(self.unravel(position), rows), self.dtype)
 
     def summands(self, position: Array, rows: PyTree, mask: Array) -> Array:
-        """Return what the log-likelihood of a site is the sum of: of each row, 0 for padding.
+        """Return the log-likelihood's summands at a site: one for each row, 0 for padding.
 
         Of a model with a likelihood of each site it is that one number, (1,).
         """

@@ -41,7 +41,7 @@ class Wanted:
 
     @classmethod
     def read(cls, given: Any) -> Wanted:
-        """Return what a user gives as a dict, with every value checked."""
+        """Check a dict that a user gives, and return its values."""
         if not isinstance(given, Mapping):
             raise InputError(f"describe is {given!r}: give a dict, such as {{'cells': 5}}.")
         known = ("cells", "times", "by", "event", "causes")

@@ -446,7 +446,7 @@ def _declared_missing(texts: Sequence[str], codes: Sequence[str | int | float]) 
 
 
 def word_kept(name: str, site: str, word: str, count: int) -> Guess:
-    """Return what is said of a word such as NA that is taken as a level."""
+    """Report a word such as NA that is taken as a level."""
     where = f"{site}: " if site else ""
     said = f"{where}{name}: {_shown(word)} is a level, and not missing, in {_rows(count)}"
     line = mend(site, "missing_values", f"{key(name)} = []")

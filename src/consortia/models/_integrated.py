@@ -260,7 +260,7 @@ quantiles .001 to .999 of a grid up to their Monte Carlo error."""
 
 
 def _interpolated(probabilities: Array, below: Array) -> Array:
-    """Return where on `FINE` rising values (points, ...) reach probabilities (...)."""
+    """Interpolate the points where `FINE` rising values (points, ...) reach probabilities (...)."""
     xp = namespace(below)
     flat = below.reshape(len(FINE), -1)
     wanted = probabilities.reshape(-1)

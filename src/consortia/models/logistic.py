@@ -111,7 +111,7 @@ class _OnHost:
         self._features, self.digest = features, digest
 
     def way(self, rows: int) -> str:
-        """Return how so many rows are evaluated: "NumPy" or "compiled"."""
+        """Return the way in which so many rows are evaluated: "NumPy" or "compiled"."""
         return "compiled" if rows > MOST_ROWS else _Rows.way
 
     def site(self, rows: Mapping[str, np.ndarray]) -> _Rows:

@@ -68,7 +68,7 @@ def items(report: RunReport, looked: Examined, *, margins: bool) -> tuple[Item, 
 
 
 def quadrature_in(report: RunReport) -> Mapping[str, Any] | None:
-    """Return what the record says of the rule of quadrature inside the model; None without one."""
+    """Read the report on the rule of quadrature inside the model; None without one."""
     kept = report.record.get("quadrature")
     return kept if isinstance(kept, Mapping) and "nodes" in kept else None
 

@@ -390,7 +390,7 @@ def contribution(
     cells: int = 1,
     key: bytes | None = None,
 ) -> SiteFacts:
-    """Return what all processes learn of a site's table.
+    """Return a site's facts on its table for all processes.
 
     ``least`` and ``key`` are as of `Question.facts`; a number about participants is of ``cells``
     rows or more.
@@ -583,7 +583,7 @@ def _descriptions(
 
 
 def place_of(table: Table | None, site: str, column: str, level: str) -> Place:
-    """Return where a level is first: the file and the line where the rows are here."""
+    """Find the first place of a level: the file and the line where the rows are here."""
     elsewhere = Place(f"site {site!r}", level)
     if table is None or column not in table or (source := table[column].source) is None:
         return elsewhere

@@ -53,7 +53,7 @@ def _group_of(rows: PyTree, xp: Any) -> Array | None:
 
 
 def _below(matrices: Sequence[Array]) -> Array:
-    """Return what is below the diagonals of matrices (..., k, k), one after the other."""
+    """Return the entries below the diagonals of matrices (..., k, k), one after the other."""
     parts = [matrix[..., *np.tril_indices(matrix.shape[-1], -1)] for matrix in matrices]
     return namespace(parts[0]).concatenate(parts, axis=-1)
 
@@ -238,7 +238,7 @@ class Density:
         return np.array([bool(numbers or levels) for numbers, levels in self.specification.keys])
 
     def _turned(self, params: PyTree) -> tuple[Array, Array]:
-        """Return what is added to the intercept, (...), and β, (..., columns)."""
+        """Return the addends of the intercept, (...), and of β, (..., columns)."""
         xp, varying = namespace(params["coefficients"]), self._varying
         R = xp.asarray(self.specification.basis, params["coefficients"].dtype)
         natural = params["coefficients"] @ R[:, varying].T

@@ -185,7 +185,7 @@ def _slope(
 
 
 def _groups(agreed: Specification, kept: Table, values: Mapping[str, np.ndarray]) -> Arrays:
-    """Return what levels that stay here are multiplied with, and the group of each row."""
+    """Return the multipliers of levels that stay here, and the group of each row."""
     found: Arrays = {}
     if agreed.staying:
         blocks, rows = [agreed.blocks[place] for place in agreed.staying], rows_of(kept)

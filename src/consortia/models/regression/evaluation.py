@@ -63,7 +63,7 @@ class Evaluation:
         return of_value((*every, scored) if scored else every)
 
     def way(self, rows: int) -> str:
-        """Return how so many rows are evaluated: "sums", "NumPy" or "compiled"."""
+        """Return the way in which so many rows are evaluated: "sums", "NumPy" or "compiled"."""
         density = self._density
         if density.specification.question.evaluate == "compiled":
             return "compiled"
@@ -344,7 +344,7 @@ class RowByRow:
         return np.asarray(total)
 
     def errors(self, params: Params, nodes: tuple[int, ...]) -> np.ndarray:
-        """Return how far rules of quadrature are from the last of them, (K, rules)."""
+        """Return the distances of rules of quadrature from the last of them, (K, rules)."""
         of_site = self._density.site_log_likelihood
         parts = [
             of_site(part, rows, self._mask, nodes)
