@@ -142,7 +142,7 @@ def examples(
         source = found[name] if found[name].stem == name else found[name].parent
         target = to / source.name
         if target.exists():
-            raise InputError(f"{target} is there already: give another folder, --to.")
+            raise InputError(f"{target} already exists: choose another folder with --to.")
         with writing(target):
             to.mkdir(parents=True, exist_ok=True)
             if source.is_dir():

@@ -437,7 +437,7 @@ def _show_statements(report: RunReport, looked: Examined, *, margins: bool) -> l
         Part(
             "methods",
             "A methods paragraph",
-            "To be copied into a paper and mended there: one click selects it.",
+            "To be copied into a paper and edited there: one click selects it.",
             quote=methods.paragraph(report),
             numbered=methods.references(report),
         ),

@@ -363,5 +363,5 @@ def text_of(report: RunReport) -> str:
     for table in (score_table(report), cost_table(report)):
         if table is not None:
             parts += [table.caption, *aligned([table.columns, *table.rows]), ""]
-    parts += [f"not done: {line}" for line in report.skipped]
+    parts += [f"skipped: {line}" for line in report.skipped]
     return printable("\n".join(parts).rstrip(), lines=True) + "\n"

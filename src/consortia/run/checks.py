@@ -127,7 +127,7 @@ def check_process() -> None:
     """
     if os.getpid() != PROCESS:
         raise InputError(
-            "this process was forked from one that has JAX in use, where it would wait for ever: "
+            "this process was forked after JAX was initialised and would deadlock: "
             "start processes by 'spawn' (multiprocessing.get_context('spawn')), or sample in the "
             "first one."
         )

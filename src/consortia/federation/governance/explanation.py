@@ -110,8 +110,8 @@ def _after(study: Study, one: Study) -> str:
     name = one.method.name
     if one.imputation is not None:
         return (
-            f"if values miss at a site, {len(study.imputed)} runs of the same model, each with "
-            f"missing values drawn anew there, by {name}; in each"
+            f"if values are missing at a site, {len(study.imputed)} runs of the same model, each "
+            f"with missing values drawn anew there, by {name}; in each"
         )
     if one.model != study.model:
         return f"{_model(one)} It is compared with the one above, by a run of {name} too"
@@ -237,8 +237,8 @@ def _length(study: Study, terms: StudyTerms) -> str:
     run = study.run
     if terms.usual is not None:
         return (
-            f"{terms.chains} chains side by side: your site sends {terms.usual:,} messages as a "
-            f"rule, and at most {terms.exchanges:,}. Under the policy that is proposed a run ends "
+            f"{terms.chains} chains side by side: your site usually sends {terms.usual:,} "
+            f"messages, and at most {terms.exchanges:,}. Under the policy that is proposed a run ends "
             f"after {proposed_messages(terms):,}, also one that then has no result yet: its "
             "coordinator may ask you for more."
         )
@@ -323,7 +323,7 @@ def _of_numbers(terms: StudyTerms, held: int, numbers: Sequence[Declared]) -> st
     first = numbers[0]
     usual = sum(one.usual for one in numbers)
     text = f"Your file holds {held:,} numbers. All messages together hold {usual:,} that depend on "
-    text += "them" if terms.usual is None else "them as a rule"
+    text += "them" if terms.usual is None else "them usually"
     if first.proposed > first.usual:
         text += f", and a run stops at {first.proposed:,} under the policy that is proposed"
     times = usual / held
