@@ -82,7 +82,7 @@ def family_parameters(density: Density, params: Any) -> dict[str, Any]:
 
 def slopes_of_basis(density: Density) -> np.ndarray:
     """Return the matrix from the sampled slopes to those of the columns."""
-    return density._slopes_of_basis
+    return density.slopes_of_basis
 
 
 def design_matrix(agreed: Specification, table: Any, where: str) -> np.ndarray:

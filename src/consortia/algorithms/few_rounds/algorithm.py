@@ -64,6 +64,7 @@ from consortia.surrogates.proposals.rays import (
     within,
 )
 from consortia.surrogates.proposals.regression import MOST_QUADRATIC
+from consortia.surrogates.proposals.unbent import Unbent, tail_of
 from consortia.surrogates.proposals.warp import Coordinates, Plain
 
 RAYS = 0.165
@@ -244,6 +245,12 @@ class Server:
         mode = self.memory.best if len(self.memory.points) else self.centre
         return Groups(mode, np.diag(self.covariance), *self.groups)
 
+    @property
+    def unbent(self) -> Coordinates | None:
+        """The parameters of scores, around the highest point."""
+        tail = tail_of(self.known.target)
+        return None if tail is None else Unbent(self.memory.best, tail)
+
     @cached_property
     def scale(self) -> PriorScale:
         """The scale of the prior."""
@@ -274,8 +281,7 @@ def converse(settings: Settings, known: Known) -> Conversing:
     server.groups = groups_of(known.target, known.start)
     if d > MOST_CURVED:
         return (yield from _by_gradients(server, settings))
-    guesses = yield from _local_fits(server)
-    centres, covariances, agree, apart, sure = guesses
+    centres, covariances, agree, apart, sure = yield from _local_fits(server)
     server.reference = centres[0] if agree else known.start
     searched, next_step = not agree or d > MOST_QUADRATIC, "draw"
     batches, earlier, missed = [], 0, list[np.ndarray]()
@@ -332,6 +338,7 @@ def converse(settings: Settings, known: Known) -> Conversing:
             guess=guess,
             bent=len(shares) > 0,
             doubted=len(shares) > 1 and not isinstance(base, Groups),
+            other=server.unbent,
         )
         if math.isfinite(learnt.error):
             server.records[-1]["error"] = float(f"{learnt.error:.3g}")

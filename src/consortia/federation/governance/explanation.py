@@ -130,6 +130,7 @@ def _data(study: Study) -> str:
         wanted = question.described
         columns = (*question.columns, *(() if other is None else other.columns))
         columns += () if wanted is None else wanted.columns
+        columns += () if question.persons is None else (question.persons,)
         kept = question_of_rows(question, data, {}).keep
         columns += () if kept is None else kept.columns
         used = ", ".join(map(repr, dict.fromkeys(columns)))

@@ -421,7 +421,7 @@ class Density:
                 total += _over(prior.log_density(units[..., places]), lead + 1)
             total -= math.prod(self.lead) * float(np.log(scales).sum())
             # of β given b; R is triangular but for the order of its columns
-            _, determinant = np.linalg.slogdet(self._slopes_of_basis)
+            _, determinant = np.linalg.slogdet(self.slopes_of_basis)
             total += math.prod(self.lead) * float(determinant)
         if self.cuts is not None:
             name, count = self.cuts
@@ -461,7 +461,7 @@ class Density:
         return centres, scales, places
 
     @cached_property
-    def _slopes_of_basis(self) -> np.ndarray:
+    def slopes_of_basis(self) -> np.ndarray:
         """The rows and columns of R without the intercept's."""
         return self.specification.basis[np.ix_(self._varying, self._varying)]
 
@@ -593,7 +593,7 @@ class Density:
             term, spread = spec.blocks[block].term, spreads[..., block]
             if term in spec.names:
                 at_term = np.eye(len(spec.names))[spec.names.index(term)]
-                unit = abs(float(at_term @ self._slopes_of_basis @ at_term)) or 1.0
+                unit = abs(float(at_term @ self.slopes_of_basis @ at_term)) or 1.0
                 common["coefficients"] = at("coefficients", at_term / unit)
             elif term == INTERCEPT and self.intercept:
                 common["intercept"] = common["intercept"] + spread
@@ -623,7 +623,7 @@ class Density:
         if spec.names:
             slopes = [self.priors[name].draw(rng, lead, -math.inf) for name in spec.names]
             natural = np.stack(slopes, axis=-1)
-            found["coefficients"] = natural @ np.linalg.inv(self._slopes_of_basis).T
+            found["coefficients"] = natural @ np.linalg.inv(self.slopes_of_basis).T
         if self.cuts is not None:
             name, size = self.cuts
             cuts = self.priors[name].draw(rng, (count, size), -math.inf)

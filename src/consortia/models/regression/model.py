@@ -79,6 +79,7 @@ from consortia.models.regression.proportional import (
 )
 from consortia.models.regression.question import RESPONSE, in_order
 from consortia.models.regression.registration import Registration
+from consortia.models.regression.scores import Scores
 from consortia.models.regression.sensitivity import Sensitivity, lines_of, usual_priors
 from consortia.models.regression.specification import Specification
 from consortia.store.metadata import Metadata, recorded
@@ -181,9 +182,11 @@ class Regression:
             "effects_in_sd": ("effects", ""),
             "log_sd": ("sd", "log "),
             "correlation_score": (CORRELATION, "score of "),
+            "coefficients_score": ("coefficients", "score of "),
+            "intercept_score": ("intercept", "score of "),
         }
         for name, (own, scale) in sampled.items():
-            if own in self.labels:
+            if own in self.labels and name in self.model.init:
                 *lead, last = self.labels[own]
                 axes[name] = [*lead, last and [scale + label for label in last]]
         settings = {
@@ -199,6 +202,8 @@ class Regression:
         settings["beside"] = {name: factor.text for name, factor in question.extra.items()}
         if question.keep is not None:
             settings["keep"] = question.keep.text
+        if question.persons is not None:
+            settings["persons"] = question.persons
         if question.samples:
             settings["weights_are"] = question.weights_are
         if spec.event is not None:
@@ -675,13 +680,14 @@ class Regression:
         return Rows(table, self._levels(params, site, seed), group)
 
     def _flat(self, tree: Any) -> dict[str, np.ndarray]:
-        """Return the draws of all chains as they are sampled, (draws, ...) each."""
+        """Return the draws of all chains as the density takes them, (draws, ...) each."""
         self._check_origin(tree)
         found = draws_to_pytree(structure_of(self.model.init), sampled_draws(tree))
-        return {
+        flat = {
             name: np.asarray(values, np.float64).reshape(-1, *values.shape[2:])
             for name, values in found.items()
         }
+        return Scores(self.density).params(flat)
 
     def _levels(self, params: Mapping[str, np.ndarray], site: str, seed: int) -> np.ndarray:
         last_seed, last, levels = self._last_levels.get(site, (None, {}, np.zeros(0)))

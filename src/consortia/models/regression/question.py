@@ -86,6 +86,8 @@ class Question:
     weights_are: str = "frequency"  # what the weights are, one of `WEIGHTS`
     evaluate: str = "auto"  # how log-densities are computed, one of `EVALUATIONS`
     keep: Factor | None = None  # of the rows that are analysed it is true; None: of all
+    persons: str | None = None  # column of the person of each interval; None: each row is one
+    by_default: bool = False  # whether levels are integrated out without anybody having said so
 
     def __post_init__(self) -> None:
         one_of("missing", self.missing, POLICIES)
@@ -152,6 +154,22 @@ class Question:
         """
         return table if self.keep is None else rows_where(self.keep, table, site)
 
+    @property
+    def needed(self) -> tuple[str, ...]:
+        """The columns in which a row must have a value under the policy."""
+        return self.columns if self.missing == "complete" else self.always
+
+    def gaps(self, table: Table, site: str) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        """Return masks of a table's rows: where `keep` is true, and there each column misses."""
+        selected = np.ones(rows_of(table), bool)
+        if self.keep is not None:
+            selected = true_rows(self.keep, table, f"site {site!r}")
+        used, _ = self._readable(self.selected(table, site), site)
+        gaps = {name: np.zeros(len(selected), bool) for name in used}
+        for name, column in used.items():
+            gaps[name][selected] = column.missing
+        return selected, gaps
+
     def kept(self, table: Table, site: str) -> Table:
         """Return the columns that are used, in the rows that the policy keeps, and the site's name.
 
@@ -176,7 +194,8 @@ class Question:
                     "formula is the name of the site: give the column another name."
                 )
         always = [name for name in self.always if name in used]
-        kept = without_missing(used, list(used), always, self.missing, where)
+        more = {} if self.persons is None else {self.persons: column_of(table, self.persons, where)}
+        kept = without_missing({**more, **used}, list(used), always, self.missing, where)
         return self._beside_site(kept, site)
 
     @staticmethod
@@ -616,14 +635,19 @@ def rows_where(keep: Factor, table: Table, site: str) -> Table:
         InputError: it cannot be computed, or is true of no row.
     """
     where = f"site {site!r}"
-    for name in keep.columns:
-        column_of(table, name, where)
-    rows = np.flatnonzero(keep.values(table, where) > 0)
+    rows = np.flatnonzero(true_rows(keep, table, where))
     if not len(rows):
         raise InputError(f"{where}: keep {keep.text} is true of none of the {rows_of(table)} rows.")
     if isinstance(table, LazyTable):
         return table.take(rows)
     return {name: column.take(rows) for name, column in table.items()}
+
+
+def true_rows(keep: Factor, table: Table, where: str) -> np.ndarray:
+    """Return a mask of the rows of a table of which an expression is true."""
+    for name in keep.columns:
+        column_of(table, name, where)
+    return keep.values(table, where) > 0
 
 
 def is_levels(factor: Factor, table: Mapping[str, Any]) -> bool:
