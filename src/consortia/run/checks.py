@@ -78,7 +78,7 @@ def check_arguments(
     if rounds is None and isinstance(method, Conversation):
         rounds = method.most_rounds
     if rounds is None:
-        raise InputError(f"rounds is missing: {method.name} does not end by itself.")
+        raise InputError(f"rounds is missing: {method.name} does not stop by itself.")
     checks.whole("rounds", rounds, 1)
     checks.whole("chains", chains, 1, CHAINS_MAX)
     checks.whole("thin", thin, 1)
