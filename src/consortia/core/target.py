@@ -99,7 +99,7 @@ class Target:
         """The prior, where NumPy evaluates it."""
         if self.model.host is None or self.model.log_prior is None:
             return None
-        return HostPrior(self.model.log_prior, self.layout)
+        return HostPrior(self.model.log_prior, self.model.host.prior_slopes, self.layout)
 
     def host_site(self, rows: PyTree, size: int, share: float) -> HostSite:
         """Return the part of a site in the posterior, of a model that NumPy evaluates."""

@@ -542,10 +542,10 @@ def _of_series(
     if found not in ("integer", "floating", "mixed-integer-float", "decimal"):
         raise InputError(f"{where}: its values are {found}: give numbers, strings or dates.")
     numbers = known.to_numpy(float)
-    given = None
+    written: np.ndarray | None = None
     if found != "floating":
-        given = np.full(len(series), "", dtype=object)
-        given[~missing] = [level(number) for number in known.tolist()]
+        written = np.full(len(series), "", dtype=object)
+        written[~missing] = [level(number) for number in known.tolist()]
     if missing.any():
         values[~missing] = numbers
     else:  # the frame's own memory, where it holds such numbers
@@ -557,7 +557,7 @@ def _of_series(
     if name in changes.scale:
         values = values * changes.scale[name]
     doubt = _too_large(numbers) if found == "integer" else ""
-    return Column("number", values, missing, doubt, given=given, source=source)
+    return Column("number", values, missing, doubt, given=written, source=source)
 
 
 def is_number(value: Any) -> bool:

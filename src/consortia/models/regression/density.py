@@ -22,6 +22,7 @@ import numpy as np
 
 from consortia.core.arguments import unknown
 from consortia.core.arrays import Array, namespace, sum_rows, sums_of_groups
+from consortia.core.host import STEP
 from consortia.errors import InputError
 from consortia.models._integrated import GroupDensity, log_integrals
 from consortia.models.regression.correlations import LKJ, cholesky, read_lkj
@@ -447,6 +448,21 @@ class Density:
             total += self.correlation_prior.log_density(free, len(bundle))
             place += count
         return total
+
+    def prior_slopes(self, params: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Compute the gradient of log p by the coefficients, whose laws are independent of β.
+
+        A central difference of each law in its own unit is exact to some 1e-8: two evaluations in
+        place of two for each coefficient.
+        """
+        if "coefficients" not in params:
+            return {}
+        slopes, (centres, scales, priors) = self._turned(params)[1], self._slope_priors
+        units, gradient = (slopes - centres) / scales, np.empty_like(slopes)
+        for prior, places in priors.items():
+            high, low = (prior.log_density(units[..., places] + by) for by in (STEP, -STEP))
+            gradient[..., places] = (high - low) / (2 * STEP)
+        return {"coefficients": gradient / scales @ self.slopes_of_basis}
 
     @cached_property
     def _slope_priors(self) -> tuple[np.ndarray, np.ndarray, dict[Prior, Any]]:

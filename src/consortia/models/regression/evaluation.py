@@ -75,6 +75,10 @@ class Evaluation:
         nodes = CHOICES[size][0] ** size
         return "compiled" if rows * nodes > MOST_NODE_VALUES else RowByRow.way
 
+    def prior_slopes(self, params: Params) -> dict[str, np.ndarray]:
+        """Compute the gradient of the log-prior by coefficients; of scores differences do."""
+        return {} if self._scores.tails else self._density.prior_slopes(params)
+
     def site(self, rows: Rows) -> SiteLikelihood:
         """Return the likelihood of a site's rows."""
         density, rows = self._density, {name: np.asarray(one) for name, one in rows.items()}
