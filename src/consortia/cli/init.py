@@ -169,7 +169,7 @@ def _named(tables: Sequence[Path], output: Path, *, force: bool) -> dict[str, Pa
 
     if output.exists() and not force:
         raise InputError(
-            f"{output} is there already: give another --output, or --force to write over it."
+            f"{output} already exists: choose another --output, or pass --force to overwrite it."
         )
     if output.suffix != ".toml":
         raise InputError(f"--output {output}: the name of a study ends in .toml.")

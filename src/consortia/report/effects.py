@@ -26,7 +26,7 @@ from consortia.report.run_report import RunReport, by_weight
 
 LEVEL = 0.95
 SURE = 0.975
-"""Posterior probability of a direction from which on it is stated."""
+"""A direction is reported only above this posterior probability."""
 
 MOST_STATED = 3
 NOUNS = {
@@ -219,8 +219,7 @@ def site_forest(found: SiteEffects) -> Plot:
     return Plot(
         figure,
         f"Forest plot by site of {', '.join(found.terms)}; the numbers are in the table.",
-        "Round the sites; below the rule, with diamonds, what all have in common and, broken, what "
-        "is predicted of a site that is not among these.",
+        "Circles: sites. Diamonds: the common effect and, dashed, the prediction for a new site.",
     )
 
 

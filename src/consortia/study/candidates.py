@@ -130,7 +130,7 @@ def reason_of(tables: Mapping[str, Table], name: str, *, wanted: bool = False) -
     rows = sum(len(column.values) for column in found.values())
     gaps = sum(int(column.missing.sum()) for column in found.values())
     if gaps > MISSING_MAX * rows:
-        return f"{gaps} of {rows} values miss"
+        return f"{gaps} of {rows} values are missing"
     by_site = levels_of(tables, name)
     distinct = {level for levels in by_site.values() for level in levels}
     if len(distinct) == 1:
