@@ -47,7 +47,7 @@ def test_words_that_many_small_sites_have_are_counted_once() -> None:
         8,
         25,
         arm=lambda place, row: "ab"[row % 2],
-        sex=lambda place, row: "fm"[row % 3 == 0],
+        sex=lambda place, row: "fm"[row % 4 == 0],
         stage=lambda place, row: ["I", "II", "III"][row % 3],
     )
     assert proposed(given).formula == "y ~ x + arm + sex + stage + site"
@@ -92,6 +92,28 @@ def test_a_column_that_somebody_named_is_never_left_out(option: dict[str, str]) 
     for table in given.values():
         table["came"] = np.array(table["came"], "datetime64[s]")
     assert f"({option['by_site']} || site)" in proposed(given, **option).formula
+
+
+def test_what_other_columns_or_the_sites_tell_is_left_out() -> None:
+    given = tables(
+        3,
+        60,
+        active=lambda place, row: "yes" if row % 3 else "no",
+        trt=lambda place, row: ("placebo", "drug", "drug+")[row % 3],
+        country=lambda place, row: ("NO", "PE", "PE")[place],
+        beds=lambda place, row: (120, 300, 80)[place],
+    )
+    found = proposed(given)
+    assert found.formula == "y ~ x + trt + site"
+    reasons = dict(found.left_out)
+    assert reasons["active"] == "trt tells it: each level of trt has one of active"
+    assert reasons["country"] == "it has one value at each site, whose own level tells it"
+    assert "beds" in reasons
+    made = built(given, found)
+    assert not any("collinear" in note for note in made.notes)
+    assert proposed(given, question="active").formula.startswith("y ~ x + active + trt")
+    many = tables(9, 60, country=lambda place, row: ("NO", "PE", "CH")[place % 3])
+    assert "country" in proposed(many).formula  # levels of sites are pooled, around its effect
 
 
 # --- time to an event ----------------------------------------------------------------------------

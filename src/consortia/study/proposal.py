@@ -24,9 +24,11 @@ from consortia.study.candidates import (
     columns_of,
     levels_of,
     numbers_of,
+    one_each,
     reason_of,
     referred,
     same_as,
+    told_by,
     used_of,
 )
 from consortia.study.outcome import Outcome, outcome_of
@@ -155,18 +157,16 @@ def propose(
         missing: the policy; ``"complete"`` where values miss, when None.
         drop: columns that are to be left out.
         by_site: a column whose effect is wanted for each site, around a common one.
-        references: level that the others of a column are against; when it is not named, of a
-            response the most frequent one, of a term the first in alphabetical order.
-        levels: of columns, in their order: of an ordinal response the lowest first, of a term the
-            reference first.
-        group: a column whose values several rows share, a patient or a ward, for levels of it.
+        references: level that the others of a column are against; when None of a response the
+            most frequent one, of a term the first in alphabetical order.
+        levels: of columns, the lowest of an ordinal response or the reference of a term first.
+        group: a column whose values several rows share, for levels of it.
         trials: of family binomial, the column of how many could have been.
         weights: the column of how many persons a row stands for; when None one that looks so.
         event: of a time to an event, the value that is one; no other is.
-        keep: expression of columns that is true of the rows to be analysed.
+        keep: expression that is true of the rows to be analysed.
         question: the column that the study is about; when None that of ``by_site``.
-        persons: of ``Surv(start, stop, event)``, the column of the person of each interval; when
-            None the one of whose values no two intervals overlap.
+        persons: the column of the person of each interval; when None it is looked for.
 
     Raises:
         InputError: a column or a level is unknown (with the nearest), or the response is none.
@@ -191,6 +191,9 @@ def propose(
     candidates = [name for name in names if name not in (*of_response, *beside, persons)]
     wanted = [one for one in (by_site, question, *chosen, *order) if one is not None]
     used, left_out = _covariates(tables, candidates, of_response, drop=drop, wanted=wanted)
+    many = len(tables) > SITES_MAX and FAMILIES[family].response != "time"
+    pooled = many or by_site is not None
+    used, left_out = _independent(tables, used, left_out, wanted=wanted, pooled=pooled)
     of_terms = _levels_of_terms(tables, [one.name for one in used], of_response, chosen, order)
     used = [used_of(tables, one.name, levels=of_terms.get(one.name, ())) for one in used]
     responses = [used_of(tables, name, response=True) for name in (*of_response, *beside)]
@@ -372,6 +375,30 @@ def _covariates(
         else:
             left_out.append((printable(name), reason))
     return used, left_out
+
+
+def _independent(
+    tables: Mapping[str, Table],
+    used: Sequence[Used],
+    left_out: Sequence[tuple[str, str]],
+    *,
+    wanted: Sequence[str],
+    pooled: bool,
+) -> tuple[list[Used], list[tuple[str, str]]]:
+    """Leave out what other columns of words tell, and what sites do unless theirs are ``pooled``.
+
+    Their coefficients would be known from the prior alone.
+    """
+    kept, more = list(used), list(left_out)
+    for one in used:
+        others = [other.name for other in kept if other.name != one.name]
+        reason = told_by(tables, one.name, others)
+        if not reason and not pooled and one_each(tables, one.name):
+            reason = "it has one value at each site, whose own level tells it"
+        if reason and one.name not in wanted:
+            kept.remove(one)
+            more.append((printable(one.name), reason))
+    return kept, more
 
 
 def _terms(
