@@ -191,8 +191,7 @@ def propose(
     candidates = [name for name in names if name not in (*of_response, *beside, persons)]
     wanted = [one for one in (by_site, question, *chosen, *order) if one is not None]
     used, left_out = _covariates(tables, candidates, of_response, drop=drop, wanted=wanted)
-    many = len(tables) > SITES_MAX and FAMILIES[family].response != "time"
-    pooled = many or by_site is not None
+    pooled = by_site is not None or _pooled(tables, family)
     used, left_out = _independent(tables, used, left_out, wanted=wanted, pooled=pooled)
     of_terms = _levels_of_terms(tables, [one.name for one in used], of_response, chosen, order)
     used = [used_of(tables, one.name, levels=of_terms.get(one.name, ())) for one in used]
@@ -377,6 +376,11 @@ def _covariates(
     return used, left_out
 
 
+def _pooled(tables: Mapping[str, Table], family: str) -> bool:
+    """Return True if there are so many sites that their levels are pooled."""
+    return len(tables) > SITES_MAX and FAMILIES[family].response != "time"
+
+
 def _independent(
     tables: Mapping[str, Table],
     used: Sequence[Used],
@@ -415,7 +419,7 @@ def _terms(
     if len(tables) > 1 and by_site is not None:
         terms.append(f"({in_formula(by_site)} || {SITE})")
         integrate, grouped = group is None and _can_stay(tables, by_site, family, policy), True
-    elif len(tables) > SITES_MAX and FAMILIES[family].response != "time":
+    elif _pooled(tables, family):
         terms.append(f"(1 | {SITE})")
         one_likelihood = FAMILIES[family].response != "levels"
         integrate, grouped = policy != "impute" and group is None and one_likelihood, True
