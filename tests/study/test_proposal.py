@@ -155,11 +155,12 @@ def test_the_person_of_each_interval_is_proposed_and_built() -> None:
         stop=lambda place, row: start(place, row) + (3.0 if row % 2 == 0 else 2.0),
         died=lambda place, row: int(row % 4 == 3),
         who=lambda place, row: f"{place}{row // 2:02}",
+        weight=lambda place, row: 60.25 + row // 2,  # as many values as persons
         centre=lambda place, row: "ab"[row % 5 == 0],
     )
     found = proposed(given, "Surv(start, stop, died)", drop=["y"])
     assert found.persons == "who"
-    assert found.formula == "Surv(start, stop, died) ~ x + centre"
+    assert found.formula == "Surv(start, stop, died) ~ x + weight + centre"
     assert "who is the person of each interval: 90 intervals are of 45 persons" in found.why
     table = built(given, found).table_one()
     assert [line.cells[-1] for line in table.flow] == ["45", "0", "45", "90"]

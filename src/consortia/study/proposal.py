@@ -11,7 +11,7 @@ import numpy as np
 
 from consortia.core.arguments import one_of, unknown
 from consortia.core.printable import printable
-from consortia.data.columns import POLICIES, Table, as_levels, rows_of
+from consortia.data.columns import POLICIES, Column, Table, as_levels, rows_of
 from consortia.data.mending import in_formula, key
 from consortia.errors import InputError
 from consortia.models.regression.families import FAMILIES
@@ -293,13 +293,16 @@ def _counting(
 def _persons(tables: Mapping[str, Table], names: Sequence[str], outcome: Outcome) -> str | None:
     """Return the column of whose values no two intervals overlap; None of none or of several.
 
-    Intervals of a person follow each other, unless the name of the column says what it is.
+    A column of another name than a patient's numbers persons where their intervals follow each
+    other; an exact age, which does so too, is never one.
     """
     parsed = parse(f"{outcome.left} ~ 1")
     assert parsed.entry is not None
     columns, suitable = (parsed.entry, parsed.response[0]), []
     for name in names:
         if name in outcome.columns or any(name not in table for table in tables.values()):
+            continue
+        if not all(_numbers_persons(one) for one in columns_of(tables, name).values()):
             continue
         later = follow = rows = distinct = overlaps = 0
         for site, table in tables.items():
@@ -315,7 +318,17 @@ def _persons(tables: Mapping[str, Table], names: Sequence[str], outcome: Outcome
             rows, distinct = rows + len(labels), distinct + len(np.unique(labels))
         if distinct < rows and not overlaps and (IDENTIFIER.search(name) or follow > 0.9 * later):
             suitable.append(name)
-    return suitable[0] if len(suitable) == 1 else None
+    called = [name for name in suitable if IDENTIFIER.search(name)]
+    best = called or suitable
+    return best[0] if len(best) == 1 else None
+
+
+def _numbers_persons(column: Column) -> bool:
+    """Return True if a column may hold names or numbers of persons: words, or integers."""
+    known = column.values[~column.missing]
+    return column.kind == "text" or (
+        column.kind == "number" and bool((known == np.round(known)).all())
+    )
 
 
 def _why(
