@@ -422,7 +422,7 @@ def priors_beside(report: RunReport) -> list[PriorBeside]:
 
 
 def known_from_prior(report: RunReport) -> dict[str, str]:
-    """Return the coefficients that the rows do not bound, by name "all" of it or its largest "size".
+    """Return which coefficients the rows do not bound: "all" of one, or its largest "size".
 
     An empty cell of a product leaves a coefficient as the prior has it; words of one outcome alone
     (complete separation) leave its direction, and the prior how far it goes.
