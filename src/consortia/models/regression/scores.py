@@ -41,7 +41,7 @@ class Scores:
         kept = {name: tail for name, tail in found.items() if tail.heaviness}
         slopes = [priors[name].tail for name in names]
         if any(tail.heaviness for tail in slopes):
-            kept[SLOPES] = Tail(*np.array([tail[:3] for tail in slopes]).T)
+            kept[SLOPES] = Tail(*np.array(slopes).T)
         return kept
 
     @property
@@ -51,7 +51,7 @@ class Scores:
 
     @property
     def start(self) -> dict[str, np.ndarray]:
-        """What is sampled, to start from."""
+        """Start values of what is sampled."""
         found = dict(self._density.start)
         for name, tail in self.tails.items():
             values = found.pop(name)
