@@ -109,7 +109,7 @@ def spoken(
     monkeypatch: pytest.MonkeyPatch,
     purposes: tuple[str, ...] = ("draws",),
 ) -> tuple[list[Any], Any]:
-    """Return what a conversation of one batch asks, and the report on its rule.
+    """Return the queries of a conversation of one batch, and the report on its rule.
 
     ``errors`` are those of the rules one standard deviation away, at a query of its number.
     """

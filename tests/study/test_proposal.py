@@ -122,6 +122,45 @@ def test_the_event_is_the_third_of_three_arguments() -> None:
     )
 
 
+def test_the_person_of_each_interval_is_proposed_and_built() -> None:
+    def start(place: int, row: int) -> float:
+        return 0.0 if row % 2 == 0 else 3.0
+
+    given = tables(
+        3,
+        30,
+        start=start,
+        stop=lambda place, row: start(place, row) + (3.0 if row % 2 == 0 else 2.0),
+        died=lambda place, row: int(row % 4 == 3),
+        who=lambda place, row: f"{place}{row // 2:02}",
+        centre=lambda place, row: "ab"[row % 5 == 0],
+    )
+    found = proposed(given, "Surv(start, stop, died)", drop=["y"])
+    assert found.persons == "who"
+    assert found.formula == "Surv(start, stop, died) ~ x + centre"
+    assert "who is the person of each interval: 90 intervals are of 45 persons" in found.why
+    table = built(given, found).table_one()
+    assert [line.cells[-1] for line in table.flow] == ["45", "0", "45", "90"]
+    none = proposed(given, "Surv(start, stop, died)", drop=["y", "who"])
+    assert none.persons is None
+    assert "--persons COLUMN names it" in none.why
+    assert proposed(given, "Surv(start, stop, died)", persons="centre").persons == "centre"
+
+
+@pytest.mark.parametrize("name", ["patient", "who"])
+def test_late_entries_have_a_person_of_intervals_by_their_name_only(name: str) -> None:
+    given = tables(
+        2,
+        40,
+        start=lambda place, row: 1.0 + 9 * (row % 2),
+        stop=lambda place, row: 7.0 + 9 * (row % 2),  # a gap between 7 and 10
+        died=lambda place, row: int(row % 4 == 3),
+        **{name: lambda place, row: 100 * place + row // 2},
+    )
+    found = proposed(given, "Surv(start, stop, died)", drop=["y"])
+    assert found.persons == (name if name == "patient" else None)
+
+
 @pytest.mark.parametrize(
     ("event", "code"), [("status == 2", 2), ("I(status == 1)", 1), ("status > 0", None)]
 )

@@ -141,7 +141,7 @@ class Gossip(Options, Method):
 
     @abstractmethod
     def agent_step(self, target: Target) -> Callable[..., tuple[Agent, PyTree, Info]]:
-        """Return what an agent does in an iteration, the ``local`` of its phase."""
+        """Return an agent's work in an iteration, the ``local`` of its phase."""
 
     def build(self, target: Target) -> Algorithm:
         """Return one phase: a step at every agent, then `Mix`."""
@@ -432,7 +432,7 @@ def _normal(
 
 
 def _message(method: Gossip, position: Float[Array, " d"], turn: PyTree) -> PyTree:
-    """Return what is sent: the position, and whose turn it is where the network changes.
+    """Make the message: the position, and whose turn it is where the network changes.
 
     It is mixed at the start of the next iteration, so that iteration k is mixed by matrix k.
     """

@@ -125,7 +125,7 @@ def plan_of(study: Study, built: Built, *, bias: bool = True) -> Plan:
 
 
 def cost(study: Study, built: Built, plan: Plan) -> dict[str, Any]:
-    """Return what the whole run will cost, of the longest rounds that it may have."""
+    """Estimate the cost of the whole run, with the longest rounds that it may have."""
     import numpy as np
 
     from consortia.core.queries import Conversation

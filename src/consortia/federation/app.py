@@ -209,7 +209,7 @@ def _make_engine(
 def _build_imputed(
     study: Study, built: Built, over: Callable[[Study], FlowerEngine], origin: Path | None
 ) -> tuple[Built, tuple[FlowerEngine, ...]]:
-    """Return what is built with the rows of each imputation, and the engine of each."""
+    """Build the study with the rows of each imputation, and the engine of each."""
     if study.verification is not None or study.left_out is not None:
         raise InputError(
             "run.verify, run.loo: with model.missing = 'impute' there is a posterior of each "

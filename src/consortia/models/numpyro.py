@@ -294,7 +294,7 @@ class _Sorted:
         return _integrated.log_integrals(given, params, ((), 1, self.size), like, nodes)[..., 0]
 
     def recover(self, params: PyTree, rows: PyTree, key: Array) -> dict[str, Array]:
-        """Return what is the site's own, drawn given its rows, and what follows from it."""
+        """Draw the site's own parameters given its rows, and those that follow from them."""
         dtype = jax.tree.leaves(params)[0].dtype
         mask = jnp.ones(jax.tree.leaves(rows)[0].shape[0], bool)
         uniforms = jax.random.uniform(key, (1, self.size), dtype)
@@ -307,7 +307,7 @@ class _Sorted:
         return own | {name: found[name]["value"] for name in self.derived_of_own}
 
     def check(self, batch: PyTree) -> str | None:
-        """Return what is wrong with the rows of a site, if they have two entries of its plate."""
+        """Find a fault in the rows of a site, if they have two entries of its plate."""
         wide = [name for name in self.own if self.point[name].shape != self.own[name].shape]
         others = {name: value for name, value in self.point.items() if name not in wide}
 

@@ -382,7 +382,7 @@ def load_run(path: str | os.PathLike[str], *, code: bool = False) -> RunReport:
 
 
 def _verified(directory: Path) -> tuple[Stein | None, tuple[str, ...]]:
-    """Return what `consortia run --verify` has found in a directory.
+    """Return the finding of `consortia run --verify` in a directory.
 
     Raises:
         StoreError: it cannot be read.

@@ -99,7 +99,7 @@ def _beside_reference(name: str, response: Response | None) -> str:
 
 
 def site_table(found: SiteEffects) -> Table:
-    """Return what differs between sites, each site's, the common one, and the spread."""
+    """Show the differences between sites: each site's effect, the common one, and the spread."""
     low, high = (f"{50 * (1 + sign * found.level):.4g} %" for sign in (-1, 1))
     rows = tuple(
         (
@@ -238,7 +238,7 @@ def prior_table(found: Sequence[PriorBeside], priors: Mapping[str, str]) -> Tabl
 
 
 def fitted_settings(report: RunReport) -> Mapping[str, Any]:
-    """Return what a formula has left in the record of a run; nothing of another model."""
+    """Read a formula's settings from the record of a run; nothing of another model."""
     settings = report.record.get("settings")
     if not isinstance(settings, Mapping):
         return {}

@@ -66,7 +66,7 @@ def grid_of(rows: Iterable[tuple[str, str]], *, no_wrap: bool = False) -> Grid:
 
 
 def plan_panel(title: str, plan: Plan) -> Any:
-    """Return what will run where."""
+    """Show the plan: processes, sites and methods."""
     grid = grid_of(plan.lines)
     for warning in plan.warnings:
         grid.add_row("[yellow]note[/]", f"[yellow]{escape(warning)}[/]")

@@ -115,7 +115,8 @@ def check_likelihood(model: Model, method: Method) -> None:
     if model.by_site and batch is not None:
         raise InputError(
             f"{method.name} takes minibatches of {batch} rows, and the model has a log-likelihood "
-            "of each site and none of rows: give batch_size=None, or take federated_hmc."
+            "of each site and none of rows: give batch_size=None, take federated_hmc, or write "
+            "integrate=False where levels of sites are integrated out."
         )
 
 

@@ -227,7 +227,7 @@ def used_of(
     response: bool = False,
     levels: Sequence[str] = (),
 ) -> Used:
-    """Return what is said of a column of the formula; ``levels`` are those that somebody chose."""
+    """Describe a column of the formula; ``levels`` are those that somebody chose."""
     found, by_site = columns_of(tables, name), levels_of(tables, name)
     missing = tuple(int(column.missing.sum()) for column in found.values())
     kind, counts = next(iter(found.values())).kind, rows_by_level(tables, name)

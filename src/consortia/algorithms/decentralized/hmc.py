@@ -69,7 +69,7 @@ class Agents(Method):
             warn(f"{parts}, so each samples its own data")
 
     def separate_parts(self, names: tuple[str, ...]) -> str:
-        """Return how the network falls into parts; empty when it is connected."""
+        """Return the parts into which the network falls; empty when it is connected."""
         matrix = graphs.resolve(self.mixing, len(names))
         if matrix.components == 1:
             return ""

@@ -461,7 +461,7 @@ def _leapfrog(method: FederatedHMC, shared: tuple[()], hub: Hub, message: PyTree
 
 
 def _evaluations(method: FederatedHMC, hub: Hub) -> Count:
-    """Return how often the sites evaluate: once a step, and once more at a fresh start."""
+    """Count the sites' evaluations: one a step, and one more at a fresh start."""
     return hub.trial.steps + int(method.wire.fresh_start)
 
 

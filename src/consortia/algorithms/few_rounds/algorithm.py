@@ -257,7 +257,7 @@ class Server:
         return prior_scale(self.known.target, self.known.start)
 
     def farthest_from(self, centre: Float[np.ndarray, " d"]) -> Float[np.ndarray, " d"]:
-        """Return how far from the prior's centre points may lie around a place, in its sds.
+        """Bound the distance of points from the prior's centre around a place, in its sds.
 
         Sites look at places half-way between a point and the middle of its message.
         """
@@ -365,7 +365,7 @@ def converse(settings: Settings, known: Known) -> Conversing:
 
 
 def _next_step(shares: list[float], errors: list[float], *, searched: bool) -> str:
-    """Return what follows batches that do not count: "draw", "search" for the mode, or "walk".
+    """Return the step after batches that do not count: "draw", "search" for the mode, or "walk".
 
     Where no surrogate predicted, after the exploration or any batch, and shares stay small, as in a
     funnel, further points do not help, and the mode need not be sought.
@@ -760,7 +760,7 @@ def _batch(judged: Judged) -> Batch:
 
 
 def _short(settings: Settings, reached: float) -> tuple[Fault, ...]:
-    """Return what is said where a run has used up its batches before its effective size."""
+    """Describe a run that has used up its batches before its effective size."""
     if settings.effective_size is None:
         return ()
     return (

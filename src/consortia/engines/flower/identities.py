@@ -231,7 +231,7 @@ def is_low_order(public: bytes) -> bool:
 
 
 def faulty_key(coordinator: str | None, sites: Mapping[str, str]) -> str | None:
-    """Return what is wrong with public keys in digits, by name; None where nothing is."""
+    """Describe the fault of public keys in digits, by name; None where there is none."""
     owners: dict[str, str] = {}
     every = {**({} if coordinator is None else {"the coordinator": coordinator}), **sites}
     for name, key in every.items():

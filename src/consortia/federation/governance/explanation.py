@@ -106,7 +106,7 @@ def sentences(
 
 
 def _after(study: Study, one: Study) -> str:
-    """Return what a study is for that is run after another."""
+    """State the purpose of a study that is run after another."""
     name = one.method.name
     if one.imputation is not None:
         return (
@@ -130,6 +130,7 @@ def _data(study: Study) -> str:
         wanted = question.described
         columns = (*question.columns, *(() if other is None else other.columns))
         columns += () if wanted is None else wanted.columns
+        columns += () if question.persons is None else (question.persons,)
         kept = question_of_rows(question, data, {}).keep
         columns += () if kept is None else kept.columns
         used = ", ".join(map(repr, dict.fromkeys(columns)))
@@ -187,7 +188,7 @@ def _model(study: Study) -> str:
 
 
 def _chosen(study: Study, choices: RowChoices | None) -> list[str]:
-    """Return which rows a study leaves out, and which values it takes for others."""
+    """List the rows that a study leaves out, and the values that it replaces."""
     if choices is None:
         sites = ", ".join(map(repr, study.harmonise))
         text = f"The study changes values of {sites} before they are used: [harmonise] lists them; "
@@ -252,7 +253,7 @@ def _length(study: Study, terms: StudyTerms) -> str:
 def _of_a_patient(
     terms: StudyTerms, rows: int | None, columns: int | None, numbers: Sequence[Declared]
 ) -> list[str]:
-    """Return what could be learned of one patient."""
+    """Explain an observer's possible knowledge of one patient."""
     parameters: dict[str, Any] = dict(terms.parameters)
     alone = any(one.sums != MASKED for one in terms.every)
     found = [
@@ -308,7 +309,7 @@ def _of_a_patient(
 
 
 def _of_rows(terms: StudyTerms) -> str:
-    """Return what is not known of a method that is not measured, and what to do."""
+    """Name the unknowns of a method that is not measured, and the remedy."""
     text = (
         f"How many of your rows the messages of {terms.algorithm} settle CANNOT be measured here: "
         "whoever holds them may know any row."

@@ -171,7 +171,7 @@ def usual_messages(study: Study, method: Conversation) -> int:
 
 
 def _sums_of(study: Study, traffic: _Traffic) -> str:
-    """Return what becomes of the answers of a study that are sums, as of `StudyTerms`."""
+    """Describe the fate of a study's answers that are sums, as in `StudyTerms`."""
     if len(study.data.files or ()) < MINIMUM_SITES or traffic.apart:
         return ""
     return PLAIN if study.run.secure_sums is False else MASKED

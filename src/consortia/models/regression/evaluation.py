@@ -23,7 +23,7 @@ from jaxtyping import Float
 
 from consortia.core.arrays import VALUES_AT_ONCE
 from consortia.core.fingerprints import of_value
-from consortia.core.host import Params, SiteLikelihood
+from consortia.core.host import MOST_ROWS, Params, SiteLikelihood
 from consortia.core.model import Model, no_rows
 from consortia.models._integrated import CHOICES, integration, weighted_nodes
 from consortia.models.regression.density import Density
@@ -63,7 +63,7 @@ class Evaluation:
         return of_value((*every, scored) if scored else every)
 
     def way(self, rows: int) -> str:
-        """Return how so many rows are evaluated: "sums", "NumPy" or "compiled"."""
+        """Return the way in which so many rows are evaluated: "sums", "NumPy" or "compiled"."""
         density = self._density
         if density.specification.question.evaluate == "compiled":
             return "compiled"
@@ -74,6 +74,10 @@ class Evaluation:
             return "compiled" if rows > MOST_ROWS else RowByRow.way
         nodes = CHOICES[size][0] ** size
         return "compiled" if rows * nodes > MOST_NODE_VALUES else RowByRow.way
+
+    def prior_slopes(self, params: Params) -> dict[str, np.ndarray]:
+        """Compute the gradient of the log-prior by coefficients; of scores differences do."""
+        return {} if self._scores.tails else self._density.prior_slopes(params)
 
     def site(self, rows: Rows) -> SiteLikelihood:
         """Return the likelihood of a site's rows."""
@@ -141,24 +145,26 @@ class SumsOfSquares:
         blocks = [slice(at, at + VALUES_AT_ONCE) for at in range(0, count, VALUES_AT_ONCE)]
         for block in blocks:
             Z, y, weight = self._block(block)
-            self._gram += Z.T @ (weight[:, None] * Z)
-            pull += Z.T @ (weight * y)
+            weighted = Z if weight is None else weight[:, None] * Z
+            self._gram += Z.T @ weighted
+            pull += weighted.T @ y
         self._best = np.linalg.lstsq(self._gram, pull, rcond=None)[0]
         self._rest, self._weight, self._pull = 0.0, 0.0, np.zeros(p)
         for block in blocks:  # around the best coefficients, where nothing cancels
             Z, y, weight = self._block(block)
             residual = y - Z @ self._best
-            self._rest += float(weight @ residual**2)
-            self._pull += Z.T @ (weight * residual)
-            self._weight += float(weight.sum())
+            weighted = residual if weight is None else weight * residual
+            self._rest += float(weighted @ residual)
+            self._pull += Z.T @ weighted
+            self._weight += len(y) if weight is None else float(weight.sum())
 
-    def _block(self, block: slice) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return columns, response without offset, and weights of some rows."""
+    def _block(self, block: slice) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+        """Return columns, response without offset, and weights, if any, of some rows."""
         rows = {n: np.asarray(a, float) for n, a in _part_of(self._rows, block).items()}
         Z = rows["x"]
         if self._density.intercept:
             Z = np.concatenate([np.ones((len(Z), 1)), Z], axis=1)
-        return Z, rows["y"] - rows.get("offset", 0.0), rows.get("weight", np.ones(len(Z)))
+        return Z, rows["y"] - rows.get("offset", 0.0), rows.get("weight")
 
     def values(self, params: Params, nodes: int | None = None) -> Float[np.ndarray, " K"]:
         """Return log L."""
@@ -274,7 +280,7 @@ class RowByRow:
         for at in range(0, self._size, ROWS_AT_ONCE):
             rows = _part_of(self._rows, slice(at, at + ROWS_AT_ONCE))
             parts = [
-                density.log_likelihood(part, rows).sum(axis=-1)
+                density.total(density.predictor(part, rows), rows, density._own(part))
                 for part in self._points(params, len(rows["y"]))
             ]
             total += np.concatenate(parts)
@@ -342,7 +348,7 @@ class RowByRow:
         return np.asarray(total)
 
     def errors(self, params: Params, nodes: tuple[int, ...]) -> np.ndarray:
-        """Return how far rules of quadrature are from the last of them, (K, rules)."""
+        """Return the distances of rules of quadrature from the last of them, (K, rules)."""
         of_site = self._density.site_log_likelihood
         parts = [
             of_site(part, rows, self._mask, nodes)
@@ -361,11 +367,8 @@ class RowByRow:
         return self._density.log_likelihood(params, _part_of(self._given, part))
 
 
-MOST_ROWS, MOST_NODE_VALUES = 100_000, 1_000_000
-"""Rows, and rows times nodes where levels are integrated out, beyond which compiled programs are
-taken, which use every core. CPU s of a logistic regression of 10 columns, first and second call: of
-100,000 rows 10.2 and 8.6 by NumPy, 14.0 and 9.9 compiled; of a million 35.7 and 34.7, 38.4 and 31.8
-(measured); the limit with nodes is an estimate."""
+MOST_NODE_VALUES = 1_000_000
+"""Rows times nodes where levels are integrated out, likewise: an estimate."""
 
 FEW_VALUES = 2**20
 """Row values at nodes, up to which double precision costs nothing to speak of."""

@@ -153,7 +153,7 @@ class Factor(NamedTuple):
         return np.where(missing, np.nan, found)
 
     def first(self, table: Table, wrong: np.ndarray, remedy: str) -> str:
-        """Return where the first of some rows is, what its value is, and what to do about it."""
+        """Describe the first of some rows: its place, its value, and the remedy."""
         name = self.columns[0]
         column, place = table[name], int(np.flatnonzero(wrong)[0])
         found, code = "", ""
@@ -247,7 +247,7 @@ def parse(text: Any) -> Parsed:
 
 
 def _columns_of(code: Code) -> list[Factor | _Offset | _Strata]:
-    """Return what is written as one factor: the columns of a basis, or itself."""
+    """Return the factors of a single term: the columns of a basis, or itself."""
     found = _factor(code)
     if not isinstance(found, Factor) or not isinstance(found.tree, ast.Call):
         return [found]
@@ -458,7 +458,7 @@ def _compared_word(node: ast.AST) -> tuple[str, str] | None:
 
 
 def _is_word(column: Column, name: str, word: str, where: str) -> np.ndarray:
-    """Return which rows have a word; refuse one that the rows have in another writing."""
+    """Mark the rows with a word; refuse one that the rows have in another writing."""
     texts = as_levels(column)
     same = texts == word
     if not same.any():

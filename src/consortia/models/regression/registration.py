@@ -232,7 +232,7 @@ class Registration:
         return any(GAP not in self.levels.get(name, ()) for name in named)
 
     def doubts(self, facts: TableFacts, site: str) -> list[str]:
-        """Return what is far from a registered centre and scale in a site's table.
+        """Report values far from a registered centre and scale in a site's table.
 
         The posterior is the same with any centre and scale, up to what they say of default priors.
         """
