@@ -520,7 +520,7 @@ def _latent(name: str, statement: Any, other: Any, one: Any, biject_to: Any) -> 
             "as a constant range, and what follows from it as numpyro.deterministic."
         )
     laws = [_tail_of(run["fn"]) for run in (statement, other)]
-    if laws[0] is not None and _equal(*laws):
+    if laws[0] is not None and _equal(laws[0], laws[1]):
         return _Latent(_ByScore(laws[0]), shape, f"unconstrained({name})")
     free = np.array_equal(at, statement["value"])
     return _Latent(supports[0], np.shape(at), name if free else f"unconstrained({name})")
