@@ -48,7 +48,7 @@ BASELINES = {
 
 
 def paragraph(report: RunReport) -> str:
-    """Return what was done, in the past tense, with numbers of the references in brackets."""
+    """Describe the analysis in the past tense, with numbers of the references in brackets."""
     record, response = report.record, response_of(report)
     sites, rows = record.get("sites") or (), record.get("site_rows") or ()
     where = f"{sum(rows):,} rows at {len(sites)} sites" if rows else "the rows of all sites"
@@ -125,7 +125,8 @@ def _of_rows(report: RunReport, response: Response | None) -> str:
     if response is not None:
         text += BASELINES.get(str(response.family), "")
         if response.name.startswith("Surv(") and len(response.name.split(",")) > 2:
-            text += "A row is an interval from a start to a stop, at risk in between. "
+            whose = f" of the person that {found['persons']} names" if "persons" in found else ""
+            text += f"A row is an interval{whose} from a start to a stop, at risk in between. "
     policy = str(found.get("missing", ""))
     if policy in POLICIES:
         said = POLICIES[policy]

@@ -84,10 +84,11 @@ def regression(
     levels: Mapping[str, Sequence[Any]] | None = None,
     weights: str | None = None,
     weights_are: str = "frequency",
+    persons: str | None = None,
     exposure: str | None = None,
     trials: str | None = None,
     breaks: Sequence[float] | None = None,
-    integrate: bool = False,
+    integrate: bool | None = None,
     nodes: int | None = None,
     evaluate: str = "auto",
     imputations: int = IMPUTATIONS,
@@ -122,13 +123,14 @@ def regression(
         levels: of columns, the reference first; sites are not queried for those that are given.
         weights: column or expression: what each row's log-likelihood is multiplied by.
         weights_are: "frequency", or "sampling": draws then have the spread of a sandwich.
+        persons: of Surv(start, stop, event), whose an interval is: a person is counted once.
         exposure: of families of counts: the time or the number a count is out of.
         trials: of binomial: how many could have been.
         breaks: of piecewise_exponential: times at which the hazard may change; when None fifths of
             an exponential time with the mean of all rows.
-        integrate: integrate the levels and at most one slope of ``(1 + x | site)`` out at the sites
-            by a rule of quadrature; `Regression.levels_of` draws them there. Levels of groups in a
-            site always are. Such a model takes no minibatches.
+        integrate: integrate levels and at most one slope of ``(1 + x | site)`` out at the sites;
+            `Regression.levels_of` draws them there. Such a model takes no minibatches; when None
+            it is done where it can be. Levels of groups in a site always are.
         nodes: of that rule, along each dimension; when None as many as the posterior needs.
         evaluate: how `few_rounds` computes log-densities: "auto" (sums over rows, NumPy, or beyond
             100,000 rows compiled programs) or "compiled", as all other methods do.
@@ -136,11 +138,9 @@ def regression(
         imputation_seed: of these draws; equal seeds give equal ones.
         algorithm: what will be sampled with, where ``engine`` runs several processes.
         engine: where every process reads its own sites only; in this process when None.
-        harmonise: by site, what is changed in its table as it is read: ``rename``, ``recode``,
-            ``missing_values``, ``scale``, ``encoding``, ``decimal``, as in a study file.
-        describe: what sites send of their participants beside, for `Regression.table_one` and
-            `Regression.survival_curves`: ``cells`` (5), the fewest rows of a number that is sent;
-            ``times`` of follow-up, ``by`` a column, ``event`` codes and ``causes`` their names.
+        harmonise: by site, what is changed in its table as it is read, as in a study file.
+        describe: what sites send of participants: ``cells`` (5), the fewest rows of a number that
+            is sent; ``times`` of follow-up, ``by`` a column, ``event`` codes, ``causes`` by code.
         keep: expression that is true of the rows to be analysed, such as ``"service > 0"``.
 
     Returns:
@@ -159,9 +159,9 @@ def regression(
     """
     options: dict[str, Any] = {"missing": missing, "levels": levels, "describe": describe}
     options |= {"weights": weights, "weights_are": weights_are, "exposure": exposure}
-    options |= {"trials": trials, "integrate": integrate, "nodes": nodes, "evaluate": evaluate}
+    options |= {"trials": trials, "persons": persons, "integrate": integrate, "nodes": nodes}
     options |= {"imputations": imputations, "imputation_seed": imputation_seed}
-    question = replace(question_of(formula, family, **options), keep=kept_rows(keep))
+    question = question_of(formula, family, keep=keep, evaluate=evaluate, **options)
     return assembled(*_read_sites(question, sites, harmonise, engine, algorithm), prior, breaks)
 
 
@@ -214,13 +214,15 @@ def question_of(
     *,
     missing: str = "refuse",
     levels: Mapping[str, Sequence[Any]] | None = None,
-    integrate: bool = False,
+    integrate: bool | None = None,
     nodes: int | None = None,
     imputations: int = IMPUTATIONS,
     imputation_seed: int = 0,
     describe: Mapping[str, Any] | None = None,
     weights_are: str = "frequency",
+    persons: str | None = None,
     evaluate: str = "auto",
+    keep: str | None = None,
     **extra: str | None,
 ) -> Question:
     """Return the request to every site, checked as far as it can be without data.
@@ -247,7 +249,8 @@ def question_of(
     if family == "cox" and "weights" in given:
         raise InputError("weights: family 'cox' takes none.")
     factors = {name: expression(text) for name, text in given.items()}
-    integrate = arguments.flag("integrate", integrate)
+    if integrate is not None:
+        integrate = arguments.flag("integrate", integrate)
     if nodes is not None:
         arguments.whole("nodes", nodes, 2, MOST_NODES)
     if integrate and not any(group.by == SITE for group in parsed.groups):
@@ -256,9 +259,12 @@ def question_of(
     known = levels_given(levels)
     wanted = None if describe is None else Wanted.read(describe)
     asked = Question(
-        parsed, of, missing, known, factors, integrate, *drawn, nodes=nodes, described=wanted
+        parsed, of, missing, known, factors, bool(integrate), *drawn, nodes=nodes, described=wanted
     )
-    asked = replace(asked, weights_are=weights_are, evaluate=evaluate)
+    asked = replace(asked, weights_are=weights_are, evaluate=evaluate, persons=persons)
+    asked = replace(asked, keep=kept_rows(keep))
+    if integrate is None:
+        asked = _integrated_by_default(asked)
     _check_weights(asked)
     _check_parts(formula, family, asked)
     _check_integrated(family, asked)
@@ -288,8 +294,28 @@ def _check_parts(formula: str, family: str, question: Question) -> None:
             "missing='impute': the imputation knows no rows that start later than 0: give "
             "missing='complete'."
         )
-    if parsed.entry is not None and wanted is not None and wanted.times:
-        raise InputError("describe.times: there are no curves of Surv(start, stop, event).")
+    if parsed.entry is None and question.persons is not None:
+        raise InputError(
+            f"persons {question.persons!r}: it is for Surv(start, stop, event), where a person has "
+            "several rows; of other repeated rows write (1 | ...) of the column."
+        )
+    if parsed.entry is None or wanted is None or not wanted.times or question.persons is not None:
+        return
+    raise InputError(
+        "describe.times: curves of Surv(start, stop, event) need persons, the column of the person "
+        "of each interval."
+    )
+
+
+def _integrated_by_default(question: Question) -> Question:
+    """Return a question whose sites integrate their levels and slopes out, where they can."""
+    integrated = replace(question, integrated=True, by_default=True)
+    staying = [one for one in question.parsed.groups if integrated.stays(one)]
+    of = question.family
+    possible = not (question.imputes or of.of_site or of.response == "levels")
+    few = sum(len(one.inside) for one in staying) <= MOST_INTEGRATED
+    of_sites = any(one.by == SITE for one in staying)
+    return integrated if possible and few and of_sites else question
 
 
 def _check_integrated(family: str, question: Question) -> None:
@@ -309,7 +335,7 @@ def _check_integrated(family: str, question: Question) -> None:
             "missing='complete'."
         )
     if question.nodes is not None and not staying:
-        raise InputError("nodes: no level is integrated out, so that there is no rule.")
+        raise InputError("nodes has no effect: the formula integrates nothing out. Leave it out.")
     most = [group for group in parsed.groups if question.stays(group)]
     if sum(len(group.inside) for group in most) > MOST_INTEGRATED:
         raise InputError(
@@ -364,7 +390,7 @@ def contribution(
     cells: int = 1,
     key: bytes | None = None,
 ) -> SiteFacts:
-    """Return what all processes learn of a site's table.
+    """Return a site's facts on its table for all processes.
 
     ``least`` and ``key`` are as of `Question.facts`; a number about participants is of ``cells``
     rows or more.
@@ -454,6 +480,9 @@ def assembled(
     the study is ``registered``, nothing of the facts decides what the columns are.
     """
     agreed = _agreed(question, facts, names, read, breaks, registered)
+    if question.by_default and len(agreed.staying) > MOST_INTEGRATED:  # a slope of each level
+        question = replace(question, integrated=False, by_default=False)
+        agreed = _agreed(question, facts, names, read, breaks, registered)
     if prior is not None and not isinstance(prior, Mapping):
         raise InputError(f"prior is {prior!r}: give a dict, such as {{'age': 'normal(0, 1)'}}.")
     density = Density(agreed, dict(prior or {}))
@@ -554,7 +583,7 @@ def _descriptions(
 
 
 def place_of(table: Table | None, site: str, column: str, level: str) -> Place:
-    """Return where a level is first: the file and the line where the rows are here."""
+    """Find the first place of a level: the file and the line where the rows are here."""
     elsewhere = Place(f"site {site!r}", level)
     if table is None or column not in table or (source := table[column].source) is None:
         return elsewhere

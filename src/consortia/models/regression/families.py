@@ -65,6 +65,8 @@ class Family(NamedTuple):
     logarithmic: bool = False  # whether the mean is exp(η) times something
     # the log-likelihood of a site's rows, of η, batch and mask, (...), where there is none of a row
     of_site: Callable[[Array, PyTree, Array], Array] | None = None
+    # of NumPy's arrays, what log_likelihood sums to over the rows, where less makes it up
+    total: Callable[[np.ndarray, PyTree, Own], np.ndarray] | None = None
 
     @property
     def base(self) -> str:
@@ -168,6 +170,10 @@ def _beta_slopes(eta: Array, batch: PyTree, own: Own) -> Slopes:
 
 def _bernoulli(eta: Array, batch: PyTree, own: Own) -> Array:
     return -softplus((1 - 2 * _y(batch, eta)) * eta)
+
+
+def _bernoulli_total(eta: np.ndarray, batch: PyTree, own: Own) -> np.ndarray:
+    return sum_rows(eta, _y(batch, eta)) - sum_rows(softplus(eta))
 
 
 def _bernoulli_slopes(eta: Array, batch: PyTree, own: Own) -> Slopes:
@@ -420,7 +426,7 @@ def _scores(eta: Array) -> Array:
 
 
 def _chosen(eta: Array, batch: PyTree, count: int) -> Array:
-    """Return which class each row has, (rows, classes). The gradient of a gather is a scatter."""
+    """Mark each row's class, (rows, classes). The gradient of a gather is a scatter."""
     xp = namespace(eta)
     y = xp.asarray(batch["y"]).astype(xp.int32)
     return y[:, None] == xp.arange(count, dtype=xp.int32)[None, :]
@@ -653,6 +659,7 @@ FAMILIES: dict[str, Family] = {
             lambda eta, batch, own: namespace(eta).stack([sigmoid(-eta), sigmoid(eta)], axis=-1),
             lambda rng, eta, batch, own: rng.binomial(1, _expit(eta)),
             effect="odds ratio",
+            total=_bernoulli_total,
         ),
         Family(
             "binomial",
