@@ -169,7 +169,7 @@ def _named(tables: Sequence[Path], output: Path, *, force: bool) -> dict[str, Pa
 
     if output.exists() and not force:
         raise InputError(
-            f"{output} is there already: give another --output, or --force to write over it."
+            f"{output} already exists: choose another --output, or pass --force to overwrite it."
         )
     if output.suffix != ".toml":
         raise InputError(f"--output {output}: the name of a study ends in .toml.")
@@ -293,7 +293,7 @@ def _built(content: str, output: Path) -> tuple[Guess, ...]:
 
 
 def _pair(given: str, option: str, example: str) -> tuple[str, str]:
-    """Return what stands before and behind the = of an option."""
+    """Split an option at its =."""
     column, sign, rest = given.partition("=")
     if not sign:
         wanted = f"COLUMN={'LEVEL' if option == '--reference' else 'LEVEL,LEVEL,...'}"

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from consortia.core.arguments import Hinted
 from consortia.core.host import HostDensity
 from consortia.core.parameters import is_function, structure_of, variables
+from consortia.core.tails import Tail
 from consortia.errors import InputError
 
 PyTree = Any
@@ -83,6 +84,9 @@ class Model(metaclass=Hinted):
         host: optional, of a model whose functions take NumPy's arrays with leading axes, of many
             points together: what evaluates it without compiling, where little is evaluated.
 
+        tails: laws by whose scores parameters are sampled, by the name of the scores; `few_rounds`
+            also proposes in the parameters themselves, where these predict better.
+
         sandwich: True if the log-likelihood is multiplied by weights of a sample: draws are then
             given the covariance of a sandwich, and are those of no posterior.
 
@@ -116,6 +120,7 @@ class Model(metaclass=Hinted):
     integration: Integration | None = None
     sandwich: bool = False
     host: HostDensity | None = None
+    tails: Mapping[str, Tail] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.site_log_likelihood is not None:

@@ -105,7 +105,7 @@ def site_counts(
     least: int,
     persons: np.ndarray | None = None,
 ) -> SiteCounts:
-    """Return what a site tells: cells of rows by stratum, interval and end, none below ``least``.
+    """Count rows by stratum, interval and end, in cells of ``least`` or more.
 
     Args:
         time: of each row the event or the end of its follow-up.

@@ -40,7 +40,7 @@ def log_class_probability(scores: Array, labels: Any) -> Array:
 
 
 def wrong_batch(batch: PyTree, features: int) -> str | None:
-    """Return what keeps a batch from being dict(x=(rows, features), y=(rows,)), or None."""
+    """Describe a batch's difference from dict(x=(rows, features), y=(rows,)), or return None."""
     if not isinstance(batch, Mapping):
         return f"the data are a {type(batch).__name__}, not a dict(x=(rows, {features}), y=(rows,))"
     missing = [key for key in ("x", "y") if key not in batch]
@@ -63,7 +63,7 @@ def wrong_batch(batch: PyTree, features: int) -> str | None:
 
 
 def wrong_labels(labels: np.ndarray, classes: int) -> str | None:
-    """Return which labels are not among 0, ..., classes − 1, or None."""
+    """Find labels that are not among 0, ..., classes − 1, or return None."""
     labels = np.asarray(labels)
     values, counts = np.unique(labels, return_counts=True)
     known = np.isin(values, np.arange(classes))

@@ -61,6 +61,7 @@ def logistic_regression(
 
     A batch is ``dict(x=(rows, features), y=(rows,))`` with labels 0 and 1 of any bool, integer or
     floating type; `consortia.predict` gives the probabilities of the classes 0 and 1, (rows, 2).
+    `few_rounds` and `private_posterior` evaluate up to 100,000 rows by NumPy.
 
     Args:
         features: columns of x.
@@ -96,8 +97,10 @@ def logistic_regression(
     def arrange(batch: PyTree) -> PyTree:
         return arranged(batch, features)
 
-    settings = features, prior_scale, intercept, intercept_scale
-    host = _OnHost(features, of_value(("logistic_regression", *settings)))
+    scales = {"coefficients": float(prior_scale)}
+    if intercept:
+        scales["intercept"] = float(prior_scale if intercept_scale is None else intercept_scale)
+    host = _OnHost(features, scales)
     return Model(log_prior, log_likelihood, init, predict, check, arrange, host=host)
 
 
@@ -107,12 +110,17 @@ class _OnHost:
     labels: Mapping[str, Any] = {}
     units: Mapping[str, float] = {}
 
-    def __init__(self, features: int, digest: str) -> None:
-        self._features, self.digest = features, digest
+    def __init__(self, features: int, scales: Mapping[str, float]) -> None:
+        self._features, self._scales = features, scales
+        self.digest = of_value(("logistic_regression", features, *scales.items()))
 
     def way(self, rows: int) -> str:
-        """Return how so many rows are evaluated: "NumPy" or "compiled"."""
+        """Return the way in which so many rows are evaluated: "NumPy" or "compiled"."""
         return "compiled" if rows > MOST_ROWS else _Rows.way
+
+    def prior_slopes(self, params: Params) -> dict[str, np.ndarray]:
+        """Compute the gradient of the log-prior, −v/s²."""
+        return {name: -values / self._scales[name] ** 2 for name, values in params.items()}
 
     def site(self, rows: Mapping[str, np.ndarray]) -> _Rows:
         """Return the likelihood of a site's rows."""

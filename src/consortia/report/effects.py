@@ -26,7 +26,7 @@ from consortia.report.run_report import RunReport, by_weight
 
 LEVEL = 0.95
 SURE = 0.975
-"""Posterior probability of a direction from which on it is stated."""
+"""A direction is reported only above this posterior probability."""
 
 HUGE = 1e6
 """Numbers from which on thousands are written as a power of ten."""
@@ -112,7 +112,7 @@ def _in_words(name: str) -> str:
 
 
 def response_of(report: RunReport) -> Response | None:
-    """Return what a regression's response is; None of another model."""
+    """Return a regression's response; None of another model."""
     settings = report.record.get("settings")
     if not isinstance(settings, Mapping):
         return None
@@ -149,7 +149,7 @@ def estimates(report: RunReport) -> Estimates | None:
 
 
 def by_site(report: RunReport) -> SiteEffects | None:
-    """Return what differs between sites; None where nothing does, or the draws do not say.
+    """Return the differences between sites; None without any, or where the draws lack them.
 
     Without the study, as of a run between institutions, it is made from the levels and slopes by
     site that the server has drawn, and no row is needed; correlated ones need the study.
@@ -222,8 +222,7 @@ def site_forest(found: SiteEffects) -> Plot:
     return Plot(
         figure,
         f"Forest plot by site of {', '.join(found.terms)}; the numbers are in the table.",
-        "Round the sites; below the rule, with diamonds, what all have in common and, broken, what "
-        "is predicted of a site that is not among these.",
+        "Circles: sites. Diamonds: the common effect and, dashed, the prediction for a new site.",
     )
 
 
@@ -231,7 +230,7 @@ def site_forest(found: SiteEffects) -> Plot:
 
 
 def interpretation(report: RunReport) -> str:
-    """Return what a reader without statistics should take from a run, or why nothing; "" of no one.
+    """Interpret a run for a reader without statistics, or say why not; "" of no regression.
 
     It states the effects whose direction is sure, the surest first, and no cause.
     """
@@ -298,7 +297,7 @@ def _is_of(name: str, column: str | None) -> bool:
 
 
 def _between(report: RunReport, response: Response) -> str:
-    """Return how far an effect that differs by site does; "" where none does."""
+    """Describe the spread of an effect that differs by site; "" where none does."""
     found, text = by_site(report), ""
     if found is None:
         return text
@@ -354,7 +353,7 @@ def _interval(found: Estimates, row: int) -> str:
 
 
 def _who(name: str, response: Response) -> str:
-    """Return what an effect is of, in words, with the level that it is against."""
+    """Name the columns of an effect in words, with the level that it is against."""
     *rest, own = name.split(", ")  # of a categorical response the level comes first
     matched = LEVEL_NAME.fullmatch(own)
     who = f"{matched[1]} {matched[2]}" if matched else f"each unit of {own}"

@@ -68,7 +68,7 @@ def items(report: RunReport, looked: Examined, *, margins: bool) -> tuple[Item, 
 
 
 def quadrature_in(report: RunReport) -> Mapping[str, Any] | None:
-    """Return what the record says of the rule of quadrature inside the model; None without one."""
+    """Read the report on the rule of quadrature inside the model; None without one."""
     kept = report.record.get("quadrature")
     return kept if isinstance(kept, Mapping) and "nodes" in kept else None
 
@@ -144,8 +144,8 @@ def _of_methods(
     time = response.name.startswith("Surv(")
     analyses = [
         *(["prior sensitivity"] if looked.sensitivity is not None else []),
-        *(["the run beside a reference"] if report.reference is not None else []),
-        *(["the draws beside the sites' gradients"] if report.stein is not None else []),
+        *(["the run compared with a reference"] if report.reference is not None else []),
+        *(["the draws compared with the sites' gradients"] if report.stein is not None else []),
     ]
     return [
         Item(

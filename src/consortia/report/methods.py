@@ -48,7 +48,7 @@ BASELINES = {
 
 
 def paragraph(report: RunReport) -> str:
-    """Return what was done, in the past tense, with numbers of the references in brackets."""
+    """Describe the analysis in the past tense, with numbers of the references in brackets."""
     record, response = report.record, response_of(report)
     sites, rows = record.get("sites") or (), record.get("site_rows") or ()
     where = f"{sum(rows):,} rows at {len(sites)} sites" if rows else "the rows of all sites"

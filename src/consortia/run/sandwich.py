@@ -17,5 +17,5 @@ MORE_MESSAGES = 2
 
 
 def claims_in_place(target: Target) -> dict[str, str]:
-    """Return what a record says of the draws, where the rows have weights of a sample."""
+    """Return the record's claims on the draws, where the rows have weights of a sample."""
     return {"samples": SAMPLES, "bias": BIAS} if target.model.sandwich else {}

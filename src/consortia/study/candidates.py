@@ -130,7 +130,7 @@ def reason_of(tables: Mapping[str, Table], name: str, *, wanted: bool = False) -
     rows = sum(len(column.values) for column in found.values())
     gaps = sum(int(column.missing.sum()) for column in found.values())
     if gaps > MISSING_MAX * rows:
-        return f"{gaps} of {rows} values miss"
+        return f"{gaps} of {rows} values are missing"
     by_site = levels_of(tables, name)
     distinct = {level for levels in by_site.values() for level in levels}
     if len(distinct) == 1:
@@ -251,7 +251,7 @@ def used_of(
     response: bool = False,
     levels: Sequence[str] = (),
 ) -> Used:
-    """Return what is said of a column of the formula; ``levels`` are those that somebody chose."""
+    """Describe a column of the formula; ``levels`` are those that somebody chose."""
     found, by_site = columns_of(tables, name), levels_of(tables, name)
     missing = tuple(int(column.missing.sum()) for column in found.values())
     kind, counts = next(iter(found.values())).kind, rows_by_level(tables, name)

@@ -335,7 +335,7 @@ def _check_integrated(family: str, question: Question) -> None:
             "missing='complete'."
         )
     if question.nodes is not None and not staying:
-        raise InputError("nodes: no level is integrated out, so that there is no rule.")
+        raise InputError("nodes has no effect: the formula integrates nothing out. Leave it out.")
     most = [group for group in parsed.groups if question.stays(group)]
     if sum(len(group.inside) for group in most) > MOST_INTEGRATED:
         raise InputError(
@@ -390,7 +390,7 @@ def contribution(
     cells: int = 1,
     key: bytes | None = None,
 ) -> SiteFacts:
-    """Return what all processes learn of a site's table.
+    """Return a site's facts on its table for all processes.
 
     ``least`` and ``key`` are as of `Question.facts`; a number about participants is of ``cells``
     rows or more.
@@ -583,7 +583,7 @@ def _descriptions(
 
 
 def place_of(table: Table | None, site: str, column: str, level: str) -> Place:
-    """Return where a level is first: the file and the line where the rows are here."""
+    """Find the first place of a level: the file and the line where the rows are here."""
     elsewhere = Place(f"site {site!r}", level)
     if table is None or column not in table or (source := table[column].source) is None:
         return elsewhere

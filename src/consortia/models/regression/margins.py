@@ -339,7 +339,7 @@ def summarised(
 def _changes(
     agreed: Specification, table: Table, column: str, site: str
 ) -> Iterator[tuple[str, bool, PyTree, PyTree]]:
-    """Return how a column is moved: in words, whether to differentiate, and two sets of rows.
+    """Describe the change of a column: in words, whether to differentiate, and two sets of rows.
 
     These are the rows and their derivative by the column, or the rows at the reference and at
     another level; none where every value of the column misses.

@@ -39,7 +39,7 @@ RECURRENT = "events of a person"
 def described(
     question: Question, wanted: Wanted, table: Table, kept: Table, site: str, least: int = 1
 ) -> SiteDescription:
-    """Return what a site tells of its participants.
+    """Describe a site's participants.
 
     ``kept`` are the rows that are analysed, as `Question.kept` returns them. A cell has at least as
     many rows as both the request and the site's ``least`` say.

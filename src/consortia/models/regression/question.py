@@ -276,7 +276,7 @@ class Question:
             raise InputError("\n".join(faults))
 
     def guesses(self, kept: Table, site: str, least: int) -> tuple[Guess, ...]:
-        """Return what was taken for what in the columns of `kept`, in ``least`` rows or more."""
+        """List the guesses about the columns of `kept`, made in ``least`` rows or more."""
         found = [one for name in self.columns for one in kept[name].guesses]
         changes = self.harmonise.get(site)
         confirmed = set() if changes is None else {*changes.missing_values}
@@ -319,7 +319,7 @@ class Question:
         return imputed(kept, columns, levels, self._outcome(kept, where), rng, where)
 
     def _outcome(self, kept: Table, where: str) -> dict[str, np.ndarray]:
-        """Return what a covariate is regressed on for the response's sake, (rows,) each."""
+        """Return a covariate's regressors that stand for the response, (rows,) each."""
         if self.family.response == "time":
             time, event = self.response(kept, where)
             return {TIME: cumulative_hazard(time, event), EVENT: event}
@@ -367,7 +367,7 @@ class Question:
     def facts(
         self, table: Table, site: str, least: int = 1, key: bytes | None = None
     ) -> TableFacts:
-        """Return what all processes learn of a site's table.
+        """Return a site's facts on its table for all processes.
 
         Left out are levels with fewer rows than ``least``, and numbers of fewer groups. Digests of
         groups are made with ``key``; without one they are not sent.
@@ -475,7 +475,7 @@ class Question:
         return found
 
     def offsets(self, table: Table, where: str) -> np.ndarray:
-        """Return what is added to the linear predictor, (rows,): offset and log exposure."""
+        """Return the addends of the linear predictor, (rows,): offset and log exposure."""
         found = np.zeros(rows_of(table))
         if self.parsed.offset is not None:
             found = found + self.parsed.offset.values(table, where)
@@ -620,7 +620,7 @@ class Question:
     def _first(
         self, part: str, factor: Factor, table: Table, wrong: np.ndarray, values: np.ndarray
     ) -> str:
-        """Return where the first of some wrong values is, and what to do about them."""
+        """Describe the first of some wrong values, and the remedy."""
         trials = self.extra["trials"].text if "trials" in self.extra else ""
         beside = self.parsed.response[0].text if part == "start" else trials
         kind = self.family.response
