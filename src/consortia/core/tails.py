@@ -5,11 +5,8 @@ proposal of finite width covers. With Student's t, ν degrees of freedom, centre
 
 .. math:: \theta = c + s\,a\,u\,e^{u^2/2\nu}, \qquad a^2 = \frac{\nu + 3}{\nu + 1}
 
-u has normal tails and at 0 the curvature of N(0, 1); a law that is folded at 0 has them in
-
-.. math:: \log\theta = \log s + L(u)/\nu - L(-u), \qquad L(u) = -\log\Phi(-u)
-
-A density gets the Jacobian, so that its law stays exact.
+u has normal tails and at 0 the curvature of N(0, 1). A density gets the Jacobian, so that its law
+stays exact.
 
 Source: Goerg, "The Lambert way to Gaussianize heavy-tailed data with the inverse of Tukey's h
 transformation as a special case" (2015).
@@ -17,12 +14,11 @@ transformation as a special case" (2015).
 
 from __future__ import annotations
 
-import math
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from consortia.core.arrays import Array, namespace, special
+from consortia.core.arrays import Array, namespace
 
 
 class Tail(NamedTuple):
@@ -30,36 +26,27 @@ class Tail(NamedTuple):
 
     Attributes:
         heaviness: 1/ν, 0 of a normal law.
-        centre: c, 0 of a folded law.
+        centre: c.
         scale: s.
-        folded: True if the law lies above 0.
     """
 
     heaviness: Any
     centre: Any
     scale: Any
-    folded: bool = False
 
     def value(self, scores: Array) -> Array:
         """Return θ of u."""
         h, centre, scale = self._like(scores)
-        if self.folded:
-            return scale * namespace(scores).exp(h * _rarity(scores) - _rarity(-scores))
         return centre + scale * self._slope_at_centre(h) * scores * self._stretch(scores, h)
 
     def log_slope(self, scores: Array) -> Array:
         """Return log dθ/du."""
         xp, (h, _, scale) = namespace(scores), self._like(scores)
-        if self.folded:
-            rarity, other = _rarity(scores), _rarity(-scores)
-            normal = -(scores**2) / 2 - math.log(2 * math.pi) / 2
-            rate = h * xp.exp(normal + rarity) + xp.exp(normal + other)
-            return xp.log(scale) + h * rarity - other + xp.log(rate)
         square = h * scores**2
         return xp.log(scale * self._slope_at_centre(h)) + square / 2 + xp.log1p(square)
 
     def score(self, values: np.ndarray) -> np.ndarray:
-        """Return u of θ, of a law that is not folded."""
+        """Return u of θ."""
         from scipy.special import lambertw  # heavy: only a start needs it
 
         values = np.asarray(values, float)
@@ -71,9 +58,7 @@ class Tail(NamedTuple):
 
     def _like(self, values: Array) -> tuple[Array, Array, Array]:
         xp, shape = namespace(values), values.shape
-        h, centre, scale = (
-            xp.broadcast_to(xp.asarray(one, values.dtype), shape) for one in self[:3]
-        )
+        h, centre, scale = (xp.broadcast_to(xp.asarray(one, values.dtype), shape) for one in self)
         return h, centre, scale
 
     @staticmethod
@@ -83,8 +68,3 @@ class Tail(NamedTuple):
     @staticmethod
     def _stretch(scores: Array, h: Array) -> Array:
         return namespace(scores).exp(h * scores**2 / 2)
-
-
-def _rarity(scores: Array) -> Array:
-    """Return L(u)."""
-    return -special(scores).log_ndtr(-scores)

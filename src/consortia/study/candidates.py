@@ -160,6 +160,30 @@ def same_as(tables: Mapping[str, Table], name: str, others: Sequence[str]) -> st
     return ""
 
 
+def told_by(tables: Mapping[str, Table], name: str, others: Sequence[str]) -> str:
+    """Return that another column of words tells the levels of one; "" where none does."""
+    own = columns_of(tables, name)
+    for other in others:
+        found = columns_of(tables, other)
+        if other == name or {column.kind for column in (*own.values(), *found.values())} != {
+            "text"
+        }:
+            continue
+        pairs = set()
+        for site, column in own.items():
+            known = ~column.missing & ~found[site].missing
+            texts = (one.values[known].tolist() for one in (found[site], column))
+            pairs |= set(zip(*texts, strict=True))
+        if pairs and len(pairs) == len({one for one, _ in pairs}):
+            return f"{other} tells it: each level of {other} has one of {name}"
+    return ""
+
+
+def one_each(tables: Mapping[str, Table], name: str) -> bool:
+    """Return True if a column has one value at each site, which the sites' own levels tell."""
+    return len(tables) > 1 and all(len(own) == 1 for own in levels_of(tables, name).values())
+
+
 def _alike(own: Mapping[str, Column], other: Mapping[str, Column]) -> bool:
     """Return True if each of two columns follows from the other, of numbers linearly."""
     first, second = (

@@ -42,16 +42,6 @@ def test_scores_of_a_law_have_normal_tails_and_the_mass_of_the_law(
     assert abs(fall) < 0.05 if heaviness in (0, 1) else abs(fall) < 3 * np.log(2) + 0.2
 
 
-def test_a_folded_law_has_normal_tails_both_ways() -> None:
-    tail = Tail(1 / 3, 0.0, 0.5, folded=True)
-    u = np.linspace(-9, 9, 20_001)
-    height = stats.t(3, 0, 0.5).logpdf(tail.value(u)) + np.log(2) + tail.log_slope(u)
-    assert np.trapezoid(np.exp(height), u) == pytest.approx(1, abs=1e-6)
-    for low, high in ((-4.0, -8.0), (4.0, 8.0)):
-        fall = np.interp(low, u, height) - np.interp(high, u, height)
-        assert fall == pytest.approx(24, abs=2)
-
-
 @pytest.mark.parametrize(("heaviness", "law"), LAWS)
 def test_the_score_is_the_inverse(heaviness: float, law: stats.rv_continuous) -> None:
     tail = Tail(heaviness, 2.0, 3.0)

@@ -41,7 +41,7 @@ class Scores:
         kept = {name: tail for name, tail in found.items() if tail.heaviness}
         slopes = [priors[name].tail for name in names]
         if any(tail.heaviness for tail in slopes):
-            kept[SLOPES] = Tail(*np.array([tail[:3] for tail in slopes]).T)
+            kept[SLOPES] = Tail(*np.array(slopes).T)
         return kept
 
     @property

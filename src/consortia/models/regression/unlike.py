@@ -50,6 +50,9 @@ FACTOR, FEWEST = 5.0, 10
 """Mean and sd of a column that differ by more between sites may be in another unit; of fewer rows
 they say little."""
 
+UNLIKE_SITES = 2.0
+"""So many standard deviations of the logarithm of skewed numbers are between sites of one unit."""
+
 FAR = 5.0
 """So many standard deviations between the means of two sites, their values do not overlap."""
 
@@ -362,7 +365,9 @@ def scales_apart(
         for site, size in sizes.items():
             ratio = size / usual
             is_stated = site in harmonise and column in harmonise[site].scale
-            if not is_stated and ((ratio > FACTOR).all() or (ratio < 1 / FACTOR).all()):
+            skew = np.sqrt(np.log1p(max(size[1] / size[0], usual[1] / usual[0]) ** 2))
+            factor = max(FACTOR, np.exp(UNLIKE_SITES * skew))
+            if not is_stated and ((ratio > factor).all() or (ratio < 1 / factor).all()):
                 found.append(Apart(column, site, size, usual))
     return found
 

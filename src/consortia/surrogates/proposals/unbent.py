@@ -49,12 +49,12 @@ class Unbent(NamedTuple):
 
 def tail_of(target: Target) -> Tail | None:
     """Return the laws of all parameters, in their order; None where none is sampled by scores."""
-    tails = {name: one for name, one in target.model.tails.items() if not one.folded}
+    tails = target.model.tails
     if not tails:
         return None
     parts = []
     for variable in variables(target.structure):
         law = tails.get(variable.name, Tail(0.0, 0.0, 1.0))
-        each = [np.broadcast_to(np.asarray(one, float), variable.shape) for one in law[:3]]
+        each = [np.broadcast_to(np.asarray(one, float), variable.shape) for one in law]
         parts.append(np.stack([one.reshape(-1) for one in each]))
     return Tail(*np.concatenate(parts, axis=1))
