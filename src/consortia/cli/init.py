@@ -228,8 +228,8 @@ def _alike(
         encoding = fitting_encoding(path)
         if encoding != "utf-8":
             start[name] = NONE.model_copy(update={"encoding": encoding})
-            said = f"{name}: it is not UTF-8, and read as {encoding}"
-            needed.append(Suggestion(name, "words", said, lambda made: made))
+            sentence = f"{name}: it is not UTF-8, and read as {encoding}"
+            needed.append(Suggestion(name, "words", sentence, lambda made: made))
     if not wanted:
         return start, read(start)
     asking = Asking(yes)
@@ -270,7 +270,7 @@ class Asking:
         from consortia.core.printable import printable
 
         for one in found:
-            typer.echo(f"  {printable(one.said)}", err=True)
+            typer.echo(f"  {printable(one.sentence)}", err=True)
         if self.yes:
             return True
         try:

@@ -90,8 +90,8 @@ def described(
     else:
         _response(question, kept, where, cells, (levels, numbers, units), persons)
     total = None if everybody.are_rows else number
-    told = (cells, given, ranges, levels, numbers, units, followup, not_kept)
-    return SiteDescription(*told, total)
+    parts = (cells, given, ranges, levels, numbers, units, followup, not_kept)
+    return SiteDescription(*parts, total)
 
 
 def _response(
