@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from sparse import sparse
 from engines import toy_conversation as toy
+from sparse import sparse
 
 import consortia
 
