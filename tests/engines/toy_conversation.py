@@ -9,7 +9,7 @@ import os
 import sys
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -186,7 +186,7 @@ class Toy(Conversation):
         return Outcome("all batches were drawn", {"accepted": int(accepted)}, faults)
 
 
-MODEL = consortia.models.logistic_regression(2, intercept=True)
+MODEL = replace(consortia.models.logistic_regression(2, intercept=True), host=None)  # compiled
 
 
 def sites(count: int = 5) -> consortia.Sites:
