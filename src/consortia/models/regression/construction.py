@@ -84,6 +84,7 @@ def regression(
     levels: Mapping[str, Sequence[Any]] | None = None,
     weights: str | None = None,
     weights_are: str = "frequency",
+    ties: str = "efron",
     exposure: str | None = None,
     trials: str | None = None,
     breaks: Sequence[float] | None = None,
@@ -122,6 +123,7 @@ def regression(
         levels: of columns, the reference first; sites are not queried for those that are given.
         weights: column or expression: what each row's log-likelihood is multiplied by.
         weights_are: "frequency", or "sampling": draws then have the spread of a sandwich.
+        ties: of cox, how events at one time are taken: "efron", or "breslow".
         exposure: of families of counts: the time or the number a count is out of.
         trials: of binomial: how many could have been.
         breaks: of piecewise_exponential: times at which the hazard may change; when None fifths of
@@ -151,16 +153,18 @@ def regression(
 
     Example:
         >>> import numpy as np
-        >>> x = np.arange(8.0)
-        >>> oslo = {"x": x, "arm": list("abababab"), "y": 2 * x}
-        >>> lima = {"x": x, "arm": list("bbbbaaaa"), "y": x}
-        >>> regression("y ~ x + arm", {"oslo": oslo, "lima": lima}).names
+        >>> table = {"x": np.arange(8.0), "arm": list("abababab"), "y": np.arange(8.0)}
+        >>> regression("y ~ x + arm", {"oslo": table, "lima": table}).names
         ('x', 'arm[b]')
     """
     options: dict[str, Any] = {"missing": missing, "levels": levels, "describe": describe}
-    options |= {"weights": weights, "weights_are": weights_are, "exposure": exposure}
-    options |= {"trials": trials, "integrate": integrate, "nodes": nodes, "evaluate": evaluate}
-    options |= {"imputations": imputations, "imputation_seed": imputation_seed}
+    options |= {"weights": weights, "weights_are": weights_are, "ties": ties}
+    options |= {"exposure": exposure, "trials": trials, "integrate": integrate, "nodes": nodes}
+    options |= {
+        "evaluate": evaluate,
+        "imputations": imputations,
+        "imputation_seed": imputation_seed,
+    }
     question = replace(question_of(formula, family, **options), keep=kept_rows(keep))
     return assembled(*_read_sites(question, sites, harmonise, engine, algorithm), prior, breaks)
 
@@ -220,6 +224,7 @@ def question_of(
     imputation_seed: int = 0,
     describe: Mapping[str, Any] | None = None,
     weights_are: str = "frequency",
+    ties: str = "efron",
     evaluate: str = "auto",
     **extra: str | None,
 ) -> Question:
@@ -244,8 +249,8 @@ def question_of(
         raise InputError(f"trials is missing: family {family!r} needs the column of trials.")
     if of.response in ("ordered", "levels") and parsed.response[0].column is None:
         raise InputError(f"formula {formula!r}: the response of {family!r} is a column.")
-    if family == "cox" and "weights" in given:
-        raise InputError("weights: family 'cox' takes none.")
+    if family != "cox" and ties != "efron":
+        raise InputError(f"ties={ties!r} is for family 'cox': family {family!r} has none.")
     factors = {name: expression(text) for name, text in given.items()}
     integrate = arguments.flag("integrate", integrate)
     if nodes is not None:
@@ -258,7 +263,7 @@ def question_of(
     asked = Question(
         parsed, of, missing, known, factors, integrate, *drawn, nodes=nodes, described=wanted
     )
-    asked = replace(asked, weights_are=weights_are, evaluate=evaluate)
+    asked = replace(asked, weights_are=weights_are, ties=ties, evaluate=evaluate)
     _check_weights(asked)
     _check_parts(formula, family, asked)
     _check_integrated(family, asked)
@@ -325,23 +330,22 @@ def _check_integrated(family: str, question: Question) -> None:
 
 
 def _check_weights(question: Question) -> None:
-    """Refuse weights of a sample where there is no sandwich."""
-    if not question.samples:
-        return
+    """Refuse weights of a sample, and clusters, where there is no sandwich."""
     parsed = question.parsed
-    smooths = any(one.kind == "smooth" for one in parsed.factors.values())
-    if "weights" not in question.extra:
+    if question.samples and "weights" not in question.extra:
         raise InputError("weights_are='sampling': give weights, the column of them.")
-    if parsed.groups or smooths:
+    if not question.robust:
+        return
+    what = "weights_are='sampling'" if question.samples else f"cluster({parsed.cluster})"
+    if parsed.groups or any(one.kind == "smooth" for one in parsed.factors.values()):
         raise InputError(
-            f"weights_are='sampling': formula {parsed.text!r} has levels or smooths with a "
-            "standard deviation of their own, for which there is no sandwich: leave them out, or "
-            "write site as a term."
+            f"{what}: formula {parsed.text!r} has levels or smooths with a standard deviation of "
+            "their own, for which there is no sandwich: leave them out, or write site as a term."
         )
     if question.imputes:
         raise InputError(
-            "weights_are='sampling': missing values cannot be imputed with weights of a sample: "
-            "give missing='complete'."
+            f"{what}: missing values cannot be imputed where the spread is a sandwich's: give "
+            "missing='complete'."
         )
 
 

@@ -511,6 +511,23 @@ class Density:
         begun = like.shape[:-1], groups, size
         return log_integrals(given, params, begun, like, nodes).sum(axis=-1)
 
+    def independent_parts(self, params: PyTree, rows: PyTree, mask: Array) -> Array:
+        """Return parts of a site's log-likelihood whose scores count as independent, (..., parts).
+
+        They are those of rows, or of clusters of rows.
+        """
+        eta = self.predictor(params, rows)
+        xp = namespace(eta)
+        if self.family.parts_of_site is not None:
+            values = self.family.parts_of_site(eta, rows, mask)
+        else:
+            values = self.family.log_likelihood(eta, rows, self._own(params))
+            values = xp.where(mask, self.weighted(values, rows), 0)
+        if "cluster" not in rows:
+            return values
+        clusters = xp.asarray(rows["cluster"]).astype(xp.int32)
+        return sums_of_groups(values, clusters, values.shape[-1])
+
     def predictor_given(self, params: PyTree, rows: PyTree) -> Callable[[Array], Array]:
         """Return η as a function of z (..., groups, K), see `given_levels`."""
         eta = self.predictor(params, rows)

@@ -82,7 +82,8 @@ class Evaluation:
 
 def model_of(density: Density) -> Model:
     """Return the model of a formula, for `consortia.sample`."""
-    host = Evaluation(density)
+    host, robust = Evaluation(density), density.specification.question.robust
+    sandwich = density.independent_parts if robust else None
     if density.by_site:
         spec = density.specification
         nodes, size = spec.question.nodes, len(spec.staying)
@@ -97,6 +98,7 @@ def model_of(density: Density) -> Model:
             group_sd=density.group_sd if spec.grouping == SITE else None,
             integration=rule,
             host=host,
+            sandwich=sandwich,
         )
     return Model(
         density.log_prior,
@@ -104,7 +106,7 @@ def model_of(density: Density) -> Model:
         density.start,
         predict=None if density.family.predict is None else density.predict,
         natural=density.natural,
-        sandwich=density.specification.question.samples,
+        sandwich=sandwich,
         host=host,
     )
 
@@ -176,6 +178,10 @@ class SumsOfSquares:
     def of_rows(self, params: Params, part: slice) -> np.ndarray:
         """Return log p(z_i | θ) of some rows."""
         return self._density.log_likelihood(params, _part_of(self._rows, part))
+
+    def parts(self, params: Params) -> np.ndarray:
+        """Return parts of log L whose scores count as independent."""
+        return self._density.independent_parts(params, self._rows, np.ones((), bool))
 
 
 def _part_of(rows: Rows, part: slice) -> Rows:
@@ -353,6 +359,10 @@ class RowByRow:
         if self._density.by_site:
             no_rows(params, self._given)
         return self._density.log_likelihood(params, _part_of(self._given, part))
+
+    def parts(self, params: Params) -> np.ndarray:
+        """Return parts of log L whose scores count as independent."""
+        return self._density.independent_parts(params, self._given, np.ones((), bool))
 
 
 MOST_ROWS, MOST_NODE_VALUES = 100_000, 1_000_000

@@ -201,6 +201,10 @@ class Regression:
             settings["keep"] = question.keep.text
         if question.samples:
             settings["weights_are"] = question.weights_are
+        if question.parsed.cluster is not None:
+            settings["cluster"] = question.parsed.cluster
+        if question.ties != "efron":
+            settings["ties"] = question.ties
         if spec.event is not None:
             settings["event"] = spec.event
         if self.descriptions:
@@ -758,6 +762,11 @@ class Regression:
             raise InputError(
                 "proportional_hazards: it is for family 'cox' with coefficients and neither group "
                 "terms nor smooths."
+            )
+        if spec.question.robust:
+            raise InputError(
+                "proportional_hazards: its standard errors are those of independent rows, without "
+                "weights of a sample or cluster(...): leave these out to look at it."
             )
         if not isinstance(self.sites, Sites) or self.sites.elsewhere:
             raise InputError("proportional_hazards: it needs the rows of all sites, as they are.")
