@@ -23,6 +23,11 @@ VALUES_AT_ONCE = 2**16
 """Numbers that NumPy computes together; more leave a processor's cache."""
 
 
+SUMMED_IN_SINGLE = 64
+"""Numbers in single precision that are added before their sum is: of rows of size one it is exact
+to about 1e-6, some ten times what each of them is."""
+
+
 def is_host(values: Any) -> bool:
     """Return True for NumPy's arrays and plain numbers."""
     return isinstance(values, np.ndarray | np.generic | float | int)
@@ -50,11 +55,13 @@ def softplus(values: Array) -> Array:
     """Return log(1 + exp(v)), of NumPy with an absolute error of half a unit at one."""
     if not is_host(values):
         return jax.nn.softplus(values)
-    high = float(np.max(values, initial=0.0)) > 80  # where exp overflows in single precision
-    rest = np.exp(-np.abs(values) if high else values)
+    with np.errstate(over="ignore"):
+        rest = np.asarray(np.exp(values))
     rest += 1
     np.log(rest, out=rest)
-    return rest + np.maximum(values, 0) if high else rest
+    if np.max(rest, initial=0.0) == np.inf:
+        np.copyto(rest, values, where=np.isinf(rest))
+    return rest
 
 
 def log_sigmoid(values: Array) -> Array:
@@ -103,11 +110,20 @@ def sums_of_groups(values: Array, group: Array, count: int) -> Array:
     return jnp.moveaxis(moved, 0, -1)
 
 
-def sum_rows(values: Array) -> Array:
-    """Return the sum over the last axis; of NumPy's arrays in double precision."""
-    if is_host(values):
-        return np.sum(values, axis=-1, dtype=np.float64)
-    return values.sum(axis=-1)
+def sum_rows(values: Array, weights: Array | None = None) -> Array:
+    """Return the sum over the last axis, times weights; of NumPy's arrays in double precision."""
+    if not is_host(values):
+        return values.sum(axis=-1) if weights is None else values @ weights
+    if values.dtype != np.float32:
+        return np.sum(values, axis=-1, dtype=np.float64) if weights is None else values @ weights
+    # A product of matrices takes a tenth of the time of a sum that converts each number.
+    count = values.shape[-1]
+    weights = np.ones(count, np.float32) if weights is None else weights.astype(np.float32)
+    total = np.zeros(values.shape[:-1])
+    for at in range(0, count, SUMMED_IN_SINGLE):
+        part = slice(at, at + SUMMED_IN_SINGLE)
+        total += values[..., part] @ weights[part]
+    return total
 
 
 def repeat(step: Callable[[Any], Any], goes_on: Callable[[Any], Any], begun: Any, like: Any) -> Any:

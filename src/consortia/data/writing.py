@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 
 LEAST_LETTERS = 4
 """Fewest letters of a word in which another letter is a slip of the pen."""
@@ -24,6 +25,7 @@ def one_writing(texts: Sequence[str]) -> list[str]:
     return [unicodedata.normalize("NFC", text.strip(ZERO_WIDTH).strip()) for text in found]
 
 
+@lru_cache(10_000)  # names of columns are compared with each other again and again
 def loosely(text: str) -> str:
     """Return a key that is equal for strings that differ in case, blanks or Unicode form only."""
     kept = "".join(

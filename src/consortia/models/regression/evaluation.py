@@ -274,7 +274,7 @@ class RowByRow:
         for at in range(0, self._size, ROWS_AT_ONCE):
             rows = _part_of(self._rows, slice(at, at + ROWS_AT_ONCE))
             parts = [
-                density.log_likelihood(part, rows).sum(axis=-1)
+                density.total(density.predictor(part, rows), rows, density._own(part))
                 for part in self._points(params, len(rows["y"]))
             ]
             total += np.concatenate(parts)
