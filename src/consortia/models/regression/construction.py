@@ -158,10 +158,9 @@ def regression(
         ('x', 'arm[b]')
     """
     options: dict[str, Any] = {"missing": missing, "levels": levels, "describe": describe}
-    options |= {"weights": weights, "weights_are": weights_are, "ties": ties}
+    options |= {"weights": weights, "weights_are": weights_are, "ties": ties, "evaluate": evaluate}
     options |= {"exposure": exposure, "trials": trials, "integrate": integrate, "nodes": nodes}
-    options |= {"evaluate": evaluate, "imputations": imputations}
-    options |= {"imputation_seed": imputation_seed}
+    options |= {"imputations": imputations, "imputation_seed": imputation_seed}
     question = replace(question_of(formula, family, **options), keep=kept_rows(keep))
     return assembled(*_read_sites(question, sites, harmonise, engine, algorithm), prior, breaks)
 
