@@ -34,6 +34,7 @@ from consortia.models.regression.design import (
     site_rows,
     template,
 )
+from consortia.models.regression.earlier import earlier_of, flat_labels
 from consortia.models.regression.evaluation import model_of
 from consortia.models.regression.families import ALIASES, FAMILIES
 from consortia.models.regression.formula import SITE, Factor, expression, parse
@@ -47,6 +48,7 @@ from consortia.models.regression.question import (
 from consortia.models.regression.registration import Registration
 from consortia.models.regression.specification import Specification
 from consortia.models.regression.unlike import Place
+from consortia.store.metadata import recorded
 
 NEEDS = {
     "exposure": (
@@ -98,6 +100,7 @@ def regression(
     harmonise: Mapping[str, Mapping[str, Any]] | None = None,
     describe: Mapping[str, Any] | None = None,
     keep: str | None = None,
+    prior_from: Any = None,
 ) -> Regression:
     r"""Return the model of a formula and the rows it needs, from tables that stay at their sites.
 
@@ -114,12 +117,10 @@ def regression(
             ordinal, categorical, weibull, piecewise_exponential, cox (stratified by site).
         missing: rows with a missing value: ``"refuse"`` them, take the ``"complete"`` ones only,
             keep them with an ``"indicator"``: a missing number is the mean of all rows and has a
-            column that marks it, a missing level is a level of its own; or ``"impute"``: each site
-            draws its missing values several times (`consortia.data.imputation`), and
-            `consortia.sample` pools all posteriors. Rows without a response are left out.
-        prior: by the name of a coefficient, of a term, or "coefficients", "intercept", "sigma",
-            "sd" and so on, words such as "normal(0, 1)"; else wide ones, scaled as rstanarm and
-            brms scale theirs (`consortia.models.regression.priors`).
+            column that marks it, a missing level is a separate level; or ``"impute"`` them several
+            times at each site, and pool all posteriors. Rows without a response are left out.
+        prior: by the name of a coefficient, of a term, or "coefficients", "intercept", "sd" and so
+            on: "normal(0, 1)"; else wide ones (`consortia.models.regression.priors`).
         levels: of columns, the reference first; sites are not queried for those that are given.
         weights: column or expression: what each row's log-likelihood is multiplied by.
         weights_are: "frequency", or "sampling": draws then have the spread of a sandwich.
@@ -128,9 +129,8 @@ def regression(
         trials: of binomial: how many could have been.
         breaks: of piecewise_exponential: times at which the hazard may change; when None fifths of
             an exponential time with the mean of all rows.
-        integrate: integrate the levels and at most one slope of ``(1 + x | site)`` out at the sites
-            by a rule of quadrature; `Regression.levels_of` draws them there. Levels of groups in a
-            site always are. Such a model takes no minibatches.
+        integrate: integrate levels and at most one slope of ``(1 + x | site)`` out at the sites, as
+            those of groups in a site always are; `Regression.levels_of` draws them there.
         nodes: of that rule, along each dimension; when None as many as the posterior needs.
         evaluate: how `few_rounds` computes log-densities: "auto" (sums over rows, NumPy, or beyond
             100,000 rows compiled programs) or "compiled", as all other methods do.
@@ -140,10 +140,10 @@ def regression(
         engine: where every process reads its own sites only; in this process when None.
         harmonise: by site, what is changed in its table as it is read: ``rename``, ``recode``,
             ``missing_values``, ``scale``, ``encoding``, ``decimal``, as in a study file.
-        describe: what sites send of their participants beside, for `Regression.table_one` and
-            `Regression.survival_curves`: ``cells`` (5), the fewest rows of a number that is sent;
-            ``times`` of follow-up, ``by`` a column, ``event`` codes and ``causes`` their names.
+        describe: for `Regression.table_one` and `Regression.survival_curves`, sites send: ``cells``
+            (5), fewest rows of a number; ``times``, ``by`` a column, ``event`` codes, ``causes``.
         keep: expression that is true of the rows to be analysed, such as ``"service > 0"``.
+        prior_from: an earlier run of the formula, or a dict of ``run``, ``weight``, ``robust``.
 
     Returns:
         The model, its rows, and what gives results in the user's terms.
@@ -162,7 +162,9 @@ def regression(
     options |= {"exposure": exposure, "trials": trials, "integrate": integrate, "nodes": nodes}
     options |= {"imputations": imputations, "imputation_seed": imputation_seed}
     question = replace(question_of(formula, family, **options), keep=kept_rows(keep))
-    return assembled(*_read_sites(question, sites, harmonise, engine, algorithm), prior, breaks)
+    stated = None if prior_from is None else _earlier(prior_from, formula, family)
+    parts = _read_sites(question, sites, harmonise, engine, algorithm)
+    return assembled(*parts, prior, breaks, registered=stated)
 
 
 def kept_rows(keep: str | None) -> Factor | None:
@@ -176,6 +178,41 @@ def kept_rows(keep: str | None) -> Factor | None:
     if not isinstance(keep, str):
         raise InputError(f"keep is {keep!r}: give an expression of columns, such as 'age >= 18'.")
     return expression(keep)
+
+
+def _earlier(given: Any, formula: str, family: str) -> Registration:
+    """Return levels and units of an earlier run of a formula, with its posterior as the prior.
+
+    Args:
+        given: as `regression` takes it.
+        formula: of the run.
+        family: likewise.
+
+    Raises:
+        InputError: it is a run of another formula, or its posterior cannot be a prior.
+    """
+    given = dict(given) if isinstance(given, dict) else {"run": given}
+    run, weight, robust = given.pop("run", None), given.pop("weight", 1.0), given.pop("robust", 0.0)
+    if given or run is None:
+        raise InputError(f"prior_from: give run, weight and robust, not {sorted(given)}.")
+    arguments.positive("prior_from.weight", weight)
+    tree = run
+    if isinstance(run, (str, Path)):
+        from consortia.store.runs import open_run  # it reads Zarr
+
+        tree = open_run(run)
+    settings = recorded(tree, "settings") or {}
+    settings = settings.get("regression", settings)
+    then = settings.get("formula"), settings.get("family")
+    if then != (formula, family) or "agreed" not in settings:
+        raise InputError(
+            f"prior_from: the run is of {then[0]!r}, family {then[1]!r}, and this is "
+            f"{formula!r}, {family!r}: take a run of the same."
+        )
+    name = str(run) if isinstance(run, (str, Path)) else str(recorded(tree, "title") or "a run")
+    return replace(
+        Registration.read(settings["agreed"]), earlier=earlier_of(tree, name, weight, robust)
+    )
 
 
 def _read_sites(
@@ -456,7 +493,8 @@ def assembled(
     agreed = _agreed(question, facts, names, read, breaks, registered)
     if prior is not None and not isinstance(prior, Mapping):
         raise InputError(f"prior is {prior!r}: give a dict, such as {{'age': 'normal(0, 1)'}}.")
-    density = Density(agreed, dict(prior or {}))
+    earlier = None if registered is None else registered.earlier
+    density = Density(agreed, dict(prior or {}), earlier)
     if len(agreed.staying) > MOST_INTEGRATED:
         raise InputError(
             f"formula: ({agreed.blocks[agreed.staying[1]].factor} | {agreed.grouping}) has a slope "
@@ -489,6 +527,8 @@ def assembled(
     else:
         sites = completed(imputation if agreed.imputed else None)
     notes, first = agreed.notes, sites if isinstance(sites, Sites) else sites[0]
+    if earlier is not None:
+        notes += (f"the prior is {earlier}",)
     if not first.elsewhere:
         notes += _collinear(agreed, first)
     groups = {}
@@ -498,7 +538,11 @@ def assembled(
     descriptions = _descriptions(question, facts, names, read, kept)
     if agreed.imputed and imputation is not None:
         kept = {name: question.imputed(one, name, imputation) for name, one in kept.items()}
-    return Regression(agreed, density, model, sites, notes, groups, kept, descriptions)
+    made = Regression(agreed, density, model, sites, notes, groups, kept, descriptions)
+    if earlier is not None:
+        shapes = {name: np.shape(values) for name, values in density.start.items()}
+        earlier.check(flat_labels(shapes, made.metadata.labels))
+    return made
 
 
 def _agreed(

@@ -25,6 +25,7 @@ from consortia.core.arrays import Array, namespace, sum_rows, sums_of_groups
 from consortia.errors import InputError
 from consortia.models._integrated import GroupDensity, log_integrals
 from consortia.models.regression.correlations import LKJ, cholesky, read_lkj
+from consortia.models.regression.earlier import Earlier
 from consortia.models.regression.families import Family
 from consortia.models.regression.priors import Prior, read_prior
 from consortia.models.regression.question import EVENT, EXPOSURE, OFFSET, RESPONSE, TIME
@@ -64,6 +65,7 @@ class Density:
 
     specification: Specification  # what the sites agreed on
     prior: Mapping[str, Any]  # in words, as the user gave them
+    earlier: Earlier | None = None  # an earlier posterior, which stands in their place
 
     @property
     def family(self) -> Family:
@@ -176,9 +178,31 @@ class Density:
 
     # --- parameters ---
 
+    @cached_property
+    def _axes(self) -> dict[str, int]:
+        return {name: np.ndim(values) for name, values in self._start_in_words.items()}
+
     @property
     def start(self) -> dict[str, np.ndarray]:
         """The parameters to start from."""
+        found = self._start_in_words
+        if self.earlier is None:
+            return found
+        mean = self.earlier.shares @ self.earlier.centres
+        return {
+            name: values.astype(np.float32)[0] for name, values in self.unravel(mean[None]).items()
+        }
+
+    def unravel(self, positions: np.ndarray) -> dict[str, np.ndarray]:
+        """Return the parameters of flat positions, (count, d)."""
+        found, at = {}, 0
+        for name, like in sorted(self._start_in_words.items()):
+            found[name] = positions[:, at : at + like.size].reshape(-1, *like.shape)
+            at += like.size
+        return found
+
+    @property
+    def _start_in_words(self) -> dict[str, np.ndarray]:
         spec, found = self.specification, {}
         if self.intercept:
             found["intercept"] = np.full(self.lead, self.centre, np.float32)
@@ -406,7 +430,13 @@ class Density:
     # --- densities ---
 
     def log_prior(self, params: PyTree) -> Array:
-        """Return log p(θ), (...), normalised, with the Jacobians of logarithms."""
+        """Return log p(θ), (...), with the Jacobians of logarithms; of words it is normalised."""
+        base = self._log_prior_in_words(params)
+        if self.earlier is None:
+            return base
+        return self.earlier.log_prior(params, base, self._axes)
+
+    def _log_prior_in_words(self, params: PyTree) -> Array:
         spec, total, lead = self.specification, 0.0, len(self.lead)
         if self.intercept:
             total += _over(self.priors["intercept"].log_density(params["intercept"]), lead)
@@ -633,7 +663,25 @@ class Density:
     # --- draws of the prior, and of responses ---
 
     def draw(self, rng: np.random.Generator, count: int) -> dict[str, np.ndarray]:
-        """Return parameters drawn from their prior, as they are sampled, (count, ...) each."""
+        """Return parameters drawn from their prior, as they are sampled, (count, ...) each.
+
+        Raises:
+            InputError: it is an earlier posterior of a weight below 1, which nothing draws from.
+        """
+        if self.earlier is None:
+            return self._draw_in_words(rng, count)
+        if self.earlier.weight < 1:
+            raise InputError("prior_from: nothing can be drawn of it with a weight below 1.")
+        own = self.unravel(self.earlier.draw(rng, count))
+        wide = rng.random(count) < self.earlier.robust
+        words = self._draw_in_words(rng, count)
+        found = {}
+        for name, values in own.items():
+            chosen = wide.reshape(-1, *[1] * (values.ndim - 1))
+            found[name] = np.where(chosen, words[name], values).astype(float_type())
+        return found
+
+    def _draw_in_words(self, rng: np.random.Generator, count: int) -> dict[str, np.ndarray]:
         spec, found, lead = self.specification, {}, (count, *self.lead)
         if self.intercept:
             found["intercept"] = self.priors["intercept"].draw(rng, lead, -math.inf)

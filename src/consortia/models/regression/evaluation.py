@@ -57,7 +57,9 @@ class Evaluation:
         """SHA-256 of the agreed formula and its priors."""
         density = self._density
         priors = {name: str(prior) for name, prior in density.priors.items()}
-        return of_value((density.specification.digest, priors, str(density.correlation_prior)))
+        parts = (density.specification.digest, priors, str(density.correlation_prior))
+        earlier = density.earlier
+        return of_value(parts if earlier is None else (*parts, earlier.plain()))
 
     def way(self, rows: int) -> str:
         """Return how so many rows are evaluated: "sums", "NumPy" or "compiled"."""

@@ -163,9 +163,30 @@ class Regression:
     @property
     def priors(self) -> Mapping[str, Prior | LKJ]:
         """The prior of every parameter in its natural units; print one to see it in words."""
+        if self.density.earlier is not None:
+            return dict(self._earlier_priors)
         found: dict[str, Prior | LKJ] = dict(self.density.priors)
         own = self.density.correlation_prior
         return found if own is None else found | {CORRELATION: own}
+
+    @cached_property
+    def _earlier_priors(self) -> dict[str, Prior]:
+        """The normal law nearest to an earlier posterior, of intercept and coefficients."""
+        earlier = self.density.earlier
+        if earlier is None or self.density.lead:
+            return {}
+        drawn = self.density.unravel(earlier.draw(np.random.default_rng(0), MOST_DRAWS))
+        values = {"intercept": drawn["intercept"]} if self.density.intercept else {}
+        if self.names:
+            slopes = self.density.natural(drawn)["coefficients"]
+            values |= dict(zip(self.names, slopes.T, strict=True))
+        return {
+            name: Prior(
+                "normal",
+                tuple(float(f"{v:.4g}") for v in (x.mean(), x.std() / earlier.weight**0.5)),
+            )
+            for name, x in values.items()
+        }
 
     @property
     def labels(self) -> dict[str, list[list[str] | None]]:
