@@ -89,7 +89,7 @@ report(seconds=(time.process_time() - began) / rounds)
 
 
 def figures_of(program: str) -> dict[str, float]:
-    """Return what a program reports in a process of its own."""
+    """Run a program in a process of its own, and return its figures."""
     _, printed = run_python("-c", PEAK + program)
     return json.loads(printed.splitlines()[-1])
 

@@ -119,7 +119,7 @@ def over_pairs(values: Sequence[float]) -> Finding:
 
 
 def untuned(label: str, tried: Sequence[float], best: float) -> str:
-    """Return why a step size counts as untuned, or "" where it was tuned.
+    """Explain why a step size counts as untuned, or return "" where it was tuned.
 
     Args:
         label: of what was swept.
@@ -204,7 +204,7 @@ class Claim:
             raise ValueError(f"claim {self.id}: {fault}")
 
     def _fault(self) -> str:
-        """Return what is wrong with the claim's source, or ""."""
+        """Describe the fault of the claim's source, or return ""."""
         if self.source not in SOURCES:
             return f"source is {self.source!r}: no verdict without one of {', '.join(SOURCES)}"
         if not self.quote and self.source != "ours":
@@ -217,7 +217,7 @@ class Claim:
         return ""
 
     def _fault_of_number(self) -> str:
-        """Return what is wrong with ``number`` or ``near``, or ""."""
+        """Describe the fault of ``number`` or ``near``, or return ""."""
         if self.number is not None:
             if self.source not in NUMBERED:
                 return f"source = {self.source!r} gives no number; {', '.join(NUMBERED)} do"
@@ -235,7 +235,7 @@ class Claim:
         return ""
 
     def _fault_of_order(self) -> str:
-        """Return what is wrong with ``above``, ``below``, ``band`` or ``bound``, or ""."""
+        """Describe the fault of ``above``, ``below``, ``band`` or ``bound``, or return ""."""
         limit = self.below if self.above is None else self.above
         if self.bound and limit is None and self.judged:
             return "a bound has one side: above or below"
@@ -258,7 +258,7 @@ class Claim:
         return any(one is not None for one in given)
 
     def holds(self, finding: Finding) -> bool | None:
-        """Return whether the finding agrees with the paper; None where nothing is published."""
+        """Decide whether the finding agrees with the paper; None where nothing is published."""
         if not self.judged:
             return None
         if finding.value is None or not math.isfinite(finding.value):

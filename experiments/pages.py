@@ -100,7 +100,7 @@ def rows(paper: Paper) -> Iterator[tuple[Study | None, Claim, Finding | None, st
 
 
 def counts(paper: Paper) -> Counter[str]:
-    """Return how many claims have which kind of verdict; smaller runs by what they found."""
+    """Count the claims by kind of verdict; smaller runs by what they found."""
     found = Counter(dict.fromkeys(KINDS, 0))
     for _, _, _, verdict in rows(paper):
         found[kind(verdict)] += 1
@@ -108,7 +108,7 @@ def counts(paper: Paper) -> Counter[str]:
 
 
 def kind(verdict: str) -> str:
-    """Return what a verdict is counted as: of smaller runs, only what they found."""
+    """Return the kind that a verdict is counted as: of smaller runs, only what they found."""
     found = verdict.rpartition("; ")[2] if verdict.startswith("smaller: ") else verdict
     found = found.removesuffix(" under this reading") if "axis" in found else found
     short = f"smaller: {found}"

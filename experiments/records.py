@@ -71,7 +71,7 @@ def parts_of(paper: Paper, study: Study, scale: str, seed: int, out: Path) -> Pa
 
 
 def part(name: str, make: Callable[[], Any]) -> Any:
-    """Return what ``make`` returns, in JSON's own types, from an earlier run where it is kept.
+    """Return the result of ``make``, in JSON's own types, from an earlier run where it is kept.
 
     Args:
         name: of the part in its study; a file is called so.
@@ -165,7 +165,7 @@ def run(paper: Paper, study: Study, scale: str, seed: int) -> Record:
 
 
 def findings(record: Record) -> dict[str, Finding]:
-    """Return what a record found, by the claim's id."""
+    """Return the findings of a record, by the claim's id."""
     return {name: Finding(**one) for name, one in record["findings"].items()}
 
 
@@ -179,12 +179,12 @@ def found_again(paper: Paper, study: Study, record: Record) -> Record:
 
 
 def path(paper: Paper, study: Study, scale: str) -> Path:
-    """Return where a stored record is or would be."""
+    """Return the path of a stored record, whether it exists or not."""
     return RESULTS / paper.name / f"{study.name}.{scale}.json"
 
 
 def picture(paper: Paper, study: Study) -> Path:
-    """Return where the figure of a study's best record is."""
+    """Return the path of the figure of a study's best record."""
     return RESULTS / paper.name / f"{study.name}.svg"
 
 

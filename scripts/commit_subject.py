@@ -30,7 +30,7 @@ IMPERATIVE = {
 
 
 def complaints(message: str) -> list[str]:
-    """Return what is wrong with the subject of a commit's message, a sentence each."""
+    """List the faults of the subject of a commit's message, a sentence each."""
     subject = message.split("\n", 1)[0].rstrip()
     if not subject:
         return ["the subject is empty: expected an imperative, such as 'Add a method'"]

@@ -51,27 +51,30 @@ VERBS = frozenset(
     re.findall(
         r"\w+",
         """
-    Accept Add Adjust Advance Allow Answer Append Apply Approximate Ask Assemble Assign
-    Average Begin Bind Bound Build Calibrate Centre Check Choose Close Collect Combine Compare
-    Compile Complete Compute Connect Continue Convert Copy Count Create Cut Decide Declare
-    Decode Define Delete Derive Describe Detect Divide Do Draw Drop Encode End Ensure Enter
+    Accept Add Adjust Advance Advise Allow Answer Append Apply Approximate Ask Assemble Assess
+    Assign Average Begin Bind Bound Build Calibrate Call Centre Check Choose Climb Close Collect
+    Combine Compare Compile Complete Compute Connect Continue Convert Copy Count Create Cut Decide
+    Declare Decode Define Delete Derive Describe Detect Divide Do Draw Drop Encode End Ensure Enter
     Escape Estimate Evaluate Examine Execute Expand Explain Export Extract Fail Fetch Fill Filter
-    Find Fit Flush Forget Fork Format Gather Generate Give Group Handle Hash Hide Hold Ignore
-    Import Inform Initialise Insert Install Integrate Interrupt Invert Iterate Join Judge Keep
-    Kick Kill Leave Let Limit Link List Listen Load Lock Log Look Make Map Mark Mask Match
-    Measure Merge Mix Move Multiply Name Normalise Note Open Order Parse Perform Permute Place
-    Plan Plot Point Predict Prepare Print Process Propagate Propose Put Query Raise Read
-    Receive Record Recover Reduce Refine Refit Refuse Register Reject Release Remove Rename
-    Reorder Repeat Replace Replay Reply Report Request Require Reset Reshape Resolve Restore
-    Resume Return Reuse Rotate Round Run Sample Save Scale Schedule Score Search Seed Select
-    Send Serve Set Shift Shorten Show Shrink Shuffle Simulate Skip Sleep Solve Sort Split
-    Standardise Start State Step Stop Store Sum Summarise Swap Take Test Trace Track Transform
-    Treat Truncate Try Turn Undo Unlock Unpack Update Use Validate Verify Wait Walk Warm Warn
-    Weight Withdraw Wrap Write Yield
+    Find Fit Flush Forget Fork Format Gather Generate Give Group Handle Hash Hide Hold Ignore Import
+    Inform Initialise Insert Install Integrate Interpolate Interpret Interrupt Invert Iterate Join
+    Judge Keep Kick Kill Label Leave Let Limit Link List Listen Load Lock Log Look Make Map Mark
+    Mask Match Measure Merge Mix Move Multiply Name Normalise Note Open Order Parse Perform Permute
+    Place Plan Plot Point Predict Prepare Print Process Propagate Propose Put Query Raise Read
+    Receive Record Recover Reduce Refine Refit Refuse Register Reject Release Remove Rename Reorder
+    Repeat Replace Replay Reply Report Request Require Reset Reshape Resolve Restore Resume Return
+    Reuse Rotate Round Run Sample Save Scale Schedule Score Search Seed Select Send Serve Set Shift
+    Shorten Show Shrink Shuffle Simulate Skip Sleep Smooth Solve Sort Split Standardise Start State
+    Step Stop Store Sum Summarise Swap Take Test Trace Track Transform Treat Truncate Try Turn Undo
+    Unlock Unpack Update Use Validate Verify Wait Walk Warm Warn Weight Withdraw Word Wrap Write
+    Yield
     """,
     )
 )
 """First words of the docstrings of functions."""
+
+QUESTION = re.compile(r"Return (what|which|where|how|whether|why)\b")
+"""Beginnings that put a question where a reader looks for an answer."""
 
 QUOTED = re.compile(r"``[^`]*``|`[^`]*`|\"[^\"\n]*\"|“[^”]*”|(?<!\w)'[^'\n]*'(?!\w)")
 IDIOMS = re.compile(r"(?i)\bthere\s+is\s+no\b|\bis\s+no\s+longer\b")
@@ -158,12 +161,14 @@ def _is_string(node: ast.AST) -> bool:
 
 
 def _beginning(docstring: str, verb: bool) -> str:
-    """Return what is wrong with the first word of a docstring; empty if nothing is."""
+    """Describe the fault of a docstring's first words; empty if there is none."""
     first = docstring.split()[0].rstrip(".,:;")
     if first in FRAGMENTS:
         return f"a docstring begins with '{first}': write a noun phrase, or an imperative verb"
     if verb and first not in VERBS:
         return f"a function's docstring begins with '{first}', which is not an imperative verb"
+    if asked := QUESTION.match(docstring):
+        return f"a docstring begins with '{asked.group()}': name the thing, or say what is done"
     if not verb and first in ("Return", "Returns", "Raise", "Refuse", "Yield"):
         return f"the docstring of a class, property or constant begins with the verb '{first}'"
     return ""

@@ -68,7 +68,7 @@ def fingerprint():
 
 
 def read_stamp():
-    """Return what the last set-up recorded, or an empty record if the environment is not usable."""
+    """Return the record of the last set-up, or an empty one if the environment is not usable."""
     if not STAMP.exists() or not works(PYTHON, "--version"):
         return {}
     try:

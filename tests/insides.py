@@ -68,7 +68,7 @@ def data_of(panel: Any) -> Any:
 
 
 def memory_of_program(panel: Any, function: Any, arrays: Any, points: int) -> Any:
-    """Return what the program of a site function needs, as XLA analyses it."""
+    """Return the memory of a site function's program, as XLA analyses it."""
     made, sites = panel._programs, panel._programs._arrays
     numbers = np.array([0, len(panel.names)], np.int32)
     program = made._program(function, points)
@@ -82,7 +82,7 @@ def family_parameters(density: Density, params: Any) -> dict[str, Any]:
 
 def slopes_of_basis(density: Density) -> np.ndarray:
     """Return the matrix from the sampled slopes to those of the columns."""
-    return density._slopes_of_basis
+    return density.slopes_of_basis
 
 
 def design_matrix(agreed: Specification, table: Any, where: str) -> np.ndarray:
@@ -107,7 +107,7 @@ def end_shown(bar: Any, rounds: int) -> int:
 
 
 def moment_shown(shown: Any, rounds: int) -> Any:
-    """Return what progress says after so many rounds."""
+    """Return the text of the progress after so many rounds."""
     return shown._moment(rounds, 0)
 
 
@@ -119,5 +119,5 @@ def wrap_gradients(patch: pytest.MonkeyPatch, method: str, wrapper: Any) -> None
 
 
 def own_answer(potentials: Any, what: str, position: np.ndarray) -> Any:
-    """Return what one process contributes to a request of all."""
+    """Return a process's contribution to a request of all."""
     return potentials._own(what, position)

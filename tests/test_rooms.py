@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import consortia
+from scripts.features import FEATURES, Feature, code_lines, files_of, table
 
 pytestmark = pytest.mark.lint
 
@@ -22,11 +23,6 @@ PATHS = {
 }
 ROOT_MOST = 24
 """Modules and packages beside one another at the root, the package itself included."""
-
-# Its site functions stand there twice: as JAX compiles them and as NumPy evaluates them.
-# `modes` seeks other modes than the best.
-MOST_LINES = {"algorithms/few_rounds": 1680}
-"""Lines of a folder."""
 
 FORBIDDEN = {
     "algorithms": {"engines", "theory", "oracles", "run"},
@@ -152,10 +148,24 @@ def test_folders_of_tests_are_those_of_the_source_or_of_a_kind_of_test():
     assert {one.split("/")[0] for one in strays} <= beside
 
 
-@pytest.mark.parametrize("folder", MOST_LINES)
-def test_a_folder_is_not_longer_than_is_read_at_once(folder: str) -> None:
-    texts = [path.read_text(encoding="utf-8") for path in (PACKAGE / folder).glob("*.py")]
-    assert 0 < sum(len(text.splitlines()) for text in texts) <= MOST_LINES[folder]
+@pytest.mark.parametrize("feature", FEATURES, ids=lambda feature: feature.name)
+def test_a_feature_keeps_within_its_budget(feature: Feature) -> None:
+    print(f"{feature.name}: {feature.lines:,} lines of code of {feature.most:,}")
+    assert 0.9 * feature.most < feature.lines <= feature.most
+
+
+def test_contributing_shows_the_features_and_their_budgets():
+    assert table() in (Path(__file__).parents[1] / "CONTRIBUTING.md").read_text(encoding="utf-8")
+
+
+def test_documentation_comments_and_blank_lines_are_no_code():
+    text = '"""Of a module."""\n\n# why\ndef f(\n    x,\n):\n    """Return x."""\n    return x\n'
+    assert code_lines(text) == 4
+
+
+def test_a_feature_whose_file_has_moved_is_refused():
+    with pytest.raises(FileNotFoundError, match="nowhere"):
+        files_of("nowhere")
 
 
 def left_open(name: str) -> list[bool]:

@@ -187,7 +187,7 @@ def study(scale: str, seed: int) -> dict[str, Any]:
 
 
 def findings(results: dict[str, Any]) -> dict[str, Finding]:
-    """Return what the corrections gain, in the long run."""
+    """Measure the gain of the corrections in the long run."""
     plain, best = "DE-SGLD", "EXTRA, common and averaged noise"
     found = {}
     for network in NETWORKS:

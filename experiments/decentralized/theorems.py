@@ -42,7 +42,7 @@ def unlike_agents(seed: int) -> GaussianAgents:
 
 
 def energies(proposals: int, seed: int) -> list[dict[str, float]]:
-    """Return what the Taylor test does by ε, as printed and with the right sign.
+    """Return the Taylor test's results by ε, as printed and with the right sign.
 
     Of the energy the mean absolute error; of two chains their mean distance after one step.
     """

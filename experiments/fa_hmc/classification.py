@@ -155,7 +155,7 @@ def attempt(
 
 
 def named(task: Task, setting: Setting) -> str:
-    """Return what tells a setting from others of its study, as part of a file's name."""
+    """Name a setting so as to tell it from others of its study, as part of a file's name."""
     k, t, step, batch = setting
     return f"{task.name}-K{k}-T{t}-step{step:g}-B{batch or 'all'}"
 
@@ -331,7 +331,7 @@ def better(parts: Sequence[Mapping[str, Any]], score: str, one: str, other: str)
 
 
 def lead(parts: Sequence[Mapping[str, Any]], score: str, one: str) -> Finding:
-    """Return how far one label is ahead of the best other one, paired by seed."""
+    """Measure the lead of a label over the best other one, paired by seed."""
     sign = 1 if score == "accuracy" else -1
     by = {part["label"]: [sign * run[-1][score] for run in part["runs"]] for part in parts}
     ours = by.pop(one)
@@ -353,12 +353,12 @@ def finished(parts: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 
 
 def fewest_runs(parts: Sequence[Mapping[str, Any]]) -> int:
-    """Return how many runs with the same seeds all labels have."""
+    """Count the runs with the same seeds that all labels have."""
     return min(len(part["runs"]) for part in parts)
 
 
 def coarse(parts: Sequence[Mapping[str, Any]], labels: Sequence[str] | None = None) -> str:
-    """Return why the step sizes of these labels, or of all, were not tuned; "" where they were."""
+    """Explain why the step sizes of these labels, or of all, were not tuned; "" where they were."""
     reasons = [
         untuned(
             part["label"],

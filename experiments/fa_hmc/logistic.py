@@ -345,12 +345,12 @@ def along(part: dict[str, Any], name: str) -> dict[float, float]:
 
 
 def coarse(part: dict[str, Any], name: str) -> str:
-    """Return why a method's trajectory counts as untuned, or ""."""
+    """Explain why a method's trajectory counts as untuned, or return ""."""
     return untuned(name, list(along(part, name)), part["settings"][name]["trajectory"])
 
 
 def rise(part: dict[str, Any], name: str) -> float:
-    """Return how far the largest ME of a method's grid is above the least, in parts of it."""
+    """Return the rise of the largest ME of a method's grid above the least, in parts of it."""
     errors = along(part, name).values()
     return max(errors) / min(errors) - 1
 

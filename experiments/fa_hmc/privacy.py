@@ -175,7 +175,7 @@ def study(scale: str, seed: int) -> dict[str, Any]:
 
 
 def findings(results: dict[str, Any]) -> dict[str, Finding]:
-    """Return whether secrets change the draws and not the law, and ε beside the accuracy."""
+    """Test whether secrets change the draws and not the law, and ε beside the accuracy."""
     scores = []
     for name in ("mean", "sd"):
         one, other = (np.asarray(results["moments"][k][name]) for k in ("secrets", "seed"))

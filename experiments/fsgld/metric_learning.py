@@ -237,7 +237,7 @@ def findings(results: dict[str, Any]) -> dict[str, Finding]:
 
 
 def ahead(runs: dict[Any, Any], repeats: list[int], kind: str, score: str) -> Finding:
-    """Return how far FSGLD is ahead of DSGLD; without a value where a run has no score."""
+    """Measure the lead of FSGLD over DSGLD; without a value where a run has no score."""
     scored = [r for r in repeats if score in runs[r, kind]]
     gains = [runs[r, kind][score] - runs[r, "dsgld"][score] for r in scored]
     if len(gains) == len(repeats):

@@ -26,7 +26,7 @@ def study(scale: str, seed: int) -> dict[str, Any]:
 
 
 def findings(results: dict[str, Any]) -> dict[str, Finding]:
-    """Return how many of the four chains stay finite and score better than −2 a row."""
+    """Count the chains of four that stay finite and score better than −2 a row."""
     cells = results["cells"]
     seeds = len({one["seed"] for one in cells})
     kept = [one for one in cells if one.get("train", -np.inf) > LOWEST]

@@ -84,7 +84,7 @@ def at_hand(model: Any, tree: Any, data: Any, visits: int, seed: int) -> float:
 
 
 def constant(shares: np.ndarray) -> float:
-    """Return what a constant scores that knows the label share of each shard, on that shard."""
+    """Score a constant that knows the label share of each shard, on that shard."""
     p = np.clip(shares, 1e-12, 1 - 1e-12)
     return float(np.mean(p * np.log(p) + (1 - p) * np.log(1 - p)))
 

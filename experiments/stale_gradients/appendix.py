@@ -100,7 +100,7 @@ def _network(name: str, size: images.Size, seed: int) -> workers.Problem:
 
 
 def findings(results: dict[str, Any]) -> dict[str, Finding]:
-    """Return whether more workers are better, and what more servers gain by workers of each."""
+    """Test whether more workers are better, and measure the gain of servers by workers of each."""
     first, last = results["workers"][0], results["workers"][-1]
     ends = [np.array(entry["loss"], float)[:, -1] for entry in (first, last)]
     paired = over_pairs(list(ends[1] - ends[0]))

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy import integrate, optimize, special, stats
+from sparse import sparse
 from statistical import bends, regressions
 
 import consortia
@@ -925,7 +926,7 @@ def refusal_or_verdict(model: consortia.Model, sites: consortia.Sites) -> str:
     return "\n".join(consortia.summary(tree).verdict.lines())
 
 
-@pytest.mark.parametrize("message", [1, 2])
+@pytest.mark.parametrize("message", sparse((1, 2), (2,)))
 def test_rounding_of_an_answer_moves_draws_by_as_little(
     message: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

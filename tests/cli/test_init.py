@@ -635,7 +635,7 @@ def test_nothing_is_written_over(folder):
     (folder / "study.toml").write_text("mine")
     outcome = init("--response", "died")
     assert outcome.exit_code == 2
-    assert "is there already" in outcome.stderr
+    assert "already exists" in outcome.stderr
     assert (folder / "study.toml").read_text() == "mine"
 
 

@@ -61,7 +61,7 @@ def command(folder: Path, *words: str, shell: str = "", options: str = "", **mor
 @pytest.mark.parametrize(
     ("shell", "more"),
     [
-        ("", {"PYTHONIOENCODING": "cp1252"}),
+        pytest.param("", {"PYTHONIOENCODING": "cp1252"}, marks=pytest.mark.slow),
         (">/dev/full", {}),
         pytest.param("2>/dev/full", {}, marks=pytest.mark.slow),
         pytest.param(">&-", {}, marks=pytest.mark.slow),

@@ -31,6 +31,7 @@ def test_an_offence_planted_in_the_tree_is_found(tmp_path, monkeypatch) -> None:
 PLANTED = {
     "fragment": ('"""Of the last trajectory."""\n', ["docstring"]),
     "function": ('def f():\n    """θ after a step."""\n', ["docstring"]),
+    "question": ('def f():\n    """Return what a site sends."""\n', ["docstring"]),
     "verb in a class": ('class A:\n    """Return a draw."""\n', ["docstring"]),
     "constant": ('A = 1\n"""How many rounds."""\n', ["docstring"]),
     "word in a comment": ("a = 1  # as the sites are told\n", ["word"]),

@@ -100,6 +100,11 @@ FUNCTIONS = {
 }
 
 
+def accepts(rng: np.random.Generator, gain: float) -> bool:
+    """Return True if a point of so much more weight is taken."""
+    return bool(np.log(rng.uniform()) < gain)
+
+
 @dataclass(frozen=True)
 class Toy(Conversation):
     """Independence Metropolis around the mode.
@@ -171,7 +176,7 @@ class Toy(Conversation):
             for chain in range(chains):
                 for step in range(each):
                     index = chain * each + step
-                    taken = np.log(rng.uniform()) < weights[index] - level[chain]
+                    taken = accepts(rng, weights[index] - level[chain])
                     if taken:
                         held[chain], level[chain] = points[index], weights[index]
                     accepted += taken

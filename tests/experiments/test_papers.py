@@ -174,7 +174,7 @@ def test_every_stored_finding_is_what_the_program_finds_in_the_stored_results(pa
 
 
 def differs(one: Finding, other: Finding) -> float:
-    """Return how far two findings are apart, in parts of the larger one; 0 where neither has one.
+    """Return the relative distance of two findings, in parts of the larger one; 0 without any.
 
     What is smaller than a thousandth counts as that. Without the same tuning and pairs they are
     infinitely far apart: a verdict follows from these too.
@@ -222,7 +222,7 @@ DIGITS = re.compile(r"(?<![\d.])[-−]?\.?\d[\d.]*")
 
 
 def unclaimed(paper: claims.Paper, texts: list[str]) -> list[str]:
-    """Return what a picture calls the paper's and no claim of the paper has."""
+    """Find numbers that a picture calls the paper's and no claim of the paper has."""
     given = [one for study in paper.studies for one in study.claims]
     known = {one.number for one in given if one.number is not None}
     quotes = " ".join(one.quote for one in given if one.source in claims.NUMBERED)

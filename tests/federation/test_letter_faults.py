@@ -265,7 +265,7 @@ class Faults:
 
 
 def course(root: Path, other: Correspondence, seed: int, faults: int, *, keys: bool) -> Faults:
-    """Return what happened to a study with faults between all of its steps, which ended."""
+    """Run a study with faults between all of its steps to its end, and list the events."""
     now = Correspondence(root, keys=keys)
     found = Faults(now, other, seed)
     rng = found.rng
@@ -310,7 +310,7 @@ def other(tmp_path_factory: pytest.TempPathFactory) -> Correspondence:
 def calm(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[bool, np.ndarray]:
-    """Return whether a study by letters has keys, and its draws without a fault."""
+    """Run a study by letters, with keys or without, and without a fault."""
     now = Correspondence(tmp_path_factory.mktemp("calm") / "now", keys=request.param)
     with pytest.MonkeyPatch.context() as patched:
         as_one_process(patched)

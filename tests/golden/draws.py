@@ -42,7 +42,7 @@ compute in double precision."""
 
 
 def machine() -> dict[str, str]:
-    """Return what hashes hold for: other processors and versions round otherwise."""
+    """Name the machine that hashes hold for: other processors and versions round otherwise."""
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.exists() else []
     kinds = sorted({line for line in lines if line.startswith(("model name", "flags", "Feat"))})
@@ -89,7 +89,7 @@ def job(tree: Path, kind: str, only: list[str], folder: Path) -> dict[str, Any]:
 
 
 def processor_seconds() -> float:
-    """Return what the jobs so far have used of the processors."""
+    """Return the processor time of the jobs so far."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
@@ -118,13 +118,13 @@ def of_commit(commit: str, only: list[str]) -> dict[str, Any]:
 
 
 def git(tree: Path, *command: str) -> str:
-    """Return what git says of a tree."""
+    """Return git's answer about a tree."""
     command = "git", "-C", str(tree), *command
     return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
 
 
 def refusal(stored: dict[str, Any]) -> str | None:
-    """Return why hashes cannot be compared with those made here, or None."""
+    """Explain why hashes cannot be compared with those made here, or return None."""
     for fact, here in machine().items():
         if stored[fact] != here:
             return f"{fact} is {here!r}, but the hashes were made with {stored[fact]!r}: use --from"

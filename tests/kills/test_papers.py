@@ -64,7 +64,7 @@ def started(folder: Path) -> subprocess.Popen[str]:
 
 
 def finished(process: subprocess.Popen[str], folder: Path) -> tuple[str, dict]:
-    """Return what a run says and the results that it stores."""
+    """Return a run's output and the results that it stores."""
     said, _ = process.communicate(timeout=300)
     assert process.returncode == 0, said
     stored = folder / "experiments" / "results" / "fsgld" / "table.quick.json"

@@ -11,6 +11,8 @@ import pytest
 import scipy.special
 import scipy.stats
 
+from consortia.core.model import Model
+from consortia.core.target import Target
 from consortia.errors import InputError
 from consortia.models import logistic_regression
 
@@ -105,3 +107,38 @@ def test_unusable_arguments_are_refused_by_name() -> None:
         logistic_regression(-1)
     with pytest.raises(InputError, match="prior_scale is nan"):
         logistic_regression(2, prior_scale=float("nan"))
+
+
+@pytest.mark.parametrize("intercept", [False, True])
+@pytest.mark.parametrize("rows", [3, 40, 3000])
+def test_numpy_evaluates_a_site_as_the_compiled_model_does(
+    intercept: bool, rows: int, x64: None
+) -> None:
+    rng = np.random.default_rng(rows)
+    model = logistic_regression(5, prior_scale=0.7, intercept=intercept, intercept_scale=3.0)
+    target = Target(model, model.init)
+    batch = {"x": rng.normal(size=(rows, 5)), "y": rng.integers(0, 2, rows)}
+    held = model.arrange(batch)
+    points = 2 * rng.normal(size=(70, target.dimension))
+    points[0] *= 500  # log-odds beyond what exp can take
+
+    def potential(position: Any) -> Any:
+        params = target.unravel(position)
+        return -model.log_likelihood(params, held).sum() - 0.25 * model.log_prior(params)
+
+    site = target.host_site(held, rows, 0.25)
+    assert_allclose = np.testing.assert_allclose
+    assert_allclose(site.potentials(points), jax.vmap(potential)(points), rtol=1e-12, atol=1e-13)
+    slopes = jax.vmap(jax.grad(potential))(points)
+    assert_allclose(site.gradients(points)[1:], slopes[1:], rtol=1e-7, atol=1e-7)
+    curved = jax.hessian(potential)(points[1])
+    assert_allclose(site.hessians(points[1:2])[0], curved, rtol=1e-5, atol=1e-5)
+    alone = jax.vmap(lambda at: model.log_likelihood(target.unravel(at), held)[1:3])(points)
+    assert_allclose(host_rows(model, target, held, points)[:, 1:3], alone, rtol=1e-12, atol=1e-13)
+
+
+def host_rows(model: Model, target: Target, held: Any, points: np.ndarray) -> np.ndarray:
+    """Compute log p of each row, (K, n), in two parts."""
+    likelihood, params = model.host.site(held), target.layout.params(points)
+    parts = slice(0, 2), slice(2, None)
+    return np.concatenate([likelihood.of_rows(params, part) for part in parts], axis=1)

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy import stats
 
 import consortia
 from consortia.errors import InputError
@@ -160,6 +161,25 @@ def test_draws_come_back_on_the_model_s_scale() -> None:
     np.testing.assert_allclose(found["spread"], spread)
     theta = raw["mean"][..., None] + spread[..., None] * raw["z"]
     np.testing.assert_allclose(found["theta"], theta)
+
+
+def test_constant_heavy_tails_are_sampled_by_scores() -> None:
+    def heavy(x: Any, y: Any) -> None:
+        b = numpyro.sample("b", dist.Cauchy(0.5, jnp.array([2.0, 3.0])).to_event(1))
+        c = numpyro.sample("c", dist.StudentT(3, b[0], 1))  # its centre is no constant
+        numpyro.sample("y", dist.Normal(b[0] + b[1] * x + c, 1), obs=y)
+
+    model = from_numpyro(heavy, {"x": X, "y": 2 * X})
+    assert sorted(model.init(KEY)) == ["c", "unconstrained(b)"]
+    assert list(model.tails) == ["unconstrained(b)"]
+    params = {"c": jnp.array(0.3), "unconstrained(b)": jnp.array([-1.5, 3.0])}
+    assert model.natural is not None
+    assert model.log_prior is not None
+    slopes = jax.jacfwd(lambda u: model.natural(params | {"unconstrained(b)": u})["b"])
+    b = np.asarray(model.natural(params)["b"])
+    wanted = np.linalg.slogdet(slopes(params["unconstrained(b)"]))[1]
+    wanted += stats.cauchy(0.5, [2, 3]).logpdf(b).sum() + stats.t(3, b[0], 1).logpdf(0.3)
+    assert float(model.log_prior(params)) == pytest.approx(wanted, rel=1e-10)
 
 
 @pytest.mark.slow

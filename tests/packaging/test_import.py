@@ -92,6 +92,7 @@ WITHOUT_JAX = {
     "letter next": ["letter", "next", "letters"],
     "run": ["run", "study.toml", "--output", "made"],
     "report": ["report", "made"],
+    "run privately": ["run", "private.toml"],
 }
 """Commands on a formula that compile nothing, in the order in which they are run."""
 
@@ -120,6 +121,10 @@ name = "few_rounds"
 secure_sums = false
 """
 
+PRIVATE = LETTERS.replace(
+    'name = "few_rounds"', 'name = "private_posterior"\nepsilon = 3.0\ndelta = 1e-6\nclip = 3.0'
+)
+
 POLICY = """
 models = ["any"]
 maximum_rounds = 1000
@@ -135,6 +140,7 @@ def modules(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
     for name in [*TABLES, "study.toml"]:
         shutil.copy(PNEUMONIA / name, folder)
     (folder / "letters.toml").write_text(LETTERS)
+    (folder / "private.toml").write_text(PRIVATE)
     (folder / "aarhus").mkdir()
     (folder / "aarhus" / "site-policy.toml").write_text(POLICY)
     found = {}
@@ -165,7 +171,7 @@ UNUSED = {"arviz_base", "arviz_stats", "sklearn", "networkx", "pooch", "flwr"}
 @pytest.mark.parametrize("command", [name for name in WITHOUT_JAX if name != "report"])
 def test_a_command_loads_nothing_that_it_does_not_use(command, modules):
     assert not modules[command] & UNUSED
-    if command not in ("run", "letter open", "letter next"):
+    if command not in ("run", "run privately", "letter open", "letter next"):
         assert not modules[command] & {"matplotlib", "pandas", "xarray", "zarr"}
 
 

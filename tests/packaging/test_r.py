@@ -24,7 +24,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run_r(library: Path, code: str) -> str:
-    """Return what R prints, with the package loaded and this Python's command."""
+    """Return R's output, with the package loaded and this Python's command."""
     command = f'c("{sys.executable}", "-m", "consortia")'
     start = f'.libPaths(c("{library}", .libPaths())); options(consortia.command = {command})'
     lines = [start, "library(consortia)", "grDevices::pdf(NULL)", code]

@@ -115,9 +115,15 @@ def over(network, engine=None, **more):
     return network.sampled(engine, rounds=3, **more)
 
 
-def test_sites_that_answer_messages_answer_as_one_process(tmp_path, alone):
-    network = network_of(tmp_path)
-    tree = over(network)
+@pytest.fixture(scope="module")
+def answered(tmp_path_factory):
+    """Sites that have answered a whole run, and its result."""
+    network = network_of(tmp_path_factory.mktemp("answered"))
+    return network, over(network)
+
+
+def test_sites_that_answer_messages_answer_as_one_process(answered, alone):
+    network, tree = answered
     assert_same_tree(tree, alone[1])
     kinds = [kind for kind, _, _ in network.gates[0].left]
     assert kinds == ["description", "description", *["query"] * 8]
@@ -125,9 +131,8 @@ def test_sites_that_answer_messages_answer_as_one_process(tmp_path, alone):
     assert tree.attrs["rejected_replies"] == 0
 
 
-def test_a_site_knows_where_it_is_asked_and_what_an_answer_holds(tmp_path):
-    network = network_of(tmp_path)
-    over(network)
+def test_a_site_knows_where_it_is_asked_and_what_an_answer_holds(answered):
+    network, _ = answered
     places = network.gates[1].places
     assert [one.points for one in places] == [0, 1, 1, 1, 1, 64, 64, 64]
     assert [one.numbers for one in places] == [3, *[1 + 3 + 9] * 4, *[64] * 3]

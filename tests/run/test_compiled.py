@@ -40,7 +40,7 @@ print(json.dumps(found))
 
 
 def sampled(cache: Path, *arguments: str, **variables: str) -> dict:
-    """Return what a process that samples says of its cache."""
+    """Return the report of a process that samples on its cache."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith("JAX_")}
     environment |= {"JAX_PLATFORMS": "cpu", "CONSORTIA_CACHE": str(cache)} | variables
     command = [sys.executable, "-c", JOB, *arguments]

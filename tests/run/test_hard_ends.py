@@ -262,7 +262,7 @@ for seed in range(3):
     ("number", "thin", "said"),
     [
         (signal.SIGTERM, 2**12, ""),
-        (signal.SIGHUP, 2**12, ""),
+        pytest.param(signal.SIGHUP, 2**12, "", marks=pytest.mark.slow),
         (signal.SIGINT, 2**12, "draws True\n"),
         (signal.SIGINT, 2**29, "draws False\n"),
     ],

@@ -64,7 +64,11 @@ def short_run() -> float:
 # their copy in the result and the buffers on the device the longer run needs what R-hat and ESS
 # take: 10 MiB more in all were measured, 28 MiB with a store (most of it Zarr's code). The gate
 # leaves room for other versions of the libraries and still finds a quarter of the draws.
-@pytest.mark.parametrize("stored", [False, True], ids=["in memory", "stored"])
+@pytest.mark.parametrize(
+    "stored",
+    [False, pytest.param(True, marks=pytest.mark.slow)],
+    ids=["in memory", "stored"],
+)
 def test_thinned_draws_do_not_fill_the_memory(
     short_run: float, tmp_path: Path, stored: bool
 ) -> None:

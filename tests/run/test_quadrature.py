@@ -109,7 +109,7 @@ def spoken(
     monkeypatch: pytest.MonkeyPatch,
     purposes: tuple[str, ...] = ("draws",),
 ) -> tuple[list[Any], Any]:
-    """Return what a conversation of one batch asks, and the report on its rule.
+    """Return the queries of a conversation of one batch, and the report on its rule.
 
     ``errors`` are those of the rules one standard deviation away, at a query of its number.
     """
@@ -309,7 +309,7 @@ def test_nodes_that_no_rule_can_have_are_refused() -> None:
     for nodes in (1, 1000, 2.5):
         with pytest.raises(InputError, match="nodes"):
             made(tables, nodes=nodes)
-    with pytest.raises(InputError, match="no level is integrated out"):
+    with pytest.raises(InputError, match="the formula integrates nothing out"):
         consortia.regression("y ~ x", tables, family="bernoulli", nodes=20)
 
 

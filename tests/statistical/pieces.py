@@ -10,7 +10,7 @@ from typing import Any
 
 
 def kept(name: str, make: Callable[[], Any]) -> Any:
-    """Return what was made before, or make it and keep it; plain values, as in JSON.
+    """Return the value made before, or make it and keep it; plain values, as in JSON.
 
     Without CONSORTIA_PIECES nothing is kept. What is kept belongs to one version of the source:
     empty the folder after a change.

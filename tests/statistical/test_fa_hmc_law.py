@@ -76,8 +76,8 @@ SETTINGS = {
 }  # fmt: skip
 
 
-LONG = ("K=5, T=10, rho=1", "K=1, T=5, rho=0")
-"""Settings whose 4,000 chains take a minute."""
+LONG = ("K=5, T=10, rho=1", "K=1, T=5, rho=0", "two noisy draws")
+"""Settings whose 4,000 chains take longest."""
 
 
 @pytest.mark.parametrize(

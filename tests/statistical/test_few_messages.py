@@ -94,7 +94,7 @@ def test_a_bent_posterior_is_right_or_refused(name: str) -> None:
 
 
 def off(found: np.ndarray, law: tails.Margin) -> tuple[np.ndarray, np.ndarray]:
-    """Return how far spread and quantiles are off, and three Monte Carlo errors of each.
+    """Return the errors of spread and quantiles, and three Monte Carlo errors of each.
 
     The first is relative, the others are in sds; the median is left out.
     """

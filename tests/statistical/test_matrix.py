@@ -108,7 +108,7 @@ def refusal_is_true(text: str, method: Any, posterior: str) -> bool | None:
 
 
 def faults(name: str, posterior: str) -> list[str]:
-    """Return what is not as it should be in a cell."""
+    """List the faults of a cell."""
     found = cell(name, posterior)
     if "refused" in found:
         return [] if found["true"] is not False else [f"a step can, and was refused: {found}"]

@@ -7,6 +7,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from sparse import sparse
 
 import consortia
 from consortia.errors import InputError
@@ -56,7 +57,7 @@ def law(options: dict[str, Any]) -> Any:
 
 
 def scores(draws: np.ndarray, moments: list[Any]) -> np.ndarray:
-    """Return how far means and variances by round are from a law, in standard errors."""
+    """Return the distance of means and variances by round from a law, in standard errors."""
     sd = np.array([m.sd for m in moments])
     of_means = (draws.mean(axis=0) - [m.mean for m in moments]) / sd * np.sqrt(CHAINS)
     of_variances = (draws.var(axis=0) / sd**2 - 1) * np.sqrt(CHAINS / 2)
@@ -71,9 +72,12 @@ def sampled(options: dict[str, Any], **more: Any) -> np.ndarray:
     return np.asarray(next(iter(tree.posterior.data_vars.values())), np.float64)
 
 
-@pytest.mark.parametrize("options", CASES.values(), ids=list(CASES))
+@pytest.mark.parametrize(
+    "name", sparse(CASES, ("K = 7, noisy", "K = 4, private momenta", "K = 3, a mass"))
+)
 @pytest.mark.filterwarnings("ignore::UserWarning")
-def test_the_draws_have_the_law_of_every_round(options):
+def test_the_draws_have_the_law_of_every_round(name):
+    options = CASES[name]
     draws = sampled(options)
     rounds = range(1, ROUNDS + 1)
     assert scores(draws, law(options).along(rounds, 0.0)).max() < GATE

@@ -47,7 +47,7 @@ def test_words_that_many_small_sites_have_are_counted_once() -> None:
         8,
         25,
         arm=lambda place, row: "ab"[row % 2],
-        sex=lambda place, row: "fm"[row % 3 == 0],
+        sex=lambda place, row: "fm"[row % 4 == 0],
         stage=lambda place, row: ["I", "II", "III"][row % 3],
     )
     assert proposed(given).formula == "y ~ x + arm + sex + stage + site"
@@ -94,6 +94,28 @@ def test_a_column_that_somebody_named_is_never_left_out(option: dict[str, str]) 
     assert f"({option['by_site']} || site)" in proposed(given, **option).formula
 
 
+def test_what_other_columns_or_the_sites_tell_is_left_out() -> None:
+    given = tables(
+        3,
+        60,
+        active=lambda place, row: "yes" if row % 3 else "no",
+        trt=lambda place, row: ("placebo", "drug", "drug+")[row % 3],
+        country=lambda place, row: ("NO", "PE", "PE")[place],
+        beds=lambda place, row: (120, 300, 80)[place],
+    )
+    found = proposed(given)
+    assert found.formula == "y ~ x + trt + site"
+    reasons = dict(found.left_out)
+    assert reasons["active"] == "trt tells it: each level of trt has one of active"
+    assert reasons["country"] == "it has one value at each site, whose own level tells it"
+    assert "beds" in reasons
+    made = built(given, found)
+    assert not any("collinear" in note for note in made.notes)
+    assert proposed(given, question="active").formula.startswith("y ~ x + active + trt")
+    many = tables(9, 60, country=lambda place, row: ("NO", "PE", "CH")[place % 3])
+    assert "country" in proposed(many).formula  # levels of sites are pooled, around its effect
+
+
 # --- time to an event ----------------------------------------------------------------------------
 
 
@@ -120,6 +142,46 @@ def test_the_event_is_the_third_of_three_arguments() -> None:
     assert proposed(two, "Surv(start, stop, event)").formula.startswith(
         "Surv(start, stop, I(event > 1)) ~"
     )
+
+
+def test_the_person_of_each_interval_is_proposed_and_built() -> None:
+    def start(place: int, row: int) -> float:
+        return 0.0 if row % 2 == 0 else 3.0
+
+    given = tables(
+        3,
+        30,
+        start=start,
+        stop=lambda place, row: start(place, row) + (3.0 if row % 2 == 0 else 2.0),
+        died=lambda place, row: int(row % 4 == 3),
+        who=lambda place, row: f"{place}{row // 2:02}",
+        weight=lambda place, row: 60.25 + row // 2,  # as many values as persons
+        centre=lambda place, row: "ab"[row % 5 == 0],
+    )
+    found = proposed(given, "Surv(start, stop, died)", drop=["y"])
+    assert found.persons == "who"
+    assert found.formula == "Surv(start, stop, died) ~ x + weight + centre"
+    assert "who is the person of each interval: 90 intervals are of 45 persons" in found.why
+    table = built(given, found).table_one()
+    assert [line.cells[-1] for line in table.flow] == ["45", "0", "45", "90"]
+    none = proposed(given, "Surv(start, stop, died)", drop=["y", "who"])
+    assert none.persons is None
+    assert "--persons COLUMN names it" in none.why
+    assert proposed(given, "Surv(start, stop, died)", persons="centre").persons == "centre"
+
+
+@pytest.mark.parametrize("name", ["patient", "who"])
+def test_late_entries_have_a_person_of_intervals_by_their_name_only(name: str) -> None:
+    given = tables(
+        2,
+        40,
+        start=lambda place, row: 1.0 + 9 * (row % 2),
+        stop=lambda place, row: 7.0 + 9 * (row % 2),  # a gap between 7 and 10
+        died=lambda place, row: int(row % 4 == 3),
+        **{name: lambda place, row: 100 * place + row // 2},
+    )
+    found = proposed(given, "Surv(start, stop, died)", drop=["y"])
+    assert found.persons == (name if name == "patient" else None)
 
 
 @pytest.mark.parametrize(

@@ -235,7 +235,7 @@ def check_refusal(error: InputError, paths: list[Path]) -> None:
 
 
 def outcome(seed: int, folder: Path) -> tuple[str, str]:
-    """Return what becomes of random tables, read by a formula and by `init`."""
+    """Read random tables by a formula and by `init`, and return the outcome."""
     meant, paths = random_tables(seed, folder)
     response = meant.name
     try:
@@ -251,7 +251,7 @@ def outcome(seed: int, folder: Path) -> tuple[str, str]:
 
 
 def proposed(seed: int, meant: Meant, response: str, paths: list[Path]) -> str:
-    """Return what becomes of the tables with `init`, whose proposals are all taken."""
+    """Run `init` on the tables, take all of its proposals, and return the outcome."""
     by_site = dict(zip(SITES, paths, strict=True))
     try:
         changes, tables = _alike(by_site, wanted=True, yes=True)

@@ -31,7 +31,7 @@ def target(sites: int) -> Target:
 
 
 def sums(b: np.ndarray, v: np.ndarray) -> np.ndarray:
-    """Return what sites with these estimates add up, which know nothing of log τ."""
+    """Return the sums over sites with these estimates, which know nothing of log τ."""
     between = jnp.array([np.exp(2 * START[LOG_TAU]), 0.0])
     each = [
         moments(jnp.array([x, 5.0]), jnp.diag(jnp.array([1 / one, 0.05])), between)

@@ -187,7 +187,7 @@ def _times(
 def _evaluation(
     where: Callable[[PyTree], Evaluation] | None, scales: tuple[float, ...]
 ) -> Callable[[PyTree], Evaluation] | None:
-    """Return where a site evaluates its rows, as positions θ, which it bounds."""
+    """Return the place where a site evaluates its rows, as positions θ, which it bounds."""
     if where is None:
         return None
 

@@ -366,7 +366,7 @@ class StaleSGLD(StaleGradients):
         positions: Callable[[], np.ndarray],
         iteration: int,
     ) -> dict[str, Any]:
-        """Return what unlike sites add to a step; nothing where the step adapts to it."""
+        """Measure the sites' differences in a step; nothing where the step adapts to them."""
         if self.adaptation is not None:
             return {}
         return super().measure(gradients, shares, positions, iteration)

@@ -103,7 +103,7 @@ class DSGLD(Method):
     claims = Claims(
         samples="a law between the posterior and a mixture of local posteriors",
         bias="variance: the spread of the sites' pulls, growing with T, and that of the "
-        "minibatches, O(h); mean O(h T) with unlike curvatures",
+        "minibatches, O(h); mean O(h T) with different curvatures",
         draw="the position after each visit, or after each update (record='updates')",
         step_size="h: drift h/2, noise variance h, h' = h/2",
         source="El Mekkaoui, Mesquita, Blomstedt, Kaski (2021), equations 3 and 4, "
@@ -183,7 +183,7 @@ class DSGLD(Method):
         return gradients.estimate(target, self.batch_size, replace=self.replace)
 
     def _correct(self) -> Correct | None:
-        """Return what a site knows of the surrogates, as a function of the site."""
+        """Return a site's knowledge of the surrogates, as a function of the site."""
         return None
 
     def _fit(self, target: Target) -> tuple[Phase, ...]:
@@ -330,7 +330,7 @@ class FSGLD(DSGLD, SurrogateBased):
         return (f"surrogate {kind}: {reason}", *warnings)
 
     def explain_end(self, target: Target, site: Site, name: str, position: Array) -> str:
-        """Return what the surrogates have to do with a chain that ended; empty without them."""
+        """Explain the surrogates' part in a chain that ended; empty without them."""
         correct = self._correct()
         if correct is None:
             return ""

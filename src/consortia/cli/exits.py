@@ -127,7 +127,7 @@ def _of_backends(error: BaseException) -> bool:
 
 
 def _system_text(error: OSError | MemoryError) -> str:
-    """Return what the system has refused, without its name for the error."""
+    """Return the system's refusal, without its name for the error."""
     if isinstance(error, MemoryError):
         return "there is not enough memory for this."
     where = f"{error.filename}: " if error.filename else ""

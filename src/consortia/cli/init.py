@@ -51,6 +51,12 @@ Weights = Annotated[
     str | None,
     typer.Option(metavar="COLUMN", help="How many persons a row stands for."),
 ]
+Persons = Annotated[
+    str | None,
+    typer.Option(
+        metavar="COLUMN", help="With Surv(start, stop, event): the person of each interval."
+    ),
+]
 Groups = Annotated[
     str | None,
     typer.Option(
@@ -104,6 +110,7 @@ def init(
     reference: Reference = None,
     levels: Levels = None,
     weights: Weights = None,
+    persons: Persons = None,
     group: Groups = None,
     trials: Trials = None,
     event: Event = None,
@@ -148,7 +155,7 @@ def init(
             response,
             **{"family": family, "missing": missing, "trials": trials},
             **{"by_site": by_site, "group": group, "weights": weights, "event": event},
-            **{"keep": keep, "question": question},
+            **{"keep": keep, "question": question, "persons": persons},
             drop=drop or (),
             references=dict(_pair(one, "--reference", "arm=control") for one in reference or ()),
             levels=dict(map(_order, levels or ())),
@@ -162,7 +169,7 @@ def _named(tables: Sequence[Path], output: Path, *, force: bool) -> dict[str, Pa
 
     if output.exists() and not force:
         raise InputError(
-            f"{output} is there already: give another --output, or --force to write over it."
+            f"{output} already exists: choose another --output, or pass --force to overwrite it."
         )
     if output.suffix != ".toml":
         raise InputError(f"--output {output}: the name of a study ends in .toml.")
@@ -286,7 +293,7 @@ def _built(content: str, output: Path) -> tuple[Guess, ...]:
 
 
 def _pair(given: str, option: str, example: str) -> tuple[str, str]:
-    """Return what stands before and behind the = of an option."""
+    """Split an option at its =."""
     column, sign, rest = given.partition("=")
     if not sign:
         wanted = f"COLUMN={'LEVEL' if option == '--reference' else 'LEVEL,LEVEL,...'}"

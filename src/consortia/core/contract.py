@@ -537,7 +537,7 @@ class ServerBased(Method):
         positions: Callable[[], np.ndarray],
         iteration: int,
     ) -> dict[str, Any]:
-        """Return what the record should have of the place where the chains ended.
+        """Measure the place where the chains ended, for the record.
 
         Args:
             gradients: positions to the sites' gradients there.

@@ -19,6 +19,11 @@ from jaxtyping import Float
 Params = Mapping[str, np.ndarray]
 """Parameters by name, (K, *shape) each: of K points."""
 
+MOST_ROWS = 100_000
+"""Rows beyond which compiled programs are taken, which use every core. CPU s of a logistic
+regression of 10 columns, first and second call: of 100,000 rows 10.2 and 8.6 by NumPy, 14.0 and 9.9
+compiled; of a million 35.7 and 34.7, 38.4 and 31.8 (measured)."""
+
 STEP = 1e-4
 """Step of a central difference, in units of a parameter: with it the error of a second derivative
 is about 1e-8 of a sum, by its truncation as by its rounding."""
@@ -42,7 +47,7 @@ class SiteLikelihood(Protocol):
         ...
 
     def errors(self, params: Params, nodes: tuple[int, ...]) -> Float[np.ndarray, "K rules"]:
-        """Return how far rules of quadrature are from the last of them."""
+        """Return the distances of rules of quadrature from the last of them."""
         ...
 
     def of_rows(self, params: Params, part: slice) -> Float[np.ndarray, "K n"]:
@@ -73,7 +78,11 @@ class HostDensity(Protocol):
         ...
 
     def way(self, rows: int) -> str:
-        """Return how so many rows are evaluated: "sums", "NumPy" or "compiled"."""
+        """Return the way in which so many rows are evaluated: "sums", "NumPy" or "compiled"."""
+        ...
+
+    def prior_slopes(self, params: Params) -> dict[str, np.ndarray]:
+        """Compute the gradient of the log-prior by some of the parameters, by name."""
         ...
 
     def site(self, rows: Mapping[str, np.ndarray]) -> SiteLikelihood:
@@ -104,7 +113,7 @@ class Flat:
     def unravel(self, positions: Any) -> dict[str, Any]:
         """Return the parameters of positions (..., d), of NumPy or of JAX."""
         return {
-            name: positions[..., place].reshape(*positions.shape[:-1], *shape)
+            name: positions[..., place].reshape((*positions.shape[:-1], *shape))
             for name, (place, shape) in self.places.items()
         }
 
@@ -132,6 +141,24 @@ class Flat:
         steps = self.steps[which].reshape(-1, *[1] * (high.ndim - 1))
         return (high - low) / (2 * steps)
 
+    def completed(
+        self,
+        slopes: Mapping[str, np.ndarray],
+        function: Callable[[np.ndarray], np.ndarray],
+        positions: Float[np.ndarray, "K d"],
+    ) -> Float[np.ndarray, "K d"]:
+        """Return a function's gradient: its slopes by some names, differences by the others."""
+        gradient = np.empty((len(positions), self.dimension))
+        rest = np.ones(self.dimension, bool)
+        for name, values in slopes.items():
+            place, _ = self.places[name]
+            gradient[:, place] = values.reshape(len(positions), -1)
+            rest[place] = False
+        which = np.flatnonzero(rest)
+        if len(which):
+            gradient[:, which] = self.differences(function, positions, which).T
+        return gradient
+
     def hessian(
         self, gradient: Callable[[np.ndarray], np.ndarray], positions: Float[np.ndarray, "K d"]
     ) -> Float[np.ndarray, "K d d"]:
@@ -146,11 +173,17 @@ class HostPrior:
 
     Args:
         log_prior: of parameters by name, (K, ...) each.
+        slopes: its gradient by some of them, by name.
         flat: places of the parameters.
     """
 
-    def __init__(self, log_prior: Callable[[Params], np.ndarray], flat: Flat) -> None:
-        self._log_prior, self._flat = log_prior, flat
+    def __init__(
+        self,
+        log_prior: Callable[[Params], np.ndarray],
+        slopes: Callable[[Params], dict[str, np.ndarray]],
+        flat: Flat,
+    ) -> None:
+        self._log_prior, self._slopes, self._flat = log_prior, slopes, flat
 
     def values(self, positions: Float[np.ndarray, "K d"]) -> Float[np.ndarray, " K"]:
         """Return log p(θ)."""
@@ -160,7 +193,9 @@ class HostPrior:
 
     def gradients(self, positions: Float[np.ndarray, "K d"]) -> Float[np.ndarray, "K d"]:
         """Return ∇ log p(θ)."""
-        return self._flat.differences(self.values, positions, np.arange(self._flat.dimension)).T
+        with np.errstate(all="ignore"):
+            slopes = self._slopes(self._flat.params(positions))
+        return self._flat.completed(slopes, self.values, positions)
 
     def hessians(self, positions: Float[np.ndarray, "K d"]) -> Float[np.ndarray, "K d d"]:
         """Return ∇² log p(θ)."""
@@ -208,22 +243,14 @@ class HostSite:
         self, positions: Float[np.ndarray, "K d"], nodes: int | None = None
     ) -> Float[np.ndarray, "K d"]:
         """Return ∇U_c(θ)."""
-        found = np.empty((len(positions), self.dimension))
-        rest = np.ones(self.dimension, bool)
         with np.errstate(all="ignore"):
             slopes = self._likelihood.slopes(self._flat.params(positions), nodes)
-        for name, values in slopes.items():
-            place, _ = self._flat.places[name]
-            found[:, place] = values.reshape(len(positions), -1)
-            rest[place] = False
-        which = np.flatnonzero(rest)
-        if len(which):
 
-            def values_at(moved: np.ndarray) -> np.ndarray:
-                return self._log_likelihoods(moved, nodes)
+        def values_at(moved: np.ndarray) -> np.ndarray:
+            return self._log_likelihoods(moved, nodes)
 
-            found[:, which] = self._flat.differences(values_at, positions, which).T
-        return -found - self.share * self._prior.gradients(positions)
+        gradients = self._flat.completed(slopes, values_at, positions)
+        return -gradients - self.share * self._prior.gradients(positions)
 
     def hessians(
         self, positions: Float[np.ndarray, "K d"], nodes: int | None = None
@@ -246,7 +273,7 @@ class HostSite:
     def errors(
         self, positions: Float[np.ndarray, "K d"], nodes: tuple[int, ...]
     ) -> Float[np.ndarray, "K rules"]:
-        """Return how far rules of quadrature are from the last of them."""
+        """Return the distances of rules of quadrature from the last of them."""
         with np.errstate(all="ignore"):
             return self._likelihood.errors(self._flat.params(positions), nodes)
 

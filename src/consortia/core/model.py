@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from consortia.core.arguments import Hinted
 from consortia.core.host import HostDensity
 from consortia.core.parameters import is_function, structure_of, variables
+from consortia.core.tails import Tail
 from consortia.errors import InputError
 
 PyTree = Any
@@ -83,6 +84,9 @@ class Model(metaclass=Hinted):
         host: optional, of a model whose functions take NumPy's arrays with leading axes, of many
             points together: what evaluates it without compiling, where little is evaluated.
 
+        tails: laws by whose scores parameters are sampled, by the name of the scores; `few_rounds`
+            also proposes in the parameters themselves, where these predict better.
+
         sandwich: optional, ``(params, rows, mask) -> (parts,)``: parts of a site's log-likelihood
             whose scores count as independent, of rows with weights of a sample, or of clusters of
             rows. Draws are then given the covariance of a sandwich, and are those of no posterior.
@@ -117,6 +121,7 @@ class Model(metaclass=Hinted):
     integration: Integration | None = None
     sandwich: Callable[[PyTree, PyTree, Any], Any] | None = None
     host: HostDensity | None = None
+    tails: Mapping[str, Tail] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.site_log_likelihood is not None:

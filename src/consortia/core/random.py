@@ -154,7 +154,7 @@ def declared(
     warmup: Any,
     repetition: Any,
 ) -> PyTree:
-    """Return what ``declare`` declares, drawn under ``key`` (2,) at one iteration.
+    """Draw the numbers that ``declare`` declares under ``key`` (2,) at one iteration.
 
     Args:
         declare: a phase's ``noise`` or ``shared``.

@@ -99,7 +99,7 @@ class Target:
         """The prior, where NumPy evaluates it."""
         if self.model.host is None or self.model.log_prior is None:
             return None
-        return HostPrior(self.model.log_prior, self.layout)
+        return HostPrior(self.model.log_prior, self.model.host.prior_slopes, self.layout)
 
     def host_site(self, rows: PyTree, size: int, share: float) -> HostSite:
         """Return the part of a site in the posterior, of a model that NumPy evaluates."""
@@ -152,7 +152,7 @@ class Target:
         return jnp.asarray(self.model.log_likelihood(self.unravel(position), rows), self.dtype)
 
     def summands(self, position: Array, rows: PyTree, mask: Array) -> Array:
-        """Return what the log-likelihood of a site is the sum of: of each row, 0 for padding.
+        """Return the log-likelihood's summands at a site: one for each row, 0 for padding.
 
         Of a model with a likelihood of each site it is that one number, (1,).
         """

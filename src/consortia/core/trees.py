@@ -64,7 +64,7 @@ def leaves_of(tree: PyTree) -> list[Leaf]:
 
 
 def structure_of(tree: PyTree) -> Any:
-    """Return what makes the pytree of its arrays again, by ``unflatten``."""
+    """Return the structure that makes the pytree of its arrays again, by ``unflatten``."""
     found = [leaf.keys for leaf in leaves_of(tree)]
     if type(tree) is dict and found == [(name,) for name in sorted(tree, key=str)]:
         return Names(tuple(sorted(tree)))

@@ -86,7 +86,7 @@ def union_range(union: int, parts: Sequence[Range], least: int) -> Range | None:
 
 
 def split(counts: np.ndarray, least: int) -> list[int]:
-    """Return where intervals may end so that every cell of all of them is large enough.
+    """Return the ends of intervals such that every cell of all of them is large enough.
 
     The intervals are divided where both parts have no small cell, as near to the middle as can be,
     and so are the parts. Sites without small cells have all ends; the ends that several sites have

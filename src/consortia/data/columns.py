@@ -53,17 +53,17 @@ class Source(NamedTuple):
     unit: str = "line"  # what is counted
 
     def row(self, place: int) -> str:
-        """Return where a row is, in words."""
+        """Describe the place of a row in words."""
         return f"{self.name}, {self.at(place)}"
 
     def at(self, place: int) -> str:
-        """Return where a row is in its file, in words."""
+        """Describe the place of a row in its file in words."""
         if self.lines is None:
             return f"row {place + 1}"
         return f"{self.unit} {int(self.lines[place])}"
 
     def take(self, rows: np.ndarray) -> Source:
-        """Return where some of the rows were read, by index or by mask."""
+        """Return the places of some of the rows, by index or by mask."""
         if self.lines is not None:
             return self._replace(lines=self.lines[rows])
         count = len(rows) if rows.dtype == bool else int(rows.max(initial=-1)) + 1

@@ -41,7 +41,7 @@ class Wanted:
 
     @classmethod
     def read(cls, given: Any) -> Wanted:
-        """Return what a user gives as a dict, with every value checked."""
+        """Check a dict that a user gives, and return its values."""
         if not isinstance(given, Mapping):
             raise InputError(f"describe is {given!r}: give a dict, such as {{'cells': 5}}.")
         known = ("cells", "times", "by", "event", "causes")
@@ -99,7 +99,7 @@ class SiteDescription:
     units: Mapping[str, str] = field(default_factory=dict)
     followup: SiteCounts | None = None  # counts between the agreed times
     not_kept: Range = (0, 0)  # range of the number of rows that the study's ``keep`` leaves out
-    # persons that the analysed rows stand for, where a row has a frequency; else None
+    # persons of the analysed rows, of whom then are all counts; None where each row is one
     persons: int | None = None
 
     @classmethod
@@ -204,13 +204,14 @@ def mean_and_sd(
 
     ``persons`` are how many each value stands for.
     """
-    if len(values) < max(2 * least, 2):
+    count = len(values) if persons is None else persons.sum()
+    if count < max(2 * least, 2):
         return None
-    weight = np.ones(len(values)) if persons is None else persons
-    if weight.sum() < 2:
-        return None
-    mean = float(np.average(values, weights=weight))
-    sd = float(np.sqrt(weight @ (values - mean) ** 2 / (weight.sum() - 1)))
+    if persons is None:
+        mean, sd = float(values.mean()), float(values.std(ddof=1))
+    else:
+        mean = float(np.average(values, weights=persons))
+        sd = float(np.sqrt(persons @ (values - mean) ** 2 / (count - 1)))
     if not (math.isfinite(mean) and math.isfinite(sd) and sd > 0):
         return None
     if least == 1:

@@ -154,7 +154,7 @@ class Dialect:
         return self._numerals[name]
 
     def _misses(self, name: str) -> Callable[[str], bool]:
-        """Return what tells the words that stand for a missing number in a column."""
+        """Return the test for words that stand for a missing number in a column."""
         declared = {level(code) for code in self._changes.missing_values.get(name, ())}
         return (WORDS | declared).__contains__
 

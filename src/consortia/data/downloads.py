@@ -68,7 +68,7 @@ def cache_directory() -> Path:
 
 
 def directories() -> list[Path]:
-    """Return where files are looked for: ``CONSORTIA_DATA`` if it is set, then the cache."""
+    """List the folders searched for files: ``CONSORTIA_DATA`` if it is set, then the cache."""
     given = os.environ.get("CONSORTIA_DATA")
     return [*([Path(given).expanduser()] if given else []), cache_directory()]
 

@@ -189,7 +189,7 @@ def _within(value: Any, low: Any, high: Any) -> bool:
 
 
 def _say_missing(name: str, values: Any, labels: Mapping[Any, str], source: Source) -> list[Guess]:
-    """Return what is said of the codes that a file declares to stand for a missing value."""
+    """Report the codes that a file declares to stand for a missing value."""
     start = f"{source.site}: " if source.site else ""
     return [
         Guess(

@@ -162,7 +162,7 @@ def read_columns(values: Any, arrays: Mapping[str, tuple[tuple[int, ...], str]])
 
 
 def read_labels(values: Any) -> tuple[bool, int, int] | None:
-    """Return what another process sent as ``labels`` of `SiteFacts`.
+    """Read another process's ``labels`` of `SiteFacts`.
 
     Raises:
         ValueError: it is something else.
@@ -236,7 +236,7 @@ class Gatherer:
     def allgather(
         self, make: Callable[[], Any], same: Callable[[], Mapping[str, Any]] = dict
     ) -> list[Any]:
-        """Return what ``make`` returns in every process that has sites.
+        """Return the results of ``make`` in every process that has sites.
 
         Args:
             make: returns plain values as in JSON, NumPy arrays among them; called in every process.
@@ -337,7 +337,7 @@ def run_on_all(
     work: Callable[[], Result],
     same: Callable[[], Mapping[str, Any]] = dict,
 ) -> Result:
-    """Return what ``work`` returns in this process, once it has succeeded in all.
+    """Return the result of ``work`` in this process, once it has succeeded in all.
 
     ``same`` makes what all processes must have been given, by name.
 

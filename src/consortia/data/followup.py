@@ -103,8 +103,9 @@ def site_counts(
     times: Sequence[float],
     kinds: int,
     least: int,
+    persons: np.ndarray | None = None,
 ) -> SiteCounts:
-    """Return what a site tells: cells of rows by stratum, interval and end, none below ``least``.
+    """Count rows by stratum, interval and end, in cells of ``least`` or more.
 
     Args:
         time: of each row the event or the end of its follow-up.
@@ -113,11 +114,13 @@ def site_counts(
         times: agreed; beyond the last one is an interval of its own.
         kinds: of events.
         least: fewest rows of a cell that has any.
+        persons: how many each row stands for; None: one.
     """
     place = np.searchsorted(times, time, side="left")
     cells = np.zeros((len(times) + 1, len(strata), 1 + kinds), int)
     for number, rows in enumerate(strata.values()):
-        np.add.at(cells[:, number], (place[rows], kind[rows].astype(int)), 1)
+        counted = 1 if persons is None else persons[rows].astype(int)
+        np.add.at(cells[:, number], (place[rows], kind[rows].astype(int)), counted)
     cells, ended = put_off(cells, least)
     ends = split(cells, least)
     begins = [0, *ends[:-1]]

@@ -146,7 +146,7 @@ def _place(below: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 
 def _kept(x: np.ndarray, target: np.ndarray, fixed: int) -> np.ndarray:
-    """Return which columns are regressed on: the fixed ones, and those that go most with it."""
+    """Select the columns to regress on: the fixed ones, and the most correlated ones."""
     strength = np.abs(x.T @ target).max(axis=1)
     strength[:fixed] = np.inf
     return np.argsort(-strength, kind="stable")[: max(len(x) // ROWS_A_COLUMN, 1)]

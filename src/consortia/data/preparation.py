@@ -190,7 +190,7 @@ def standardised(
 
 
 def units(moments: Moments) -> np.ndarray:
-    """Return what columns are divided by: their standard deviations, 1 where that is 0."""
+    """Return the columns' divisors: their standard deviations, 1 where that is 0."""
     return np.where(moments.sd == 0, 1.0, moments.sd)
 
 

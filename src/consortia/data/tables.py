@@ -89,7 +89,9 @@ def read_table(
     frame = source.to_pandas() if hasattr(source, "to_pandas") else source
     if isinstance(frame, Mapping):
         try:
-            frame = pd.DataFrame({str(name): np.asarray(column) for name, column in frame.items()})
+            frame = pd.DataFrame(
+                {str(name): np.asarray(column) for name, column in frame.items()}, copy=False
+            )
         except ValueError as error:
             raise InputError(f"{where}: no table of columns of one length: {error}.") from error
     if not isinstance(frame, pd.DataFrame):
@@ -444,7 +446,7 @@ def _declared_missing(texts: Sequence[str], codes: Sequence[str | int | float]) 
 
 
 def word_kept(name: str, site: str, word: str, count: int) -> Guess:
-    """Return what is said of a word such as NA that is taken as a level."""
+    """Report a word such as NA that is taken as a level."""
     where = f"{site}: " if site else ""
     said = f"{where}{name}: {_shown(word)} is a level, and not missing, in {_rows(count)}"
     line = mend(site, "missing_values", f"{key(name)} = []")
@@ -509,7 +511,7 @@ def _of_series(
     import pandas as pd
 
     where, missing = f"{source.name}, column {name!r}", series.isna().to_numpy(bool)
-    known = series[~missing]
+    known = series[~missing] if missing.any() else series
     values = np.zeros(len(series))
     if not len(known):
         return Column("empty", values, missing, source=source)
@@ -540,16 +542,22 @@ def _of_series(
     if found not in ("integer", "floating", "mixed-integer-float", "decimal"):
         raise InputError(f"{where}: its values are {found}: give numbers, strings or dates.")
     numbers = known.to_numpy(float)
-    given = np.full(len(series), "", dtype=object)
-    given[~missing] = [level(one) for one in known.tolist()] if found != "floating" else ""
-    values[~missing] = numbers
+    written: np.ndarray | None = None
+    if found != "floating":
+        written = np.full(len(series), "", dtype=object)
+        written[~missing] = [level(number) for number in known.tolist()]
+    if missing.any():
+        values[~missing] = numbers
+    else:  # the frame's own memory, where it holds such numbers
+        values = numbers.view()
+        values.flags.writeable = False
     if name in changes.missing_values:
-        codes = [float(one) for one in changes.missing_values[name] if is_number(one)]
+        codes = [float(code) for code in changes.missing_values[name] if is_number(code)]
         missing = missing | np.isin(values, codes)
-    values = values * changes.scale.get(name, 1.0)
+    if name in changes.scale:
+        values = values * changes.scale[name]
     doubt = _too_large(numbers) if found == "integer" else ""
-    kept = given if found != "floating" else None
-    return Column("number", values, missing, doubt, given=kept, source=source)
+    return Column("number", values, missing, doubt, given=written, source=source)
 
 
 def is_number(value: Any) -> bool:

@@ -248,7 +248,7 @@ def prior_sensitivity(
     labels: Labels | None = None,
     engine: Engine | None = None,
 ) -> PriorSensitivity:
-    """Return how much each parameter depends on the prior, by scaling its power.
+    """Measure each parameter's dependence on the prior, by scaling its power.
 
     The sites send nothing unless they are given, for the measure of the likelihood: then each adds
     up its log-likelihood at up to 4,000 draws, in one message.

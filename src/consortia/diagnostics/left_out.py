@@ -122,7 +122,7 @@ class LeftOut:
 def loo(
     results: Mapping[str, tuple[Any, Model, Sites]], *, engine: Engine | None = None
 ) -> LeftOut:
-    """Return how well models predict rows that are left out, from sums over each site's rows.
+    """Score models' predictions of rows that are left out, from sums over each site's rows.
 
     Of a model with a likelihood of each site (`Model.site_log_likelihood`) a site is left out.
 
@@ -175,7 +175,7 @@ def loo(
 def of_sites(
     engine: Engine, sites: Sites, make: Callable[[int], Any], caller: str = ""
 ) -> list[Any]:
-    """Return what ``make`` returns for each site, in order, where its rows are."""
+    """Return the result of ``make`` for each site, in order, where its rows are."""
     found: dict[int, Any] = {}
     for process in engine.allgather(lambda: {str(index): make(index) for index in sites.here}):
         for index, one in process.items():
@@ -227,7 +227,7 @@ def positions_of(
                     "imputation(0) of the regression, and give its sites."
                 )
             if draw_weights(tree) is not None:
-                raise InputError(f"{caller}: the draws have weights of unlike steps already.")
+                raise InputError(f"{caller}: the draws already have weights of different steps.")
             flat = join(sampled_draws(tree), variables(structure_of(model.init)), leading=2)
             flat = flat.reshape(-1, flat.shape[-1])
             if len(flat) < LEAST_DRAWS:

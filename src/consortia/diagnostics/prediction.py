@@ -77,7 +77,7 @@ class BiasPrediction:
         return [*lines, *self.notes, f"It rests on {self.basis}."]
 
     def places(self, variables: Iterable[str]) -> np.ndarray:
-        """Return where the coordinates of these variables are among ``names``, in their order."""
+        """Return the positions of these variables' coordinates among ``names``, in their order."""
         owners = np.array([name.partition("[")[0] for name in self.names], dtype=object)
         return np.concatenate([np.flatnonzero(owners == name) for name in variables])
 
@@ -94,7 +94,7 @@ class BiasPrediction:
 
     @classmethod
     def read(cls, values: Mapping[str, Any]) -> BiasPrediction:
-        """Return what `plain` gave."""
+        """Restore it from the result of `plain`."""
         given = dict(values)
         for name in ARRAYS:
             given[name] = None if given[name] is None else np.array(given[name], float)

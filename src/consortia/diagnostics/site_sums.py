@@ -226,7 +226,7 @@ def _natural(target: Target, positions: Float[Array, "S d"]) -> Float[Array, "S 
 
 
 def _on_host(function: Any, shape: Any, *given: Array) -> Array:
-    """Return what ArviZ's smoothing makes of the numbers: it computes with NumPy."""
+    """Smooth the numbers by ArviZ, which computes with NumPy."""
     return jax.pure_callback(function, shape, *given, vmap_method="sequential")
 
 

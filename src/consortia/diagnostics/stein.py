@@ -55,7 +55,7 @@ class Stein:
 
     @classmethod
     def read(cls, values: Mapping[str, Any]) -> Stein:
-        """Return what `plain` gave."""
+        """Restore it from the result of `plain`."""
         value, level, p_value = (float(values[name]) for name in ("value", "level", "p_value"))
         return cls(value, level, p_value, int(values["points"]))
 

@@ -26,7 +26,7 @@ SLOPES, CONSTANT, NOISE = "coefficients", "intercept", "log_noise_scale"
 
 
 def scaling_in(tree: Any) -> Scaling | None:
-    """Return how the columns of a result were standardised, from its record; None where not."""
+    """Read the standardisation of a result's columns from its record; None without one."""
     return scaling_of({"scaling": recorded(tree, "scaling")})
 
 

@@ -362,7 +362,7 @@ def judge(
 
 
 def pilot_fault(prediction: BiasPrediction, run: Evidence) -> Check | None:
-    """Return what speaks against the settings in a short run from the mode, or None."""
+    """Return the evidence of a short run from the mode against the settings, or None."""
     for check in (_finite(run), _as_predicted(run, prediction)):
         if check is not None and check.severity is Severity.BAD:
             return check
@@ -385,7 +385,7 @@ def _severity(value: float, limits: tuple[float, float]) -> Severity:
 
 
 def readings_in(record: Mapping[str, Any], name: str = "readings") -> list[str]:
-    """Return what a run's record says of how its tables were read: "readings" or "doubts"."""
+    """Return the record's notes on the reading of its tables: "readings" or "doubts"."""
     settings = decoded(record.get("settings"))
     if not isinstance(settings, Mapping):
         return []
@@ -395,7 +395,7 @@ def readings_in(record: Mapping[str, Any], name: str = "readings") -> list[str]:
 
 
 def _read(doubts: Sequence[str]) -> Check | None:
-    """Return what was guessed about the tables, where there is anything to be confirmed."""
+    """List the guesses about the tables, where there is anything to be confirmed."""
     if not doubts:
         return None
     title, count = "Were the tables read as they were meant?", len(doubts)
@@ -424,7 +424,7 @@ def _end(run: Evidence) -> Check | None:
 
 
 def _faults(run: Evidence) -> list[Check]:
-    """Return what the method's own numbers say against its draws."""
+    """Return the evidence of the method's own numbers against its draws."""
     checks = []
     for fault in decoded(run.record.get("faults", [])):
         severity = Severity.BAD if fault["wrong"] else Severity.WARNING
@@ -453,7 +453,7 @@ def _finite(run: Evidence) -> Check | None:
 
 
 def _precise(run: Evidence) -> Check | None:
-    """Return which parameter 32 bits do not resolve, by |mean| 2^-24 beside its sd."""
+    """Find a parameter that 32 bits do not resolve, by |mean| 2^-24 relative to its sd."""
     if decoded(run.record.get("x64", True)):
         return None
     mean, sd = np.abs(run.columns["mean"]), run.columns["sd"]
@@ -510,7 +510,7 @@ def _ess(run: Evidence) -> Check:
 
 
 def _imputed(run: Evidence) -> Check | None:
-    """Return how much information is missing, and whether there are imputations enough for it.
+    """Assess the missing information, and whether the imputations are enough for it.
 
     Of m imputations the mean is off by √(FMI/m) posterior standard deviations for their number.
     """
@@ -638,7 +638,7 @@ def _predicted(prediction: BiasPrediction | None, *, measured: bool) -> Check:
 
 
 def _quadrature(record: Mapping[str, Any]) -> Check | None:
-    """Return how far the model's rule of quadrature moves the posterior; None without one."""
+    """Return the shift of the posterior by the model's rule of quadrature; None without one."""
     kept = decoded(record.get("quadrature"))
     if not kept:
         return None
@@ -652,8 +652,8 @@ def _quadrature(record: Mapping[str, Any]) -> Check | None:
     shown = f"≤ {shift:.2g} sd" if shift >= 1e-3 else "< 0.001 sd"
     value = f"means {shown}, spread {low:.3f}–{high:.3f}×"
     reason = (
-        f"{nodes} nodes beside {kept['against']}: the log-density is up to {kept['error']:.2g} off "
-        "within 3 sds of the middle."
+        f"{nodes} nodes against {kept['against']}: the log-density differs by up to "
+        f"{kept['error']:.2g} within 3 sds of the middle."
     )
     if not kept["error"] <= IN_TAILS:  # nor is nan
         severity = max(severity, Severity.UNKNOWN)
@@ -663,7 +663,7 @@ def _quadrature(record: Mapping[str, Any]) -> Check | None:
 
 
 def _sandwich(record: Mapping[str, Any]) -> Check | None:
-    """Return what the spread of the draws is, where it is that of a sandwich; else None."""
+    """Describe the spread of the draws, where it is that of a sandwich; else None."""
     kept = decoded(record.get("sandwich"))
     if not kept:
         return None

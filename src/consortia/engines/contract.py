@@ -173,7 +173,7 @@ class Run(Prepared):
 
     @abstractmethod
     def _started(self, begin: Begin) -> Carry:
-        """Return what `start` does."""
+        """Start the run, as `start` describes."""
 
     # --- between two rounds, see `contract.named` ------------------------------------------------
 
@@ -182,7 +182,7 @@ class Run(Prepared):
         """Return the carry and what ``fit`` left, of all nodes, as named arrays on the host."""
 
     def block_in_progress(self, buffers: Buffers, slot: int) -> dict[str, np.ndarray]:
-        """Return what is recorded so far of a block of thinned rounds, in this slot."""
+        """Return the record so far of a block of thinned rounds, in this slot."""
         return named(infos_at(self._here(buffers), slot), "block")
 
     def with_block(self, buffers: Buffers, block: Mapping[str, np.ndarray]) -> Buffers:
@@ -231,7 +231,7 @@ class Run(Prepared):
         return self._here(carry.hub)
 
     def positions(self, carry: Carry) -> np.ndarray:
-        """Return what all chains draw in this state, (chains, d); the last of several draws."""
+        """Return the draws of all chains in this state, (chains, d); the last of several draws."""
         draw = np.asarray(self.program.draw(self._here(carry)))
         return draw.reshape(self.layout.chains, -1, draw.shape[-1])[:, -1]
 

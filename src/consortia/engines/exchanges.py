@@ -92,7 +92,7 @@ def changed(
 def _mixed_in_turn(
     schedule: graphs.MixingSchedule, outbox: InTurn, times: int, change: bool
 ) -> InTurn:
-    """Return what each node receives from the matrix of the turn which the outboxes name."""
+    """Mix each node's messages by the matrix of the turn which the outboxes name."""
     receivers, senders, weights = schedule.table()
     now = jnp.asarray(weights, jnp.result_type(float))[outbox.turn.reshape(-1)[0]]
 
@@ -124,7 +124,7 @@ def _column(values: np.ndarray, like: Array) -> Array:
 
 
 def describe(exchange: Exchange | None, nodes: int) -> str | None:
-    """Return how a gossip exchange is carried out, for the plan of a run; None for another."""
+    """Describe the messages of a gossip exchange for the plan of a run; None for another."""
     if not isinstance(exchange, Mix):
         return None
     mixing = graphs.resolve_any(exchange.matrix, nodes)

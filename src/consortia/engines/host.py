@@ -20,7 +20,7 @@ COMPILED = "compiled"
 
 
 def way_of(target: Target, rows: int) -> str:
-    """Return how sites with so many rows in all are evaluated: a word for plan and record."""
+    """Name the evaluation of sites with so many rows in all, for plan and record."""
     host = target.model.host
     return COMPILED if host is None else host.way(rows)
 
@@ -51,7 +51,7 @@ class HostPrograms:
         ]
 
     def answer(self, function: SiteFunction, arrays: Answer, gather: Any = None) -> Answer:
-        """Return what these sites answer to completed arrays, in double precision."""
+        """Return these sites' answer to completed arrays, in double precision."""
         if function.evaluate is None:
             if self._programs is None:
                 self._programs = self._compile()

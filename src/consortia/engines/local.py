@@ -152,7 +152,7 @@ class LocalEngine(Engine):
     def allgather(
         self, make: Callable[[], Any], same: Callable[[], Mapping[str, Any]] = dict
     ) -> list[Any]:
-        """Return what ``make`` returns here, where all processes of ``jax.distributed`` agree."""
+        """Return the result of ``make`` here, where all processes of ``jax.distributed`` agree."""
         result = make()
         if sharding.are_several() and (own := fingerprints.of_values(same())):
             digests = np.array([list(bytes.fromhex(one)) for one in own.values()], np.uint8)
@@ -286,7 +286,7 @@ class LocalEngine(Engine):
         chains: int,
         divided: sharding.Sharding | None = None,
     ) -> Layout:
-        """Return how nodes, chains and rounds are batched."""
+        """Choose the batches of nodes, chains and rounds."""
         nodes, parts, alone = len(sites), 1, len(sites) == 1
         if divided is not None:
             parts = divided.nodes * divided.chains
@@ -312,7 +312,7 @@ class LocalEngine(Engine):
 
 
 def effort(target: Target, sites: Sites, method: Method, layout: Layout) -> compiler.Effort:
-    """Return how hard the compiler works on the functions of a run.
+    """Return the compiler's effort for the functions of a run.
 
     Its options follow from the padded rows of all sites: programs are kept by these, and all
     processes of a run round equally.
@@ -329,7 +329,7 @@ def effort(target: Target, sites: Sites, method: Method, layout: Layout) -> comp
 
 
 def _kept(programs: OrderedDict[Any, T], key: Any, make: Callable[[], T]) -> T:
-    """Return what is kept under a key, or what is made now; the oldest that are too many go."""
+    """Return the value under a key, made now if it is new; drop the oldest beyond the limit."""
     program = programs.pop(key) if key in programs else make()
     programs[key] = program  # the youngest last
     while len(programs) > KEPT_PROGRAMS:

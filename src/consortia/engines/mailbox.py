@@ -146,7 +146,7 @@ class Arrivals:
         return self._here, (index + 1) * STRETCH
 
     def record(self) -> dict[str, Any]:
-        """Return what the result of a run says of the trace; of updates after the warm-up only."""
+        """Record the trace for the result of a run; of updates after the warm-up only."""
         return facts_of(self.trace)
 
 

@@ -69,7 +69,7 @@ class Prepared(ABC):
         """End the processes that serve."""
 
     def expected(self, messages: int) -> str | None:
-        """Return how long so many messages will take, where messages decide that."""
+        """Predict the time of so many messages, where messages decide that."""
         return None
 
     def answering(self) -> dict[str, tuple[float | None, float | None]]:

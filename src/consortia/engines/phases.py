@@ -352,7 +352,7 @@ class Iteration:
     # --- what is recorded -----------------------------------------------------------------------
 
     def made(self, carry: Carry, node_info: Any, hub_info: Any) -> Yield:
-        """Return what the iteration that ended in ``carry`` yields."""
+        """Return the yield of the iteration that ended in ``carry``."""
         draws = self.algorithm.draws
         if draws.hub is not None:
             draw = self.over_chains(draws.hub)(carry.hub, mailbox.latest(carry.inbox))
@@ -529,7 +529,7 @@ class Program(Iteration):
         return Carry(self.everywhere(node), hub, inbox)
 
     def _fit(self, sites: SiteArrays, keys: Keys, position: Float[Array, " d"]) -> PyTree:
-        """Return what the ``fit`` phases leave at each site: (state, inbox), node axis first."""
+        """Run the ``fit`` phases at each site, and return (state, inbox), node axis first."""
         node, hub, inbox = self.algorithm.init(position)
         carry = Carry(self.everywhere(node), hub, inbox)
         carry, per_node = self._once(rng.FIT, carry, sites, keys)

@@ -84,7 +84,7 @@ class SitePrograms:
     def answer(
         self, function: SiteFunction, arrays: Answer, gather: Callable[[PyTree], PyTree] = _here
     ) -> Answer:
-        """Return what these sites answer to completed arrays, in double precision.
+        """Return these sites' answer to completed arrays, in double precision.
 
         Args:
             function: the site function.
@@ -118,7 +118,7 @@ class SitePrograms:
         return found
 
     def _options(self, points: int) -> dict[str, Any]:
-        """Return how hard the compiler works: little, unless this query repays more.
+        """Return the compiler's effort: little, unless this query repays more.
 
         Other options may round otherwise: they follow from the query, and not from earlier runs.
         """

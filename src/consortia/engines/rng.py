@@ -91,7 +91,7 @@ class Counter:
         declare: Callable[[random.RandomStreams], PyTree],
         key: UInt32[AnyArray, " 2"],
     ) -> PyTree:
-        """Return what a phase declares, under one key (2,)."""
+        """Draw the numbers that a phase declares, under one key (2,)."""
         return random.declared(declare, key, self.iteration, self.warmup, self.repetition)
 
 
@@ -287,7 +287,7 @@ def _per_chain(
     counter: Counter,
     layout: Layout,
 ) -> PyTree:
-    """Return what a phase declares, for each chain's key, (chains, 2) or (2,)."""
+    """Draw the numbers that a phase declares, for each chain's key, (chains, 2) or (2,)."""
     if layout.chains == 1:
         return counter.draw(declare, keys)
     return jax.vmap(lambda key: counter.draw(declare, key))(keys)

@@ -52,7 +52,7 @@ class LocalRun(Run):
         return self._carry_of(state, program.begin.eval_shape(*begun))
 
     def _fitted_of(self, state: Mapping[str, np.ndarray], shapes: PyTree) -> PyTree:
-        """Return what ``fit`` left, of the shapes of this process, from a state."""
+        """Read the results of ``fit`` from a state, of the shapes of this process."""
         return from_names(state, shapes, "fitted")
 
     def _carry_of(self, state: Mapping[str, np.ndarray], shapes: Carry) -> Carry:

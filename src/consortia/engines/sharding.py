@@ -79,7 +79,7 @@ class Sharding:
         return [f"process {index}: {', '.join(names)}" for index, names in sorted(held.items())]
 
     def spec(self, axes: Axes) -> jax.sharding.PartitionSpec:
-        """Return how an array with such axes is cut."""
+        """Return the partition of an array with such axes."""
         names: list[str | None] = [None] * (1 + max(axes.node or 0, axes.chain or 0))
         if axes.node is not None:
             names[axes.node] = NODES
@@ -90,7 +90,7 @@ class Sharding:
         return jax.sharding.PartitionSpec(*names)
 
     def specs(self, tree: PyTree) -> PyTree:
-        """Return how a pytree of arrays with such `Axes` is cut."""
+        """Return the partition of a pytree of arrays with such `Axes`."""
         return jax.tree.map(self.spec, tree, is_leaf=_is_axes)
 
     def shardings(self, tree: PyTree) -> PyTree:

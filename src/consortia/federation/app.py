@@ -166,7 +166,7 @@ def _expect_all(study: Study, transport: Transport) -> list[str]:
     for one in study.besides:
         name = one.method.name
         if one.imputation == 0:
-            name = f"{len(study.imputed)} runs of {name} if values miss, of which each"
+            name = f"{len(study.imputed)} runs of {name} if values are missing, of which each"
         if not one.imputation:
             lines.append(f"then {name}: {expected(one, transport)}")
     return lines
@@ -209,7 +209,7 @@ def _make_engine(
 def _build_imputed(
     study: Study, built: Built, over: Callable[[Study], FlowerEngine], origin: Path | None
 ) -> tuple[Built, tuple[FlowerEngine, ...]]:
-    """Return what is built with the rows of each imputation, and the engine of each."""
+    """Build the study with the rows of each imputation, and the engine of each."""
     if study.verification is not None or study.left_out is not None:
         raise InputError(
             "run.verify, run.loo: with model.missing = 'impute' there is a posterior of each "
@@ -286,7 +286,7 @@ def expected(study: Study, transport: Transport) -> str:
         messages = usual_messages(study, method) + before - transport.riding
         return (
             f"expected wall time: {duration(messages * transport.seconds)} and the sites' own "
-            f"work. {messages} messages to each site as a rule, one after the other, about "
+            f"work. Usually {messages} messages to each site, one after the other, about "
             f"{transport.seconds:g} s each ({transport.kind})."
         )
     algorithm = method.build(any_target())

@@ -67,7 +67,7 @@ class TaskTransport:
         return name
 
     def replies(self, messages: Sequence[str]) -> list[Arrival]:
-        """Return what has come back since the last time."""
+        """Return the replies since the last call."""
         with self._lock:
             arrived, self._arrived = self._arrived, []
         if not arrived:

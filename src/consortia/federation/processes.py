@@ -113,7 +113,7 @@ def stop(processes: Iterable[Process], *, kill: bool = False) -> None:
 
 
 def descendants(pids: Iterable[int]) -> list[psutil.Process]:
-    """Return what these processes have started, and what those have."""
+    """Find the processes that these have started, at any depth."""
     found = []
     for pid in pids:
         with contextlib.suppress(psutil.NoSuchProcess):
@@ -130,7 +130,7 @@ def is_alive(process: psutil.Process) -> bool:
 
 
 def hint(output: str) -> str:
-    """Return what to do about an output of Flower's programs, for the reasons that are known."""
+    """Advise on an output of Flower's programs, for the reasons that are known."""
     for text, advice in HINTS.items():
         if text in output:
             return f" {advice}"

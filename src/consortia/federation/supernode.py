@@ -47,7 +47,7 @@ class Runs:
         return getattr(self._state, name)
 
     def get_run(self, run: int) -> Any:
-        """Return what is known of a run, or None."""
+        """Return the known facts of a run, or None."""
         known = self._state.get_run(run)
         if known is None or self._approved(self._hashes.get(run, known.fab_hash)):
             return known

@@ -61,7 +61,7 @@ class TaskTransport:
         return names
 
     def replies(self, messages: Sequence[str]) -> list[Arrival]:
-        """Return what the tasks that have ended since gave back."""
+        """Return the results of the tasks that have ended since."""
         arrived = []
         for name in [one for one in messages if one in self._open]:
             (run,) = self._client.run.from_task(int(name))

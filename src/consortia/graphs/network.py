@@ -13,7 +13,7 @@ from consortia.graphs.mixing import MixingMatrix
 
 
 def disagreement(tree: Any) -> Any:
-    r"""Return how far the agents are from their average, draw by draw.
+    r"""Measure the agents' distance from their average, draw by draw.
 
     .. math:: \Bigl(\tfrac1N \sum_i \|x_i - \bar x\|^2\Bigr)^{1/2}
 

@@ -108,7 +108,7 @@ def mixing_matrix(
 
 
 def as_mixing(mixing: Mixing) -> MixingMatrix | MixingSchedule | str:
-    """Return what a gossip method takes: a matrix, a schedule of them, or a network's name.
+    """Read a gossip method's network: a matrix, a schedule of them, or a network's name.
 
     Raises:
         InputError: none of these, or a matrix that is not doubly stochastic.
@@ -150,7 +150,7 @@ def resolve(mixing: Any, agents: int) -> MixingMatrix:
 
 @lru_cache(maxsize=64)
 def resolve_any(mixing: Any, agents: int) -> MixingMatrix | MixingSchedule:
-    """Return what `resolve` returns, or a schedule."""
+    """Return the result of `resolve`, or a schedule."""
     matrix = as_mixing(mixing)
     if isinstance(matrix, str):
         return _named(matrix, agents)

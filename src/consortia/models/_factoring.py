@@ -66,7 +66,7 @@ def reads_rows(function: Callable[[Any], Any], rows: Mapping[str, Any]) -> Any:
 
 
 def _reached(program: Jaxpr, given: list[bool]) -> list[bool]:
-    """Return which outputs of a program depend on those inputs."""
+    """Mark the outputs of a program that depend on those inputs."""
     reached = {one for one, here in zip(program.invars, given, strict=True) if here}
 
     def is_reached(one: Any) -> bool:

@@ -96,9 +96,12 @@ def predictor(
         return result + params[offset][None] if intercept else result
 
     def log_prior(params: PyTree) -> Array:
-        total = jnp.sum(log_normal_density(params[slopes], scale))
+        """Return log p, of one point, or with NumPy's arrays of many (K, *shape)."""
+        terms = log_normal_density(params[slopes], scale)
+        total = terms.sum(axis=tuple(range(-len(shape), 0)))
         if intercept:
-            total = total + jnp.sum(log_normal_density(params[offset], offset_scale))
+            terms = log_normal_density(params[offset], offset_scale)
+            total = total + terms.sum(axis=tuple(range(1 - len(shape), 0)))
         return total
 
     return start, values, log_prior

@@ -53,7 +53,7 @@ last. The finer ones that may take its place are measured against the same."""
 NODES_AT_ONCE = 256
 """Nodes that are computed side by side; more would take too much memory."""
 
-NEWTON_STEPS, FIRST_STEPS = 12, 4
+NEWTON_STEPS, STAGES = 12, (3, 4, 6, 12)
 """Newton steps to a mode, at most, and those after which NumPy continues with the rest alone."""
 
 STEP_MOST, STEP_LEAST = 2.0, 1e-2
@@ -260,7 +260,7 @@ quantiles .001 to .999 of a grid up to their Monte Carlo error."""
 
 
 def _interpolated(probabilities: Array, below: Array) -> Array:
-    """Return where on `FINE` rising values (points, ...) reach probabilities (...)."""
+    """Interpolate the points where `FINE` rising values (points, ...) reach probabilities (...)."""
     xp = namespace(below)
     flat = below.reshape(len(FINE), -1)
     wanted = probabilities.reshape(-1)
@@ -286,17 +286,19 @@ def _modes(
     given: Callable[[PyTree], GroupDensity], params: PyTree, shape: tuple[int, ...], like: Array
 ) -> tuple[Array, Array]:
     """Find the same; of NumPy, few points with far modes do not keep all others waiting."""
-    density = given(params)
     if not is_host(like) or len(shape) != 3:
-        return _mode(density, shape, like)
-    state = _stepped(density, _begun(shape, like), like, FIRST_STEPS)
-    late = state.move.reshape(len(state.move), -1).max(axis=1) > STEP_LEAST
-    if late.any() and state.count == FIRST_STEPS:
+        return _mode(given(params), shape, like)
+    state, late = _begun(shape, like), np.arange(len(like))
+    z, precision = state.z, state.precision
+    for most in STAGES:
         some = {name: values[late] for name, values in params.items()}
-        begun = _State(state.count, state.z[late], state.precision[late], state.move[late])
-        rest = _stepped(given(some), begun, like[late], NEWTON_STEPS)
-        state.z[late], state.precision[late] = rest.z, rest.precision
-    return state.z, _lower(_inverse(_at_least(0.25, state.precision)))
+        begun = _State(state.count, z[late], precision[late], np.full_like(z[late], np.inf))
+        state = _stepped(given(some), begun, like[late], most)
+        z[late], precision[late] = state.z, state.precision
+        late = late[state.move.reshape(len(late), -1).max(axis=1) > STEP_LEAST]
+        if not len(late):
+            break
+    return z, _lower(_inverse(_at_least(0.25, precision)))
 
 
 def _mode(density: GroupDensity, shape: tuple[int, ...], like: Array) -> tuple[Array, Array]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from consortia.core.arrays import is_host
 from consortia.runtime.late import Array as Array
 from consortia.runtime.late import jax, jnp
 
@@ -16,7 +17,8 @@ PyTree = Any
 
 def log_normal_density(values: Array, scale: float | Array) -> Array:
     r"""Return log N(v; 0, s²) of each value, −½ (v/s)² − log s − ½ log 2π."""
-    return -0.5 * (values / scale) ** 2 - jnp.log(scale) - 0.5 * math.log(2 * math.pi)
+    log_scale = math.log(scale) if is_host(values) else jnp.log(scale)
+    return -0.5 * (values / scale) ** 2 - log_scale - 0.5 * math.log(2 * math.pi)
 
 
 def as_features(x: Any, like: Array) -> Array:
@@ -38,7 +40,7 @@ def log_class_probability(scores: Array, labels: Any) -> Array:
 
 
 def wrong_batch(batch: PyTree, features: int) -> str | None:
-    """Return what keeps a batch from being dict(x=(rows, features), y=(rows,)), or None."""
+    """Describe a batch's difference from dict(x=(rows, features), y=(rows,)), or return None."""
     if not isinstance(batch, Mapping):
         return f"the data are a {type(batch).__name__}, not a dict(x=(rows, {features}), y=(rows,))"
     missing = [key for key in ("x", "y") if key not in batch]
@@ -61,7 +63,7 @@ def wrong_batch(batch: PyTree, features: int) -> str | None:
 
 
 def wrong_labels(labels: np.ndarray, classes: int) -> str | None:
-    """Return which labels are not among 0, ..., classes − 1, or None."""
+    """Find labels that are not among 0, ..., classes − 1, or return None."""
     labels = np.asarray(labels)
     values, counts = np.unique(labels, return_counts=True)
     known = np.isin(values, np.arange(classes))

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
 
 from consortia.core import arguments
+from consortia.core.arrays import VALUES_AT_ONCE, sigmoid, softplus
+from consortia.core.fingerprints import of_value
+from consortia.core.host import MOST_ROWS, Params
 from consortia.core.model import Model
 from consortia.models._features import arranged, predictor
 from consortia.models._shared import (
@@ -55,6 +61,7 @@ def logistic_regression(
 
     A batch is ``dict(x=(rows, features), y=(rows,))`` with labels 0 and 1 of any bool, integer or
     floating type; `consortia.predict` gives the probabilities of the classes 0 and 1, (rows, 2).
+    `few_rounds` and `private_posterior` evaluate up to 100,000 rows by NumPy.
 
     Args:
         features: columns of x.
@@ -90,4 +97,79 @@ def logistic_regression(
     def arrange(batch: PyTree) -> PyTree:
         return arranged(batch, features)
 
-    return Model(log_prior, log_likelihood, init, predict=predict, check=check, arrange=arrange)
+    scales = {"coefficients": float(prior_scale)}
+    if intercept:
+        scales["intercept"] = float(prior_scale if intercept_scale is None else intercept_scale)
+    host = _OnHost(features, scales)
+    return Model(log_prior, log_likelihood, init, predict, check, arrange, host=host)
+
+
+class _OnHost:
+    """The density as NumPy evaluates it, see `consortia.core.host.HostDensity`."""
+
+    labels: Mapping[str, Any] = {}
+    units: Mapping[str, float] = {}
+
+    def __init__(self, features: int, scales: Mapping[str, float]) -> None:
+        self._features, self._scales = features, scales
+        self.digest = of_value(("logistic_regression", features, *scales.items()))
+
+    def way(self, rows: int) -> str:
+        """Return the way in which so many rows are evaluated: "NumPy" or "compiled"."""
+        return "compiled" if rows > MOST_ROWS else _Rows.way
+
+    def prior_slopes(self, params: Params) -> dict[str, np.ndarray]:
+        """Compute the gradient of the log-prior, −v/s²."""
+        return {name: -values / self._scales[name] ** 2 for name, values in params.items()}
+
+    def site(self, rows: Mapping[str, np.ndarray]) -> _Rows:
+        """Return the likelihood of a site's rows."""
+        x = np.asarray(rows["x"], np.float64)[:, : self._features]  # without the padding
+        return _Rows(x, np.asarray(rows["y"], np.float64))
+
+
+class _Rows:
+    """The likelihood of a site's rows, see `consortia.core.host.SiteLikelihood`."""
+
+    way = "NumPy"
+
+    def __init__(self, x: np.ndarray, y: np.ndarray) -> None:
+        self._x, self._y = x, y
+
+    def _log_odds(self, params: Params, part: slice) -> np.ndarray:
+        t = params["coefficients"] @ self._x[part].T
+        if "intercept" in params:
+            t += params["intercept"][:, None]
+        return t
+
+    def _parts(self, params: Params) -> Iterator[tuple[slice, np.ndarray]]:
+        """Yield some rows at a time, with their log-odds at all points."""
+        width = max(VALUES_AT_ONCE // len(params["coefficients"]), 64)
+        for at in range(0, len(self._y), width):
+            part = slice(at, at + width)
+            yield part, self._log_odds(params, part)
+
+    def values(self, params: Params, nodes: int | None) -> np.ndarray:
+        """Return log L, (K,)."""
+        total = np.zeros(len(params["coefficients"]))
+        for part, t in self._parts(params):
+            total += t @ self._y[part] - softplus(t).sum(axis=-1)
+        return total
+
+    def slopes(self, params: Params, nodes: int | None) -> dict[str, np.ndarray]:
+        """Return the gradient, by name."""
+        total = {name: np.zeros_like(values) for name, values in params.items()}
+        for part, t in self._parts(params):
+            errors = self._y[part] - sigmoid(t)
+            total["coefficients"] += errors @ self._x[part]
+            if "intercept" in params:
+                total["intercept"] += errors.sum(axis=-1)
+        return total
+
+    def errors(self, params: Params, nodes: tuple[int, ...]) -> np.ndarray:
+        """Raise: nothing is integrated out."""
+        raise TypeError("a model without a rule of quadrature has no error of one")
+
+    def of_rows(self, params: Params, part: slice) -> np.ndarray:
+        """Return log p(y_i | θ) of some rows, (K, n)."""
+        return -softplus((1 - 2 * self._y[part]) * self._log_odds(params, part))

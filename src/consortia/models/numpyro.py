@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from consortia.core.model import Model
+from consortia.core.tails import Tail
 from consortia.data.sites import Sites
 from consortia.errors import InputError, require_extra
 from consortia.models import _integrated
@@ -53,7 +54,8 @@ def from_numpyro(
 
     The group ``posterior`` of a result has the latent variables on the model's scale,
     deterministic statements included. They are sampled without their constraints, under names that
-    say so, ``unconstrained(rate)``: these draws are in ``unconstrained_posterior``.
+    say so, ``unconstrained(rate)``: these draws are in ``unconstrained_posterior``. ``Cauchy``
+    and ``StudentT`` whose parameters are constants are sampled by scores with normal tails.
 
     What is drawn in the plate of the site, ``numpyro.plate("site", 1)``, is drawn for each site
     anew and is not a parameter of the chains: a site integrates it out by an adaptive Gauss-Hermite
@@ -95,7 +97,11 @@ def from_numpyro(
     sorted_ = _sorted(traced, example, site_plate)
     if not sorted_.own:
         return Model(
-            sorted_.log_prior, sorted_.log_likelihood, sorted_.start, natural=sorted_.natural
+            sorted_.log_prior,
+            sorted_.log_likelihood,
+            sorted_.start,
+            natural=sorted_.natural,
+            tails=sorted_.tails,
         )
     return Model(
         sorted_.log_prior,
@@ -105,6 +111,7 @@ def from_numpyro(
         natural=sorted_.natural,
         site_log_likelihood=sorted_.site_log_likelihood,
         recover=sorted_.recover,
+        tails=sorted_.tails,
         integration=_integrated.integration(sorted_.site_log_likelihood, sorted_.size),
     )
 
@@ -115,6 +122,20 @@ class _Latent(NamedTuple):
     transform: Any
     shape: tuple[int, ...]
     sampled: str
+
+
+class _ByScore(NamedTuple):
+    """The map from scores to a latent variable, in the form of NumPyro's transforms."""
+
+    tail: Tail
+
+    def __call__(self, scores: Array) -> Array:
+        """Return the latent variable."""
+        return self.tail.value(scores)
+
+    def log_abs_det_jacobian(self, scores: Array, value: Array) -> Array:
+        """Return the logarithms of the slopes there."""
+        return self.tail.log_slope(scores)
 
 
 class _Own(NamedTuple):
@@ -202,6 +223,14 @@ class _Sorted:
             for one, latent in zip(keys, self.latents.values(), strict=True)
         }
 
+    @property
+    def tails(self) -> dict[str, Tail]:
+        """Laws by whose scores latent variables are sampled, by the names of these."""
+        each = self.latents.values()
+        return {
+            one.sampled: one.transform.tail for one in each if isinstance(one.transform, _ByScore)
+        }
+
     def constrained(self, params: PyTree) -> dict[str, Array]:
         """Return the latent variables on their own scale."""
         return {name: one.transform(params[one.sampled]) for name, one in self.latents.items()}
@@ -265,7 +294,7 @@ class _Sorted:
         return _integrated.log_integrals(given, params, ((), 1, self.size), like, nodes)[..., 0]
 
     def recover(self, params: PyTree, rows: PyTree, key: Array) -> dict[str, Array]:
-        """Return what is the site's own, drawn given its rows, and what follows from it."""
+        """Draw the site's own parameters given its rows, and those that follow from them."""
         dtype = jax.tree.leaves(params)[0].dtype
         mask = jnp.ones(jax.tree.leaves(rows)[0].shape[0], bool)
         uniforms = jax.random.uniform(key, (1, self.size), dtype)
@@ -278,7 +307,7 @@ class _Sorted:
         return own | {name: found[name]["value"] for name in self.derived_of_own}
 
     def check(self, batch: PyTree) -> str | None:
-        """Return what is wrong with the rows of a site, if they have two entries of its plate."""
+        """Find a fault in the rows of a site, if they have two entries of its plate."""
         wide = [name for name in self.own if self.point[name].shape != self.own[name].shape]
         others = {name: value for name, value in self.point.items() if name not in wide}
 
@@ -490,8 +519,31 @@ def _latent(name: str, statement: Any, other: Any, one: Any, biject_to: Any) -> 
             f"from_numpyro: the support of {name!r} depends on other latent variables: write it "
             "as a constant range, and what follows from it as numpyro.deterministic."
         )
+    laws = [_tail_of(run["fn"]) for run in (statement, other)]
+    if laws[0] is not None and _equal(laws[0], laws[1]):
+        return _Latent(_ByScore(laws[0]), shape, f"unconstrained({name})")
     free = np.array_equal(at, statement["value"])
     return _Latent(supports[0], np.shape(at), name if free else f"unconstrained({name})")
+
+
+def _tail_of(law: Any) -> Tail | None:
+    """Return the tail of a law by whose scores a latent variable is sampled; None of others."""
+    import numpyro.distributions as dist
+
+    if isinstance(law, (dist.ExpandedDistribution, dist.Independent)):
+        return _tail_of(law.base_dist)
+    if isinstance(law, dist.Cauchy):
+        return Tail(1.0, np.asarray(law.loc), np.asarray(law.scale))
+    if isinstance(law, dist.StudentT):
+        return Tail(1 / np.asarray(law.df), np.asarray(law.loc), np.asarray(law.scale))
+    return None
+
+
+def _equal(first: Tail, second: Tail | None) -> bool:
+    """Return True if a law is the same in two runs: it depends on no other latent variable."""
+    return second is not None and all(
+        np.array_equal(at, then) for at, then in zip(first, second, strict=True)
+    )
 
 
 def _axis_of(statement: Mapping[str, Any], plate: str) -> int | None:

@@ -146,7 +146,7 @@ class _Graph:
         return [np.shape(start[one.name]) for one in self.values]
 
     def densities(self, statements: Sequence[Any]) -> Callable[..., list[Array]]:
-        """Return what gives the log-densities of statements, each summed, Jacobians included."""
+        """Build the log-densities of statements, each summed, Jacobians included."""
         found = self.model.logp(vars=list(statements), sum=False) if statements else []
         return self.function([one.sum(dtype="float64") for one in found])
 

@@ -21,7 +21,7 @@ Side = tuple[HeldOutScores, str, str, str]
 
 
 def shown_rows(report: RunReport) -> str:
-    """Return which rows the predictions are of, as a sentence; "" where there are none."""
+    """Describe the predicted rows in a sentence; "" where there are none."""
     if report.scores is not None:
         return f"On {report.held_out_rows:,} rows that no site has seen."
     if report.fitted is None or report.fitted.event is None:

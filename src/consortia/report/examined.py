@@ -32,7 +32,7 @@ class Examined:
 
 
 def examined(report: RunReport) -> Examined:
-    """Return what there is to be said of participants, priors and fit."""
+    """Report on participants, priors and fit."""
     reported, drawn = participants(report) or (None, None)
     made = report.regression
     if made is None:
@@ -56,7 +56,7 @@ def examined(report: RunReport) -> Examined:
 
 
 def sensitivity_table(found: Examined) -> Table | None:
-    """Return how much each parameter depends on the prior."""
+    """Show each parameter's dependence on the prior."""
     one = found.sensitivity
     if one is None:
         return None
@@ -90,7 +90,7 @@ def fit_table(found: Examined) -> Table | None:
 
 
 def proportional_table(found: Examined) -> Table | None:
-    """Return how each log hazard ratio changes with the logarithm of time."""
+    """Show the change of each log hazard ratio with the logarithm of time."""
     one = found.proportional
     if one is None:
         return None

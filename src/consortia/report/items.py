@@ -60,7 +60,7 @@ def items(report: RunReport, looked: Examined, *, margins: bool) -> tuple[Item, 
     return (
         *_of_design(report, response, found),
         *_of_methods(report, response, found, looked),
-        *_of_participants(response, looked),
+        *_of_participants(response, found, looked),
         *_of_results(response, found, margins=margins),
         *_of_discussion(found),
         *_of_bayes(report, response, looked),
@@ -68,7 +68,7 @@ def items(report: RunReport, looked: Examined, *, margins: bool) -> tuple[Item, 
 
 
 def quadrature_in(report: RunReport) -> Mapping[str, Any] | None:
-    """Return what the record says of the rule of quadrature inside the model; None without one."""
+    """Read the report on the rule of quadrature inside the model; None without one."""
     kept = report.record.get("quadrature")
     return kept if isinstance(kept, Mapping) and "nodes" in kept else None
 
@@ -144,8 +144,8 @@ def _of_methods(
     time = response.name.startswith("Surv(")
     analyses = [
         *(["prior sensitivity"] if looked.sensitivity is not None else []),
-        *(["the run beside a reference"] if report.reference is not None else []),
-        *(["the draws beside the sites' gradients"] if report.stein is not None else []),
+        *(["the run compared with a reference"] if report.reference is not None else []),
+        *(["the draws compared with the sites' gradients"] if report.stein is not None else []),
     ]
     return [
         Item(
@@ -191,22 +191,23 @@ def _of_methods(
     ]
 
 
-def _of_participants(response: Response, looked: Examined) -> list[Item]:
+def _of_participants(response: Response, found: Mapping[str, Any], looked: Examined) -> list[Item]:
     """Return STROBE 13 to 15: participants, descriptive and outcome data."""
     none = "the sites received no such query: give [model.describe], or write it where all rows are"
     there = looked.participants is not None
     time = response.name.startswith("Surv(")
     arguments = response.name.removeprefix("Surv(").split(",")
-    intervals = time and len(arguments) > 2
+    intervals = time and len(arguments) > 2 and "persons" not in found
     means = [] if looked.participants is None else looked.participants.lines
-    timed = any(line.variable == arguments[0].strip() and not line.level for line in means)
+    times = {name.strip() for name in arguments[:-1]}
+    timed = any(line.variable in times and not line.level for line in means)
 
     def item(key: str, title: str, state: State, answer: str) -> Item:
         return Item(key, title, state if there else AUTHORS, answer if there else none)
 
     ended = "mean time in 'Who was analysed'" if timed else "the mean time is withheld or missing"
     if intervals:
-        ended = "intervals of persons, whose sum of each person is for the authors"
+        ended = "intervals, of which no column names the persons: give persons"
     if looked.curves is not None:
         ended += ", ends of follow-up at the agreed times in 'Follow-up'"
     return [

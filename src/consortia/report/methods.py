@@ -49,7 +49,7 @@ BASELINES = {
 
 
 def paragraph(report: RunReport) -> str:
-    """Return what was done, in the past tense, with numbers of the references in brackets."""
+    """Describe the analysis in the past tense, with numbers of the references in brackets."""
     record, response = report.record, response_of(report)
     sites, rows = record.get("sites") or (), record.get("site_rows") or ()
     where = f"{sum(rows):,} rows at {len(sites)} sites" if rows else "the rows of all sites"
@@ -127,7 +127,8 @@ def _of_rows(report: RunReport, response: Response | None) -> str:
         ties = str(found.get("ties", "efron")).capitalize()
         text += BASELINES.get(str(response.family), "").format(ties)
         if response.name.startswith("Surv(") and len(response.name.split(",")) > 2:
-            text += "A row is an interval from a start to a stop, at risk in between. "
+            whose = f" of the person that {found['persons']} names" if "persons" in found else ""
+            text += f"A row is an interval{whose} from a start to a stop, at risk in between. "
     if "cluster" in found:
         text += f"Intervals count each {found['cluster']}, not each row, as independent. "
     policy = str(found.get("missing", ""))

@@ -33,7 +33,7 @@ MOST_NAMES = 12
 
 
 def words(report: RunReport) -> str:
-    """Return what the network is, in a sentence or two."""
+    """Describe the network in a sentence or two."""
     processes = report.record.get("processes", ())
     ran = f" It ran in {len(processes)} processes." if processes else ""
     return _words(report) + ran

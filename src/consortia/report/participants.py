@@ -40,9 +40,9 @@ def _lists(value: Any) -> Any:
 def participant_tables(found: TableOne) -> list[Table]:
     """Return the flow of rows, the missing values, and Table 1, by site and overall."""
     parts = {
-        "Flow of rows": found.flow,
-        "Missing values, in rows read": found.missing,
-        "Table 1: analysed rows by site": found.lines,
+        f"Flow of {found.unit}": found.flow,
+        f"Missing values, in {found.unit} read": found.missing,
+        f"Table 1: analysed {found.unit} by site": found.lines,
     }
     heads = ("", *found.columns)
     return [

@@ -142,7 +142,7 @@ def forest(reports: Sequence[RunReport]) -> list[Plot]:
 
 
 def together_on_an_axis(low: np.ndarray, high: np.ndarray) -> list[list[int]]:
-    """Return which intervals (rows,) share an axis, so that each has a length to be seen there."""
+    """Mark the intervals (rows,) that share an axis, so that each has a length to be seen there."""
     widths, found = high - low, list[list[int]]()
     for row in np.argsort(-widths, kind="stable").tolist():
         for members in found:

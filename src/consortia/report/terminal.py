@@ -66,7 +66,7 @@ def grid_of(rows: Iterable[tuple[str, str]], *, no_wrap: bool = False) -> Grid:
 
 
 def plan_panel(title: str, plan: Plan) -> Any:
-    """Return what will run where."""
+    """Show the plan: processes, sites and methods."""
     grid = grid_of(plan.lines)
     for warning in plan.warnings:
         grid.add_row("[yellow]note[/]", f"[yellow]{escape(warning)}[/]")
@@ -111,7 +111,7 @@ def report_tables(report: RunReport) -> Any:
     scores = tables.score_table(report)
     parts += [] if scores is None else [Fitting(scores, scores.caption), ""]
     cost = grid_of((label, value) for label, value in tables.cost_table(report).rows)
-    return Group(*parts, cost, *(f"[yellow]not done:[/] {escape(line)}" for line in report.skipped))
+    return Group(*parts, cost, *(f"[yellow]skipped:[/] {escape(line)}" for line in report.skipped))
 
 
 def verdict_text(verdict: Verdict) -> Any:

@@ -78,7 +78,7 @@ def check_arguments(
     if rounds is None and isinstance(method, Conversation):
         rounds = method.most_rounds
     if rounds is None:
-        raise InputError(f"rounds is missing: {method.name} does not end by itself.")
+        raise InputError(f"rounds is missing: {method.name} does not stop by itself.")
     checks.whole("rounds", rounds, 1)
     checks.whole("chains", chains, 1, CHAINS_MAX)
     checks.whole("thin", thin, 1)
@@ -115,7 +115,8 @@ def check_likelihood(model: Model, method: Method) -> None:
     if model.by_site and batch is not None:
         raise InputError(
             f"{method.name} takes minibatches of {batch} rows, and the model has a log-likelihood "
-            "of each site and none of rows: give batch_size=None, or take federated_hmc."
+            "of each site and none of rows: give batch_size=None, take federated_hmc, or write "
+            "integrate=False where levels of sites are integrated out."
         )
 
 
@@ -127,7 +128,7 @@ def check_process() -> None:
     """
     if os.getpid() != PROCESS:
         raise InputError(
-            "this process was forked from one that has JAX in use, where it would wait for ever: "
+            "this process was forked after JAX was initialised and would deadlock: "
             "start processes by 'spawn' (multiprocessing.get_context('spawn')), or sample in the "
             "first one."
         )

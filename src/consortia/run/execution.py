@@ -127,7 +127,7 @@ class Settled:
 
 
 def _start_of(task: Task, target: Target) -> Start:
-    """Return where the chains start."""
+    """Return the chains' start."""
     built = completed(task.algorithm, target.dimension).build(target)
     chains = task.request.chains * servers_of(built)
     starts = start.starting_parameters(task.model, task.init, task.request.seed, chains)
@@ -454,7 +454,7 @@ def _as_chosen(algorithm: Method, before: Mapping[str, Any]) -> Method:
 def _reached(
     resumption: Resumption | None, length: RunLength, stop: StopWhen | None
 ) -> ResumePoint:
-    """Return where to resume; a run that ended continues when it is longer, or without its rule."""
+    """Find the point to resume at; an ended run continues if longer, or without its rule."""
     if resumption is None or resumption.checkpoint is None:
         return ResumePoint()
     checkpoint = resumption.checkpoint

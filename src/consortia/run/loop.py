@@ -181,7 +181,7 @@ class RunLoop:
         return (reason or "the stopping rule") if ended else None
 
     def _end_of_chunk(self) -> tuple[int, bool]:
-        """Return where the buffers are full, or the stopping rule is due: then also True."""
+        """Return the end of the chunk: full buffers, or a due stopping rule, then also True."""
         thin, each = self._length.thin, self._run.draws_per_iteration
         kept = self._recorder.kept
         room = min(self._run.layout.slots, self._recorder.room)
@@ -215,7 +215,7 @@ class RunLoop:
                 raise KeyboardInterrupt
 
     def _end_of_call(self, stop: int, thin: int) -> int:
-        """Return where this call ends: by time, at the end of a thinned block where it can."""
+        """Return the end of this call: by time, at the end of a thinned block where it can."""
         end = min(stop, self.done + self._call_rounds)
         aligned = end - (end - self._length.warmup) % thin
         return aligned if self.done < aligned else end

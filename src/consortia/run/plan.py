@@ -75,7 +75,7 @@ def plan_of(
 
 
 def notes_on(sites: Sites) -> tuple[str, ...]:
-    """Return what the user should know of the data."""
+    """Return notes on the data for the user."""
     notes = tuple(checks.precision_notes(sites))
     if sites.padding_factor > 4:
         notes += (
@@ -100,14 +100,14 @@ def devices_of(used: list[Any]) -> str:
 
 
 def _graphs(run: Run) -> list[str]:
-    """Return how each gossip exchange of an iteration is carried out, each once."""
+    """Describe each gossip exchange of an iteration, each once."""
     phases = run.program.algorithm.phases
     texts = [describe(phase.exchange, run.layout.nodes) for phase in phases]
     return list(dict.fromkeys(text for text in texts if text is not None))
 
 
 def _division(parts: tuple[int, int], nodes: int, chains: int) -> str:
-    """Return what runs where, of a run over several devices."""
+    """Show the division of a run over several devices."""
     own = [count // part for count, part in zip((nodes, chains), parts, strict=True)]
     text = (
         f"each runs {own[0]} of {nodes} site{'s' * (nodes > 1)} "
@@ -126,7 +126,7 @@ def _rounds(length: RunLength) -> str:
 
 
 def _memory(parts: Mapping[str, int]) -> str:
-    """Return what a run takes while it runs; what of it only where that is much."""
+    """Estimate the memory of a run; its parts only where that is much."""
     whole = sum(parts.values())
     if whole < MUCH:
         return f"{size(whole)} while it runs"
@@ -149,7 +149,7 @@ def record_of(
 
 
 def described(method: Method) -> str:
-    """Return what a method is and samples."""
+    """Describe a method and its posterior."""
     if method.optimises:
         return f"{method.title}: finds a mode, and samples nothing"
     return f"{method.title}: samples {method.claims.samples}"
@@ -181,7 +181,7 @@ def common_record(
 
 
 def measured(run: Run, method: Method, target: Target, carry: Carry, done: int) -> dict[str, Any]:
-    """Return what a method measures at the end of a run, where the chains ended.
+    """Describe a method's measurements at the end of a run, where the chains ended.
 
     Only where the engine has all sites in this process; elsewhere it would cost rounds.
     """

@@ -45,7 +45,7 @@ RESPONSES = ("warn", "raise", "ignore")
 
 
 def check_response(on_divergence: Any) -> str:
-    """Return what a predicted divergence leads to; refuse another word."""
+    """Return the response to a predicted divergence; refuse another word."""
     if on_divergence not in RESPONSES:
         raise InputError(
             f"on_divergence is {on_divergence!r}: give 'warn', 'raise' or 'ignore' (no prediction)."

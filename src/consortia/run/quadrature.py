@@ -22,7 +22,7 @@ LEAST_DRAWS = 10
 
 
 def unmeasured(target: Target) -> dict[str, Any]:
-    """Return what a record says of the model's rule before it is measured; empty without one."""
+    """Return the record's entry on the model's rule before its measurement; empty without one."""
     rules = target.model.integration
     return {} if rules is None else {"quadrature": {"nodes": rules.own}}
 
@@ -37,7 +37,7 @@ def bias_of(claim: str, target: Target) -> str:
 def measured(
     target: Target, sites: Sites, draws: Float[np.ndarray, "chains draws d"]
 ) -> dict[str, Any]:
-    """Return what the record says of the model's rule around the draws; empty where it cannot be.
+    """Return the record's entry on the model's rule around the draws; empty where it has none.
 
     It cannot where rows of a site are not in this process, or with few draws.
     """

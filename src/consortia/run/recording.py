@@ -141,7 +141,7 @@ class Recorder:
         return results.Records.joined([*self._blocks[:-1], last])
 
     def state(self) -> dict[str, np.ndarray]:
-        """Return what a checkpoint must hold beside the draws in the store."""
+        """Return a checkpoint's contents apart from the draws in the store."""
         return {} if self.accumulator is None else self.accumulator.state()
 
     def draws_so_far(self) -> np.ndarray:

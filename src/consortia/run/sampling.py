@@ -354,7 +354,7 @@ def _resumed_each(
     on_plan: Callable[[Plan], None] | None,
     **options: Any,
 ) -> Any:
-    """Return what `resume` does, of several imputations; those that were not begun are begun."""
+    """Resume each of several imputations; begin those that were not begun."""
     check_imputations(several, "draws" if keep == "same" else keep, engine)
     engines = engines_of(engine, len(several))
     together = engines[0]
@@ -394,7 +394,7 @@ def _read(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def _kept(stored: dict[str, Any] | None, given: Any, path: Any) -> AccumulatorSpec | None:
-    """Return what the run keeps, made again; refuse another."""
+    """Make again the specification by which a run keeps its draws; refuse another."""
     if given == "same":
         if stored is None:
             return None

@@ -15,5 +15,5 @@ MORE_MESSAGES = 2
 
 
 def claims_in_place(target: Target) -> dict[str, str]:
-    """Return what a record says of the draws, where their spread is a sandwich's."""
+    """Return the record's claims on the draws, where their spread is a sandwich's."""
     return {"samples": SAMPLES, "bias": BIAS} if target.model.sandwich else {}

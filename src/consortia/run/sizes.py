@@ -88,7 +88,7 @@ def plan_size(
     seed: int = 0,
     on_simulation: Callable[[int], None] | None = None,
 ) -> Sizes:
-    """Return how narrow the interval of each coefficient would be in studies of several sizes.
+    """Predict the width of each coefficient's interval in studies of several sizes.
 
     In each simulation parameters are drawn from the prior, the predictors of each site's rows again
     with replacement, and responses given both; the posterior is sampled as the study would. So the

@@ -82,7 +82,7 @@ def specification_of(
 def requested_spec(
     request: Request, target: Target, sites: Sites, method: Method
 ) -> dict[str, Any]:
-    """Return what all processes that run one study must have been given, by argument."""
+    """Return the arguments that all processes of a study must share."""
     return {
         **dataclasses.asdict(request),
         "model": fingerprints.of_model(target, sites.first),
@@ -92,7 +92,7 @@ def requested_spec(
 
 
 def rounding_of(run: Run, engine: str) -> dict[str, Any]:
-    """Return what the bits of a run depend on beside the rest: programs, machine, versions."""
+    """Return the conditions of a run's rounding: programs, machine, versions."""
     given = run.participation
     participation = {} if given is None else {"participation": fingerprints.of_value(given)}
     layout = {"node_mode": "map" if run.layout.map_nodes else "vmap", "block": run.layout.block}
@@ -100,7 +100,7 @@ def rounding_of(run: Run, engine: str) -> dict[str, Any]:
 
 
 def rounding_of_answers(panel: Panel, engine: str) -> dict[str, Any]:
-    """Return what the bits of a conversation depend on beside the rest."""
+    """Return the conditions of a conversation's rounding."""
     layout = {"node_mode": "map" if panel.mapped else "auto", "block": 1}
     return layout | {"evaluation": panel.way} | _machine(panel, engine)
 

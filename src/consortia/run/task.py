@@ -116,7 +116,7 @@ class Task:
     def recorder(
         self, posterior: Posterior, chains: int, writer: RunStore | None, **more: Any
     ) -> Recorder:
-        """Return what takes the draws, after those that are stored; ``more`` are its options."""
+        """Return a recorder of the draws after those in the store; ``more`` are its options."""
         stored = None if self.resumption is None else self.resumption.checkpoint
         accumulator = None
         if self.keep is not None:
@@ -138,7 +138,7 @@ class Task:
         )
 
     def common(self, target: Target, algorithm: Method, positions: np.ndarray) -> dict[str, Any]:
-        """Return what all processes must have been given."""
+        """Return the arguments that all processes share."""
         given = requested_spec(self.request, target, self.sites, algorithm)
         return given | {
             "init": positions,
@@ -154,7 +154,7 @@ class Task:
         rounding: Mapping[str, Any],
         stop: StopWhen | None,
     ) -> dict[str, Any]:
-        """Return what is stored of the run, to know it again."""
+        """Return the stored description of the run, to know it again."""
         parts = self.request, posterior.target, self.sites, algorithm, rounding, stop
         return specification_of(*parts) | {
             "keep": None if self.keep is None else self.keep.describe(),

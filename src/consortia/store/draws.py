@@ -217,7 +217,7 @@ def in_order(dataset: Any) -> Any:
 
 
 def draw_axis(array: Any) -> int:
-    """Return which axis of an array is that of the draws."""
+    """Return the number of an array's axis of draws."""
     return array.metadata.dimension_names.index(DRAW)
 
 

@@ -34,7 +34,7 @@ class Ending(NamedTuple):
 
     @classmethod
     def read(cls, stored: Sequence[str] | None) -> Ending | None:
-        """Return what a checkpoint's header holds."""
+        """Read a checkpoint's header."""
         return None if stored is None else cls(RunEnd(stored[0]), stored[1])
 
 

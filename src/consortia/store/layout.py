@@ -79,7 +79,7 @@ def check_hierarchy(path: Path) -> None:
 
 
 def _entries(folder: Path) -> list[os.DirEntry[str]]:
-    """Return what a directory holds: files and directories, no link and nothing else."""
+    """List a directory's files and directories; refuse links and all else."""
     with os.scandir(folder) as found:
         entries = list(found)
     for entry in entries:
@@ -136,7 +136,7 @@ def _check_array(folder: Path, where: str) -> int:
 
 
 def _inside(found: Mapping[str, Any], key: str, name: str) -> Any:
-    """Return what is configured of a part of a description; None where it is of another kind."""
+    """Return the configuration of a part of a description; None where it is of another kind."""
     part = found.get(key)
     if not isinstance(part, dict) or part.get("name") != name:
         return None

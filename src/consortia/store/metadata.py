@@ -79,7 +79,7 @@ class Metadata:
 
     @classmethod
     def read(cls, values: Mapping[str, Any]) -> Metadata:
-        """Return what `plain` gave."""
+        """Restore it from the result of `plain`."""
         scaling = scaling_of(values)
         labels = values.get("labels", {})
         return cls(values.get("title"), labels, scaling, values.get("settings", {}))

@@ -171,7 +171,7 @@ def tree_of(groups: Mapping[str, Any], attributes: Mapping[str, Any]) -> Any:
 
 
 def plain_attributes(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what netCDF and Zarr can hold: numbers and text, and all else as JSON."""
+    """Return values for netCDF and Zarr: numbers and text as they are, all else as JSON."""
     plain: dict[str, Any] = {}
     for name, value in attributes.items():
         if isinstance(value, bool) or value is None or isinstance(value, (dict, list, tuple)):

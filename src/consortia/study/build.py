@@ -128,7 +128,7 @@ class Study(Table):
         own = self.method
         if not self.run.rounds:
             if not isinstance(own, Conversation):
-                raise ValueError(f"run.rounds is missing: {own.name} does not end by itself")
+                raise ValueError(f"run.rounds is missing: {own.name} does not stop by itself")
             length = {"rounds": own.most_rounds}
             object.__setattr__(self, "run", self.run.model_copy(update=length))
         if self.run.thin > self.run.rounds:
@@ -327,7 +327,7 @@ class Study(Table):
             raise InputError(f"{self._path}: {error}") from error
 
     def contribution(self, path: Path, index: int, least: int = 1, cells: int = 1) -> SiteFacts:
-        """Return what other processes learn of the site whose file is at ``path``.
+        """Return the facts of the site whose file is at ``path``, for other processes.
 
         Args:
             path: of the file.
@@ -370,7 +370,7 @@ class Study(Table):
         return [used_rows(self.data, question, path, index, key), *beside]
 
     def row_choices(self, path: Path, index: int) -> RowChoices | None:
-        """Return which rows and values of a site's file the study uses; None without a formula.
+        """Return the study's choice of rows and values in a site's file; None without a formula.
 
         Args:
             path: of the site's file.
@@ -425,7 +425,7 @@ class Study(Table):
         return Built(model, sites, method, prepared.test, stop, metadata, prepared.skipped)
 
     def _metadata(self, model: Model, prepared: Prepared) -> Metadata:
-        """Return what a run keeps of the study: title, names, units, settings with defaults."""
+        """Return a run's record of the study: title, names, units, settings with defaults."""
         ranks = {part.name: len(part.shape) for part in variables(structure_of(model.init))}
         labels = {} if self.model.kind is None else prepared.labels()
         kept = {name: axes[-rank:] for name, axes in labels.items() if (rank := ranks.get(name))}

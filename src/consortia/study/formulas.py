@@ -88,7 +88,7 @@ def question_of_rows(
 
 
 def question_in(formula: str, options: Mapping[str, Any]) -> Question:
-    """Return what a formula and its options ask of every site.
+    """Read the question of a formula and its options to every site.
 
     Raises:
         InputError: they cannot be used.

@@ -42,7 +42,7 @@ def check_options(
 
 
 def called(table: str, factory: Callable[..., Any], options: Mapping[str, Any]) -> Any:
-    """Return what the factory makes; a value that it cannot use is the study's mistake."""
+    """Call the factory; a value that it cannot use is the study's mistake."""
     try:
         return factory(**options)
     except ConsortiaError:

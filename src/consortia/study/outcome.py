@@ -327,7 +327,7 @@ def _is_one_value(one: str, other: str) -> bool:
 
 
 def _codes_said(tables: Mapping[str, Table], event: Factor) -> dict[str, str]:
-    """Return what each code of the one column of an event is taken for, with its rows."""
+    """Return the meaning of each code of an event's only column, with its rows."""
     if len(event.columns) != 1:
         return {}
     (name,) = event.columns

@@ -11,21 +11,24 @@ import numpy as np
 
 from consortia.core.arguments import one_of, unknown
 from consortia.core.printable import printable
-from consortia.data.columns import POLICIES, Table, rows_of
+from consortia.data.columns import POLICIES, Column, Table, as_levels, rows_of
 from consortia.data.mending import in_formula, key
 from consortia.errors import InputError
 from consortia.models.regression.families import FAMILIES
-from consortia.models.regression.formula import SITE, expression
+from consortia.models.regression.formula import SITE, expression, parse
 from consortia.models.regression.question import rows_where
 from consortia.study.candidates import (
     CODES_MAX,
+    IDENTIFIER,
     Used,
     columns_of,
     levels_of,
     numbers_of,
+    one_each,
     reason_of,
     referred,
     same_as,
+    told_by,
     used_of,
 )
 from consortia.study.outcome import Outcome, outcome_of
@@ -62,6 +65,7 @@ class Proposal:
     weights: str | None = None  # the column of how many persons a row stands for
     keep: str | None = None  # expression that is true of the rows to be analysed
     question: str | None = None  # the column that the study is about
+    persons: str | None = None  # the column of the person of each interval
 
     def toml(
         self,
@@ -103,6 +107,8 @@ class Proposal:
             lines.append(f"trials = {_text(in_formula(self.trials))}")
         if self.weights is not None:
             lines.append(f"weights = {_text(in_formula(self.weights))}")
+        if self.persons is not None:
+            lines.append(f"persons = {_text(self.persons)} # each is counted once")
         if self.missing != POLICIES[0]:
             lines.append(f"missing = {_text(self.missing)}")
         if self.levels:
@@ -140,11 +146,9 @@ def propose(
     event: str | None = None,
     keep: str | None = None,
     question: str | None = None,
+    persons: str | None = None,
 ) -> Proposal:
     """Return a study of all columns that can be used, and why the others cannot.
-
-    Left out are columns that tell rows apart, dates, strings of many levels, columns of one value,
-    those that say what another says, and those that a site lacks.
 
     Args:
         tables: of each site, by its name.
@@ -153,16 +157,16 @@ def propose(
         missing: the policy; ``"complete"`` where values miss, when None.
         drop: columns that are to be left out.
         by_site: a column whose effect is wanted for each site, around a common one.
-        references: level that the others of a column are against; when it is not named, of a
-            response the most frequent one, of a term the first in alphabetical order.
-        levels: of columns, in their order: of an ordinal response the lowest first, of a term the
-            reference first.
-        group: a column whose values several rows share, a patient or a ward, for levels of it.
+        references: level that the others of a column are against; when None of a response the
+            most frequent one, of a term the first in alphabetical order.
+        levels: of columns, the lowest of an ordinal response or the reference of a term first.
+        group: a column whose values several rows share, for levels of it.
         trials: of family binomial, the column of how many could have been.
         weights: the column of how many persons a row stands for; when None one that looks so.
         event: of a time to an event, the value that is one; no other is.
-        keep: expression of columns that is true of the rows to be analysed.
+        keep: expression that is true of the rows to be analysed.
         question: the column that the study is about; when None that of ``by_site``.
+        persons: the column of the person of each interval; when None it is looked for.
 
     Raises:
         InputError: a column or a level is unknown (with the nearest), or the response is none.
@@ -170,12 +174,8 @@ def propose(
     tables = _kept(tables, keep)
     names, chosen, order = _names(tables), references or {}, levels or {}
     question = by_site if question is None else question
-    named = [one for one in (by_site, group, trials, weights, question) if one is not None]
-    for name in [*drop, *named, *chosen, *order]:
-        if name not in names:
-            raise InputError(f"unknown column {name!r}: {unknown(name, names)}.")
-    for name, given in order.items():
-        _check_levels(tables, name, given)
+    named = [by_site, group, trials, weights, question, persons]
+    _check_named(tables, names, [*drop, *named, *chosen, *order], order)
     outcome = outcome_of(
         tables, names, response, family=family, event=event, reference=chosen, levels=order
     )
@@ -184,10 +184,15 @@ def propose(
         raise InputError("--family binomial and --trials COLUMN go together: give both.")
     if weights is None and family != "cox":
         weights = _counting(tables, [name for name in names if name not in drop], of_response)
+    intervals = parse(f"{outcome.left} ~ 1").entry is not None
+    if intervals and persons is None:
+        persons = _persons(tables, [name for name in names if name not in drop], outcome)
     beside = [one for one in (group, trials, weights) if one is not None]
-    candidates = [name for name in names if name not in (*of_response, *beside)]
+    candidates = [name for name in names if name not in (*of_response, *beside, persons)]
     wanted = [one for one in (by_site, question, *chosen, *order) if one is not None]
     used, left_out = _covariates(tables, candidates, of_response, drop=drop, wanted=wanted)
+    pooled = by_site is not None or _pooled(tables, family)
+    used, left_out = _independent(tables, used, left_out, wanted=wanted, pooled=pooled)
     of_terms = _levels_of_terms(tables, [one.name for one in used], of_response, chosen, order)
     used = [used_of(tables, one.name, levels=of_terms.get(one.name, ())) for one in used]
     responses = [used_of(tables, name, response=True) for name in (*of_response, *beside)]
@@ -198,7 +203,7 @@ def propose(
     return Proposal(
         formula=f"{outcome.left} ~ {' + '.join(terms) or '1'}",
         family=family,
-        why=_why(tables, outcome, weights),
+        why=_why(tables, outcome, weights, persons, intervals=intervals),
         missing=policy,
         integrate=integrate,
         algorithm=HIERARCHICAL if grouped and not integrate else EXACT,
@@ -213,6 +218,7 @@ def propose(
         weights=weights,
         keep=keep,
         question=question,
+        persons=persons,
     )
 
 
@@ -235,6 +241,20 @@ def _levels_of_terms(
         raise InputError(f"reference of {unused[0]!r}: the formula has no such term.")
     found = {name: referred(tables, name, one) for name, one in references.items() if name in terms}
     return found | {name: order[name] for name in order if name in terms}
+
+
+def _check_named(
+    tables: Mapping[str, Table],
+    names: Sequence[str],
+    named: Sequence[str | None],
+    order: Mapping[str, Sequence[str]],
+) -> None:
+    """Refuse columns that no table has, and levels that are not those of their column."""
+    for name in named:
+        if name is not None and name not in names:
+            raise InputError(f"unknown column {name!r}: {unknown(name, names)}.")
+    for name, given in order.items():
+        _check_levels(tables, name, given)
 
 
 def _check_levels(tables: Mapping[str, Table], name: str, given: Sequence[str]) -> None:
@@ -270,14 +290,74 @@ def _counting(
     return name
 
 
-def _why(tables: Mapping[str, Table], outcome: Outcome, weights: str | None) -> str:
+def _persons(tables: Mapping[str, Table], names: Sequence[str], outcome: Outcome) -> str | None:
+    """Return the column of whose values no two intervals overlap; None of none or of several.
+
+    A column of another name than a patient's numbers persons where their intervals follow each
+    other; an exact age, which does so too, is never one.
+    """
+    parsed = parse(f"{outcome.left} ~ 1")
+    assert parsed.entry is not None
+    columns, suitable = (parsed.entry, parsed.response[0]), []
+    for name in names:
+        if name in outcome.columns or any(name not in table for table in tables.values()):
+            continue
+        if not all(_numbers_persons(one) for one in columns_of(tables, name).values()):
+            continue
+        later = follow = rows = distinct = overlaps = 0
+        for site, table in tables.items():
+            start, stop = (one.values(table, f"site {site!r}") for one in columns)
+            known = ~table[name].missing & np.isfinite(start) & np.isfinite(stop)
+            labels = np.unique(as_levels(table[name])[known], return_inverse=True)[1]
+            order = np.lexsort((start[known], labels))
+            labels, start, stop = labels[order], start[known][order], stop[known][order]
+            same = np.diff(labels) == 0
+            overlaps += int(np.sum(same & (start[1:] < stop[:-1])))
+            follow += int(np.sum(same & (start[1:] == stop[:-1])))
+            later += int(np.sum(start > 0))
+            rows, distinct = rows + len(labels), distinct + len(np.unique(labels))
+        if distinct < rows and not overlaps and (IDENTIFIER.search(name) or follow > 0.9 * later):
+            suitable.append(name)
+    called = [name for name in suitable if IDENTIFIER.search(name)]
+    best = called or suitable
+    return best[0] if len(best) == 1 else None
+
+
+def _numbers_persons(column: Column) -> bool:
+    """Return True if a column may hold names or numbers of persons: words, or integers."""
+    known = column.values[~column.missing]
+    return column.kind == "text" or (
+        column.kind == "number" and bool((known == np.round(known)).all())
+    )
+
+
+def _why(
+    tables: Mapping[str, Table],
+    outcome: Outcome,
+    weights: str | None,
+    persons: str | None,
+    *,
+    intervals: bool,
+) -> str:
     """Describe the choices behind the study, in sentences."""
+    rows = sum(map(rows_of, tables.values()))
+    if persons is not None:
+        number = sum(map(len, levels_of(tables, persons).values()))
+        return (
+            f"{outcome.why} {persons} is the person of each interval: {rows:,} intervals are of "
+            f"{number:,} persons."
+        )
+    if intervals:
+        return (
+            f"{outcome.why} No column was found to name the person of each interval, so that "
+            f"{rows:,} intervals are counted as {rows:,} persons: --persons COLUMN names it."
+        )
     if weights is None:
         return outcome.why
-    rows, persons = sum(map(rows_of, tables.values())), numbers_of(tables, weights).sum()
+    number = numbers_of(tables, weights).sum()
     return (
         f"{outcome.why} {weights} is how many persons a row stands for: {rows:,} rows are "
-        f"{persons:,.0f} persons; --drop {weights} takes rows for persons."
+        f"{number:,.0f} persons; --drop {weights} takes rows for persons."
     )
 
 
@@ -309,6 +389,35 @@ def _covariates(
     return used, left_out
 
 
+def _pooled(tables: Mapping[str, Table], family: str) -> bool:
+    """Return True if there are so many sites that their levels are pooled."""
+    return len(tables) > SITES_MAX and FAMILIES[family].response != "time"
+
+
+def _independent(
+    tables: Mapping[str, Table],
+    used: Sequence[Used],
+    left_out: Sequence[tuple[str, str]],
+    *,
+    wanted: Sequence[str],
+    pooled: bool,
+) -> tuple[list[Used], list[tuple[str, str]]]:
+    """Leave out what other columns of words tell, and what sites do unless theirs are ``pooled``.
+
+    Their coefficients would be known from the prior alone.
+    """
+    kept, more = list(used), list(left_out)
+    for one in used:
+        others = [other.name for other in kept if other.name != one.name]
+        reason = told_by(tables, one.name, others)
+        if not reason and not pooled and one_each(tables, one.name):
+            reason = "it has one value at each site, whose own level tells it"
+        if reason and one.name not in wanted:
+            kept.remove(one)
+            more.append((printable(one.name), reason))
+    return kept, more
+
+
 def _terms(
     tables: Mapping[str, Table],
     used: Sequence[Used],
@@ -323,7 +432,7 @@ def _terms(
     if len(tables) > 1 and by_site is not None:
         terms.append(f"({in_formula(by_site)} || {SITE})")
         integrate, grouped = group is None and _can_stay(tables, by_site, family, policy), True
-    elif len(tables) > SITES_MAX and FAMILIES[family].response != "time":
+    elif _pooled(tables, family):
         terms.append(f"(1 | {SITE})")
         one_likelihood = FAMILIES[family].response != "levels"
         integrate, grouped = policy != "impute" and group is None and one_likelihood, True

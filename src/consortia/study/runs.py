@@ -69,7 +69,7 @@ def has_ended(tree: Any, engine: Any) -> bool:
 def left_out_over(
     study: Study, built: Built, directory: Path, engine: Any, *, quiet: bool
 ) -> Callable[[Any], str | None]:
-    """Return what says of a run over an engine how it is without single rows, and sites.
+    """Return the function that leaves out single rows, and sites, of a run over an engine.
 
     The engine's processes hold the rows; all of them call it. The model of ``[compare]`` is sampled
     beside the run.

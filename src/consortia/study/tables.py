@@ -104,7 +104,7 @@ class Data(Table):
             if self.test_file is not None:
                 raise ValueError("test_file goes with files: give test_share instead")
             if self.require:
-                raise ValueError("require goes with files: in a data set no values miss")
+                raise ValueError("require goes with files: a data set has no missing values")
         if self.test_file is not None and self.test_share is not None:
             raise ValueError("give at most one of test_file and test_share")
         return self
@@ -262,7 +262,7 @@ class Data(Table):
     def _scaling(
         self, names: tuple[str, ...], features: int | None, agreed: _Agreed
     ) -> Scaling | None:
-        """Return how columns and response were standardised; None where they were not."""
+        """Return the standardisation of columns and response; None without one."""
         if features is None or (agreed.x is None and agreed.y is None):
             return None
         means, sds = np.zeros(features), np.ones(features)
@@ -321,7 +321,7 @@ class Data(Table):
         target_names: tuple[str, ...],
         columns: tuple[str, ...],
     ) -> _Agreed:
-        """Return what follows from the rows of all sites together."""
+        """Return the facts that follow from the rows of all sites together."""
         classes = _classes(labels, target_names)
         x = preparation.moments_of_all(one["x"] for one in moments) if self.standardise else None
         changed = () if x is None else self._changed_columns(x, columns)
@@ -333,7 +333,7 @@ class Data(Table):
         return _Agreed(x, y, None, changed)
 
     def _changed_columns(self, x: Moments, columns: tuple[str, ...]) -> tuple[bool, ...]:
-        """Return which columns of x are standardised."""
+        """List the standardised columns of x."""
         if isinstance(self.standardise, bool):
             return tuple(x.measured.tolist())
         if not columns:

@@ -69,7 +69,7 @@ class RowChoices(NamedTuple):
 
 
 def row_choices(data: Data, question: Question, path: Path, index: int) -> RowChoices:
-    """Return which rows of a file a study uses, and which values it takes for others.
+    """Return a study's choice of rows in a file, and its replacements of values.
 
     Raises:
         InputError: the file cannot be read.

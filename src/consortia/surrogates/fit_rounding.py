@@ -65,7 +65,7 @@ def _square(triangle: np.ndarray, pull: np.ndarray) -> float:
 
 
 def wrong_share(arrays: Arrays, sites: int) -> str | None:
-    """Return how the share of the prior is not that of one of so many sites."""
+    """Describe a share of the prior that is not that of one of so many sites, or return None."""
     share = np.asarray(arrays["share"], float)
     if share.shape == () and abs(share * sites - 1) < 1e-3:
         return None

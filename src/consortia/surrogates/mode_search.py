@@ -133,7 +133,7 @@ def inverse_root(curvature: Float[np.ndarray, "d d"]) -> Float[np.ndarray, "d d"
 
 
 def candidates(local: Local, idle: int) -> Float[np.ndarray, "M d"]:
-    """Return where the steps of the ladder lead; shorter ones after idle messages."""
+    """Return the ends of the ladder's steps; shorter ones after idle messages."""
     found = newton(local)
     steps = []
     for damping, length in LADDER:

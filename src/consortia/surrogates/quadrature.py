@@ -71,7 +71,7 @@ def effect_of(errors: Float[np.ndarray, " m"]) -> Effect:
 def report_of(
     errors: Float[np.ndarray, "m rules"], measured: Sequence[int], choices: Sequence[int]
 ) -> dict[str, Any]:
-    """Return what a record says of the first rule that is fine enough, else of the last.
+    """Return the record's entry on the first rule that is fine enough, else on the last.
 
     Args:
         errors: of rules at the points of `points_around`.

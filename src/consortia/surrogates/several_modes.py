@@ -110,7 +110,7 @@ def rises(profiles: Sequence[Profile], centre: Float[np.ndarray, " d"]) -> list[
 def climb(
     starts: Float[np.ndarray, "c d"], reference: Float[np.ndarray, " d"], along: Bound
 ) -> Generator[Query, Arrays, list[Mode]]:
-    """Return where climbs from several places end, which share their messages.
+    """Climb from several places with shared messages, and return the ends.
 
     Args:
         starts: at least one, at most `CANDIDATES`.

@@ -249,7 +249,7 @@ class AffineRecursion(Recursion):
     def _carried(
         self, matrix: Float[np.ndarray, "blocks width width"], start: Normal, own: Array
     ) -> Array:
-        """Return what these maps make of the start's covariance, and their own beside it."""
+        """Map the start's covariance by these maps, and return their own with it."""
         if not np.any(start.covariance):
             return own
         if self.width > 1:

@@ -170,7 +170,7 @@ class Problem:
         return found * np.outer(units, units)
 
     def once(self, name: Hashable, make: Callable[[], T]) -> T:
-        """Return what ``make`` does, and keep it where all processes have it."""
+        """Call ``make``, and keep its result where all processes have it."""
         gatherer = self._engine or Gatherer()
         if not all(gatherer.allgather(lambda: name in self._known)):
             self._known[name] = make()

@@ -496,6 +496,6 @@ class BatchNoise:
         return np.stack(fixed) + self.of_spread(agent_blocks(covariance, d))
 
     def of_spread(self, covariances: Float[np.ndarray, "N d d"]) -> Float[np.ndarray, "N d d"]:
-        """Return what covariances of the positions add to them."""
+        """Return the contribution of the positions' covariances."""
         flat = covariances.reshape(len(covariances), -1)
         return np.einsum("nij,nj->ni", self._response, flat).reshape(covariances.shape)

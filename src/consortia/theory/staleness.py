@@ -404,7 +404,7 @@ def stale_trace_law(
 
 
 def site_noise(gradients: ArrayLike, shares: ArrayLike) -> Array:
-    r"""Return what unlike sites add to a gradient's covariance, when one site's arrives at a time.
+    r"""Return the sites' share in a gradient's covariance, when one site's arrives at a time.
 
     .. math:: \operatorname{Cov}_f(\nabla U_c / f_c) = \sum_c \frac{1}{f_c}\nabla U_c \nabla U_c^T
               - \nabla U \nabla U^T

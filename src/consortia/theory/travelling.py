@@ -364,7 +364,7 @@ def _normal(mean: Array, second: Array) -> Normal:
 def location_shards(
     shards: Sequence[ArrayLike], batch_size: int | None = None, *, replace: bool = True
 ) -> dict[str, Array]:
-    """Return what describes rows x_i ~ N(θ, I) at the sites as arguments of `travelling_law`.
+    """Describe rows x_i ~ N(θ, I) at the sites by arguments of `travelling_law`.
 
     Args:
         shards: the rows of each site, (n_s, d).

@@ -288,7 +288,7 @@ def _fitting(
 
 
 def _advice(problem: Problem, method: Method, target: BiasTarget, rounds: int, chains: int) -> str:
-    """Return which other values of single arguments would do, the fastest first."""
+    """Advise other values of single arguments, the fastest first."""
     able = []
     for name, value, other in _others(method):
         try:

@@ -41,7 +41,7 @@ class Windows(NamedTuple):
 
 
 def window(clients: GaussianClients, given: Windows, start: int) -> AffineMap:
-    """Return what a window does to the averages, around the target's mean.
+    """Return a window's effect on the averages, around the target's mean.
 
     Args:
         clients: the clients.

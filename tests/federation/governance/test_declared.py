@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from federation.hospitals import HOSPITALS, NAMES, study
+from sparse import sparse
 
 from consortia.algorithms.registry import ALGORITHMS
 from consortia.core.queries import Conversation
@@ -40,7 +41,11 @@ def stage_of(path: Path, policy: Any = None) -> Stage:
     return Stage(path, files, path.parent / "sites", text if policy is None else policy(text))
 
 
-@pytest.mark.parametrize("name", CARRIED)
+# One of each kind: a conversation, noisy sums, rounds, visits, rounds with acceptance.
+@pytest.mark.parametrize(
+    "name",
+    sparse(CARRIED, ("few_rounds", "private_posterior", "fa_ld", "dsgld", "federated_hmc")),
+)
 def test_no_more_numbers_leave_than_were_declared(tmp_path: Path, name: str) -> None:
     path = study_of(tmp_path, name)
     study = load_study(path)

@@ -90,6 +90,9 @@ def test_both_libraries_give_every_family_the_same_density(family: str, x64: Non
         np.testing.assert_allclose(values, compiled(regression, rows, params), rtol=1e-7)
 
 
+HEAVY = {"intercept": "student_t(3, 1, 2)", "x": "cauchy(0.5, 2)"}
+"""Priors by whose scores these are sampled, beside normal ones."""
+
 HIERARCHIES = [
     ("bernoulli", "x + (1 | site)", {}),
     ("bernoulli", "x + (1 + x | site)", {"integrate": True}),
@@ -100,6 +103,8 @@ HIERARCHIES = [
     ("ordinal", "z + (1 | site)", {"integrate": True}),
     ("weibull", "x + (1 | site)", {"integrate": True}),
     ("negative_binomial", "x + (1 | site)", {"integrate": True}),
+    ("bernoulli", "x + (1 + x | site)", {"integrate": True, "prior": HEAVY}),
+    ("categorical", "x + arm", {"prior": HEAVY}),
 ]
 
 
@@ -143,6 +148,9 @@ def test_the_nodes_that_a_user_insists_on_are_taken(x64: None) -> None:
         ("ordinal", "x", {}),
         ("cox", "x + z", {}),
         ("zero_inflated_poisson", "x + (1 | site:ward)", {}),
+        ("bernoulli", "x + z + arm + x:z", {"prior": HEAVY}),
+        ("categorical", "x + arm", {"prior": HEAVY}),
+        ("gaussian", "x + z", {"prior": HEAVY}),
     ],
 )
 def test_gradients_and_curvatures_of_a_site_are_those_of_jax(

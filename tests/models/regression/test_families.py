@@ -266,7 +266,7 @@ def test_the_prior_is_that_of_the_natural_parameters_with_its_jacobian(
     @jax.jit
     def evaluated(flat: jax.Array, params: Any) -> Any:
         values = one.density.natural(params) | insides.family_parameters(one.density, params)
-        return jax.jacfwd(natural)(flat), values, one.model.log_prior(params)
+        return jax.jacfwd(natural)(flat), values, one.density.log_prior(params)
 
     jacobian, values, log_prior = evaluated(flat, params)
     if "intercept" in params:

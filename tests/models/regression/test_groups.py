@@ -64,7 +64,9 @@ def test_one_label_at_two_sites_is_refused_until_it_is_said_what_it_means() -> N
 
 def test_an_effect_of_a_group_at_several_sites_is_one_parameter() -> None:
     tables = operations()
-    made = consortia.regression("y ~ x + (1 | shared(surgeon)) + (1 | site)", tables)
+    made = consortia.regression(
+        "y ~ x + (1 | shared(surgeon)) + (1 | site)", tables, integrate=False
+    )
     z = np.arange(8.0)
     params = {**made.model.init, "effects_in_sd": np.concatenate([z, np.zeros(3)])}
     params["log_sd"] = np.zeros(2)

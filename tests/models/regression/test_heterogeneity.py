@@ -76,7 +76,7 @@ def test_a_site_s_effect_is_the_common_one_and_its_own() -> None:
 
 
 def test_a_slope_is_the_coefficient_in_the_units_of_the_column(x64: None) -> None:
-    one = made("age + (1 + age | site)")
+    one = made("age + (1 + age | site)", integrate=False)
     raw = draws_of(one, 3)
     rows = {"age": np.array([61.0, 62.0]), "arm": ["new", "new"]}
     probability = np.asarray(one.predict(raw, rows, "lima"))[0]
@@ -118,7 +118,10 @@ def test_a_categorical_response_has_a_block_for_each_level() -> None:
 
 
 def test_levels_that_stay_at_the_sites_are_drawn_there_for_the_table(x64: None) -> None:
-    joint, apart = made("age + (1 | site)"), made("age + (1 | site)", integrate=True)
+    joint, apart = (
+        made("age + (1 | site)", integrate=False),
+        made("age + (1 | site)", integrate=True),
+    )
     raw = draws_of(apart, 300)
     table = apart.by_site(raw, seed=4).to_dataframe().set_index("name")
     own = np.asarray(apart.levels_of(raw, "lima", seed=4)).ravel()

@@ -291,7 +291,9 @@ def test_what_cannot_be_integrated_is_refused() -> None:
     ):
         with pytest.raises(InputError, match=why):
             consortia.regression(formula, sites, family=family, integrate=family != "cox")
-    joint = consortia.regression("y ~ x + (1 | site)", tables("poisson"), family="poisson")
+    joint = consortia.regression(
+        "y ~ x + (1 | site)", tables("poisson"), family="poisson", integrate=False
+    )
     with pytest.raises(InputError, match=r"levels_of: give regression\(..., integrate=True\)"):
         joint.levels_of({}, "lima", 0)
 
@@ -307,3 +309,39 @@ def test_many_points_at_once_have_the_values_of_single_ones_in_single_precision(
     together = jax.jit(jax.vmap(inside))(z)
     singly = jax.jit(lambda z: jax.lax.map(inside, z))(z)
     np.testing.assert_allclose(together, singly, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("right", "options", "parameters"),
+    [
+        ("x + (1 | site)", {"family": "poisson"}, 0),
+        ("x + (1 + x | site)", {}, 0),
+        ("x + (1 + two || site)", {}, 0),
+        ("x + (1 + three || site)", {}, 9),  # a level and two slopes of three sites
+        ("x + (1 | site)", {"family": "categorical"}, 9),  # three sites, three other levels
+        ("x + (1 | site)", {"family": "poisson", "missing": "impute", "imputations": 2}, 3),
+        ("x + (1 | site) + (1 | site:three)", {}, 3),
+        ("x + (1 | site)", {"integrate": False}, 3),
+    ],
+)
+def test_what_can_be_integrated_out_is_unless_somebody_says_otherwise(
+    right: str, options: dict[str, Any], parameters: int
+) -> None:
+    rng = np.random.default_rng(1)
+    sites = {
+        name: {
+            "x": np.where(np.arange(24) == 3, np.nan if "missing" in options else 0, 1.0 * x),
+            "y": rng.permutation(np.arange(24) % 4),
+            "two": np.array(["a", "b"])[rng.permutation(np.arange(24) % 2)],
+            "three": np.array(["a", "b", "c"])[rng.permutation(np.arange(24) % 3)],
+        }
+        for name, x in zip(("oslo", "lima", "bern"), rng.normal(size=(3, 24)), strict=True)
+    }
+    made = consortia.regression(f"y ~ {right}", sites, **options)
+    start = made.model.init
+    assert int(np.size(start.get("effects_in_sd", ()))) == parameters
+    # equal to the model of somebody who says so
+    again = consortia.regression(f"y ~ {right}", sites, **options | {"integrate": False})
+    assert (made.specification.digest == again.specification.digest) == (
+        not made.specification.question.integrated
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 import xarray
 
 import consortia
+from consortia.errors import InputError
 from consortia.report.methods import paragraph
 from consortia.report.run_report import report_of
 from consortia.report.tables import contribution_table
@@ -30,6 +32,7 @@ def cells(site: int) -> dict[str, np.ndarray]:
         "time": rng.exponential(3, rows).round(1) + 0.1,
         "seen": rng.integers(0, 2, rows),
         "freq": rng.integers(0, 9, rows),
+        "adult": rng.integers(0, 8, rows),
     }
 
 
@@ -54,15 +57,21 @@ def test_weighted_rows_have_the_table_1_of_the_persons(
     formula: str, options: dict[str, Any], least: int
 ) -> None:
     given = {name: cells(place) for place, name in enumerate(SITES)}
-    options = {**options, "describe": {"cells": least}}
+    options = {**options, "describe": {"cells": least}, "missing": "complete", "keep": "adult > 0"}
+    for table in given.values():
+        table["age"][3:7] = np.nan
     weighted = consortia.regression(formula, given, weights="freq", **options).table_one()
     persons = {name: expanded(table) for name, table in given.items()}
     single = consortia.regression(formula, persons, **options).table_one()
     assert weighted.lines == single.lines
     flow = {line.variable: line.cells for line in weighted.flow}
     of_persons = {line.variable: line.cells for line in single.flow}
-    assert flow["persons in them"] == of_persons["analysed"]
-    assert flow["analysed"] == ("40", "40", "80")
+    rows = [np.sum((table["adult"] > 0) & ~np.isnan(table["age"])) for table in given.values()]
+    if "age" in formula:
+        assert flow["their rows"] == (*map(str, rows), str(sum(rows)))
+    del flow["their rows"]
+    assert flow == of_persons
+    assert [one for one in weighted.missing if one.variable != "freq"] == [*single.missing]
     assert "levels persons (percent)" in weighted.notes[0]
 
 
@@ -71,7 +80,7 @@ def test_weights_of_a_sample_and_parts_of_persons_are_counted_as_rows() -> None:
     sampled = consortia.regression(
         "age ~ kind", given, weights="time", weights_are="sampling"
     ).table_one()
-    assert "persons in them" not in {line.variable for line in sampled.flow}
+    assert "their rows" not in {line.variable for line in sampled.flow}
     parts = consortia.regression("age ~ kind", given, weights="time").table_one()
     assert sampled.lines == parts.lines
 
@@ -147,4 +156,122 @@ def test_marginal_effects_are_averages_over_the_persons(
         effects.append(made.marginal_effects(draws).over_all.lines)
     for one, other in zip(*effects, strict=True):
         assert str(one.key) == str(other.key)
+        assert one.mean == pytest.approx(other.mean, rel=1e-3)
+
+
+def patients(site: int) -> dict[str, np.ndarray]:
+    """Return a row of each patient: numbers, words, a value that misses, a time and its end."""
+    rng = np.random.default_rng(site)
+    rows = 60
+    table = {
+        "id": np.array([f"p{site}-{number:02}" for number in rng.permutation(rows)]),
+        "arm": rng.choice(["a", "b"], rows),
+        "age": rng.normal(60, 9, rows).round(1),
+        "adult": rng.integers(0, 6, rows),
+        "time": np.ceil(rng.exponential(9, rows)),
+        "death": rng.integers(0, 2, rows),
+    }
+    table["age"][rng.choice(rows, 7, replace=False)] = np.nan
+    return table
+
+
+def intervals(table: dict[str, np.ndarray], *, ages: bool = False) -> dict[str, np.ndarray]:
+    """Return up to four intervals of each patient, in no order; age may grow in between."""
+    lines = []
+    for place, time in enumerate(table["time"]):
+        cuts = sorted({0.0, *(one for one in (1.0, 4.0, 10.0) if one < time), float(time)})
+        for start, stop in itertools.pairwise(cuts):
+            lines.append((place, start, stop, table["death"][place] * (stop == time)))
+    order = np.random.default_rng(1).permutation(len(lines))
+    place, start, stop, death = (np.array(one)[order] for one in zip(*lines, strict=True))
+    found = {name: table[name][place] for name in ("id", "arm", "age", "adult")}
+    found["age"] = found["age"] + start * ages
+    return found | {"start": start, "stop": stop, "death": death}
+
+
+@pytest.mark.parametrize("family", ["cox", "weibull"])
+@pytest.mark.parametrize("cells_of", [1, 5])
+def test_intervals_have_the_flow_events_and_follow_up_of_their_patients(
+    family: str, cells_of: int
+) -> None:
+    every = {name: patients(place) for place, name in enumerate(SITES)}
+    describe = {"cells": cells_of, "times": [2.0, 5.0, 9.0], "by": "arm"}
+    options: dict[str, Any] = {"family": family, "missing": "complete", "keep": "adult > 0"}
+    options["describe"] = describe
+    single = consortia.regression("Surv(time, death) ~ arm + age", every, **options)
+    parts = {name: intervals(table, ages=True) for name, table in every.items()}
+    cut = consortia.regression("Surv(start, stop, death) ~ arm + age", parts, persons="id",
+                               **options)  # fmt: skip
+    first, second = single.table_one(), cut.table_one()
+    assert second.unit == "persons"
+    assert second.flow[-1].cells[2] == str(sum(cut.specification.rows))
+    assert second.flow[:-1] == first.flow
+
+    def ages(lines: Any) -> list[Any]:
+        return [line.cells for line in lines if line.variable == "age"]
+
+    # age is that of the first interval; what misses in one of a patient's rows misses in all
+    assert ages(second.missing) == ages(first.missing)
+    assert [line.cells for line in second.lines] == [line.cells for line in first.lines]
+    assert str(cut.survival_curves()) == str(single.survival_curves())
+
+
+def test_intervals_without_a_column_of_persons_have_no_curves() -> None:
+    every = {name: intervals(patients(place)) for place, name in enumerate(SITES)}
+    with pytest.raises(InputError, match="need persons, the column of the person"):
+        consortia.regression("Surv(start, stop, death) ~ arm", every, family="cox",
+                             describe={"times": [2.0]})  # fmt: skip
+    with pytest.raises(InputError, match=r"is for Surv\(start, stop, event\)"):
+        consortia.regression("Surv(stop, death) ~ arm", every, family="cox", persons="id")
+
+
+def test_events_that_recur_are_counted_of_each_person() -> None:
+    every = {name: intervals(patients(place)) for place, name in enumerate(SITES)}
+    for table in every.values():
+        table["death"] = (table["stop"] > 1).astype(int)
+    made = consortia.regression("Surv(start, stop, death) ~ arm", every, family="cox", persons="id")
+    lines = {(one.variable, one.level): one.cells[-1] for one in made.table_one().lines}
+    counts = [
+        np.bincount(np.unique(one["id"], return_inverse=True)[1], one["death"])
+        for one in every.values()
+    ]
+    events = np.concatenate(counts).astype(int)
+    for number, persons in enumerate(np.bincount(events)):
+        assert lines["events of a person", str(number)].split()[0] == str(persons)
+    assert lines["Surv(stop, death)", "event"].split()[0] == str(np.sum(events > 0))
+
+
+def test_an_interval_without_a_person_is_refused_and_gaps_have_no_curves() -> None:
+    every = {name: intervals(patients(place)) for place, name in enumerate(SITES)}
+    every["lima"]["id"][3] = ""
+    with pytest.raises(InputError, match="site 'lima': persons 'id': 1 analysed"):
+        consortia.regression("Surv(start, stop, death) ~ arm", every, family="cox", persons="id")
+    every["lima"] = intervals(patients(1))
+    every["lima"]["start"][every["lima"]["start"] == 4] = 4.5
+    with pytest.raises(InputError, match="followed from time 0 without"):
+        consortia.regression("Surv(start, stop, death) ~ arm", every, family="cox", persons="id",
+                             describe={"times": [2.0, 9.0]})  # fmt: skip
+
+
+def test_marginal_effects_are_over_persons_not_over_their_intervals() -> None:
+    every = {name: patients(place) for place, name in enumerate(SITES)}
+    for table in every.values():
+        table["age"] = np.nan_to_num(table["age"], nan=60.0)
+    single = consortia.regression("Surv(time, death) ~ arm + age", every, family="weibull")
+    parts = {name: intervals(table) for name, table in every.items()}
+    cut = consortia.regression("Surv(start, stop, death) ~ arm + age", parts, family="weibull",
+                               persons="id")  # fmt: skip
+    effects = []
+    for made in (single, cut):
+        spec = made.specification
+        slopes = (np.array([0.4, 0.05]) * np.array(spec.scales)).astype(np.float32)
+        start = made.model.init | {"coefficients": slopes, "intercept": np.float32(0)}
+        at_zero = made.density.natural(start)
+        draws = {name: np.broadcast_to(value, (1, 2, *np.shape(value))).copy()
+                 for name, value in made.model.init.items()}  # fmt: skip
+        draws["coefficients"] = np.broadcast_to(slopes, (1, 2, 2)).copy()
+        draws["intercept"] = np.full((1, 2), 2.0 - float(at_zero["intercept"]))
+        effects.append(made.marginal_effects(draws, at=[5.0]).over_all.lines)
+    for one, other in zip(*effects, strict=True):
+        assert one.key == other.key
         assert one.mean == pytest.approx(other.mean, rel=1e-3)

@@ -97,7 +97,7 @@ def test_rows_that_cannot_be_are_left_out_by_keep_and_counted(
 
 
 def keep_true(rows: dict[str, Any], keep: str) -> np.ndarray:
-    """Return which rows a condition of one or two comparisons keeps."""
+    """Mark the rows that satisfy a condition of one or two comparisons."""
     parts = re.split(r" (<=|>=|<|>) ", keep)
     values = [rows[one] if one in rows else float(one) for one in parts[::2]]
     compare = {"<": np.less, ">": np.greater, "<=": np.less_equal, ">=": np.greater_equal}

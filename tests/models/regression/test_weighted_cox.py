@@ -137,7 +137,7 @@ def test_draws_have_the_robust_spread() -> None:
     ("formula", "more", "message"),
     [
         ("Surv(time, status) ~ age + cluster(id, sex)", {}, "cluster.* stands once"),
-        ("Surv(time, status) ~ age:cluster(id)", {}, "stands by itself"),
+        ("Surv(time, status) ~ age:cluster(id)", {}, "a term of its own"),
         ("Surv(time, status) ~ s(age) + cluster(id)", {}, "no sandwich"),
         ("Surv(time, status) ~ age", {"ties": "exact"}, "ties is 'exact'"),
         ("Surv(time, status) ~ age", {"ties": "breslow", "family": "weibull"}, "for family 'cox'"),

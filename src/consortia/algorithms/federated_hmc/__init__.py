@@ -150,7 +150,7 @@ class FederatedHMC(Adaptive):
     lightly_compiled = True
     claims = Claims(
         samples="the posterior (Metropolis test on the summed log-density)",
-        bias="none, however unlike the sites are; every site answers in every round",
+        bias="none, however different the sites are; every site answers in every round",
         draw="the position after a trajectory",
         step_size="epsilon of the leapfrog, learned when left out; with one step drift "
         "epsilon^2/2, noise variance epsilon^2, h' = epsilon^2/2",
@@ -461,7 +461,7 @@ def _leapfrog(method: FederatedHMC, shared: tuple[()], hub: Hub, message: PyTree
 
 
 def _evaluations(method: FederatedHMC, hub: Hub) -> Count:
-    """Return how often the sites evaluate: once a step, and once more at a fresh start."""
+    """Count the sites' evaluations: one a step, and one more at a fresh start."""
     return hub.trial.steps + int(method.wire.fresh_start)
 
 

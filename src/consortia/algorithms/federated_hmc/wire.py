@@ -32,7 +32,7 @@ class FullWidth:
     fresh_start: bool = False  # the gradient at the start of a trajectory is evaluated anew
 
     def state(self, position: Vector) -> PyTree:
-        """Return what the server keeps for it."""
+        """Return the server's state for it."""
         return ()
 
     def down(self, state: PyTree, position: Vector) -> PyTree:
@@ -73,7 +73,7 @@ class FullWidth:
         return inbox
 
     def evaluation(self, inbox: PyTree) -> Evaluation:
-        """Return where an inbox asks."""
+        """Return the place that an inbox asks about."""
         return Evaluation(self.position(inbox))
 
     def disclosure(self, outbox: PyTree) -> Disclosure:

@@ -64,6 +64,7 @@ from consortia.surrogates.proposals.rays import (
     within,
 )
 from consortia.surrogates.proposals.regression import MOST_QUADRATIC
+from consortia.surrogates.proposals.unbent import Unbent, tail_of
 from consortia.surrogates.proposals.warp import Coordinates, Plain
 
 RAYS = 0.165
@@ -244,13 +245,19 @@ class Server:
         mode = self.memory.best if len(self.memory.points) else self.centre
         return Groups(mode, np.diag(self.covariance), *self.groups)
 
+    @property
+    def unbent(self) -> Coordinates | None:
+        """The parameters of scores, around the highest point."""
+        tail = tail_of(self.known.target)
+        return None if tail is None else Unbent(self.memory.best, tail)
+
     @cached_property
     def scale(self) -> PriorScale:
         """The scale of the prior."""
         return prior_scale(self.known.target, self.known.start)
 
     def farthest_from(self, centre: Float[np.ndarray, " d"]) -> Float[np.ndarray, " d"]:
-        """Return how far from the prior's centre points may lie around a place, in its sds.
+        """Bound the distance of points from the prior's centre around a place, in its sds.
 
         Sites look at places half-way between a point and the middle of its message.
         """
@@ -274,8 +281,7 @@ def converse(settings: Settings, known: Known) -> Conversing:
     server.groups = groups_of(known.target, known.start)
     if d > MOST_CURVED:
         return (yield from _by_gradients(server, settings))
-    guesses = yield from _local_fits(server)
-    centres, covariances, agree, apart, sure = guesses
+    centres, covariances, agree, apart, sure = yield from _local_fits(server)
     server.reference = centres[0] if agree else known.start
     searched, next_step = not agree or d > MOST_QUADRATIC, "draw"
     batches, earlier, missed = [], 0, list[np.ndarray]()
@@ -332,6 +338,7 @@ def converse(settings: Settings, known: Known) -> Conversing:
             guess=guess,
             bent=len(shares) > 0,
             doubted=len(shares) > 1 and not isinstance(base, Groups),
+            other=server.unbent,
         )
         if math.isfinite(learnt.error):
             server.records[-1]["error"] = float(f"{learnt.error:.3g}")
@@ -358,7 +365,7 @@ def converse(settings: Settings, known: Known) -> Conversing:
 
 
 def _next_step(shares: list[float], errors: list[float], *, searched: bool) -> str:
-    """Return what follows batches that do not count: "draw", "search" for the mode, or "walk".
+    """Return the step after batches that do not count: "draw", "search" for the mode, or "walk".
 
     Where no surrogate predicted, after the exploration or any batch, and shares stay small, as in a
     funnel, further points do not help, and the mode need not be sought.
@@ -753,7 +760,7 @@ def _batch(judged: Judged) -> Batch:
 
 
 def _short(settings: Settings, reached: float) -> tuple[Fault, ...]:
-    """Return what is said where a run has used up its batches before its effective size."""
+    """Describe a run that has used up its batches before its effective size."""
     if settings.effective_size is None:
         return ()
     return (

@@ -127,7 +127,7 @@ def _local_fits(target: Target, given: Mapping[str, Array], site: Site) -> Reply
 
 
 def _errors(target: Target, given: Mapping[str, Array], site: Site) -> Reply:
-    """Return how far rules are from that which they are compared with, (points, rules)."""
+    """Return the distances of rules from the one that they are compared with, (points, rules)."""
     rules, (rows, mask) = target.model.integration, site.all()
     assert rules is not None
     errors_of = rules.with_nodes(rules.measured(len(given.get("rule", range(rules.own)))))
@@ -255,7 +255,7 @@ def _drawn(arrays: Arrays) -> Arrays:
 
 
 def _at_points(arrays: Arrays) -> Evaluation:
-    """Return where the points lie; those of tails count half as far from their middle."""
+    """Return the places of the points; those of tails count half as far from their middle."""
     points = np.asarray(arrays["points"], float)
     middle = np.median(points, axis=0)
     points = np.concatenate([points, np.asarray(arrays.get("measured", points[:0]), float)])

@@ -123,7 +123,7 @@ def nested_variances(values: Float[np.ndarray, "W q"]) -> tuple[np.ndarray, np.n
 
 
 def compare(before: Points, after: Points) -> Measured:
-    """Return what the beginnings and ends of trajectories, and the superchains, say."""
+    """Compare the beginnings and ends of trajectories, and the superchains."""
     (old, new), (count, d) = (before.positions, after.positions), after.positions.shape
     first, second = old - old.mean(axis=0), new - new.mean(axis=0)
     with np.errstate(divide="ignore", invalid="ignore"):

@@ -185,7 +185,7 @@ class RequestChannel:
         iteration: int = 0,
         enough: int | None = None,
     ) -> dict[int, Read]:
-        """Return what ``read`` makes of each site's answer; `EnvelopeError` rejects one.
+        """Return ``read`` of each site's answer; `EnvelopeError` rejects one.
 
         Args:
             requests: by the site's number.

@@ -81,7 +81,7 @@ class QueryRuntime(SiteWork):
         return super()._start_values()
 
     def place(self, label: Label, request: Envelope) -> Place:
-        """Return where a query asks the site to evaluate its rows, and what an answer would hold.
+        """Return the place where a query asks for the rows' evaluation, and its answer's contents.
 
         Nothing is computed of the rows.
         """
@@ -106,7 +106,7 @@ class QueryRuntime(SiteWork):
         return Place(*where, numbers, declared, spent)
 
     def _from_reference(self, arrays: Answer, evaluation: Evaluation) -> float:
-        """Return how far out the reference lies; as points, half as far from their middle."""
+        """Return the distance of the reference; as points, half as far from their middle."""
         if "reference" not in arrays:
             return 0.0
         positions = np.asarray(evaluation.positions, np.float64).reshape(-1, self.dimension)
@@ -249,7 +249,7 @@ class QueryRuntime(SiteWork):
         permit: Permit,
         share: float,
     ) -> Statement:
-        """Return what this answer and those before settle; it is not counted if it is refused."""
+        """Count the rows that this answer and those before settle; a refused one does not count."""
         assert function.reveals is not None
         arrays = self._completed(function, request)
         return self._settled.add(function.reveals(arrays, *leaving), permit, share)

@@ -248,7 +248,7 @@ class FlowerEngine(Engine):
         return FlowerPanel(target, sites, method, *parts)
 
     def _beginning(self, target: Target, sites: Sites) -> dict[str, Any]:
-        """Return what a run begins with, for the sites to agree to."""
+        """Return the terms of a run's beginning, for the sites to agree to."""
         return {
             "facts": self._facts,
             "model": fingerprints.of_model(target, sites.first),

@@ -62,7 +62,7 @@ class RunFiles:
             os.close(handle)
 
     def noted(self, name: str) -> Mapping[str, np.ndarray] | None:
-        """Return what was noted, or None where there is nothing, or a crash has damaged it."""
+        """Return the note, or None where there is none, or a crash has damaged it."""
         try:
             found = self.kept(name)
         except StoreError:

@@ -62,7 +62,7 @@ class GridTransport:
         return [str(name) for name in self._grid.push_messages(made)]
 
     def replies(self, messages: Sequence[str]) -> list[Arrival]:
-        """Return what has come back since the last time."""
+        """Return the replies since the last call."""
         arrivals = []
         for reply in self._grid.pull_messages(messages):
             about = (reply.metadata.reply_to_message_id, reply.metadata.src_node_id)

@@ -143,7 +143,7 @@ def _sum_key(channel: RequestChannel, answer: Envelope) -> Key:
 
 
 def _difference(there: Any, here: dict[str, Any]) -> str | None:
-    """Return what a site runs that the server does not, or None."""
+    """Find a difference between the site's run and the server's, or return None."""
     versions = there.get("versions")
     if not isinstance(versions, dict):
         return "it does not say which versions it runs"

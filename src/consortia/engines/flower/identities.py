@@ -58,7 +58,7 @@ def make_identity(folder: Path) -> bytes:
         with open(path, "wb", opener=fresh_private) as file:
             write_through(file, key.private_bytes_raw().hex().encode() + b"\n")
     except FileExistsError:
-        raise InputError(f"{path} is there already: give another folder, or keep it.") from None
+        raise InputError(f"{path} already exists: choose another folder, or keep it.") from None
     return bytes(key.public_key().public_bytes_raw())
 
 
@@ -231,7 +231,7 @@ def is_low_order(public: bytes) -> bool:
 
 
 def faulty_key(coordinator: str | None, sites: Mapping[str, str]) -> str | None:
-    """Return what is wrong with public keys in digits, by name; None where nothing is."""
+    """Describe the fault of public keys in digits, by name; None where there is none."""
     owners: dict[str, str] = {}
     every = {**({} if coordinator is None else {"the coordinator": coordinator}), **sites}
     for name, key in every.items():

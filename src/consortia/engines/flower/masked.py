@@ -95,7 +95,7 @@ class Layout(NamedTuple):
         return (first, *(ring.cut(a + b) for ring, a, b in narrow))
 
     def negated(self, one: Integers) -> Integers:
-        """Return what added to the integers is zero."""
+        """Return the integers that cancel these."""
         narrow = zip(self.rings.values(), one[1:], strict=True)
         return (fixed_point.negated(one[0]), *(ring.cut(~a + np.uint64(1)) for ring, a in narrow))
 

@@ -252,7 +252,7 @@ class FlowerPanel(Panel):
     # --- plan and record --------------------------------------------------------------------------
 
     def expected(self, messages: int) -> str:
-        """Return how long so many messages will take, as the messages so far have."""
+        """Predict the time of so many messages from the messages so far."""
         return expected(self._channel, messages)
 
     def answering(self) -> dict[str, tuple[float | None, float | None]]:

@@ -104,7 +104,7 @@ def question_of(request: Envelope) -> Question:
 def place_of(
     evaluation: Evaluation, chains: int, scale: PriorScale, before: np.ndarray, rounds: np.ndarray
 ) -> Place:
-    """Return where an inbox asks.
+    """Return the place that an inbox asks about.
 
     Args:
         evaluation: of the inbox, from its phase; its first axis is that of the chains, where there
@@ -140,7 +140,7 @@ def largest(values: np.ndarray) -> float:
 def last_evaluated(
     kept: Mapping[str, np.ndarray] | None, stage: int, begun: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return where each chain was evaluated last in a stage, (chains, d), and when."""
+    """Return each chain's last place of evaluation in a stage, (chains, d), and its iteration."""
     chains = 1 if stage == 0 else len(begun)
     if kept is not None and int(kept["stage"]) == stage:
         return kept["middles"], kept["iterations"]

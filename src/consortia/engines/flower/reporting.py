@@ -53,7 +53,7 @@ def facts_of(channel: RequestChannel) -> dict[str, Any]:
 
 
 def expected(channel: RequestChannel, messages: int) -> str:
-    """Return how long so many messages will take, as the messages so far have."""
+    """Predict the time of so many messages from the messages so far."""
     each, how = channel.transport.seconds, channel.transport.kind
     if channel.messages:
         each, how = channel.seconds / channel.messages, f"{how}, as measured"
@@ -65,7 +65,7 @@ def expected(channel: RequestChannel, messages: int) -> str:
 
 
 def where(channel: RequestChannel) -> list[str]:
-    """Return which process holds which sites, one line each."""
+    """List the processes with their sites, one line each."""
     nodes = [channel.node.get(site) for site in range(len(channel.names))]
     sites = [
         f"{'not joined yet' if node is None else f'node {node}'}: {name}"

@@ -87,7 +87,7 @@ class Rounds:
     def request(
         self, label: Label, carry: Carry, site: int, arrays: Mapping[str, np.ndarray]
     ) -> Envelope:
-        """Return what a site is sent in a phase."""
+        """Return the request to a site in a phase."""
         return self.channel.request(
             STAGES[label.stage],
             site,
@@ -305,7 +305,7 @@ class StageLoop(Iteration):
         )
 
     def _counts(self, index: int, carry: Carry) -> np.ndarray:
-        """Return how often each chain repeats a phase, (chains,)."""
+        """Count each chain's repetitions of a phase, (chains,)."""
         count = self._repeats[index]
         if count is None:
             return np.full(self.stage.chains, self.stage.phases[index].repeat)
@@ -365,13 +365,13 @@ NO_SITES = SiteArrays((), ONE, ONE, ONE, ())
 
 
 def _absent(sent: Sent) -> tuple[PyTree, Any]:
-    """Return what stands for the answer of a site that does not take part."""
+    """Return a stand-in for the answer of a site that does not take part."""
     outbox = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), sent.outbox)
     return outbox, {name: np.full(leaf.shape, np.nan) for name, leaf in sent.info.items()}
 
 
 def _read(outbox: PyTree, info: Any, site: int, answer: Envelope) -> tuple[PyTree, Any]:
-    """Return what a site sends in a phase, checked."""
+    """Read a site's message in a phase, and check it."""
     arrays = nonfinite.unmarked(answer.arrays)
     found = from_arrays(arrays, outbox, "outbox"), from_arrays(arrays, info, "info")
     if len(arrays) != sum(len(jax.tree.leaves(part)) for part in found):

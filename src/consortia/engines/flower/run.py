@@ -250,7 +250,7 @@ class FlowerRun(Run):
         return facts, {"participation": taking_part}
 
     def expected(self, messages: int) -> str:
-        """Return how long so many messages will take, as the messages so far have."""
+        """Predict the time of so many messages from the messages so far."""
         return expected(self._channel, messages)
 
     def buffers(self, carry: Carry) -> Buffers:

@@ -141,7 +141,7 @@ class SiteWork:
         return {"potential": codes.astype(np.uint8), "gradient": np.asarray(finite)[0]}
 
     def _start_values(self) -> tuple[Any, Any, Any]:
-        """Return what `consortia.core.start.start_values` does of this site alone."""
+        """Return this site's part of `consortia.core.start.start_values`."""
         values_at = jax.jit(
             partial(start.start_values, self._target, most=self._job.algorithm.gradient_rows),
             compiler_options=self._once,
@@ -272,7 +272,7 @@ class SiteRuntime(SiteWork):
     # --- requests -----------------------------------------------------------------------------
 
     def place(self, label: Label, request: Envelope) -> Place:
-        """Return where a message asks the site to look at its rows; nothing is computed of them."""
+        """Return the place where a message asks about the rows; compute nothing of them."""
         stage, phase = self._phase(label)
         sent = stage.shapes(label.phase)
         numbers = sum(leaf.size for leaf in jax.tree.leaves((sent.outbox, sent.info)))

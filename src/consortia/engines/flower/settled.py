@@ -142,7 +142,7 @@ class Settled:
         return Statement(int(known.sum()), len(self.unknowns.rows), self._count)
 
     def _deviations(self, root: Float[np.ndarray, "r N"]) -> Float[np.ndarray, "n k"]:
-        """Return how well each value is known, in standard deviations of its column."""
+        """Return the uncertainty of each value, in standard deviations of its column."""
         unknowns = self.unknowns
         looked_at = len(unknowns.rows)
         found = np.ones((looked_at, unknowns.each))
@@ -194,7 +194,7 @@ class Settled:
 
 
 def _deviations(root: Float[np.ndarray, "r N"]) -> Float[np.ndarray, " N"]:
-    """Return how well each of some values is known where no others are unknown."""
+    """Return the uncertainty of each value where no others are unknown."""
     from scipy.linalg import solve_triangular  # heavy, and only wanted at sites
 
     size = root.shape[1]
@@ -206,7 +206,7 @@ def _deviations(root: Float[np.ndarray, "r N"]) -> Float[np.ndarray, " N"]:
 def _from_afar(
     curvatures: Float[np.ndarray, "mt N"], away: Float[np.ndarray, "m d"]
 ) -> Float[np.ndarray, "md N"]:
-    """Return what curvatures add to gradients of quadratics around points that far away."""
+    """Return the curvatures' part in gradients of quadratics around points that far away."""
     count, d = away.shape
     first, second = np.triu_indices(d)
     whole = np.zeros((count, d, d, curvatures.shape[1]))
@@ -335,7 +335,7 @@ def _with_next(
 
 
 def unknowns_of(rows: Any, count: int, rng: np.random.Generator) -> Unknowns:
-    """Return which values of a site are taken for unknown.
+    """Select the values of a site that count as unknown.
 
     Args:
         rows: a pytree of arrays, padding included.

@@ -124,7 +124,7 @@ class Gate(Protocol):
         ...
 
     def refusal(self, error: BaseException, wrap: Wrap, question: Question | None = None) -> bytes:
-        """Return what may leave of an error: a fixed phrase, and where the site has its text.
+        """Word an error for others: a fixed phrase, and where the site has its text.
 
         ``wrap`` makes the message of it that leaves.
         """
@@ -329,7 +329,7 @@ class FlowerSite:
         gate: Gate,
         own: SiteFacts | None = None,
     ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        """Return what this site says of what a run begins with, as plain values and flags.
+        """Return this site's terms of a run's beginning, as plain values and flags.
 
         Raises:
             MismatchError: the site has another model or start; or, where the server does not know
@@ -456,7 +456,7 @@ def _facts(text: str) -> tuple[list[SiteFacts], Any]:
 
 
 def description() -> dict[str, Any]:
-    """Return what must be the same everywhere for a run to be one."""
+    """Return the settings that must be the same everywhere for a run to be one."""
     versions = results.versions()
     names = ("consortia", "jax", "numpy")
     x64 = late.float_type() == np.float64

@@ -228,7 +228,7 @@ class Stages:
         return Carry(self.own.everywhere(node), hub, inbox)
 
     def fitted(self, carry: Carry) -> PyTree:
-        """Return what a site has of ``fit``, node axis first."""
+        """Return a site's state after ``fit``, node axis first."""
         return carry.node, self.own.everywhere(carry.inbox)
 
     def begin(self, positions: Array) -> Carry:

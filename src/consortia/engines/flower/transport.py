@@ -51,7 +51,7 @@ class Transport(Protocol):
         ...
 
     def replies(self, messages: Sequence[str]) -> list[Arrival]:
-        """Return what has come back for these messages since the last time. Do not wait."""
+        """Return the replies to these messages since the last call. Do not wait."""
         ...
 
 
@@ -100,6 +100,6 @@ class InProcess:
         return message
 
     def replies(self, messages: Sequence[str]) -> list[Arrival]:
-        """Return what has come back for these messages since the last time. Do not wait."""
+        """Return the replies to these messages since the last call. Do not wait."""
         arrived, self._waiting = self._waiting, []
         return arrived

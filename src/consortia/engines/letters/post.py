@@ -385,7 +385,7 @@ def _is_refusal(message: bytes) -> bool:
 
 
 def reply_to(request: bytes, arrays: Mapping[str, Any], *, site: str, **values: Any) -> bytes:
-    """Return what a site would reply to a request, with these arrays."""
+    """Return a site's reply to a request with these arrays."""
     envelope = decode(body_of(request))
     named = {REQUEST: message_digest(body_of(request)), **values}
     parts = envelope.kind, envelope.run, site, envelope.study, envelope.label

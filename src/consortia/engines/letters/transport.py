@@ -124,7 +124,7 @@ class LetterTransport:
         return reply_to(request, flags, site=name, **values)
 
     def replies(self, messages: Sequence[str]) -> list[Arrival]:
-        """Return what has come; where nothing has, write the letters that are open.
+        """Return the replies so far; where there are none, write the letters that are open.
 
         Raises:
             AwaitedError: they are written, and their answers are awaited.

@@ -130,7 +130,7 @@ class AsynchronousRun(Run):
         return Carry(carry.node, hub, inbox)
 
     def block_in_progress(self, buffers: Buffers, slot: int) -> dict[str, np.ndarray]:
-        """Return what is recorded so far of a block of thinned updates."""
+        """Return the record so far of a block of thinned updates."""
         infos = infos_at(buffers, slot)
         own = named(infos, "block").items()
         return {name: self._of_servers(value[None]) for name, value in own}
@@ -192,7 +192,7 @@ class AsynchronousRun(Run):
         return float(self.servers.from_root(np.array([value], np.float64))[0])
 
     def outcome(self, done: int) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return what the run's log says: attributes, and the group ``events`` for a replay."""
+        """Return the run's log: attributes, and the group ``events`` for a replay."""
         import xarray
 
         rows, lengths = self._log()
@@ -248,7 +248,7 @@ class AsynchronousRun(Run):
         return buffers if draws is None else Buffers(jnp.asarray(draws), None, info, {})
 
     def positions(self, carry: Carry) -> np.ndarray:
-        """Return what all chains draw in this state, (chains, d)."""
+        """Return the draws of all chains in this state, (chains, d)."""
         own = self._own.layout.chains
         every = np.zeros((self.layout.chains, self._dimension))
         here = np.asarray(self._own.draw(carry)).reshape(own, -1)

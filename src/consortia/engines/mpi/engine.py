@@ -133,7 +133,7 @@ class MPIEngine(Engine):
     def allgather(
         self, make: Callable[[], Any], same: Callable[[], Mapping[str, Any]] = dict
     ) -> list[Any]:
-        """Return what ``make`` returns at every rank, in their order: plain values and arrays.
+        """Return the results of ``make`` at all ranks, in their order: plain values and arrays.
 
         One step of all ranks, in which each also sends its own settings.
         """

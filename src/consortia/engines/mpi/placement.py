@@ -41,7 +41,7 @@ class Places:
         return np.searchsorted(self.bounds, node, side="right") - 1
 
     def lines(self, names: tuple[str, ...], processes: list[int]) -> list[str]:
-        """Return which rank, with this process id, holds which sites: one line each."""
+        """List the ranks, with this process id, and their sites: one line each."""
         held = [names[self.bounds[r] : self.bounds[r + 1]] for r in range(self.ranks)]
         return [
             f"rank {rank} (process {number}): {some(own)}"

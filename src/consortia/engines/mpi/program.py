@@ -94,7 +94,7 @@ class RankProgram(Program):
     def _carried(
         self, exchange: Exchange, rows: PyTree, coming: int, turn: Int32[Array, ""]
     ) -> tuple[PyTree, Array]:
-        """Return what an exchange brings for own rows, ``coming`` rows, and the next turn."""
+        """Return an exchange's result for this rank's rows, ``coming`` rows, and the next turn."""
         wire = Wire.of(rows)
         forms = [jax.ShapeDtypeStruct(*form) for form in wire.arrays(coming)]
         turn, packed = self.callbacks[exchange](turn, wire.pack(rows), forms)
@@ -119,7 +119,7 @@ def _totals(communicator: Communicator, own: list[np.ndarray], result: list[np.n
 
 
 def _mixed(exchange: Mix, around: Neighbourhood, outbox: PyTree, arrived: PyTree) -> PyTree:
-    """Return what own outboxes and those of neighbouring ranks become at this rank's nodes."""
+    """Mix this rank's outboxes and those of neighbouring ranks at its nodes."""
     weights = jnp.asarray(around.weights, jnp.result_type(float))
     in_turn = isinstance(outbox, InTurn)
     now = weights[outbox.turn.reshape(-1)[0]] if in_turn else weights[0]

@@ -77,7 +77,7 @@ class MPIRun(LocalRun):
         return carry
 
     def block_in_progress(self, buffers: Buffers, slot: int) -> dict[str, np.ndarray]:
-        """Return what is recorded so far of a block of thinned rounds, of all nodes."""
+        """Return the record so far of a block of thinned rounds, of all nodes."""
         hub, node = infos_at(buffers, slot)
         return named((hub, jax.tree.map(self._of_all, node)), "block")
 
@@ -130,7 +130,7 @@ class MPIRun(LocalRun):
         return Buffers(jnp.asarray(draws), agents, buffers.hub_info, info)
 
     def positions(self, carry: Carry) -> np.ndarray:
-        """Return what all chains draw in this state, (chains, d); the last of several draws."""
+        """Return the draws of all chains in this state, (chains, d); the last of several draws."""
         own = super().positions(carry)
         if self.program.algorithm.draws.node is None:
             return own

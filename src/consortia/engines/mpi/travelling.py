@@ -148,7 +148,7 @@ class TravellingRun(MPIRun):
         return self._communicator.total(np.where(shaped, part, np.zeros_like(part)))
 
     def positions(self, carry: Carry) -> np.ndarray:
-        """Return what all chains draw in this state, (chains, d), from the ranks where they are."""
+        """Return the draws of all chains in this state, (chains, d), from their ranks."""
         draw = np.asarray(self.program.draw(carry))
         own = draw.reshape(self.layout.chains, -1, draw.shape[-1])[:, -1]
         return self._communicator.total(np.where(np.reshape(self._visiting, (-1, 1)), own, 0))

@@ -24,8 +24,9 @@ SENT = {
     "description": "Once: how many rows you have, the names and types of the columns, the least "
     "and the largest response, and a code of your rows that only you can check.",
     "moments": "Once: of each column the mean and the spread, as in a table of descriptive "
-    "statistics; with a formula also the names of the levels of its factors, how many values "
-    "miss, and which words and numbers may be codes for that, with the number of their rows.",
+    "statistics; with a formula also the names of the levels of its factors, the numbers of "
+    "missing values, and which words and numbers may be codes for them, with the "
+    "number of their rows.",
     "fit": "Before the rounds: sums over all your rows that describe the shape of their "
     "likelihood (a best value, slopes, curvatures).",
     "setup": "Once for each chain: a sum over all your rows at the place where the chain starts.",
@@ -40,7 +41,7 @@ SUMS = {
     "yours, unless all other sites help it. Many sums can still tell rows, and how many share a "
     "pattern, of all sites together; not whose they are. Your policy needs the keys of all sites "
     "for it (consortia site key).",
-    PLAIN: "The server sees each answer of your site by itself. Recommended: ask for the study "
+    PLAIN: "The server sees each answer of your site separately. Recommended: ask for the study "
     "without run.secure_sums = false, with which it learns the sum over all sites alone.",
 }
 """Treatment of answers that are sums, by the study's terms."""
@@ -106,12 +107,12 @@ def sentences(
 
 
 def _after(study: Study, one: Study) -> str:
-    """Return what a study is for that is run after another."""
+    """State the purpose of a study that is run after another."""
     name = one.method.name
     if one.imputation is not None:
         return (
-            f"if values miss at a site, {len(study.imputed)} runs of the same model, each with "
-            f"missing values drawn anew there, by {name}; in each"
+            f"if values are missing at a site, {len(study.imputed)} runs of the same model, each "
+            f"with missing values drawn anew there, by {name}; in each"
         )
     if one.model != study.model:
         return f"{_model(one)} It is compared with the one above, by a run of {name} too"
@@ -130,6 +131,7 @@ def _data(study: Study) -> str:
         wanted = question.described
         columns = (*question.columns, *(() if other is None else other.columns))
         columns += () if wanted is None else wanted.columns
+        columns += () if question.persons is None else (question.persons,)
         kept = question_of_rows(question, data, {}).keep
         columns += () if kept is None else kept.columns
         used = ", ".join(map(repr, dict.fromkeys(columns)))
@@ -187,7 +189,7 @@ def _model(study: Study) -> str:
 
 
 def _chosen(study: Study, choices: RowChoices | None) -> list[str]:
-    """Return which rows a study leaves out, and which values it takes for others."""
+    """List the rows that a study leaves out, and the values that it replaces."""
     if choices is None:
         sites = ", ".join(map(repr, study.harmonise))
         text = f"The study changes values of {sites} before they are used: [harmonise] lists them; "
@@ -237,8 +239,8 @@ def _length(study: Study, terms: StudyTerms) -> str:
     run = study.run
     if terms.usual is not None:
         return (
-            f"{terms.chains} chains side by side: your site sends {terms.usual:,} messages as a "
-            f"rule, and at most {terms.exchanges:,}. Under the policy that is proposed a run ends "
+            f"{terms.chains} chains side by side: your site usually sends {terms.usual:,} "
+            f"messages, and at most {terms.exchanges:,}. Under the proposed policy a run ends "
             f"after {proposed_messages(terms):,}, also one that then has no result yet: its "
             "coordinator may ask you for more."
         )
@@ -252,7 +254,7 @@ def _length(study: Study, terms: StudyTerms) -> str:
 def _of_a_patient(
     terms: StudyTerms, rows: int | None, columns: int | None, numbers: Sequence[Declared]
 ) -> list[str]:
-    """Return what could be learned of one patient."""
+    """Explain an observer's possible knowledge of one patient."""
     parameters: dict[str, Any] = dict(terms.parameters)
     alone = any(one.sums != MASKED for one in terms.every)
     found = [
@@ -287,7 +289,7 @@ def _of_a_patient(
         )
     found += [SUMS[one] for one in dict.fromkeys(one.sums for one in terms.every) if one]
     found += [
-        f"The server sees each message of {name} by itself: {why}."
+        f"The server sees each message of {name} separately: {why}."
         for name, why in dict.fromkeys((one.algorithm, one.apart) for one in terms.every)
         if why
     ]
@@ -308,7 +310,7 @@ def _of_a_patient(
 
 
 def _of_rows(terms: StudyTerms) -> str:
-    """Return what is not known of a method that is not measured, and what to do."""
+    """Name the unknowns of a method that is not measured, and the remedy."""
     text = (
         f"How many of your rows the messages of {terms.algorithm} settle CANNOT be measured here: "
         "whoever holds them may know any row."
@@ -323,7 +325,7 @@ def _of_numbers(terms: StudyTerms, held: int, numbers: Sequence[Declared]) -> st
     first = numbers[0]
     usual = sum(one.usual for one in numbers)
     text = f"Your file holds {held:,} numbers. All messages together hold {usual:,} that depend on "
-    text += "them" if terms.usual is None else "them as a rule"
+    text += "them" if terms.usual is None else "them usually"
     if first.proposed > first.usual:
         text += f", and a run stops at {first.proposed:,} under the policy that is proposed"
     times = usual / held

@@ -364,7 +364,7 @@ class Gate:
     def refusal(
         self, error: BaseException, wrap: Wrap = str.encode, question: Question | None = None
     ) -> bytes:
-        """Return what may leave of an error; see `refusal`."""
+        """Return the part of an error that may leave; see the module's `refusal`."""
         folder, run = self._folder, self.terms.run
         where = "" if question is None else question.place
         tells = TOLD if self.policy.tell_refusals else ()
@@ -375,7 +375,7 @@ class Gate:
         return self._ledger.answered.get((self.terms.run, question.place), {})
 
     def _too_many_numbers(self, more: int) -> list[tuple[str, str]]:
-        """Return what forbids so many more numbers in the messages of the run."""
+        """Return the rule against so many more numbers in the messages of the run."""
         policy, ledger, run, found = self.policy, self._ledger, self.terms.run, []
         numbers = ledger.numbers[run] + more
         if policy.maximum_numbers is not None and numbers > policy.maximum_numbers:
@@ -485,7 +485,7 @@ def refusal(
     place: str = "",
     tells: Sequence[str] = (),
 ) -> bytes:
-    """Return what may leave of an error, also where no gate could be opened.
+    """Return the part of an error that may leave, also where no gate could be opened.
 
     Its text goes into ``errors.log`` in the site's folder, which may hold data and never leaves;
     the refusal, a fixed phrase for the class of the error, the keys of a policy that forbade

@@ -49,7 +49,7 @@ class Holdings:
         self._folder = folder / FOLDER
 
     def known(self, rows: RowDigests, besides: Sequence[RowDigests] = (), least: int = 1) -> Known:
-        """Return which data some rows are of; new data have a new name.
+        """Name the data of some rows; new data have a new name.
 
         Args:
             rows: that a run uses.
@@ -167,7 +167,7 @@ def _echelon(matrix: np.ndarray) -> np.ndarray:
 
 
 def _labels(rows: RowDigests) -> np.ndarray:
-    """Return what tells rows apart: their digest, and how often it stood there before."""
+    """Label rows by their digest and the number of equal ones before."""
     ordered = rows.cells[:, np.argsort(rows.names)]
     hashes = _mixed(ordered).sum(axis=1, dtype=np.uint64)
     order = np.argsort(hashes, kind="stable")

@@ -181,7 +181,7 @@ class Ledger:
         return sum(loss for (run, _), (loss, _) in self.losses.items() if run in runs)
 
     def share_of_run(self, run: str) -> float:
-        """Return how much of its own budget a run has spent."""
+        """Return the spent share of a run's own budget."""
         return sum(share for (name, _), (_, share) in self.losses.items() if name == run)
 
     def append(
@@ -450,7 +450,7 @@ def _read_head(path: Path) -> tuple[int, str] | None:
 
 
 def _head_problem(head: tuple[int, str] | None, path: Path, last: Entry | None) -> str | None:
-    """Return what the head has against the last line; a crash may leave it one line behind."""
+    """Compare the head with the last line; a crash may leave it one line behind."""
     if head is None:
         return None
     index = -1 if last is None else last.index
@@ -472,7 +472,7 @@ def _check_seen(seen: tuple[int, str] | None, entry: Entry) -> None:
 
 
 def _older_than(seen: tuple[int, str] | None, last: Entry | None) -> str | None:
-    """Return what is wrong where the runs have seen lines that are not there; else None."""
+    """Report runs that have seen lines that are not there; else None."""
     index = -1 if last is None else last.index
     if seen is None or 0 <= seen[0] <= index:
         return None

@@ -154,7 +154,7 @@ maximum_refusals = {MAXIMUM_REFUSALS}
 
 
 def _limit_numbers(numbers: int | None, per_value: float | None) -> str:
-    """Return what is proposed on numbers that depend on rows."""
+    """Propose a limit on numbers that depend on rows."""
     limit = "# maximum_numbers = 100_000  # give --data FILE to have this run's"
     if numbers is not None:
         limit = f"maximum_numbers = {numbers}"
@@ -188,7 +188,7 @@ def _ask_keys(every: tuple[StudyTerms, ...], keys: str) -> str:
 
 
 def _privacy(every: tuple[StudyTerms, ...]) -> str:
-    """Return what is proposed on differential privacy: the budget of one run."""
+    """Propose the terms of differential privacy: the budget of one run."""
     found = [one.parameters for one in every if "epsilon" in one.parameters]
     if not found:
         return ""
@@ -201,7 +201,7 @@ delta = {min(one["delta"] for one in found):g}
 
 
 def _settled(every: tuple[StudyTerms, ...]) -> str:
-    """Return what is proposed on rows that answers settle."""
+    """Propose a limit on rows that answers settle."""
     unknown = ", ".join(dict.fromkeys(f'"{one.algorithm}"' for one in every if not one.measured))
     text = """\
 # Rows of which all answers together may settle a value, to a tenth of its column's

@@ -31,8 +31,8 @@ KINDS = {
     "description": "number of rows; names, types and shapes of the arrays; least and largest "
     "label; a digest of the rows",
     "moments": "of each column the mean and the sum of squared deviations, with standardise; with "
-    "a formula those of its numbers, the levels of its factors, and how many values miss; with "
-    "describe numbers of participants, none of few rows",
+    "a formula those of its numbers, the levels of its factors, and how many values are "
+    "missing; with describe numbers of participants, none of few rows",
     "fit": "what surrogates are made of, before the chains begin: modes, gradients, curvatures; of "
     "the method left_out sums over rows of how well each is predicted without it",
     "setup": "of each chain, before its first round: a gradient or a log-density at its start",
@@ -171,7 +171,7 @@ def usual_messages(study: Study, method: Conversation) -> int:
 
 
 def _sums_of(study: Study, traffic: _Traffic) -> str:
-    """Return what becomes of the answers of a study that are sums, as of `StudyTerms`."""
+    """Describe the fate of a study's answers that are sums, as in `StudyTerms`."""
     if len(study.data.files or ()) < MINIMUM_SITES or traffic.apart:
         return ""
     return PLAIN if study.run.secure_sums is False else MASKED

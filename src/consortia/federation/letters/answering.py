@@ -242,7 +242,7 @@ def _replies(
 
 
 def _opened(letter: Letter, given: str, kept: Path) -> dict[str, Any]:
-    """Return what the first letter of the run has said, once the seal of this one is checked."""
+    """Return the terms in the run's first letter, once the seal of this one is checked."""
     path = kept / OPENED
     if path.exists():
         try:

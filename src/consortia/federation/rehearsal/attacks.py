@@ -153,7 +153,7 @@ def lying_queries(stage: Stage, name: str, built: Built) -> Reading:
 
 
 def settled_rows(stage: Stage, name: str) -> list[str]:
-    """Return what the ledger of a site says of each answer: how many rows are settled then."""
+    """Read from a site's ledger the number of rows settled at each answer."""
     entries = verify(stage.folder / name / LEDGER).entries
     return [one.details[SETTLED] for one in entries if SETTLED in one.details]
 
@@ -201,7 +201,7 @@ def _of_site(stage: Stage, name: str, built: Built) -> tuple[float, float, np.nd
 
 
 def _drawn(stage: Stage, built: Built, index: int) -> Any:
-    """Return what the seed says of a round: words of a site's minibatches, and what is shared."""
+    """Draw a round from the seed: words of a site's minibatches, and the shared numbers."""
     seed, run = stage.study.run.seed, stage.study.run
     target = Target(built.model, start.starting_parameters(built.model, None, seed, 1)[0])
     phase = built.algorithm.build(target).phases[0]

@@ -199,7 +199,7 @@ def _honest(on: Rehearsal, *, measured: bool) -> Finding:
 
 
 def _helped(stage: Stage) -> str:
-    """Return what of secure sums a rehearsal leaves out."""
+    """Return the parts of secure sums that the rehearsal skips."""
     if stage.terms.sums != MASKED:
         return ""
     return (
@@ -209,7 +209,7 @@ def _helped(stage: Stage) -> str:
 
 
 def _lying_queries(on: Rehearsal) -> Finding:
-    """Return how far a server comes that asks for curvatures where a likelihood is a step."""
+    """Try a server that asks for curvatures where a likelihood is a step."""
     free = attacks.lying_queries(on.stage("free", on.before), on.name, on.built)
     bound = attacks.lying_queries(on.stage("bound", on.policy), on.name, on.built)
     return Finding(
@@ -283,7 +283,7 @@ def _looking(on: Rehearsal) -> Finding:
         f"where row numbers follow from the seed it guesses a feature with a median error of "
         f"{known.error:.2g} and reads {known.rows} of {len(x)} patients; with row numbers that "
         f"only the site knows the error is {secret.error:.2g} and it reads {secret.rows}. Who "
-        f"always guesses the median is off by {guess:.2g}.",
+        f"always guesses the median is wrong by {guess:.2g}.",
         {
             "rows": len(x),
             "error_before": known.error,
@@ -296,7 +296,7 @@ def _looking(on: Rehearsal) -> Finding:
 
 
 def _membership(study: Study, built: Built, index: int) -> Finding:
-    """Return how well the draws tell who took part."""
+    """Measure how well the draws tell who took part."""
     attack = "who took part, from the draws alone"
     if built.model.site_log_likelihood is not None:
         text = (

@@ -92,7 +92,7 @@ class Stage:
         return answer
 
     def ask(self, name: str, message: Envelope) -> Envelope:
-        """Return what a site answers to any message."""
+        """Return a site's answer to any message."""
         self._until = None
         return decode(self._sites[name](message.encode()))
 

@@ -57,7 +57,7 @@ def agree(
     breaks: Sequence[float] | None = None,
     located: Located | None = None,
 ) -> Specification:
-    """Return what the sites agree on, from the facts of all and the numbers of rows that they keep.
+    """Combine the facts of all sites and the numbers of rows that they keep.
 
     ``located`` says in which file and line a level is, where the rows are here.
 
@@ -128,7 +128,7 @@ def agree(
 
 
 def _of_weights(question: Question) -> str:
-    """Return what is to be said of weights."""
+    """Report on weights."""
     text = question.extra["weights"].text
     if question.samples:
         return (
@@ -343,7 +343,7 @@ def _shared_groups(question: Question, facts: Sequence[TableFacts]) -> dict[str,
 def _groups_of_sites(
     question: Question, facts: Sequence[TableFacts], names: Sequence[str]
 ) -> tuple[list[str], list[Guess]]:
-    """Return what is to be said of groups inside the sites, and what is to be confirmed.
+    """Report on groups inside the sites, and on choices to be confirmed.
 
     Raises:
         InputError: a label is at two sites, and the formula does not say what that means.
@@ -390,7 +390,7 @@ def _groups_of_sites(
 def _of_words(
     question: Question, levels: Mapping[str, tuple[str, ...]], kinds: Mapping[str, str]
 ) -> list[Guess]:
-    """Return which columns became levels without ``C(...)`` because they hold words."""
+    """Name the columns that became levels without ``C(...)`` because they hold words."""
     found = []
     for text, factor in question.parsed.factors.items():
         column = factor.column
@@ -405,7 +405,7 @@ def _of_words(
 
 
 def _of_imputation(question: Question, imputed: Mapping[str, int]) -> list[str]:
-    """Return what is to be said of values that are imputed."""
+    """Report on values that are imputed."""
     if not imputed:
         return []
     counts = ", ".join(f"{name} {count}" for name, count in imputed.items())
@@ -560,7 +560,7 @@ def _response_levels(
 
 
 def breaks_of(question: Question, given: Sequence[float] | None, mean: float) -> tuple[float, ...]:
-    """Return where the hazard may change: as given, or so that a constant one has equal shares."""
+    """Return the times of the hazard's changes: as given, or equal shares of a constant one."""
     if question.family.name != "piecewise_exponential":
         if given is not None:
             raise InputError("breaks are for family='piecewise_exponential'.")

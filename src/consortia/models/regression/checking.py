@@ -129,7 +129,7 @@ def of_persons(rows: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 def sums_of(
     family: str, y: np.ndarray, simulated: np.ndarray, mean: np.ndarray, own: Own, trials: Any
 ) -> dict[str, list[Any]]:
-    """Return what leaves a site, as plain values: sums over its rows.
+    """Return the sums over a site's rows that leave it, as plain values.
 
     Args:
         family: of the response.

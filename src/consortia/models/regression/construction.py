@@ -87,10 +87,11 @@ def regression(
     weights: str | None = None,
     weights_are: str = "frequency",
     ties: str = "efron",
+    persons: str | None = None,
     exposure: str | None = None,
     trials: str | None = None,
     breaks: Sequence[float] | None = None,
-    integrate: bool = False,
+    integrate: bool | None = None,
     nodes: int | None = None,
     evaluate: str = "auto",
     imputations: int = IMPUTATIONS,
@@ -125,12 +126,13 @@ def regression(
         weights: column or expression: what each row's log-likelihood is multiplied by.
         weights_are: "frequency", or "sampling": draws then have the spread of a sandwich.
         ties: of cox, how events at one time are taken: "efron", or "breslow".
+        persons: of Surv(start, stop, event), whose an interval is: a person is counted once.
         exposure: of families of counts: the time or the number a count is out of.
         trials: of binomial: how many could have been.
         breaks: of piecewise_exponential: times at which the hazard may change; when None fifths of
             an exponential time with the mean of all rows.
-        integrate: integrate levels and at most one slope of ``(1 + x | site)`` out at the sites, as
-            those of groups in a site always are; `Regression.levels_of` draws them there.
+        integrate: integrate levels and at most one slope of ``(1 + x | site)`` out at the sites;
+            `Regression.levels_of` draws them; when None where it can be. Groups in a site always.
         nodes: of that rule, along each dimension; when None as many as the posterior needs.
         evaluate: how `few_rounds` computes log-densities: "auto" (sums over rows, NumPy, or beyond
             100,000 rows compiled programs) or "compiled", as all other methods do.
@@ -138,10 +140,9 @@ def regression(
         imputation_seed: of these draws; equal seeds give equal ones.
         algorithm: what will be sampled with, where ``engine`` runs several processes.
         engine: where every process reads its own sites only; in this process when None.
-        harmonise: by site, what is changed in its table as it is read: ``rename``, ``recode``,
-            ``missing_values``, ``scale``, ``encoding``, ``decimal``, as in a study file.
-        describe: for `Regression.table_one` and `Regression.survival_curves`, sites send: ``cells``
-            (5), fewest rows of a number; ``times``, ``by`` a column, ``event`` codes, ``causes``.
+        harmonise: by site, what is changed in its table as it is read, as in a study file.
+        describe: what sites send of participants: ``cells`` (5), the fewest rows of a number that
+            is sent; ``times`` of follow-up, ``by`` a column, ``event`` codes, ``causes`` by code.
         keep: expression that is true of the rows to be analysed, such as ``"service > 0"``.
         prior_from: an earlier run of the formula, or a dict of ``run``, ``weight``, ``robust``.
 
@@ -158,13 +159,12 @@ def regression(
         ('x', 'arm[b]')
     """
     options: dict[str, Any] = {"missing": missing, "levels": levels, "describe": describe}
-    options |= {"weights": weights, "weights_are": weights_are, "ties": ties, "evaluate": evaluate}
-    options |= {"exposure": exposure, "trials": trials, "integrate": integrate, "nodes": nodes}
+    options |= {"weights": weights, "weights_are": weights_are, "ties": ties, "exposure": exposure}
+    options |= {"trials": trials, "persons": persons, "integrate": integrate, "nodes": nodes}
     options |= {"imputations": imputations, "imputation_seed": imputation_seed}
-    question = replace(question_of(formula, family, **options), keep=kept_rows(keep))
-    stated = None if prior_from is None else _earlier(prior_from, formula, family)
+    question = question_of(formula, family, keep=keep, evaluate=evaluate, **options)
     parts = _read_sites(question, sites, harmonise, engine, algorithm)
-    return assembled(*parts, prior, breaks, registered=stated)
+    return assembled(*parts, prior, breaks, registered=_earlier(prior_from, formula, family))
 
 
 def kept_rows(keep: str | None) -> Factor | None:
@@ -180,8 +180,10 @@ def kept_rows(keep: str | None) -> Factor | None:
     return expression(keep)
 
 
-def _earlier(given: Any, formula: str, family: str) -> Registration:
+def _earlier(given: Any, formula: str, family: str) -> Registration | None:
     """Return levels and units of an earlier run of a formula, with its posterior as the prior.
+
+    None where there is none.
 
     Args:
         given: as `regression` takes it.
@@ -191,6 +193,8 @@ def _earlier(given: Any, formula: str, family: str) -> Registration:
     Raises:
         InputError: it is a run of another formula, or its posterior cannot be a prior.
     """
+    if given is None:
+        return None
     given = dict(given) if isinstance(given, dict) else {"run": given}
     run, weight, robust = given.pop("run", None), given.pop("weight", 1.0), given.pop("robust", 0.0)
     if given or run is None:
@@ -251,14 +255,16 @@ def question_of(
     *,
     missing: str = "refuse",
     levels: Mapping[str, Sequence[Any]] | None = None,
-    integrate: bool = False,
+    integrate: bool | None = None,
     nodes: int | None = None,
     imputations: int = IMPUTATIONS,
     imputation_seed: int = 0,
     describe: Mapping[str, Any] | None = None,
     weights_are: str = "frequency",
     ties: str = "efron",
+    persons: str | None = None,
     evaluate: str = "auto",
+    keep: str | None = None,
     **extra: str | None,
 ) -> Question:
     """Return the request to every site, checked as far as it can be without data.
@@ -285,7 +291,8 @@ def question_of(
     if family != "cox" and ties != "efron":
         raise InputError(f"ties={ties!r} is for family 'cox': family {family!r} has none.")
     factors = {name: expression(text) for name, text in given.items()}
-    integrate = arguments.flag("integrate", integrate)
+    if integrate is not None:
+        integrate = arguments.flag("integrate", integrate)
     if nodes is not None:
         arguments.whole("nodes", nodes, 2, MOST_NODES)
     if integrate and not any(group.by == SITE for group in parsed.groups):
@@ -294,9 +301,12 @@ def question_of(
     known = levels_given(levels)
     wanted = None if describe is None else Wanted.read(describe)
     asked = Question(
-        parsed, of, missing, known, factors, integrate, *drawn, nodes=nodes, described=wanted
+        parsed, of, missing, known, factors, bool(integrate), *drawn, nodes=nodes, described=wanted
     )
-    asked = replace(asked, weights_are=weights_are, ties=ties, evaluate=evaluate)
+    asked = replace(asked, weights_are=weights_are, ties=ties, evaluate=evaluate, persons=persons)
+    asked = replace(asked, keep=kept_rows(keep))
+    if integrate is None:
+        asked = _integrated_by_default(asked)
     _check_weights(asked)
     _check_parts(formula, family, asked)
     _check_integrated(family, asked)
@@ -326,8 +336,28 @@ def _check_parts(formula: str, family: str, question: Question) -> None:
             "missing='impute': the imputation knows no rows that start later than 0: give "
             "missing='complete'."
         )
-    if parsed.entry is not None and wanted is not None and wanted.times:
-        raise InputError("describe.times: there are no curves of Surv(start, stop, event).")
+    if parsed.entry is None and question.persons is not None:
+        raise InputError(
+            f"persons {question.persons!r}: it is for Surv(start, stop, event), where a person has "
+            "several rows; of other repeated rows write (1 | ...) of the column."
+        )
+    if parsed.entry is None or wanted is None or not wanted.times or question.persons is not None:
+        return
+    raise InputError(
+        "describe.times: curves of Surv(start, stop, event) need persons, the column of the person "
+        "of each interval."
+    )
+
+
+def _integrated_by_default(question: Question) -> Question:
+    """Return a question whose sites integrate their levels and slopes out, where they can."""
+    integrated = replace(question, integrated=True, by_default=True)
+    staying = [one for one in question.parsed.groups if integrated.stays(one)]
+    of = question.family
+    possible = not (question.imputes or of.of_site or of.response == "levels")
+    few = sum(len(one.inside) for one in staying) <= MOST_INTEGRATED
+    of_sites = any(one.by == SITE for one in staying)
+    return integrated if possible and few and of_sites else question
 
 
 def _check_integrated(family: str, question: Question) -> None:
@@ -347,7 +377,7 @@ def _check_integrated(family: str, question: Question) -> None:
             "missing='complete'."
         )
     if question.nodes is not None and not staying:
-        raise InputError("nodes: no level is integrated out, so that there is no rule.")
+        raise InputError("nodes has no effect: the formula integrates nothing out. Leave it out.")
     most = [group for group in parsed.groups if question.stays(group)]
     if sum(len(group.inside) for group in most) > MOST_INTEGRATED:
         raise InputError(
@@ -401,7 +431,7 @@ def contribution(
     cells: int = 1,
     key: bytes | None = None,
 ) -> SiteFacts:
-    """Return what all processes learn of a site's table.
+    """Return a site's facts on its table for all processes.
 
     ``least`` and ``key`` are as of `Question.facts`; a number about participants is of ``cells``
     rows or more.
@@ -491,6 +521,9 @@ def assembled(
     the study is ``registered``, nothing of the facts decides what the columns are.
     """
     agreed = _agreed(question, facts, names, read, breaks, registered)
+    if question.by_default and len(agreed.staying) > MOST_INTEGRATED:  # a slope of each level
+        question = replace(question, integrated=False, by_default=False)
+        agreed = _agreed(question, facts, names, read, breaks, registered)
     if prior is not None and not isinstance(prior, Mapping):
         raise InputError(f"prior is {prior!r}: give a dict, such as {{'age': 'normal(0, 1)'}}.")
     earlier = None if registered is None else registered.earlier
@@ -598,7 +631,7 @@ def _descriptions(
 
 
 def place_of(table: Table | None, site: str, column: str, level: str) -> Place:
-    """Return where a level is first: the file and the line where the rows are here."""
+    """Find the first place of a level: the file and the line where the rows are here."""
     elsewhere = Place(f"site {site!r}", level)
     if table is None or column not in table or (source := table[column].source) is None:
         return elsewhere

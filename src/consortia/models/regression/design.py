@@ -143,10 +143,10 @@ def factor_values(agreed: Specification, table: Table, where: str) -> dict[str, 
 def _columns(
     agreed: Specification, values: Mapping[str, np.ndarray], rows: int, site: str | None
 ) -> np.ndarray:
-    X = agreed.matrix(values, rows) @ agreed.basis
     varying = [bool(numbers or levels) for numbers, levels in agreed.keys]
-    of_blocks = [_of_block(agreed, one, values, rows, site) for one in agreed.blocks]
-    return np.concatenate([X[:, varying], *of_blocks], axis=1)
+    X = agreed.matrix(values, rows) @ agreed.basis[:, varying]
+    of_blocks = [_of_block(agreed, block, values, rows, site) for block in agreed.blocks]
+    return np.concatenate([X, *of_blocks], axis=1) if of_blocks else X
 
 
 def _of_block(
@@ -182,7 +182,7 @@ def _slope(
 
 
 def _groups(agreed: Specification, kept: Table, values: Mapping[str, np.ndarray]) -> Arrays:
-    """Return what levels that stay here are multiplied with, and the group of each row."""
+    """Return the multipliers of levels that stay here, and the group of each row."""
     found: Arrays = {}
     if agreed.staying:
         blocks, rows = [agreed.blocks[place] for place in agreed.staying], rows_of(kept)

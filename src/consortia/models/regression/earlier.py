@@ -106,12 +106,12 @@ class Earlier:
             raise InputError(
                 f"prior_from: {self.run} is a posterior of {', '.join(sorted(then)[:5]) or 'these'}"
                 f" beside {', '.join(sorted(now)[:5]) or 'these in another order'} here: take a "
-                "run of the same formula and family; levels of sites that differ go with "
-                "integrate=True."
+                "run of the same formula and family, with priors of normal tails; levels of sites "
+                "that differ go with integrate=True."
             )
 
     def __str__(self) -> str:
-        """Return what it is, in words."""
+        """Return the prior in words."""
         fit = "" if self.k_hat is None else f", k-hat {self.k_hat:.2f}"
         text = (
             f"the posterior of {self.run} ({self.draws:,} draws, {len(self.shares)} normal "

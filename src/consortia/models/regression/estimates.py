@@ -134,7 +134,7 @@ def estimates_of(
 
 
 def effects_of(coefficients: np.ndarray, effect: str | None) -> np.ndarray:
-    """Return what is shown of coefficients: exp(coefficient), or themselves where effect is None.
+    """Return coefficients for display: exp(coefficient), or themselves where effect is None.
 
     Of a column in tiny units exp(coefficient) may be no number, and infinite ends have no quantile.
     """

@@ -23,11 +23,12 @@ from jaxtyping import Float
 
 from consortia.core.arrays import VALUES_AT_ONCE
 from consortia.core.fingerprints import of_value
-from consortia.core.host import Params
+from consortia.core.host import MOST_ROWS, Params, SiteLikelihood
 from consortia.core.model import Model, no_rows
 from consortia.models._integrated import CHOICES, integration, weighted_nodes
 from consortia.models.regression.density import Density
 from consortia.models.regression.formula import SITE
+from consortia.models.regression.scores import OfScores, Scores
 
 Rows = Mapping[str, np.ndarray]
 
@@ -39,7 +40,7 @@ class Evaluation:
     """A formula's density as NumPy evaluates it, see `consortia.core.host.HostDensity`."""
 
     def __init__(self, density: Density) -> None:
-        self._density = density
+        self._density, self._scores = density, Scores(density)
 
     @property
     def labels(self) -> Mapping[str, Any]:
@@ -57,12 +58,14 @@ class Evaluation:
         """SHA-256 of the agreed formula and its priors."""
         density = self._density
         priors = {name: str(prior) for name, prior in density.priors.items()}
-        parts = (density.specification.digest, priors, str(density.correlation_prior))
-        earlier = density.earlier
-        return of_value(parts if earlier is None else (*parts, earlier.plain()))
+        scored, earlier = list(self._scores.tails), density.earlier
+        every = density.specification.digest, priors, str(density.correlation_prior)
+        if earlier is not None:
+            return of_value((*every, earlier.plain()))
+        return of_value((*every, scored) if scored else every)
 
     def way(self, rows: int) -> str:
-        """Return how so many rows are evaluated: "sums", "NumPy" or "compiled"."""
+        """Return the way in which so many rows are evaluated: "sums", "NumPy" or "compiled"."""
         density = self._density
         if density.specification.question.evaluate == "compiled":
             return "compiled"
@@ -74,42 +77,51 @@ class Evaluation:
         nodes = CHOICES[size][0] ** size
         return "compiled" if rows * nodes > MOST_NODE_VALUES else RowByRow.way
 
-    def site(self, rows: Rows) -> SumsOfSquares | RowByRow:
+    def prior_slopes(self, params: Params) -> dict[str, np.ndarray]:
+        """Compute the gradient of the log-prior by coefficients; of scores differences do."""
+        density = self._density
+        by_differences = self._scores.tails or density.earlier is not None
+        return {} if by_differences else density.prior_slopes(params)
+
+    def site(self, rows: Rows) -> SiteLikelihood:
         """Return the likelihood of a site's rows."""
         density, rows = self._density, {name: np.asarray(one) for name, one in rows.items()}
-        if density.family.name == "gaussian" and not density.by_site:
-            return SumsOfSquares(density, rows)
-        return RowByRow(density, rows)
+        fixed = density.family.name == "gaussian" and not density.by_site
+        made = SumsOfSquares(density, rows) if fixed else RowByRow(density, rows)
+        return OfScores(made, self._scores) if self._scores.tails else made
 
 
 def model_of(density: Density) -> Model:
     """Return the model of a formula, for `consortia.sample`."""
-    host, robust = Evaluation(density), density.specification.question.robust
-    sandwich = density.independent_parts if robust else None
+    host, scores = Evaluation(density), Scores(density)
+    natural, robust = scores.of(density.natural), density.specification.question.robust
+    sandwich = scores.of(density.independent_parts) if robust else None
     if density.by_site:
         spec = density.specification
         nodes, size = spec.question.nodes, len(spec.staying)
-        of_site = density.site_log_likelihood
+        of_site = scores.of(density.site_log_likelihood)
         rule = integration(of_site, size, nodes) if size else None
         return Model(
-            density.log_prior,
+            scores.log_prior,
             None,
-            density.start,
-            natural=density.natural,
+            scores.start,
+            natural=natural,
             site_log_likelihood=rule.with_nodes(nodes) if rule and nodes else of_site,
-            group_sd=density.group_sd if spec.grouping == SITE else None,
+            group_sd=scores.group_sd if spec.grouping == SITE else None,
             integration=rule,
             host=host,
+            tails=scores.of_sampled,
             sandwich=sandwich,
         )
     return Model(
-        density.log_prior,
-        density.log_likelihood,
-        density.start,
-        predict=None if density.family.predict is None else density.predict,
-        natural=density.natural,
+        scores.log_prior,
+        scores.of(density.log_likelihood),
+        scores.start,
+        predict=None if density.family.predict is None else scores.of(density.predict),
+        natural=natural,
         sandwich=sandwich,
         host=host,
+        tails=scores.of_sampled,
     )
 
 
@@ -139,24 +151,26 @@ class SumsOfSquares:
         blocks = [slice(at, at + VALUES_AT_ONCE) for at in range(0, count, VALUES_AT_ONCE)]
         for block in blocks:
             Z, y, weight = self._block(block)
-            self._gram += Z.T @ (weight[:, None] * Z)
-            pull += Z.T @ (weight * y)
+            weighted = Z if weight is None else weight[:, None] * Z
+            self._gram += Z.T @ weighted
+            pull += weighted.T @ y
         self._best = np.linalg.lstsq(self._gram, pull, rcond=None)[0]
         self._rest, self._weight, self._pull = 0.0, 0.0, np.zeros(p)
         for block in blocks:  # around the best coefficients, where nothing cancels
             Z, y, weight = self._block(block)
             residual = y - Z @ self._best
-            self._rest += float(weight @ residual**2)
-            self._pull += Z.T @ (weight * residual)
-            self._weight += float(weight.sum())
+            weighted = residual if weight is None else weight * residual
+            self._rest += float(weighted @ residual)
+            self._pull += Z.T @ weighted
+            self._weight += len(y) if weight is None else float(weight.sum())
 
-    def _block(self, block: slice) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return columns, response without offset, and weights of some rows."""
+    def _block(self, block: slice) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+        """Return columns, response without offset, and weights, if any, of some rows."""
         rows = {n: np.asarray(a, float) for n, a in _part_of(self._rows, block).items()}
         Z = rows["x"]
         if self._density.intercept:
             Z = np.concatenate([np.ones((len(Z), 1)), Z], axis=1)
-        return Z, rows["y"] - rows.get("offset", 0.0), rows.get("weight", np.ones(len(Z)))
+        return Z, rows["y"] - rows.get("offset", 0.0), rows.get("weight")
 
     def values(self, params: Params, nodes: int | None = None) -> Float[np.ndarray, " K"]:
         """Return log L."""
@@ -344,7 +358,7 @@ class RowByRow:
         return np.asarray(total)
 
     def errors(self, params: Params, nodes: tuple[int, ...]) -> np.ndarray:
-        """Return how far rules of quadrature are from the last of them, (K, rules)."""
+        """Return the distances of rules of quadrature from the last of them, (K, rules)."""
         of_site = self._density.site_log_likelihood
         parts = [
             of_site(part, rows, self._mask, nodes)
@@ -367,11 +381,8 @@ class RowByRow:
         return self._density.independent_parts(params, self._given, np.ones((), bool))
 
 
-MOST_ROWS, MOST_NODE_VALUES = 100_000, 1_000_000
-"""Rows, and rows times nodes where levels are integrated out, beyond which compiled programs are
-taken, which use every core. CPU s of a logistic regression of 10 columns, first and second call: of
-100,000 rows 10.2 and 8.6 by NumPy, 14.0 and 9.9 compiled; of a million 35.7 and 34.7, 38.4 and 31.8
-(measured); the limit with nodes is an estimate."""
+MOST_NODE_VALUES = 1_000_000
+"""Rows times nodes where levels are integrated out, likewise: an estimate."""
 
 FEW_VALUES = 2**20
 """Row values at nodes, up to which double precision costs nothing to speak of."""

@@ -428,7 +428,7 @@ def _scores(eta: Array) -> Array:
 
 
 def _chosen(eta: Array, batch: PyTree, count: int) -> Array:
-    """Return which class each row has, (rows, classes). The gradient of a gather is a scatter."""
+    """Mark each row's class, (rows, classes). The gradient of a gather is a scatter."""
     xp = namespace(eta)
     y = xp.asarray(batch["y"]).astype(xp.int32)
     return y[:, None] == xp.arange(count, dtype=xp.int32)[None, :]

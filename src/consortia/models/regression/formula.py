@@ -157,7 +157,7 @@ class Factor(NamedTuple):
         return np.where(missing, np.nan, found)
 
     def first(self, table: Table, wrong: np.ndarray, remedy: str) -> str:
-        """Return where the first of some rows is, what its value is, and what to do about it."""
+        """Describe the first of some rows: its place, its value, and the remedy."""
         name = self.columns[0]
         column, place = table[name], int(np.flatnonzero(wrong)[0])
         found, code = "", ""
@@ -225,17 +225,17 @@ def parse(text: Any) -> Parsed:
     for made in (one for term in written for one in itertools.product(*term)):
         if named := next((factor for factor in made if isinstance(factor, _Columns)), None):
             if len(made) > 1:
-                raise InputError(f"formula {text!r}: {named.word}(...) stands by itself.")
+                raise InputError(f"formula {text!r}: {named.word}(...) must be a term of its own.")
             words[named.word] += named.columns
             continue
         if any(isinstance(factor, _Offset) for factor in made):
             if len(made) > 1 or offset is not None:
-                raise InputError(f"formula {text!r}: offset(...) stands once and by itself.")
+                raise InputError(f"formula {text!r}: offset(...) must be a single term of its own.")
             offset = made[0].factor if isinstance(made[0], _Offset) else None
             continue
         plain = [factor for factor in made if isinstance(factor, Factor)]
         if len(plain) > 1 and any(factor.kind == "smooth" for factor in plain):
-            raise InputError(f"formula {text!r}: s(...) has no interactions; write it by itself.")
+            raise InputError(f"formula {text!r}: s(...) has no interactions: write it alone.")
         terms.append(tuple(factor.text for factor in plain))
         factors.update({factor.text: factor for factor in plain})
     inside: list[Group] = []
@@ -255,7 +255,7 @@ def parse(text: Any) -> Parsed:
 
 
 def _columns_of(code: Code) -> list[Factor | _Offset | _Columns]:
-    """Return what is written as one factor: the columns of a basis, or itself."""
+    """Return the factors of a single term: the columns of a basis, or itself."""
     found = _factor(code)
     if not isinstance(found, Factor) or not isinstance(found.tree, ast.Call):
         return [found]
@@ -469,7 +469,7 @@ def _compared_word(node: ast.AST) -> tuple[str, str] | None:
 
 
 def _is_word(column: Column, name: str, word: str, where: str) -> np.ndarray:
-    """Return which rows have a word; refuse one that the rows have in another writing."""
+    """Mark the rows with a word; refuse one that the rows have in another writing."""
     texts = as_levels(column)
     same = texts == word
     if not same.any():

@@ -102,7 +102,7 @@ class SiteEffects(Drawn):
 def varying_between(
     density: Density, natural: Mapping[str, Any], staying: Mapping[str, np.ndarray]
 ) -> list[Varying]:
-    """Return what differs between sites, term after term, of each class of the response.
+    """List the effects that differ between sites, term after term, of each class of the response.
 
     ``natural`` has draws (draws, ...); ``staying`` the u of terms that are integrated out, (draws,
     terms), by the names of the sites where they were drawn.

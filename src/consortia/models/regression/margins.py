@@ -28,6 +28,7 @@ from consortia.models.regression.design import new_rows, time_rows
 from consortia.models.regression.estimates import Drawn, Line, interval_ends, short
 from consortia.models.regression.formula import SITE
 from consortia.models.regression.heterogeneity import ROW_NAMES
+from consortia.models.regression.persons import once_each
 from consortia.models.regression.prediction import MEAN, SURVIVAL, blocks_of, outcome
 from consortia.models.regression.question import RESPONSE
 from consortia.models.regression.specification import GAP, Specification
@@ -273,6 +274,8 @@ def _site_averages(
     known = (~given.table[column].missing).astype(float)
     if "weights" in agreed.question.extra:  # a row stands for so many persons
         known *= agreed.question.beside("weights", given.table, f"site {site!r}")
+    elif agreed.question.persons is not None:
+        known *= once_each(agreed.question, given.table, f"site {site!r}")
     for contrast, derivative, first, second in _changes(agreed, given.table, column, site):
         weights = first["trials"] * known if density.family.base == "binomial" else known
         count = float(weights.sum()) or 1.0
@@ -336,7 +339,7 @@ def summarised(
 def _changes(
     agreed: Specification, table: Table, column: str, site: str
 ) -> Iterator[tuple[str, bool, PyTree, PyTree]]:
-    """Return how a column is moved: in words, whether to differentiate, and two sets of rows.
+    """Describe the change of a column: in words, whether to differentiate, and two sets of rows.
 
     These are the rows and their derivative by the column, or the rows at the reference and at
     another level; none where every value of the column misses.

@@ -79,6 +79,7 @@ from consortia.models.regression.proportional import (
 )
 from consortia.models.regression.question import RESPONSE, in_order
 from consortia.models.regression.registration import Registration
+from consortia.models.regression.scores import Scores
 from consortia.models.regression.sensitivity import Sensitivity, lines_of, usual_priors
 from consortia.models.regression.specification import Specification
 from consortia.store.metadata import Metadata, recorded
@@ -202,9 +203,11 @@ class Regression:
             "effects_in_sd": ("effects", ""),
             "log_sd": ("sd", "log "),
             "correlation_score": (CORRELATION, "score of "),
+            "coefficients_score": ("coefficients", "score of "),
+            "intercept_score": ("intercept", "score of "),
         }
         for name, (own, scale) in sampled.items():
-            if own in self.labels:
+            if own in self.labels and name in self.model.init:
                 *lead, last = self.labels[own]
                 axes[name] = [*lead, last and [scale + label for label in last]]
         settings = {
@@ -220,6 +223,8 @@ class Regression:
         settings["beside"] = {name: factor.text for name, factor in question.extra.items()}
         if question.keep is not None:
             settings["keep"] = question.keep.text
+        if question.persons is not None:
+            settings["persons"] = question.persons
         if question.samples:
             settings["weights_are"] = question.weights_are
         if question.parsed.cluster is not None:
@@ -384,7 +389,7 @@ class Regression:
         return any(one.by == SITE for one in self.specification.blocks)
 
     def by_site(self, tree: Any, level: float = 0.95, seed: int = 0) -> SiteEffects:
-        """Return what differs between sites: each site's effect, the common one, the spread.
+        """Return the differences between sites: each site's effect, the common one, the spread.
 
         Where levels are integrated out, those of the sites are drawn whose rows are in this
         process, for 4,000 of the draws at most, evenly spaced; the other sites have no line.
@@ -543,7 +548,7 @@ class Regression:
         *,
         new_groups: bool,
     ) -> tuple[np.ndarray, np.ndarray] | None:
-        """Return which groups of a table a site has, and their levels and slopes; None of no site.
+        """Return a site's groups of a table, and their levels and slopes; None of no site.
 
         The groups are in the order of `_groups_of`.
         """
@@ -590,7 +595,7 @@ class Regression:
         draws: int = MOST_DRAWS,
         seed: int = 0,
     ) -> MarginalEffects:
-        """Return what each column does to the mean response, averaged over the rows.
+        """Return each column's effect on the mean response, averaged over the rows.
 
         Of a number it is the average derivative of the mean, of levels the average difference
         between each level and the reference, where all else in a row is as it is: over the rows of
@@ -700,13 +705,14 @@ class Regression:
         return Rows(table, self._levels(params, site, seed), group)
 
     def _flat(self, tree: Any) -> dict[str, np.ndarray]:
-        """Return the draws of all chains as they are sampled, (draws, ...) each."""
+        """Return the draws of all chains as the density takes them, (draws, ...) each."""
         self._check_origin(tree)
         found = draws_to_pytree(structure_of(self.model.init), sampled_draws(tree))
-        return {
+        flat = {
             name: np.asarray(values, np.float64).reshape(-1, *values.shape[2:])
             for name, values in found.items()
         }
+        return Scores(self.density).params(flat)
 
     def _levels(self, params: Mapping[str, np.ndarray], site: str, seed: int) -> np.ndarray:
         last_seed, last, levels = self._last_levels.get(site, (None, {}, np.zeros(0)))
@@ -765,7 +771,7 @@ class Regression:
         return found if len(spec.staying) > 1 else found.isel(coefficient=0, drop=True)
 
     def proportional_hazards(self, tree: Any) -> ProportionalHazards:
-        """Return how each log hazard ratio of cox changes with the logarithm of time.
+        """Measure the change of each log hazard ratio of cox with the logarithm of time.
 
         It is the coefficient of a term with time beside each column, by one step from the
         posterior mean. Where it is far from 0 the hazard ratio of the table is an average over
@@ -874,7 +880,7 @@ class Regression:
         return self.family.of_site is None and self.specification.question.parsed.entry is None
 
     def _counts(self, rows: Mapping[str, np.ndarray], simulated: np.ndarray, seed: int) -> Counts:
-        """Return what is counted of a response of levels, or of a time, at a site."""
+        """Count a site's response of levels, or its times."""
         y = rows["y"]
         if self.family.response != "time":
             return counts_of_levels(y, simulated, self.specification.levels[RESPONSE])

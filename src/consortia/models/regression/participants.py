@@ -28,16 +28,18 @@ from consortia.data.followup import SiteCounts, site_counts
 from consortia.data.tables import is_number
 from consortia.diagnostics.summary import MISSING, aligned
 from consortia.errors import InputError
+from consortia.models.regression.persons import followed, persons_of
 from consortia.models.regression.question import Question, in_order
 
 OVERALL = "all sites"
 TRIALS = "trials"
+RECURRENT = "events of a person"
 
 
 def described(
     question: Question, wanted: Wanted, table: Table, kept: Table, site: str, least: int = 1
 ) -> SiteDescription:
-    """Return what a site tells of its participants.
+    """Describe a site's participants.
 
     ``kept`` are the rows that are analysed, as `Question.kept` returns them. A cell has at least as
     many rows as both the request and the site's ``least`` say.
@@ -45,16 +47,23 @@ def described(
     Raises:
         InputError: a column cannot be used.
     """
-    cells, where, every = max(wanted.cells, least), f"site {site!r}", rows_of(table)
-    table = question.selected(table, site)
-    missing = {name: int(table[name].missing.sum()) for name in question.columns if name in table}
+    cells, where = max(wanted.cells, least), f"site {site!r}"
+    selected, gaps = question.gaps(table, site)
+    rows = selected & ~np.any([gaps[name] for name in question.needed], axis=0)
+    everybody = persons_of(question, table, rows, where)
+    missing = {name: everybody.number(selected & gap) for name, gap in gaps.items()}
     ranges = {name: range_of(count, cells) for name, count in missing.items()}
-    left_out = union_range(rows_of(table) - rows_of(kept), list(ranges.values()), cells)
+    number = everybody.number(rows)
+    left_out = union_range(everybody.number(selected) - number, list(ranges.values()), cells)
     given: Range | None = None
     if left_out is not None:
-        given = (rows_of(kept) + left_out[0], rows_of(kept) + left_out[1])
-    not_kept = range_of(every - rows_of(table), cells)
-    persons = _persons(question, kept, where)
+        given = (number + left_out[0], number + left_out[1])
+    not_kept = range_of(
+        everybody.number(np.ones(len(rows), bool)) - everybody.number(selected), cells
+    )
+    timed = question.family.response == "time"
+    starts = question.entries(kept, where) if timed else np.zeros(rows_of(kept))
+    persons = everybody.weights(rows, starts)
     levels: dict[str, Cells] = {}
     numbers: dict[str, tuple[float, float]] = {}
     units: dict[str, str] = {}
@@ -68,25 +77,21 @@ def described(
             levels[name] = found
         elif column.kind == "number":
             there = ~column.missing
-            own = None if persons is None else persons[there]
-            known = mean_and_sd(column.values[there], cells, own)
+            weights = None if persons is None else persons[there]
+            known = mean_and_sd(column.values[there], cells, weights)
             numbers |= {} if known is None else {name: known}
     followup = None
-    if question.family.response == "time":
-        followup = _time(question, wanted, table, kept, where, cells, (levels, numbers), persons)
+    if timed:
+        beside = {name: column_of(table, name, where).take(rows) for name in wanted.columns}
+        labels = None if everybody.labels is None else everybody.labels[rows]
+        of_rows = persons if labels is None else None
+        followup = _time(question, wanted, beside, kept, where, cells, (levels, numbers), labels,
+                         of_rows)  # fmt: skip
     else:
         _response(question, kept, where, cells, (levels, numbers, units), persons)
-    total = None if persons is None else round(float(persons.sum()))
+    total = None if everybody.are_rows else number
     told = (cells, given, ranges, levels, numbers, units, followup, not_kept)
     return SiteDescription(*told, total)
-
-
-def _persons(question: Question, kept: Table, where: str) -> np.ndarray | None:
-    """Read the number of persons of each row; None where no row has a frequency."""
-    if "weights" not in question.extra or question.samples:
-        return None
-    found = question.beside("weights", kept, where)
-    return found if bool((found == np.round(found)).all()) else None
 
 
 def _response(
@@ -126,57 +131,61 @@ def _response(
 def _time(
     question: Question,
     wanted: Wanted,
-    table: Table,
+    beside: Table,
     kept: Table,
     where: str,
     cells: int,
     into: tuple[dict[str, Any], dict[str, Any]],
-    persons: np.ndarray | None,
+    labels: np.ndarray | None,
+    frequencies: np.ndarray | None,
 ) -> SiteCounts | None:
     """Add events and follow-up of a site; return its counts between the agreed times."""
     levels, numbers = into
-    time, event = question.response(kept, where)
-    kind = event.astype(int)
-    beside = _beside(question, wanted, table, where)
-    if wanted.event is not None:
-        codes = beside[wanted.event]
-        known = {code: place + 1 for place, (code, _) in enumerate(wanted.causes)}
-        if not set(np.unique(codes.values).tolist()) <= {0.0, *map(float, known)}:
-            raise InputError(
-                f"{where}: describe.event {wanted.event}: its values must be 0 or among the codes "
-                f"{', '.join(map(str, known))}."
-            )
-        kind = np.array([known.get(int(code), 0) for code in codes.values.tolist()], int)
+    for name, column in beside.items():
+        if column.missing.any():
+            raise InputError(f"{where}: describe: values of {name!r} are missing.")
+    stop, event = question.response(kept, where)
+    found = followed(
+        labels, question.entries(kept, where), stop, _kinds(wanted, beside, event, where)
+    )
     names = (ENDED, *wanted.kinds)
-    counts = np.round(np.bincount(kind, persons, len(names))).astype(int).tolist()
+    counts = np.round(np.bincount(found.kind, frequencies, len(names))).astype(int).tolist()
     texts = ", ".join(factor.text for factor in question.parsed.response)
     levels[f"Surv({texts})"] = merged(dict(zip(names, counts, strict=True)), cells)
-    known_time = mean_and_sd(time - question.entries(kept, where), cells, persons)
-    if known_time is not None and len(np.unique(time)) > 2:
+    if (found.events > 1).any():
+        numbers_of = {str(n): int(np.sum(found.events == n)) for n in np.unique(found.events)}
+        levels[RECURRENT] = merged(numbers_of, cells)
+    known_time = mean_and_sd(found.duration, cells, frequencies)
+    if known_time is not None and len(np.unique(found.duration)) > 2:
         numbers[question.parsed.response[0].text] = known_time
     if not wanted.times:
         return None
-    strata = {ALL: np.arange(len(time))}
+    if not found.gapless:
+        raise InputError(
+            f"{where}: describe.times: curves need persons who are followed from time 0 without "
+            "a gap, and some here are not: leave describe.times out."
+        )
+    strata = {ALL: np.arange(len(found.time))}
     if wanted.by is not None:
-        texts_by = as_levels(beside[wanted.by])
+        texts_by = as_levels(beside[wanted.by])[found.first]
         strata = {one: np.flatnonzero(texts_by == one) for one in np.unique(texts_by).tolist()}
-    return site_counts(time, kind, strata, wanted.times, len(wanted.kinds), cells)
+    return site_counts(
+        found.time, found.kind, strata, wanted.times, len(wanted.kinds), cells, frequencies
+    )
 
 
-def _beside(question: Question, wanted: Wanted, table: Table, where: str) -> Table:
-    """Return the columns beside those of the formula in the analysed rows.
-
-    Raises:
-        InputError: there is none of the name, or a value misses.
-    """
-    used = {name: column_of(table, name, where) for name in question.columns}
-    needed = question.columns if question.missing == "complete" else question.always
-    rows = ~np.any([used[name].missing for name in needed], axis=0)
-    found = {name: column_of(table, name, where).take(rows) for name in wanted.columns}
-    for name, column in found.items():
-        if column.missing.any():
-            raise InputError(f"{where}: describe: values of {name!r} are missing.")
-    return found
+def _kinds(wanted: Wanted, beside: Table, event: np.ndarray, where: str) -> np.ndarray:
+    """Return the kind of the event of each row, 0 where there is none."""
+    if wanted.event is None:
+        return event.astype(int)
+    codes = beside[wanted.event]
+    known = {code: place + 1 for place, (code, _) in enumerate(wanted.causes)}
+    if not set(np.unique(codes.values).tolist()) <= {0.0, *map(float, known)}:
+        raise InputError(
+            f"{where}: describe.event {wanted.event}: its values must be 0 or among the codes "
+            f"{', '.join(map(str, known))}."
+        )
+    return np.array([known.get(int(code), 0) for code in codes.values.tolist()], int)
 
 
 # --- the table -----------------------------------------------------------------------------------
@@ -200,14 +209,15 @@ class TableOne:
     missing: tuple[Line, ...]  # rows that were read in which each column misses
     lines: tuple[Line, ...]  # of each variable its levels, or mean and standard deviation
     notes: tuple[str, ...]  # what the signs mean
+    unit: str = "rows"  # what is counted, or "persons"
 
     def __str__(self) -> str:
         """Return flow, missing values and characteristics as plain text."""
         parts = []
         for title, lines in (
-            ("rows", self.flow),
-            ("missing values, in rows read", self.missing),
-            ("analysed rows", self.lines),
+            (self.unit, self.flow),
+            (f"missing values, in {self.unit} read", self.missing),
+            (f"analysed {self.unit}", self.lines),
         ):
             body = [[self.named(line), *line.cells] for line in lines]
             parts += [*aligned([[title, *self.columns], *body]), ""] if body else []
@@ -243,6 +253,12 @@ def table_one(
     """
     every = list(reported.values())
     least = max(one.cells for one in every)
+    of_rows, unit = tuple(_with_sum([(n, n) for n in rows])), "rows"
+    if any(one.persons is not None for one in every):
+        rows = [
+            n if one.persons is None else one.persons for n, one in zip(rows, every, strict=True)
+        ]
+        unit = "persons"
     given = [one.given for one in every]
     left = [None if g is None else (g[0] - n, g[1] - n) for g, n in zip(given, rows, strict=True)]
     unkept = [one.not_kept for one in every]
@@ -256,10 +272,8 @@ def table_one(
         Line("left out, a value missing", "", _with_sum(left)),
         Line("analysed", "", _with_sum([(n, n) for n in rows])),
     )
-    weighted = [one.persons for one in every if one.persons is not None]
-    if len(weighted) == len(every):  # a row counts as often as its frequency says
-        flow += (Line("persons in them", "", _with_sum([(n, n) for n in weighted])),)
-        rows = weighted
+    if unit == "persons":
+        flow += (Line("their rows", "", of_rows),)
     names = dict.fromkeys(name for one in every for name in one.missing)
     missing = tuple(
         Line(name, "", _with_sum([one.missing.get(name) for one in every])) for name in names
@@ -271,15 +285,14 @@ def table_one(
             lines.append(_number_line(name, every, rows))
         if any(name in one.levels for one in every):
             lines += _level_lines(name, every)
-    what = "persons" if rows is weighted else "rows"
-    notes = [f"numbers are mean (standard deviation), levels {what} (percent)"]
+    notes = [f"numbers are mean (standard deviation), levels {unit} (percent)"]
     if least > 1:
         notes.append(
-            f"no number here is of 1 to {least - 1} rows, nor does one follow from those here: "
+            f"no number here is of 1 to {least - 1} {unit}, nor does one follow from those here: "
             f"these are merged as 'other levels', or {MISSING}; missing values are in ranges of "
             f"{least}"
         )
-    return TableOne((*reported, OVERALL), flow, missing, tuple(lines), tuple(notes))
+    return TableOne((*reported, OVERALL), flow, missing, tuple(lines), tuple(notes), unit)
 
 
 def _with_sum(parts: Sequence[Range | None]) -> tuple[str, ...]:

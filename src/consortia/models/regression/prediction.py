@@ -64,7 +64,7 @@ def shift_of_groups(
     *,
     new_site: bool,
 ) -> np.ndarray:
-    """Return what levels and slopes that are no parameters add to η, (draws, rows, ...).
+    """Return the part of η from levels and slopes that are no parameters, (draws, rows, ...).
 
     Args:
         density: of the formula.

@@ -21,6 +21,7 @@ import numpy as np
 
 from consortia.core.arguments import unknown
 from consortia.core.arrays import Array, namespace
+from consortia.core.tails import Tail
 from consortia.errors import InputError
 
 
@@ -166,6 +167,13 @@ class Prior:
     def lower(self) -> float:
         """The end of its support, 0 or −∞."""
         return FORMS[self.form].lower
+
+    @property
+    def tail(self) -> Tail:
+        """Student's t, a Cauchy's too, else a law without the tail of a power; of the line."""
+        *freedom, centre, scale = self.arguments
+        powers = {"cauchy": 1.0, "student_t": 1 / freedom[0] if freedom else 0.0}
+        return Tail(powers.get(self.form, 0.0), centre, scale)
 
     def log_density(self, values: Array, lower: float = -math.inf) -> Array:
         """Return the log-density of each value, cut off below ``lower``."""

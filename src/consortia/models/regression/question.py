@@ -90,6 +90,8 @@ class Question:
     evaluate: str = "auto"  # how log-densities are computed, one of `EVALUATIONS`
     ties: str = "efron"  # of cox, one of `TIES`
     keep: Factor | None = None  # of the rows that are analysed it is true; None: of all
+    persons: str | None = None  # column of the person of each interval; None: each row is one
+    by_default: bool = False  # whether levels are integrated out without anybody having said so
 
     def __post_init__(self) -> None:
         one_of("missing", self.missing, POLICIES)
@@ -163,6 +165,22 @@ class Question:
         """
         return table if self.keep is None else rows_where(self.keep, table, site)
 
+    @property
+    def needed(self) -> tuple[str, ...]:
+        """The columns in which a row must have a value under the policy."""
+        return self.columns if self.missing == "complete" else self.always
+
+    def gaps(self, table: Table, site: str) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        """Return masks of a table's rows: where `keep` is true, and there each column misses."""
+        selected = np.ones(rows_of(table), bool)
+        if self.keep is not None:
+            selected = true_rows(self.keep, table, f"site {site!r}")
+        used, _ = self._readable(self.selected(table, site), site)
+        gaps = {name: np.zeros(len(selected), bool) for name in used}
+        for name, column in used.items():
+            gaps[name][selected] = column.missing
+        return selected, gaps
+
     def kept(self, table: Table, site: str) -> Table:
         """Return the columns that are used, in the rows that the policy keeps, and the site's name.
 
@@ -187,7 +205,8 @@ class Question:
                     "formula is the name of the site: give the column another name."
                 )
         always = [name for name in self.always if name in used]
-        kept = without_missing(used, list(used), always, self.missing, where)
+        more = {} if self.persons is None else {self.persons: column_of(table, self.persons, where)}
+        kept = without_missing({**more, **used}, list(used), always, self.missing, where)
         return self._beside_site(kept, site)
 
     @staticmethod
@@ -268,7 +287,7 @@ class Question:
             raise InputError("\n".join(faults))
 
     def guesses(self, kept: Table, site: str, least: int) -> tuple[Guess, ...]:
-        """Return what was taken for what in the columns of `kept`, in ``least`` rows or more."""
+        """List the guesses about the columns of `kept`, made in ``least`` rows or more."""
         found = [one for name in self.columns for one in kept[name].guesses]
         changes = self.harmonise.get(site)
         confirmed = set() if changes is None else {*changes.missing_values}
@@ -311,7 +330,7 @@ class Question:
         return imputed(kept, columns, levels, self._outcome(kept, where), rng, where)
 
     def _outcome(self, kept: Table, where: str) -> dict[str, np.ndarray]:
-        """Return what a covariate is regressed on for the response's sake, (rows,) each."""
+        """Return a covariate's regressors that stand for the response, (rows,) each."""
         if self.family.response == "time":
             time, event = self.response(kept, where)
             return {TIME: cumulative_hazard(time, event), EVENT: event}
@@ -359,7 +378,7 @@ class Question:
     def facts(
         self, table: Table, site: str, least: int = 1, key: bytes | None = None
     ) -> TableFacts:
-        """Return what all processes learn of a site's table.
+        """Return a site's facts on its table for all processes.
 
         Left out are levels with fewer rows than ``least``, and numbers of fewer groups. Digests of
         groups are made with ``key``; without one they are not sent.
@@ -467,7 +486,7 @@ class Question:
         return found
 
     def offsets(self, table: Table, where: str) -> np.ndarray:
-        """Return what is added to the linear predictor, (rows,): offset and log exposure."""
+        """Return the addends of the linear predictor, (rows,): offset and log exposure."""
         found = np.zeros(rows_of(table))
         if self.parsed.offset is not None:
             found = found + self.parsed.offset.values(table, where)
@@ -612,7 +631,7 @@ class Question:
     def _first(
         self, part: str, factor: Factor, table: Table, wrong: np.ndarray, values: np.ndarray
     ) -> str:
-        """Return where the first of some wrong values is, and what to do about them."""
+        """Describe the first of some wrong values, and the remedy."""
         trials = self.extra["trials"].text if "trials" in self.extra else ""
         beside = self.parsed.response[0].text if part == "start" else trials
         kind = self.family.response
@@ -627,14 +646,19 @@ def rows_where(keep: Factor, table: Table, site: str) -> Table:
         InputError: it cannot be computed, or is true of no row.
     """
     where = f"site {site!r}"
-    for name in keep.columns:
-        column_of(table, name, where)
-    rows = np.flatnonzero(keep.values(table, where) > 0)
+    rows = np.flatnonzero(true_rows(keep, table, where))
     if not len(rows):
         raise InputError(f"{where}: keep {keep.text} is true of none of the {rows_of(table)} rows.")
     if isinstance(table, LazyTable):
         return table.take(rows)
     return {name: column.take(rows) for name, column in table.items()}
+
+
+def true_rows(keep: Factor, table: Table, where: str) -> np.ndarray:
+    """Return a mask of the rows of a table of which an expression is true."""
+    for name in keep.columns:
+        column_of(table, name, where)
+    return keep.values(table, where) > 0
 
 
 def is_levels(factor: Factor, table: Mapping[str, Any]) -> bool:

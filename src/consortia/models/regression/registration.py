@@ -250,7 +250,7 @@ class Registration:
         return any(GAP not in self.levels.get(name, ()) for name in named)
 
     def doubts(self, facts: TableFacts, site: str) -> list[str]:
-        """Return what is far from a registered centre and scale in a site's table.
+        """Report values far from a registered centre and scale in a site's table.
 
         The posterior is the same with any centre and scale, up to what they say of default priors.
         """
@@ -278,8 +278,8 @@ def _check_question(question: Question, names: Sequence[str]) -> None:
     """Refuse a study of which only the sites can say what they have to agree on."""
     if question.imputes:
         raise InputError(
-            "registered: with model.missing = 'impute' the sites must say which values miss: leave "
-            "[registered] out, or give missing = 'complete'."
+            "registered: with model.missing = 'impute' the sites must say which values are "
+            "missing: leave [registered] out, or give missing = 'complete'."
         )
     if question.described is not None:
         raise InputError(

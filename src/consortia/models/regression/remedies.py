@@ -43,7 +43,7 @@ def remedies(part: str, kind: str, expression: str, wrong: np.ndarray, beside: s
 
 
 def _of_part(name: str, of: str, wrong: np.ndarray, beside: str) -> list[str]:
-    """Return what to do about values that are kept."""
+    """Advise on values that are kept."""
     found = []
     if name == "time":
         if (wrong == 0).any():

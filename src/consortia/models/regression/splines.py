@@ -28,7 +28,7 @@ class Basis(NamedTuple):
     boundary: tuple[float, ...] = ()  # both ends; of ``poly`` none
 
     def outside(self, values: Float[np.ndarray, " n"]) -> np.ndarray:
-        """Return where the column is not known: beyond the boundary of ``bs``."""
+        """Mark the rows where the column is not known: beyond the boundary of ``bs``."""
         if self.word != "bs":
             return np.zeros(values.shape, bool)
         return (values < self.boundary[0]) | (values > self.boundary[1])

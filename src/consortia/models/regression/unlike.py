@@ -50,6 +50,9 @@ FACTOR, FEWEST = 5.0, 10
 """Mean and sd of a column that differ by more between sites may be in another unit; of fewer rows
 they say little."""
 
+UNLIKE_SITES = 2.0
+"""So many standard deviations of the logarithm of skewed numbers are between sites of one unit."""
+
 FAR = 5.0
 """So many standard deviations between the means of two sites, their values do not overlap."""
 
@@ -179,7 +182,7 @@ def _equal_truths(levels: Sequence[str]) -> list[list[str]]:
 
 
 def nearly_equal(column: str, parts: Mapping[str, Sequence[str]]) -> list[Guess]:
-    """Return which levels may be other ones: m beside male, a word with a slip at fewer sites."""
+    """Find levels that may be the same: m and male, a word with a slip at fewer sites."""
     having: dict[str, list[str]] = {}
     for site, levels in parts.items():
         for level in levels:
@@ -202,7 +205,7 @@ def nearly_equal(column: str, parts: Mapping[str, Sequence[str]]) -> list[Guess]
 def without_common_levels(
     column: str, parts: Mapping[str, Sequence[str]], names: Sequence[str]
 ) -> list[Guess]:
-    """Return which sites have no level of a column that another site has, too."""
+    """Find sites that share no level of a column with another site."""
     found = []
     for site in names[1:] if len(names) == 2 else names:
         own = {*parts.get(site, ())}
@@ -227,7 +230,7 @@ def _few(levels: set[str]) -> str:
 def supports_apart(
     moments: Mapping[str, Mapping[str, Moments]], harmonise: Mapping[str, Harmonisation]
 ) -> list[Guess]:
-    """Return which columns hold other numbers at a site than at any other.
+    """Find columns that hold other numbers at a site than at any other.
 
     They are two codes that differ from those elsewhere, two codes where others have measurements,
     or numbers around a mean that is many standard deviations away: degrees of another scale.
@@ -347,7 +350,7 @@ class Apart(NamedTuple):
 def scales_apart(
     moments: Mapping[str, Mapping[str, Moments]], harmonise: Mapping[str, Harmonisation]
 ) -> list[Apart]:
-    """Return which columns are on another scale at a site, where the study does not say so."""
+    """Find columns on another scale at a site, where the study does not say so."""
     found = []
     for column, every in moments.items():
         sizes = {
@@ -361,7 +364,9 @@ def scales_apart(
         for site, size in sizes.items():
             ratio = size / usual
             said = site in harmonise and column in harmonise[site].scale
-            if not said and ((ratio > FACTOR).all() or (ratio < 1 / FACTOR).all()):
+            skew = np.sqrt(np.log1p(max(size[1] / size[0], usual[1] / usual[0]) ** 2))
+            factor = max(FACTOR, np.exp(UNLIKE_SITES * skew))
+            if not said and ((ratio > factor).all() or (ratio < 1 / factor).all()):
                 found.append(Apart(column, site, size, usual))
     return found
 

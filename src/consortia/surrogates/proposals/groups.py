@@ -72,7 +72,7 @@ class Groups(NamedTuple):
 
 
 def groups_of(target: Target, start: Float[np.ndarray, " d"]) -> SpreadOf | None:
-    """Return which parameters are log τ and the function s; None of a model without groups."""
+    """Find the parameters log τ and the function s; None of a model without groups."""
     if target.model.group_sd is None:
         return None
     moved = start + np.eye(len(start))  # s is proportional to τ

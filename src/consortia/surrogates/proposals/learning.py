@@ -73,6 +73,7 @@ def learn(
     guess: Float[np.ndarray, "d d"],
     bent: bool,
     doubted: bool,
+    other: Coordinates | None = None,
 ) -> Learnt:
     """Return the next proposal.
 
@@ -86,6 +87,7 @@ def learn(
         guess: the covariance by the curvature at the mode.
         bent: take mixtures at once.
         doubted: surrogates were followed and have failed: take what covers weighted points.
+        other: coordinates to be tried beside ``base``.
     """
     if len(memory.points) <= 2 * memory.points.shape[1]:  # hardly any is finite
         return Learnt(None, covariance, math.inf)
@@ -93,7 +95,7 @@ def learn(
         if memory.points.shape[1] > FEW_PARAMETERS:
             found = _weighted(memory, guess, missed, rng)
         else:
-            fitted, coordinates = _surrogate(memory, profiles, covariance, rng, base)
+            fitted, coordinates = _surrogate(memory, profiles, covariance, rng, base, other)
             if fitted.error < TRUSTED and not doubted:
                 found = _following(fitted, coordinates, memory, covariance, missed, rng, bent=bent)
             else:
@@ -249,18 +251,18 @@ def _surrogate(
     covariance: np.ndarray,
     rng: np.random.Generator,
     base: Coordinates,
+    other: Coordinates | None,
 ) -> tuple[Surrogate, Coordinates]:
     """Return the surrogate in the coordinates in which it predicts best."""
     found = _fitted(base, memory, rng)
     if found is None:
         found, base = regression.fit_surrogate(memory.points, memory.heights, rng), Plain()
-    warp = None
     if found.error >= EXACT and isinstance(base, Plain):
-        warp = fit_warp(memory.best, covariance, profiles)
-    warped = None if warp is None else _fitted(warp, memory, rng)
-    if warp is None or warped is None or warped.error >= found.error:
-        return found, base
-    return warped, warp
+        for tried in (other, fit_warp(memory.best, covariance, profiles)):
+            fitted = None if tried is None else _fitted(tried, memory, rng)
+            if tried is not None and fitted is not None and fitted.error < found.error:
+                found, base = fitted, tried
+    return found, base
 
 
 def _fitted(coordinates: Coordinates, memory: Memory, rng: np.random.Generator) -> Surrogate | None:

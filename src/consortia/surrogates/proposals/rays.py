@@ -284,7 +284,7 @@ def not_covered(
 
 
 def profile_of(line: Line, heights: Float[np.ndarray, " s"]) -> Profile:
-    """Return how far log π has fallen along a line, from its values there and at step 0."""
+    """Return the fall of log π along a line, from its values there and at step 0."""
     centre = heights[line.steps == 0][0]
     finite = np.isfinite(heights)
     base = centre if np.isfinite(centre) else heights.max(initial=0.0, where=finite)

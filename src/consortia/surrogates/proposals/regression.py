@@ -106,7 +106,7 @@ AT_ONCE = 512
 
 
 def reach(dimension: int) -> float:
-    """Return how deep below the mode the bulk of a posterior goes, in units of the log-density."""
+    """Return the depth of a posterior's bulk below the mode, in units of the log-density."""
     return dimension / 2 + 2 * math.sqrt(dimension) + 6
 
 
@@ -162,7 +162,7 @@ def fit_surrogate(
 
 
 def _spread(depth: np.ndarray, bulk: float, rng: np.random.Generator) -> np.ndarray:
-    """Return which points are kept: the least deep, and others spread evenly over depth."""
+    """Select points: the least deep, and others spread evenly over depth."""
     order = np.argsort(depth)
     order = order[: max(np.searchsorted(depth[order], 9 * bulk + 75), min(len(order), 400))]
     if len(order) <= MOST_POINTS:

@@ -1,0 +1,159 @@
+"""Coefficients with Cauchy and Student's t priors as they are sampled: by their scores.
+
+Everything else sees the parameters of `consortia.models.regression.density`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from consortia.core.arrays import Array, namespace
+from consortia.core.host import Params, SiteLikelihood
+from consortia.core.tails import Tail
+from consortia.models.regression.density import HAZARD, Density
+
+SUFFIX = "_score"
+"""End of the name of scores."""
+
+SLOPES, ELEMENTWISE = "coefficients", ("intercept", HAZARD)
+
+
+class Scores:
+    """The map from what is sampled to the parameters of a density.
+
+    Args:
+        density: of the parameters.
+    """
+
+    def __init__(self, density: Density) -> None:
+        self._density = density
+
+    @cached_property
+    def tails(self) -> dict[str, Tail]:
+        """Laws by which parameters are sampled by their scores, by name; often none."""
+        priors, names = self._density.priors, self._density.specification.names
+        if self._density.earlier is not None:
+            return {}
+        found = {name: priors[name].tail for name in ELEMENTWISE if name in priors}
+        kept = {name: tail for name, tail in found.items() if tail.heaviness}
+        slopes = [priors[name].tail for name in names]
+        if any(tail.heaviness for tail in slopes):
+            kept[SLOPES] = Tail(*np.array(slopes).T)
+        return kept
+
+    @property
+    def of_sampled(self) -> dict[str, Tail]:
+        """The same by the names that are sampled."""
+        return {name + SUFFIX: tail for name, tail in self.tails.items()}
+
+    @property
+    def start(self) -> dict[str, np.ndarray]:
+        """Start of the sampled parameters."""
+        found = dict(self._density.start)
+        for name, tail in self.tails.items():
+            values = found.pop(name)
+            if name == SLOPES:
+                values = values @ self._density.slopes_of_basis.T
+            found[name + SUFFIX] = tail.score(values).astype(np.float32)
+        return found
+
+    def params(self, sampled: Mapping[str, Array]) -> dict[str, Array]:
+        """Return the parameters."""
+        found = dict(sampled)
+        for name, tail in self.tails.items():
+            values = tail.value(found.pop(name + SUFFIX))
+            found[name] = self._in_basis(values) if name == SLOPES else values
+        return found
+
+    def of(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a function of what is sampled, of one of parameters; the same without scores."""
+        if not self.tails:
+            return function
+
+        def of_scores(sampled: Mapping[str, Array], *arguments: Any, **named: Any) -> Any:
+            return function(self.params(sampled), *arguments, **named)
+
+        return of_scores
+
+    def log_prior(self, sampled: Mapping[str, Array]) -> Array:
+        """Return the log-density of what is sampled."""
+        density = self._density
+        total = density.log_prior(self.params(sampled))
+        for name, tail in self.tails.items():
+            slopes = tail.log_slope(sampled[name + SUFFIX])
+            axes = density.start[name].ndim
+            total = total + (slopes.sum(axis=tuple(range(-axes, 0))) if axes else slopes)
+            if name == SLOPES:
+                _, determinant = np.linalg.slogdet(density.slopes_of_basis)
+                total = total - math.prod(density.lead) * float(determinant)
+        return total
+
+    def group_sd(self, sampled: Mapping[str, Array]) -> dict[str, Array]:
+        """Return `Density.group_sd` in the units of scores at their centre."""
+        found = self._density.group_sd(self.params(sampled))
+        for name, tail in self.tails.items():
+            values, like = found.pop(name), sampled[name + SUFFIX]
+            if name == SLOPES:
+                values = values @ self._matrix(self._density.slopes_of_basis, values).T
+            found[name + SUFFIX] = values * namespace(like).exp(-tail.log_slope(0 * like))
+        return found
+
+    def slopes(self, sampled: Params, slopes: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Return the gradient by what is sampled, of one by parameters."""
+        found = dict(slopes)
+        for name, tail in self.tails.items():
+            if name in found:
+                values = found.pop(name)
+                if name == SLOPES:
+                    values = values @ self._inverse
+                found[name + SUFFIX] = values * np.exp(tail.log_slope(sampled[name + SUFFIX]))
+        return found
+
+    @cached_property
+    def _inverse(self) -> np.ndarray:
+        return np.linalg.inv(self._density.slopes_of_basis)
+
+    def _in_basis(self, values: Array) -> Array:
+        return values @ self._matrix(self._inverse, values).T
+
+    @staticmethod
+    def _matrix(matrix: np.ndarray, like: Array) -> Array:
+        return namespace(like).asarray(matrix, like.dtype)
+
+
+class OfScores:
+    """The likelihood of a site's rows as a function of what is sampled.
+
+    Args:
+        likelihood: as a function of parameters.
+        scores: the map.
+    """
+
+    def __init__(self, likelihood: SiteLikelihood, scores: Scores) -> None:
+        self._likelihood, self._scores, self.way = likelihood, scores, likelihood.way
+
+    def values(self, params: Params, nodes: int | None) -> np.ndarray:
+        """Return log L."""
+        return self._likelihood.values(self._scores.params(params), nodes)
+
+    def slopes(self, params: Params, nodes: int | None) -> dict[str, np.ndarray]:
+        """Return the gradient by those of which η is a function."""
+        found = self._likelihood.slopes(self._scores.params(params), nodes)
+        return self._scores.slopes(params, found)
+
+    def errors(self, params: Params, nodes: tuple[int, ...]) -> np.ndarray:
+        """Return the distances of rules of quadrature from the last of them, (K, rules)."""
+        return self._likelihood.errors(self._scores.params(params), nodes)
+
+    def parts(self, params: Params) -> np.ndarray:
+        """Return parts of log L whose scores count as independent."""
+        return self._likelihood.parts(self._scores.params(params))
+
+    def of_rows(self, params: Params, part: slice) -> np.ndarray:
+        """Return log p(z_i | θ) of some rows."""
+        return self._likelihood.of_rows(self._scores.params(params), part)
