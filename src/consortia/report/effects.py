@@ -274,7 +274,7 @@ def interpretation(report: RunReport) -> str:
 
 
 def _from_prior(unknown: Mapping[str, str], response: Response) -> str:
-    """Return what only the prior says, in words; "" where the rows say something of all."""
+    """Describe what only the prior tells; "" where the rows say something of all."""
     every = {name: what for name, what in unknown.items() if not _of_site(name)}
     text = ""
     for name, what in every.items():
@@ -421,7 +421,7 @@ def priors_beside(report: RunReport) -> list[PriorBeside]:
 
 
 def known_from_prior(report: RunReport) -> dict[str, str]:
-    """Return which coefficients the rows do not bound: "all" of one, or its largest "size".
+    """Find the coefficients that the rows do not bound: "all" of one, or its largest "size".
 
     An empty cell of a product leaves a coefficient as the prior has it; words of one outcome alone
     (complete separation) leave its direction, and the prior how far it goes.

@@ -133,8 +133,8 @@ def _of_rows(report: RunReport, response: Response | None) -> str:
         text += f"Intervals count each {found['cluster']}, not each row, as independent. "
     policy = str(found.get("missing", ""))
     if policy in POLICIES:
-        said = POLICIES[policy]
-        text += f"{said[0].upper()}{said[1:]}. "
+        sentence = POLICIES[policy]
+        text += f"{sentence[0].upper()}{sentence[1:]}. "
     kept = quadrature_in(report)
     if kept is not None:
         text += f"Levels of groups were integrated out by a rule of {kept['nodes']} nodes, "
