@@ -186,9 +186,9 @@ class Density:
     @property
     def start(self) -> dict[str, np.ndarray]:
         """The parameters to start from."""
-        found = self._start_in_words
+        words = self._start_in_words
         if self.earlier is None:
-            return found
+            return words
         mean = self.earlier.shares @ self.earlier.centres
         return {
             name: values.astype(np.float32)[0] for name, values in self.unravel(mean[None]).items()
@@ -196,11 +196,11 @@ class Density:
 
     def unravel(self, positions: np.ndarray) -> dict[str, np.ndarray]:
         """Return the parameters of flat positions, (count, d)."""
-        found, at = {}, 0
+        params, at = {}, 0
         for name, like in sorted(self._start_in_words.items()):
-            found[name] = positions[:, at : at + like.size].reshape(-1, *like.shape)
+            params[name] = positions[:, at : at + like.size].reshape(-1, *like.shape)
             at += like.size
-        return found
+        return params
 
     @property
     def _start_in_words(self) -> dict[str, np.ndarray]:
@@ -691,11 +691,11 @@ class Density:
         own = self.unravel(self.earlier.draw(rng, count))
         wide = rng.random(count) < self.earlier.robust
         words = self._draw_in_words(rng, count)
-        found = {}
+        mixed = {}
         for name, values in own.items():
             chosen = wide.reshape(-1, *[1] * (values.ndim - 1))
-            found[name] = np.where(chosen, words[name], values).astype(float_type())
-        return found
+            mixed[name] = np.where(chosen, words[name], values).astype(float_type())
+        return mixed
 
     def _draw_in_words(self, rng: np.random.Generator, count: int) -> dict[str, np.ndarray]:
         spec, found, lead = self.specification, {}, (count, *self.lead)

@@ -318,11 +318,11 @@ def _at_risk(agreed: Specification, rows: Arrays, strata: np.ndarray) -> Arrays:
         tie_weight[tied], count[tied] = weight[tied].mean(), len(tied)
         if asked.ties == "efron":
             share[tied] = np.arange(len(tied)) / len(tied)
-    found = {"event": events.astype(float), "last": last, "tie_share": share}
+    arrays = {"event": events.astype(float), "last": last, "tie_share": share}
     if "weight" in rows:
-        found["tie_weight"] = tie_weight
+        arrays["tie_weight"] = tie_weight
     if "start" in rows:
-        found |= {"first": first, "late": late, "later": later}
+        arrays |= {"first": first, "late": late, "later": later}
     if asked.robust:
-        found |= {"tie_count": count, "since": since, "until": until}
-    return found
+        arrays |= {"tie_count": count, "since": since, "until": until}
+    return arrays

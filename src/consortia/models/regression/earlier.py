@@ -161,19 +161,19 @@ def earlier_of(tree: Any, run: str, weight: float = 1.0, robust: float = 0.0) ->
             f"{FEWEST * points.shape[1]} are needed."
         )
     shares, centres, covariances = _fitted(points)
-    found = Earlier(run, len(points), None, tuple(labels), shares, centres, covariances)
+    fitted = Earlier(run, len(points), None, tuple(labels), shares, centres, covariances)
     stats = tree.children.get("sample_stats") if hasattr(tree, "children") else None
     k_hat = None
     if stats is not None and "lp" in stats:
         heights = np.asarray(stats["lp"], float).ravel()
-        k_hat = round(smoothed(found.log_density(points) - heights)[1], 3)
+        k_hat = round(smoothed(fitted.log_density(points) - heights)[1], 3)
     kept = (run, len(points), k_hat, tuple(labels), shares, centres, covariances)
     return Earlier(*kept, weight, robust)
 
 
 def flat_labels(shapes: Mapping[str, tuple[int, ...]], labels: Labels) -> list[str]:
     """Return the name of each parameter in a flat position; of an axis without names the index."""
-    found = []
+    every = []
     for name in sorted(shapes):
         given, shape = labels.get(name) or (), shapes[name]
         axes = [None] * (len(shape) - len(given)) + list(given)
@@ -181,8 +181,8 @@ def flat_labels(shapes: Mapping[str, tuple[int, ...]], labels: Labels) -> list[s
             [str(n) for n in range(size)] if axis is None else list(axis)
             for size, axis in zip(shape, axes, strict=True)
         ]
-        found += [f"{name}[{', '.join(one)}]" if one else name for one in product(*words)]
-    return found
+        every += [f"{name}[{', '.join(one)}]" if one else name for one in product(*words)]
+    return every
 
 
 Fit = tuple[np.ndarray, np.ndarray, np.ndarray]

@@ -85,8 +85,8 @@ class Registration:
             for name, (centre, scale, rows) in self.numbers.items()
         }
         levels = {name: list(found) for name, found in self.levels.items()}
-        found = {"levels": levels, "numbers": numbers, "fills": dict(self.fills)}
-        return found if self.earlier is None else found | {"prior_from": self.earlier.plain()}
+        table = {"levels": levels, "numbers": numbers, "fills": dict(self.fills)}
+        return table if self.earlier is None else table | {"prior_from": self.earlier.plain()}
 
     def toml(self) -> str:
         """Return the same as the text of a study file."""
