@@ -29,23 +29,42 @@ def register(
         Path | None,
         typer.Option(metavar="DIR", help="A run of the same formula, whose sites have agreed."),
     ] = None,
+    prior_from: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="A run of the same formula, whose posterior is to be the prior."
+        ),
+    ] = None,
+    weight: Annotated[
+        float, typer.Option(min=0.0, max=1.0, help="How often each row behind that prior counts.")
+    ] = 1.0,
+    robust: Annotated[
+        float, typer.Option(min=0.0, max=1.0, help="Share of the prior in words, mixed with it.")
+    ] = 0.0,
     as_json: Json = False,
 ) -> None:
     """Write levels and scales into a study that has none; print the digest for its protocol.
 
     They are those of an earlier run, or of the sites' files where all are here. Of a study that is
-    registered nothing is written.
+    registered nothing is written. With --prior-from the study also states a mixture of normal laws
+    that is fitted to the run's draws, in place of the prior; its sites may be others.
     """
     with reported(False):
         from consortia.federation.governance import terms_of
         from consortia.store.durable import replace_file
         from consortia.study.build import load_study, study_of
 
-        given = load_study(study)
-        if given.registered is not None and run is not None:
-            raise InputError(f"{study} has a table [registered]: take it out, or leave --run out.")
+        given, earlier = load_study(study), run or prior_from
+        if given.registered is not None and earlier is not None:
+            option = "--run" if prior_from is None else "--prior-from"
+            raise InputError(
+                f"{study} has a table [registered]: take it out, or leave {option} out."
+            )
+        if run is not None and prior_from is not None:
+            raise InputError("register: give --run or --prior-from, not both.")
         if given.registered is None:
-            found = _of_files(given) if run is None else _of_run(given, run)
+            known = _of_files(given) if earlier is None else _of_run(given, earlier, run is None)
+            found = known if prior_from is None else _with_prior(known, prior_from, weight, robust)
             text = study.read_text(encoding="utf-8")
             made = f"{text.rstrip()}\n\n{found.toml()}"
             study_of(tomllib.loads(made), study)  # refuses it before anything is written
@@ -79,8 +98,18 @@ def _of_files(study: Study) -> Registration:
     return Registration.of(built.regression.specification)
 
 
-def _of_run(study: Study, run: Path) -> Registration:
-    """Return the levels and units of an earlier run of the same formula.
+def _with_prior(known: Registration, run: Path, weight: float, robust: float) -> Registration:
+    """Return levels and units with the posterior of an earlier run as the prior."""
+    from dataclasses import replace
+
+    from consortia.models.regression.earlier import earlier_of
+    from consortia.store.runs import open_run
+
+    return replace(known, earlier=earlier_of(open_run(run), str(run), weight, robust))
+
+
+def _of_run(study: Study, run: Path, any_sites: bool) -> Registration:
+    """Return the levels and units of an earlier run of the same formula, perhaps of other sites.
 
     Raises:
         InputError: the run is of another one, or of none.
@@ -96,7 +125,7 @@ def _of_run(study: Study, run: Path) -> Registration:
     for name in ("formula", "family", "missing", "levels", "weights", "exposure", "trials"):
         if then.get(name) != now.get(name):
             kept[f"model.{name}"] = then.get(name)
-    if files != study.data.files:
+    if files != study.data.files and not any_sites:
         kept["data.files"] = files
     if agreed is None or kept:
         differ = ", ".join(f"{name} {value!r}" for name, value in kept.items()) or "no formula"

@@ -54,6 +54,10 @@ class SiteLikelihood(Protocol):
         """Return log p(z_i | θ) of some rows."""
         ...
 
+    def parts(self, params: Params) -> Float[np.ndarray, "K parts"]:
+        """Return parts of log L whose scores count as independent, see `Model.sandwich`."""
+        ...
+
 
 class HostDensity(Protocol):
     """The part of a model whose functions NumPy evaluates."""
@@ -277,10 +281,16 @@ class HostSite:
         self, positions: Float[np.ndarray, "K d"], part: slice = slice(None)
     ) -> Float[np.ndarray, "K n d"]:
         """Return the gradient of log p(z_i | θ) of some rows."""
+        return self._scores(lambda params: self._likelihood.of_rows(params, part), positions)
 
+    def part_scores(self, position: Float[np.ndarray, " d"]) -> Float[np.ndarray, "parts d"]:
+        """Return the gradients of parts of log L that count as independent."""
+        return self._scores(self._likelihood.parts, position[None])[0]
+
+    def _scores(self, parts: Callable[[Params], np.ndarray], positions: np.ndarray) -> np.ndarray:
         def values_at(moved: np.ndarray) -> np.ndarray:
             with np.errstate(all="ignore"):
-                return self._likelihood.of_rows(self._flat.params(moved), part)
+                return parts(self._flat.params(moved))
 
         found = self._flat.differences(values_at, positions, np.arange(self.dimension))
         return np.moveaxis(found, 0, 2)

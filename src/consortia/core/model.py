@@ -87,8 +87,9 @@ class Model(metaclass=Hinted):
         tails: laws by whose scores parameters are sampled, by the name of the scores; `few_rounds`
             also proposes in the parameters themselves, where these predict better.
 
-        sandwich: True if the log-likelihood is multiplied by weights of a sample: draws are then
-            given the covariance of a sandwich, and are those of no posterior.
+        sandwich: optional, ``(params, rows, mask) -> (parts,)``: parts of a site's log-likelihood
+            whose scores count as independent, of rows with weights of a sample, or of clusters of
+            rows. Draws are then given the covariance of a sandwich, and are those of no posterior.
 
     Raises:
         InputError: a piece is missing or cannot be called, or both kinds of likelihood are given.
@@ -118,7 +119,7 @@ class Model(metaclass=Hinted):
     group_sd: Callable[[PyTree], PyTree] | None = None
     recover: Callable[[PyTree, PyTree, Any], Mapping[str, Any]] | None = None
     integration: Integration | None = None
-    sandwich: bool = False
+    sandwich: Callable[[PyTree, PyTree, Any], Any] | None = None
     host: HostDensity | None = None
     tails: Mapping[str, Tail] = field(default_factory=dict)
 
@@ -148,8 +149,8 @@ class Model(metaclass=Hinted):
         """
         if self.sandwich:
             raise InputError(
-                f"{what}: with weights_are='sampling' draws are those of no posterior: their "
-                "spread is that of estimates over samples. Take weights_are='frequency' for it."
+                f"{what}: with weights_are='sampling', or cluster(...), draws are those of no "
+                "posterior: their spread is that of estimates over samples. Leave both out for it."
             )
 
     @property

@@ -318,9 +318,9 @@ def _note_origin(tree: Any, scaling: Scaling | None) -> list[str]:
         notes.append(NATURAL if has_natural(tree) else IN_COLUMN_UNITS)
     if kept := recorded(tree, "sandwich"):
         notes.append(
-            "widths are a sandwich's, from weights of a sample, "
-            f"{kept['low']:.3g} to {kept['high']:.3g} times those of the weighted likelihood; the "
-            "draws are of no posterior"
+            "widths are a sandwich's, from weights of a sample or clusters of rows, "
+            f"{kept['low']:.3g} to {kept['high']:.3g} times those of the likelihood; the draws are "
+            "of no posterior"
         )
     handed_over = getattr(tree, "attrs", {}).get("handed_over")
     if handed_over is not None:

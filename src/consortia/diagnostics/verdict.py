@@ -671,10 +671,11 @@ def _sandwich(record: Mapping[str, Any]) -> Check | None:
     return Check(
         Severity.UNKNOWN,
         "Whose spread do the draws have?",
-        f"a sandwich's, {low:.3g}–{high:.3g}× that of the weighted likelihood",
-        "Rows have weights of a sample: centres are those of the weighted likelihood, widths "
-        "those of estimates over such samples. The draws are of no posterior. That rows were drawn "
-        "independently, and are enough for a normal law, is assumed and not measured.",
+        f"a sandwich's, {low:.3g}–{high:.3g}× that of the likelihood",
+        "Rows have weights of a sample, or are in clusters: centres are those of the likelihood, "
+        "weighted where there are weights, widths those of estimates over such samples. The draws "
+        "are of no posterior. That rows, or clusters, were drawn independently, and are enough for "
+        "a normal law, is assumed and not measured.",
     )
 
 

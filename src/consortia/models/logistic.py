@@ -170,6 +170,10 @@ class _Rows:
         """Raise: nothing is integrated out."""
         raise TypeError("a model without a rule of quadrature has no error of one")
 
+    def parts(self, params: Params) -> np.ndarray:
+        """Return log p(z_i | θ) of all rows, which are independent."""
+        return self.of_rows(params, slice(None))
+
     def of_rows(self, params: Params, part: slice) -> np.ndarray:
         """Return log p(y_i | θ) of some rows, (K, n)."""
         return -softplus((1 - 2 * self._y[part]) * self._log_odds(params, part))

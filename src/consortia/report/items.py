@@ -154,7 +154,8 @@ def _of_methods(
             "reported",
             f"{response.family or 'linear'} regression, {formula}; adjusted for the terms beside "
             "the one of interest"
-            + ("; weights of a sample, widths by a sandwich" if "weights_are" in found else ""),
+            + ("; weights of a sample, widths by a sandwich" if "weights_are" in found else "")
+            + (f"; widths by clusters of rows, {found['cluster']}" if "cluster" in found else ""),
         ),
         Item(
             "STROBE 12b",

@@ -38,9 +38,10 @@ EFRON = (
     "Efron B. The efficiency of Cox's likelihood function for censored data. Journal of the "
     "American Statistical Association 1977; 72(359): 557–565."
 )
+BRESLOW = "Breslow N. Covariance analysis of censored survival data. Biometrics 1974; 30(1): 89–99."
 BASELINES = {
     "cox": "Each site has a baseline hazard of its own, which the partial likelihood leaves open "
-    "[5]; tied times are treated as Efron does [6]. ",
+    "[5]; tied times are treated as {} does [6]. ",
     "weibull": "The baseline hazard is that of a Weibull law. ",
     "piecewise_exponential": "The baseline hazard is constant between times that all sites share. ",
 }
@@ -123,10 +124,13 @@ def _of_rows(report: RunReport, response: Response | None) -> str:
             else f"The {name} {'is' if name == 'exposure' else 'are'} the column {column}. "
         )
     if response is not None:
-        text += BASELINES.get(str(response.family), "")
+        ties = str(found.get("ties", "efron")).capitalize()
+        text += BASELINES.get(str(response.family), "").format(ties)
         if response.name.startswith("Surv(") and len(response.name.split(",")) > 2:
             whose = f" of the person that {found['persons']} names" if "persons" in found else ""
             text += f"A row is an interval{whose} from a start to a stop, at risk in between. "
+    if "cluster" in found:
+        text += f"Intervals count each {found['cluster']}, not each row, as independent. "
     policy = str(found.get("missing", ""))
     if policy in POLICIES:
         sentence = POLICIES[policy]
@@ -151,5 +155,6 @@ def references(report: RunReport) -> list[str]:
     source = source or f"Of {report.record.get('algorithm')}: see `consortia algorithms`."
     source = WORKS.get(str(report.record.get("algorithm")), source)
     response = response_of(report)
-    of_family = [COX, EFRON] if response is not None and response.family == "cox" else []
+    ties = BRESLOW if fitted_settings(report).get("ties") == "breslow" else EFRON
+    of_family = [COX, ties] if response is not None and response.family == "cox" else []
     return [SOFTWARE.format(version), source, RHAT, ARVIZ, *of_family]

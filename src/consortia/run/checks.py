@@ -108,8 +108,8 @@ def check_likelihood(model: Model, method: Method) -> None:
     """
     if model.sandwich and not (isinstance(method, Conversation) and method.sandwich):
         raise InputError(
-            f"weights_are='sampling': {method.name} draws from a posterior, whose spread is wrong "
-            "with weights of a sample: take few_rounds."
+            f"weights_are='sampling', cluster(...): {method.name} draws from a posterior, whose "
+            "spread is wrong with weights of a sample, or with clusters of rows: take few_rounds."
         )
     batch = method.parameters().get("batch_size")
     if model.by_site and batch is not None:

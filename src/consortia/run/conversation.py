@@ -153,7 +153,7 @@ def _predicted(task: Task, method: Conversation, first: Any) -> BiasPrediction |
 
 def usual_messages(method: Conversation, target: Target) -> int:
     """Return the queries of a run as a rule: those of its method, and those of its model."""
-    more = sandwich.MORE_MESSAGES * target.model.sandwich
+    more = sandwich.MORE_MESSAGES * (target.model.sandwich is not None)
     more += quadrature.MORE_MESSAGES * (target.model.integration is not None)
     return min(method.usual_messages(target.dimension) + more, method.most_messages)
 

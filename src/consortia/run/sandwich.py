@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from consortia.core.target import Target
 
-SAMPLES = (
-    "around the mode of the weighted likelihood with the priors, with the spread of a sandwich"
-)
+SAMPLES = "around the mode of the log-posterior, weighted or not, with the spread of a sandwich"
 BIAS = (
-    "rows have weights of a sample: no posterior, widths are those of estimates over samples of "
-    "independent rows, from sums of products of scores"
+    "rows have weights of a sample, or are in clusters: no posterior, widths are those of "
+    "estimates over samples of independent rows or clusters, from sums of products of scores"
 )
 
 MORE_MESSAGES = 2
@@ -17,5 +15,5 @@ MORE_MESSAGES = 2
 
 
 def claims_in_place(target: Target) -> dict[str, str]:
-    """Return the record's claims on the draws, where the rows have weights of a sample."""
+    """Return the record's claims on the draws, where their spread is a sandwich's."""
     return {"samples": SAMPLES, "bias": BIAS} if target.model.sandwich else {}

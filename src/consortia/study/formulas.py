@@ -40,7 +40,7 @@ from consortia.study.options import called
 from consortia.study.tables import Data, Prepared, deal
 from consortia.study.used_rows import required
 
-NOT_IN_FILE = ("formula", "sites", "algorithm", "engine", "harmonise", "keep")
+NOT_IN_FILE = ("formula", "sites", "algorithm", "engine", "harmonise", "keep", "prior_from")
 """Arguments of `consortia.regression` that a study says elsewhere."""
 
 UNUSED = ("scale", "standardise", "standardise_target", "intercept", "dtype", "test_file")

@@ -49,7 +49,9 @@ def left_away(built: Built, *, wanted: bool) -> str | None:
     if built.imputations:
         return "values are imputed; NUTS has one data set"
     if built.model.sandwich:
-        return "with weights_are='sampling' draws are those of no posterior; NUTS draws from one"
+        return (
+            "the draws have the spread of a sandwich, and are of no posterior; NUTS draws from one"
+        )
     return "it needs the rows of all sites in one process" if built.rows.elsewhere else None
 
 

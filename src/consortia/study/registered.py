@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import Field
+import numpy as np
+from pydantic import Field, model_validator
 
+from consortia.errors import InputError
+from consortia.models.regression.earlier import Earlier
 from consortia.models.regression.registration import UNKNOWN_ROWS, Registration
 from consortia.models.regression.specification import Unit
 from consortia.study.tables import Table
@@ -19,6 +22,42 @@ class Number(Table):
     centre: Finite = Field(description="its mean, or what is near to it")
     scale: Finite = Field(gt=0, description="its standard deviation, or what is near to it")
     rows: int | None = Field(None, ge=1, description="rows that both are of, where that is known")
+
+
+class PriorFrom(Table):
+    """A mixture of normal laws that is fitted to the draws of an earlier run."""
+
+    run: str = Field(description="its name")
+    draws: int = Field(ge=1, description="draws that it is fitted to")
+    k_hat: Finite | None = Field(None, description="of its weights at these draws")
+    weight: float = Field(1.0, gt=0, le=1, description="how often each row behind it counts")
+    robust: float = Field(0.0, ge=0, lt=1, description="share of the prior in words")
+    labels: list[str] = Field(min_length=1, description="the parameters, as they are sampled")
+    shares: list[Annotated[float, Field(gt=0)]] = Field(description="of the components")
+    centres: list[list[Finite]] = Field(description="of the components")
+    covariances: list[list[Finite]] = Field(description="their lower triangles, row by row")
+
+    @model_validator(mode="after")
+    def _of_one_size(self) -> PriorFrom:
+        d, count = len(self.labels), len(self.shares)
+        sizes = [(self.centres, d), (self.covariances, d * (d + 1) // 2)]
+        if any(len(a) != count or any(len(one) != size for one in a) for a, size in sizes):
+            raise ValueError(f"prior_from: {count} components of {d} parameters do not fit")
+        try:
+            self.earlier  # noqa: B018 - it raises where a covariance is not one
+        except InputError as error:
+            raise ValueError(str(error)) from None
+        return self
+
+    @property
+    def earlier(self) -> Earlier:
+        """The same, as a formula takes it."""
+        d = len(self.labels)
+        covariances = np.zeros((len(self.shares), d, d))
+        covariances[:, *np.tril_indices(d)] = self.covariances
+        covariances += np.tril(covariances, -1).swapaxes(1, 2)
+        parts = (tuple(self.labels), np.array(self.shares), np.array(self.centres), covariances)
+        return Earlier(self.run, self.draws, self.k_hat, *parts, self.weight, self.robust)
 
 
 class Registered(Table):
@@ -46,6 +85,12 @@ class Registered(Table):
         description="with model.missing = 'indicator': by column what stands for a missing number",
     )
 
+    prior_from: PriorFrom | None = Field(
+        None,
+        description="an earlier posterior in these units, which is the prior; `consortia register "
+        "--prior-from DIR` writes it",
+    )
+
     @property
     def registration(self) -> Registration:
         """The same, as a formula takes it."""
@@ -54,4 +99,5 @@ class Registered(Table):
             for name, one in self.numbers.items()
         }
         levels = {name: tuple(found) for name, found in self.levels.items()}
-        return Registration(levels, numbers, self.fills)
+        earlier = None if self.prior_from is None else self.prior_from.earlier
+        return Registration(levels, numbers, self.fills, earlier)

@@ -287,7 +287,6 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
     ("died ~ agee", {}, "site 'oslo': 'agee' is not a column: unknown; did you mean 'age'"),
     ("died ~ age", {"family": "bernouli"}, "family is 'bernouli': unknown; did you mean 'bernou"),
     ("died ~ age", {"family": "cox"}, "family 'cox' needs Surv(time, event) ~"),
-    ("Surv(age, died) ~ arm", {"family": "cox", "weights": "age"}, "family 'cox' takes none"),
     ("died ~ age", {"family": "logistic"}, "it is called 'bernoulli' here"),
     ("died ~ age", {"family": "weibull"}, "family 'weibull' needs Surv(time, event) ~"),
     ("grade ~ age", {}, "site 'oslo': the response grade is outside the family bernoulli in"),

@@ -43,8 +43,9 @@ def with_sandwich(
     """
     if known.target.dimension > MOST_CURVED:
         raise InputError(
-            f"weights_are='sampling': the model has {known.target.dimension} parameters; sites "
-            f"send sums of products of scores of at most {MOST_CURVED}. Leave terms out."
+            f"weights_are='sampling', cluster(...): the model has {known.target.dimension} "
+            f"parameters; sites send sums of products of scores of at most {MOST_CURVED}. Leave "
+            "terms out."
         )
     conversing, answer, found = make(), None, None
     while True:

@@ -139,12 +139,11 @@ def _errors(target: Target, given: Mapping[str, Array], site: Site) -> Reply:
 
 
 def _scores(target: Target, given: Mapping[str, Array], site: Site) -> Reply:
-    """Return the upper triangle of the sum over rows of products of their scores, at a point."""
-    from consortia.surrogates.curvature import all_rows, curvature
-
-    rows, weights = all_rows(site, target.dtype)
-    products = curvature(target, given["points"][0], rows, weights, "empirical_fisher", full=True)
-    return {"products": products[np.triu_indices(target.dimension)]}
+    """Return the upper triangle of the sum of products of independent parts' scores, at a point."""
+    (rows, mask), parts = site.all(), target.model.sandwich
+    assert parts is not None
+    scores = jax.jacfwd(lambda at: parts(target.unravel(at), rows, mask))(given["points"][0])
+    return {"products": (scores.T @ scores)[np.triu_indices(target.dimension)]}
 
 
 # --- the same by NumPy ----------------------------------------------------------------------------
@@ -200,7 +199,7 @@ def _host_fits(target: Target, given: Arrays, site: HostSite) -> Arrays:
 
 
 def _host_scores(target: Target, given: Arrays, site: HostSite) -> Arrays:
-    (scores,) = site.scores(np.asarray(given["points"][:1], np.float64))
+    scores = site.part_scores(np.asarray(given["points"][0], np.float64))
     return {"products": (scores.T @ scores)[np.triu_indices(target.dimension)]}
 
 
@@ -327,8 +326,8 @@ FUNCTIONS = {
     "scores": SiteFunction(
         _scores,
         _at_points,
-        "the sum over the rows of the site of products of each one's scores, at one point, where "
-        "rows have weights of a sample",
+        "the sum over the rows of the site, or over clusters of them, of products of each one's "
+        "scores, at one point, where rows have weights of a sample or are in clusters",
         evaluate=_host_scores,
         shapes=_shapes_of_scores,
         reveals=_of_products,

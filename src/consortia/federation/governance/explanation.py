@@ -227,7 +227,7 @@ def _nonlinear(study: Study) -> list[str]:
 
 
 def _law(study: Study) -> str:
-    if study.model.question is None or not study.model.question.samples:
+    if study.model.question is None or not study.model.question.robust:
         return f"their law is {study.method.claims.samples}"
     return (
         f"they are drawn {SAMPLES}, for which your site sends the sum over its rows of products "

@@ -165,7 +165,7 @@ def usual_messages(study: Study, method: Conversation) -> int:
     """
     usual, question = method.usual_messages(method.dimension or 2), study.model.question
     if question is not None:
-        usual += sandwich.MORE_MESSAGES * question.samples
+        usual += sandwich.MORE_MESSAGES * question.robust
         usual += quadrature.MORE_MESSAGES * any(map(question.stays, question.parsed.groups))
     return min(usual, method.most_messages)
 

@@ -82,6 +82,11 @@ def agree(
     levels |= _shared_groups(question, facts)
     if "weights" in question.extra:
         notes.append(_of_weights(question))
+    if (cluster := question.parsed.cluster) is not None:
+        notes.append(
+            f"rows of one {cluster} are a cluster: the draws have the spread of a sandwich, as if "
+            f"each {cluster}, not each row, were drawn independently; they are of no posterior"
+        )
     if question.samples:
         units[WEIGHT] = unit(WEIGHT)
         if units[WEIGHT].mean <= 0:
@@ -129,8 +134,8 @@ def _of_weights(question: Question) -> str:
         return (
             f"weights {text} are those of a sample, divided by their mean over all rows: "
             "coefficients maximise the weighted log-likelihood with the priors, and the draws have "
-            "the spread of a sandwich, as if rows were drawn independently; they are of no "
-            "posterior"
+            "the spread of a sandwich, as if rows, or clusters of them, were drawn independently; "
+            "they are of no posterior"
         )
     return (
         f"weights {text} are frequencies: they multiply the log-likelihood of rows, as if a row "

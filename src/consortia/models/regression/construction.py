@@ -34,6 +34,7 @@ from consortia.models.regression.design import (
     site_rows,
     template,
 )
+from consortia.models.regression.earlier import earlier_of, flat_labels
 from consortia.models.regression.evaluation import model_of
 from consortia.models.regression.families import ALIASES, FAMILIES
 from consortia.models.regression.formula import SITE, Factor, expression, parse
@@ -47,6 +48,7 @@ from consortia.models.regression.question import (
 from consortia.models.regression.registration import Registration
 from consortia.models.regression.specification import Specification
 from consortia.models.regression.unlike import Place
+from consortia.store.metadata import recorded
 
 NEEDS = {
     "exposure": (
@@ -84,6 +86,7 @@ def regression(
     levels: Mapping[str, Sequence[Any]] | None = None,
     weights: str | None = None,
     weights_are: str = "frequency",
+    ties: str = "efron",
     persons: str | None = None,
     exposure: str | None = None,
     trials: str | None = None,
@@ -98,6 +101,7 @@ def regression(
     harmonise: Mapping[str, Mapping[str, Any]] | None = None,
     describe: Mapping[str, Any] | None = None,
     keep: str | None = None,
+    prior_from: Any = None,
 ) -> Regression:
     r"""Return the model of a formula and the rows it needs, from tables that stay at their sites.
 
@@ -114,23 +118,21 @@ def regression(
             ordinal, categorical, weibull, piecewise_exponential, cox (stratified by site).
         missing: rows with a missing value: ``"refuse"`` them, take the ``"complete"`` ones only,
             keep them with an ``"indicator"``: a missing number is the mean of all rows and has a
-            column that marks it, a missing level is a level of its own; or ``"impute"``: each site
-            draws its missing values several times (`consortia.data.imputation`), and
-            `consortia.sample` pools all posteriors. Rows without a response are left out.
-        prior: by the name of a coefficient, of a term, or "coefficients", "intercept", "sigma",
-            "sd" and so on, words such as "normal(0, 1)"; else wide ones, scaled as rstanarm and
-            brms scale theirs (`consortia.models.regression.priors`).
+            column that marks it, a missing level is a separate level; or ``"impute"`` them several
+            times at each site, and pool all posteriors. Rows without a response are left out.
+        prior: by the name of a coefficient, of a term, or "coefficients", "intercept", "sd" and so
+            on: "normal(0, 1)"; else wide ones (`consortia.models.regression.priors`).
         levels: of columns, the reference first; sites are not queried for those that are given.
         weights: column or expression: what each row's log-likelihood is multiplied by.
         weights_are: "frequency", or "sampling": draws then have the spread of a sandwich.
+        ties: of cox, how events at one time are taken: "efron", or "breslow".
         persons: of Surv(start, stop, event), whose an interval is: a person is counted once.
         exposure: of families of counts: the time or the number a count is out of.
         trials: of binomial: how many could have been.
         breaks: of piecewise_exponential: times at which the hazard may change; when None fifths of
             an exponential time with the mean of all rows.
         integrate: integrate levels and at most one slope of ``(1 + x | site)`` out at the sites;
-            `Regression.levels_of` draws them there. Such a model takes no minibatches; when None
-            it is done where it can be. Levels of groups in a site always are.
+            `Regression.levels_of` draws them; when None where it can be. Groups in a site always.
         nodes: of that rule, along each dimension; when None as many as the posterior needs.
         evaluate: how `few_rounds` computes log-densities: "auto" (sums over rows, NumPy, or beyond
             100,000 rows compiled programs) or "compiled", as all other methods do.
@@ -142,6 +144,7 @@ def regression(
         describe: what sites send of participants: ``cells`` (5), the fewest rows of a number that
             is sent; ``times`` of follow-up, ``by`` a column, ``event`` codes, ``causes`` by code.
         keep: expression that is true of the rows to be analysed, such as ``"service > 0"``.
+        prior_from: an earlier run of the formula, or a dict of ``run``, ``weight``, ``robust``.
 
     Returns:
         The model, its rows, and what gives results in the user's terms.
@@ -151,18 +154,17 @@ def regression(
 
     Example:
         >>> import numpy as np
-        >>> x = np.arange(8.0)
-        >>> oslo = {"x": x, "arm": list("abababab"), "y": 2 * x}
-        >>> lima = {"x": x, "arm": list("bbbbaaaa"), "y": x}
-        >>> regression("y ~ x + arm", {"oslo": oslo, "lima": lima}).names
+        >>> table = {"x": np.arange(8.0), "arm": list("abababab"), "y": np.arange(8.0)}
+        >>> regression("y ~ x + arm", {"oslo": table, "lima": table}).names
         ('x', 'arm[b]')
     """
     options: dict[str, Any] = {"missing": missing, "levels": levels, "describe": describe}
-    options |= {"weights": weights, "weights_are": weights_are, "exposure": exposure}
+    options |= {"weights": weights, "weights_are": weights_are, "ties": ties, "exposure": exposure}
     options |= {"trials": trials, "persons": persons, "integrate": integrate, "nodes": nodes}
     options |= {"imputations": imputations, "imputation_seed": imputation_seed}
     question = question_of(formula, family, keep=keep, evaluate=evaluate, **options)
-    return assembled(*_read_sites(question, sites, harmonise, engine, algorithm), prior, breaks)
+    parts = _read_sites(question, sites, harmonise, engine, algorithm)
+    return assembled(*parts, prior, breaks, registered=_earlier(prior_from, formula, family))
 
 
 def kept_rows(keep: str | None) -> Factor | None:
@@ -176,6 +178,45 @@ def kept_rows(keep: str | None) -> Factor | None:
     if not isinstance(keep, str):
         raise InputError(f"keep is {keep!r}: give an expression of columns, such as 'age >= 18'.")
     return expression(keep)
+
+
+def _earlier(given: Any, formula: str, family: str) -> Registration | None:
+    """Return levels and units of an earlier run of a formula, with its posterior as the prior.
+
+    None where there is none.
+
+    Args:
+        given: as `regression` takes it.
+        formula: of the run.
+        family: likewise.
+
+    Raises:
+        InputError: it is a run of another formula, or its posterior cannot be a prior.
+    """
+    if given is None:
+        return None
+    given = dict(given) if isinstance(given, dict) else {"run": given}
+    run, weight, robust = given.pop("run", None), given.pop("weight", 1.0), given.pop("robust", 0.0)
+    if given or run is None:
+        raise InputError(f"prior_from: give run, weight and robust, not {sorted(given)}.")
+    arguments.positive("prior_from.weight", weight)
+    tree = run
+    if isinstance(run, (str, Path)):
+        from consortia.store.runs import open_run  # it reads Zarr
+
+        tree = open_run(run)
+    settings = recorded(tree, "settings") or {}
+    settings = settings.get("regression", settings)
+    then = settings.get("formula"), settings.get("family")
+    if then != (formula, family) or "agreed" not in settings:
+        raise InputError(
+            f"prior_from: the run is of {then[0]!r}, family {then[1]!r}, and this is "
+            f"{formula!r}, {family!r}: take a run of the same."
+        )
+    name = str(run) if isinstance(run, (str, Path)) else str(recorded(tree, "title") or "a run")
+    return replace(
+        Registration.read(settings["agreed"]), earlier=earlier_of(tree, name, weight, robust)
+    )
 
 
 def _read_sites(
@@ -220,6 +261,7 @@ def question_of(
     imputation_seed: int = 0,
     describe: Mapping[str, Any] | None = None,
     weights_are: str = "frequency",
+    ties: str = "efron",
     persons: str | None = None,
     evaluate: str = "auto",
     keep: str | None = None,
@@ -246,8 +288,8 @@ def question_of(
         raise InputError(f"trials is missing: family {family!r} needs the column of trials.")
     if of.response in ("ordered", "levels") and parsed.response[0].column is None:
         raise InputError(f"formula {formula!r}: the response of {family!r} is a column.")
-    if family == "cox" and "weights" in given:
-        raise InputError("weights: family 'cox' takes none.")
+    if family != "cox" and ties != "efron":
+        raise InputError(f"ties={ties!r} is for family 'cox': family {family!r} has none.")
     factors = {name: expression(text) for name, text in given.items()}
     if integrate is not None:
         integrate = arguments.flag("integrate", integrate)
@@ -261,7 +303,7 @@ def question_of(
     asked = Question(
         parsed, of, missing, known, factors, bool(integrate), *drawn, nodes=nodes, described=wanted
     )
-    asked = replace(asked, weights_are=weights_are, evaluate=evaluate, persons=persons)
+    asked = replace(asked, weights_are=weights_are, ties=ties, evaluate=evaluate, persons=persons)
     asked = replace(asked, keep=kept_rows(keep))
     if integrate is None:
         asked = _integrated_by_default(asked)
@@ -351,23 +393,22 @@ def _check_integrated(family: str, question: Question) -> None:
 
 
 def _check_weights(question: Question) -> None:
-    """Refuse weights of a sample where there is no sandwich."""
-    if not question.samples:
-        return
+    """Refuse weights of a sample, and clusters, where there is no sandwich."""
     parsed = question.parsed
-    smooths = any(one.kind == "smooth" for one in parsed.factors.values())
-    if "weights" not in question.extra:
+    if question.samples and "weights" not in question.extra:
         raise InputError("weights_are='sampling': give weights, the column of them.")
-    if parsed.groups or smooths:
+    if not question.robust:
+        return
+    what = "weights_are='sampling'" if question.samples else f"cluster({parsed.cluster})"
+    if parsed.groups or any(one.kind == "smooth" for one in parsed.factors.values()):
         raise InputError(
-            f"weights_are='sampling': formula {parsed.text!r} has levels or smooths with a "
-            "standard deviation of their own, for which there is no sandwich: leave them out, or "
-            "write site as a term."
+            f"{what}: formula {parsed.text!r} has levels or smooths with a standard deviation of "
+            "their own, for which there is no sandwich: leave them out, or write site as a term."
         )
     if question.imputes:
         raise InputError(
-            "weights_are='sampling': missing values cannot be imputed with weights of a sample: "
-            "give missing='complete'."
+            f"{what}: missing values cannot be imputed where the spread is a sandwich's: give "
+            "missing='complete'."
         )
 
 
@@ -485,7 +526,8 @@ def assembled(
         agreed = _agreed(question, facts, names, read, breaks, registered)
     if prior is not None and not isinstance(prior, Mapping):
         raise InputError(f"prior is {prior!r}: give a dict, such as {{'age': 'normal(0, 1)'}}.")
-    density = Density(agreed, dict(prior or {}))
+    earlier = None if registered is None else registered.earlier
+    density = Density(agreed, dict(prior or {}), earlier)
     if len(agreed.staying) > MOST_INTEGRATED:
         raise InputError(
             f"formula: ({agreed.blocks[agreed.staying[1]].factor} | {agreed.grouping}) has a slope "
@@ -518,6 +560,8 @@ def assembled(
     else:
         sites = completed(imputation if agreed.imputed else None)
     notes, first = agreed.notes, sites if isinstance(sites, Sites) else sites[0]
+    if earlier is not None:
+        notes += (f"the prior is {earlier}",)
     if not first.elsewhere:
         notes += _collinear(agreed, first)
     groups = {}
@@ -527,7 +571,11 @@ def assembled(
     descriptions = _descriptions(question, facts, names, read, kept)
     if agreed.imputed and imputation is not None:
         kept = {name: question.imputed(one, name, imputation) for name, one in kept.items()}
-    return Regression(agreed, density, model, sites, notes, groups, kept, descriptions)
+    made = Regression(agreed, density, model, sites, notes, groups, kept, descriptions)
+    if earlier is not None:
+        shapes = {name: np.shape(values) for name, values in density.start.items()}
+        earlier.check(flat_labels(shapes, made.metadata.labels))
+    return made
 
 
 def _agreed(

@@ -26,6 +26,7 @@ from consortia.core.host import STEP
 from consortia.errors import InputError
 from consortia.models._integrated import GroupDensity, log_integrals
 from consortia.models.regression.correlations import LKJ, cholesky, read_lkj
+from consortia.models.regression.earlier import Earlier
 from consortia.models.regression.families import Family
 from consortia.models.regression.priors import Prior, read_prior
 from consortia.models.regression.question import EVENT, EXPOSURE, OFFSET, RESPONSE, TIME
@@ -65,6 +66,7 @@ class Density:
 
     specification: Specification  # what the sites agreed on
     prior: Mapping[str, Any]  # in words, as the user gave them
+    earlier: Earlier | None = None  # an earlier posterior, which stands in their place
 
     @property
     def family(self) -> Family:
@@ -177,9 +179,31 @@ class Density:
 
     # --- parameters ---
 
+    @cached_property
+    def _axes(self) -> dict[str, int]:
+        return {name: np.ndim(values) for name, values in self._start_in_words.items()}
+
     @property
     def start(self) -> dict[str, np.ndarray]:
         """The parameters to start from."""
+        words = self._start_in_words
+        if self.earlier is None:
+            return words
+        mean = self.earlier.shares @ self.earlier.centres
+        return {
+            name: values.astype(np.float32)[0] for name, values in self.unravel(mean[None]).items()
+        }
+
+    def unravel(self, positions: np.ndarray) -> dict[str, np.ndarray]:
+        """Return the parameters of flat positions, (count, d)."""
+        params, at = {}, 0
+        for name, like in sorted(self._start_in_words.items()):
+            params[name] = positions[:, at : at + like.size].reshape(-1, *like.shape)
+            at += like.size
+        return params
+
+    @property
+    def _start_in_words(self) -> dict[str, np.ndarray]:
         spec, found = self.specification, {}
         if self.intercept:
             found["intercept"] = np.full(self.lead, self.centre, np.float32)
@@ -407,7 +431,13 @@ class Density:
     # --- densities ---
 
     def log_prior(self, params: PyTree) -> Array:
-        """Return log p(θ), (...), normalised, with the Jacobians of logarithms."""
+        """Return log p(θ), (...), with the Jacobians of logarithms; of words it is normalised."""
+        base = self._log_prior_in_words(params)
+        if self.earlier is None:
+            return base
+        return self.earlier.log_prior(params, base, self._axes)
+
+    def _log_prior_in_words(self, params: PyTree) -> Array:
         spec, total, lead = self.specification, 0.0, len(self.lead)
         if self.intercept:
             total += _over(self.priors["intercept"].log_density(params["intercept"]), lead)
@@ -533,6 +563,23 @@ class Density:
         begun = like.shape[:-1], groups, size
         return log_integrals(given, params, begun, like, nodes).sum(axis=-1)
 
+    def independent_parts(self, params: PyTree, rows: PyTree, mask: Array) -> Array:
+        """Return parts of a site's log-likelihood whose scores count as independent, (..., parts).
+
+        They are those of rows, or of clusters of rows.
+        """
+        eta = self.predictor(params, rows)
+        xp = namespace(eta)
+        if self.family.parts_of_site is not None:
+            values = self.family.parts_of_site(eta, rows, mask)
+        else:
+            values = self.family.log_likelihood(eta, rows, self._own(params))
+            values = xp.where(mask, self.weighted(values, rows), 0)
+        if "cluster" not in rows:
+            return values
+        clusters = xp.asarray(rows["cluster"]).astype(xp.int32)
+        return sums_of_groups(values, clusters, values.shape[-1])
+
     def predictor_given(self, params: PyTree, rows: PyTree) -> Callable[[Array], Array]:
         """Return η as a function of z (..., groups, K), see `given_levels`."""
         eta = self.predictor(params, rows)
@@ -632,7 +679,25 @@ class Density:
     # --- draws of the prior, and of responses ---
 
     def draw(self, rng: np.random.Generator, count: int) -> dict[str, np.ndarray]:
-        """Return parameters drawn from their prior, as they are sampled, (count, ...) each."""
+        """Return parameters drawn from their prior, as they are sampled, (count, ...) each.
+
+        Raises:
+            InputError: it is an earlier posterior of a weight below 1, which nothing draws from.
+        """
+        if self.earlier is None:
+            return self._draw_in_words(rng, count)
+        if self.earlier.weight < 1:
+            raise InputError("prior_from: nothing can be drawn of it with a weight below 1.")
+        own = self.unravel(self.earlier.draw(rng, count))
+        wide = rng.random(count) < self.earlier.robust
+        words = self._draw_in_words(rng, count)
+        mixed = {}
+        for name, values in own.items():
+            chosen = wide.reshape(-1, *[1] * (values.ndim - 1))
+            mixed[name] = np.where(chosen, words[name], values).astype(float_type())
+        return mixed
+
+    def _draw_in_words(self, rng: np.random.Generator, count: int) -> dict[str, np.ndarray]:
         spec, found, lead = self.specification, {}, (count, *self.lead)
         if self.intercept:
             found["intercept"] = self.priors["intercept"].draw(rng, lead, -math.inf)

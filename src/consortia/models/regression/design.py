@@ -13,14 +13,6 @@ from consortia.models.regression.formula import SITE
 from consortia.models.regression.question import RESPONSE, TIME, WEIGHT, shared_levels
 from consortia.models.regression.specification import GAP, Block, Specification
 
-TIES = ("last", "tie_share")
-"""Last row with each time, in order of falling times; Efron's share of each event."""
-
-ENTRIES = ("first", "late", "later")
-"""With strata, or rows that start later than 0, of rows in the order of strata and falling times:
-the first row of a row's stratum; all rows in the order of strata and falling starts; how many of
-these come before those that had started at a row's time."""
-
 Arrays = dict[str, np.ndarray]
 
 
@@ -43,11 +35,15 @@ def site_rows(
     values, rows = factor_values(agreed, kept, where), rows_of(kept)
     made = {"x": _columns(agreed, values, rows, site)} | _response(agreed, kept, where)
     made |= _beside(agreed, kept, where, made["y"]) | _groups(agreed, kept, values)
+    if asked.parsed.cluster is not None:
+        names = as_levels(kept[asked.parsed.cluster])
+        made["cluster"] = np.unique(names, return_inverse=True)[1].astype(np.int64)
     if asked.family.of_site is None:
         return made
-    order = np.lexsort((-made["y"], _strata(agreed, kept)))
-    apart = (*TIES, *ENTRIES)
-    return {name: one if name in apart else one[order] for name, one in made.items()}
+    strata = _strata(agreed, kept)
+    order = np.lexsort((-made["y"], strata))
+    made = {name: values[order] for name, values in made.items()}
+    return made | _at_risk(agreed, made, strata[order])
 
 
 def template(agreed: Specification) -> Arrays:
@@ -62,11 +58,8 @@ def template(agreed: Specification) -> Arrays:
         if agreed.breaks:
             found["intervals"] = np.zeros((0, len(agreed.breaks) + 1))
             found["interval"] = np.zeros(0, np.int64)
-        elif asked.family.of_site is None:
-            found["log_unit"] = np.zeros(0)
-            found |= {} if asked.parsed.entry is None else {"start": np.zeros(0)}
         else:
-            found |= _at_risk(agreed, np.zeros(0), np.zeros(0), np.zeros(0), np.zeros(0, int))
+            found |= time_rows(agreed, *np.zeros((3, 0)))
     if asked.parsed.offset is not None or "exposure" in asked.extra:
         found["offset"] = np.zeros(0)
     for name, key in (("trials", "trials"), ("weights", "weight")):
@@ -76,6 +69,10 @@ def template(agreed: Specification) -> Arrays:
         found["slopes"] = np.zeros((0, len(agreed.staying)))
     if agreed.grouping not in (None, SITE):
         found["group"] = np.zeros(0, np.int64)
+    if asked.parsed.cluster is not None:
+        found["cluster"] = np.zeros(0, np.int64)
+    if asked.family.of_site is not None:
+        found |= _at_risk(agreed, found, np.zeros(0, np.int64))
     return found
 
 
@@ -224,8 +221,7 @@ def _response(agreed: Specification, kept: Table, where: str) -> Arrays:
     if asked.family.response != "time":
         return {"y": asked.response(kept, where)[0]}
     time, event = asked.response(kept, where)
-    start, strata = asked.entries(kept, where), _strata(agreed, kept)
-    return time_rows(agreed, time, event, start, strata)
+    return time_rows(agreed, time, event, asked.entries(kept, where))
 
 
 def _strata(agreed: Specification, kept: Table) -> np.ndarray:
@@ -242,7 +238,6 @@ def time_rows(
     time: np.ndarray,
     event: np.ndarray,
     start: np.ndarray | None = None,
-    strata: np.ndarray | None = None,
 ) -> Arrays:
     """Return times to an event, (rows,), as the family takes them.
 
@@ -251,7 +246,6 @@ def time_rows(
         time: of the event, or of the end of follow-up.
         event: 1 where it was seen, else 0.
         start: of each row; 0 when None.
-        strata: index of each row's stratum; one of all when None.
     """
     found = {"y": time, "event": event}
     start = np.zeros(len(time)) if start is None else start
@@ -261,11 +255,12 @@ def time_rows(
         spent = spent - np.clip(start[:, None] - edges[:-1], 0, np.diff(edges))
         place = np.searchsorted(edges, time, side="left") - 1
         return found | {"intervals": spent, "interval": place}
-    if agreed.question.family.of_site is None:
-        later = {} if agreed.question.parsed.entry is None else {"start": start}
-        return found | later | {"log_unit": np.full(len(time), np.log(agreed.units[TIME].mean))}
-    strata = np.zeros(len(time), np.int64) if strata is None else strata
-    return found | _at_risk(agreed, time, event, start, strata)
+    parsed, of = agreed.question.parsed, agreed.question.family
+    if parsed.entry is not None or (of.of_site is not None and parsed.strata):
+        found["start"] = start
+    if of.of_site is None:
+        found["log_unit"] = np.full(len(time), np.log(agreed.units[TIME].mean))
+    return found
 
 
 def _beside(agreed: Specification, kept: Table, where: str, y: np.ndarray | None) -> Arrays:
@@ -291,32 +286,43 @@ def _beside(agreed: Specification, kept: Table, where: str, y: np.ndarray | None
     return found
 
 
-def _at_risk(
-    agreed: Specification,
-    time: np.ndarray,
-    event: np.ndarray,
-    start: np.ndarray,
-    strata: np.ndarray,
-) -> Arrays:
-    """Return `TIES`, and `ENTRIES` where there are any, of rows in the order of `site_rows`."""
-    parsed = agreed.question.parsed
-    order = np.lexsort((-time, strata))
-    times, events, parts = time[order], event[order] > 0, strata[order]
-    last = np.zeros(len(times), np.int64)
-    share = np.zeros(len(times))
-    first, later = np.zeros_like(last), np.zeros_like(last)
-    late = np.lexsort((-start[order], parts)).astype(np.int64)
-    for stratum in np.unique(parts):
-        begin, end = np.searchsorted(parts, [stratum, stratum + 1])
+def _at_risk(agreed: Specification, rows: Arrays, strata: np.ndarray) -> Arrays:
+    """Return who is at risk of which event, of rows in the order of strata and falling times.
+
+    Returns:
+        ``last`` row with a row's time; Efron's ``tie_share`` of each event; with weights
+        ``tie_weight``, their mean over the events of a time. With rows that start later than 0, or
+        strata, ``first``, the first row of a row's stratum, ``late``, all rows in the order of
+        strata and falling starts, and ``later``, how many of these come before those that had
+        started at a row's time. For scores of rows ``tie_count``, the events of a row's time, at
+        least 1, and ``since`` and ``until``, between which are the events at which it is at risk.
+    """
+    asked = agreed.question
+    times, start = rows["y"], rows.get("start", np.zeros(len(rows["y"])))
+    weight = rows.get("weight", np.ones(len(times)))
+    events = (rows["event"] > 0) & (weight > 0)
+    last, first, later, since, until = np.zeros((5, len(times)), np.int64)
+    share, tie_weight, count = np.zeros(len(times)), np.ones(len(times)), np.ones(len(times))
+    late = np.lexsort((-start, strata)).astype(np.int64)
+    for stratum in np.unique(strata):
+        begin, end = np.searchsorted(strata, [stratum, stratum + 1])
         inside = slice(begin, end)
-        last[inside] = begin + np.searchsorted(-times[inside], -times[inside], side="right") - 1
+        falling = -times[inside]
+        last[inside] = begin + np.searchsorted(falling, falling, side="right") - 1
+        since[inside] = begin + np.searchsorted(falling, falling)
+        until[inside] = begin + np.searchsorted(falling, -start[inside])
         first[inside] = begin
-        starts = -start[order][late[inside]]
-        later[inside] = begin + np.searchsorted(starts, -times[inside], side="right")
+        later[inside] = begin + np.searchsorted(-start[late[inside]], falling, side="right")
     for end in np.unique(last[events]):
         tied = np.flatnonzero((last == end) & events)
-        share[tied] = np.arange(len(tied)) / len(tied)
-    found = dict(zip(TIES, (last, share), strict=True))
-    if parsed.entry is None and not parsed.strata:
-        return found
-    return found | dict(zip(ENTRIES, (first, late, later), strict=True)) | {"start": start}
+        tie_weight[tied], count[tied] = weight[tied].mean(), len(tied)
+        if asked.ties == "efron":
+            share[tied] = np.arange(len(tied)) / len(tied)
+    arrays = {"event": events.astype(float), "last": last, "tie_share": share}
+    if "weight" in rows:
+        arrays["tie_weight"] = tie_weight
+    if "start" in rows:
+        arrays |= {"first": first, "late": late, "later": later}
+    if asked.robust:
+        arrays |= {"tie_count": count, "since": since, "until": until}
+    return arrays

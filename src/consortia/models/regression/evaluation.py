@@ -58,8 +58,10 @@ class Evaluation:
         """SHA-256 of the agreed formula and its priors."""
         density = self._density
         priors = {name: str(prior) for name, prior in density.priors.items()}
-        scored = list(self._scores.tails)
+        scored, earlier = list(self._scores.tails), density.earlier
         every = density.specification.digest, priors, str(density.correlation_prior)
+        if earlier is not None:
+            return of_value((*every, earlier.plain()))
         return of_value((*every, scored) if scored else every)
 
     def way(self, rows: int) -> str:
@@ -77,7 +79,9 @@ class Evaluation:
 
     def prior_slopes(self, params: Params) -> dict[str, np.ndarray]:
         """Compute the gradient of the log-prior by coefficients; of scores differences do."""
-        return {} if self._scores.tails else self._density.prior_slopes(params)
+        density = self._density
+        by_differences = self._scores.tails or density.earlier is not None
+        return {} if by_differences else density.prior_slopes(params)
 
     def site(self, rows: Rows) -> SiteLikelihood:
         """Return the likelihood of a site's rows."""
@@ -90,7 +94,8 @@ class Evaluation:
 def model_of(density: Density) -> Model:
     """Return the model of a formula, for `consortia.sample`."""
     host, scores = Evaluation(density), Scores(density)
-    natural = scores.of(density.natural)
+    natural, robust = scores.of(density.natural), density.specification.question.robust
+    sandwich = scores.of(density.independent_parts) if robust else None
     if density.by_site:
         spec = density.specification
         nodes, size = spec.question.nodes, len(spec.staying)
@@ -106,6 +111,7 @@ def model_of(density: Density) -> Model:
             integration=rule,
             host=host,
             tails=scores.of_sampled,
+            sandwich=sandwich,
         )
     return Model(
         scores.log_prior,
@@ -113,7 +119,7 @@ def model_of(density: Density) -> Model:
         scores.start,
         predict=None if density.family.predict is None else scores.of(density.predict),
         natural=natural,
-        sandwich=density.specification.question.samples,
+        sandwich=sandwich,
         host=host,
         tails=scores.of_sampled,
     )
@@ -188,6 +194,10 @@ class SumsOfSquares:
     def of_rows(self, params: Params, part: slice) -> np.ndarray:
         """Return log p(z_i | θ) of some rows."""
         return self._density.log_likelihood(params, _part_of(self._rows, part))
+
+    def parts(self, params: Params) -> np.ndarray:
+        """Return parts of log L whose scores count as independent."""
+        return self._density.independent_parts(params, self._rows, np.ones((), bool))
 
 
 def _part_of(rows: Rows, part: slice) -> Rows:
@@ -365,6 +375,10 @@ class RowByRow:
         if self._density.by_site:
             no_rows(params, self._given)
         return self._density.log_likelihood(params, _part_of(self._given, part))
+
+    def parts(self, params: Params) -> np.ndarray:
+        """Return parts of log L whose scores count as independent."""
+        return self._density.independent_parts(params, self._given, np.ones((), bool))
 
 
 MOST_NODE_VALUES = 1_000_000

@@ -65,6 +65,8 @@ class Family(NamedTuple):
     logarithmic: bool = False  # whether the mean is exp(η) times something
     # the log-likelihood of a site's rows, of η, batch and mask, (...), where there is none of a row
     of_site: Callable[[Array, PyTree, Array], Array] | None = None
+    # parts of that, (..., rows), whose gradients are the scores of rows
+    parts_of_site: Callable[[Array, PyTree, Array], Array] | None = None
     # of NumPy's arrays, what log_likelihood sums to over the rows, where less makes it up
     total: Callable[[np.ndarray, PyTree, Own], np.ndarray] | None = None
 
@@ -498,29 +500,69 @@ def _piecewise_slopes(eta: Array, batch: PyTree, own: Own) -> Slopes:
     return _of(batch, "event", eta) - lived, -lived
 
 
-def _cox(eta: Array, batch: PyTree, mask: Array) -> Array:
-    r"""Return the log partial likelihood of one site, ties after Efron (1977).
+class _AtRisk(NamedTuple):
+    """Parts of Cox's likelihood."""
 
-    .. math:: \sum_{i: d_i = 1} \Bigl[\eta_i - \log\Bigl(\sum_{j: t_j \ge t_i} e^{\eta_j} -
-              f_i \sum_{j: t_j = t_i, d_j = 1} e^{\eta_j}\Bigr)\Bigr]
+    event: Array  # 1 of a row with an event
+    last: Array
+    weight: Array  # w of each row, or 1
+    tie_weight: Array  # the mean of w over the events of a row's time
+    shifted: Array  # η less its largest value
+    sizes: Array  # e^η likewise
+    inside: Array  # the sum of w e^η over the rows at risk of each event, 1 of other rows
 
-    with f = 0, 1/m, ..., (m − 1)/m for m events at one time. Rows stand in the order of falling
-    times; ``last`` is the index of the last one with a row's time. With strata, or rows that start
-    later than 0, the first sum is over rows of the same stratum that had started, s_j < t_i.
-    """
+
+def _at_risk(eta: Array, batch: PyTree, mask: Array) -> _AtRisk:
     xp = namespace(eta)
     event = xp.where(mask, _of(batch, "event", eta), 0)
     last = xp.asarray(batch["last"]).astype(xp.int32)
     share = _of(batch, "tie_share", eta)
-    largest = constant(xp.max(xp.where(mask, eta, -xp.inf), axis=-1, keepdims=True))
-    size = xp.where(mask, xp.exp(eta - largest), 0)
+    weight, tie_weight = (
+        _of(batch, name, eta) if name in batch else xp.ones_like(share)
+        for name in ("weight", "tie_weight")
+    )
+    shifted = eta - constant(xp.max(xp.where(mask, eta, -xp.inf), axis=-1, keepdims=True))
+    sizes = xp.where(mask, xp.exp(shifted), 0)
+    weighted = weight * sizes
     if "first" in batch:
-        at_risk = _started(size, last, batch, mask)
+        at_risk = _started(weighted, last, batch, mask)
     else:
-        at_risk = xp.cumsum(size, axis=-1)[..., last]
-    tied = sums_of_groups(event * size, last, eta.shape[-1])[..., last]
+        at_risk = xp.cumsum(weighted, axis=-1)[..., last]
+    tied = sums_of_groups(event * weighted, last, eta.shape[-1])[..., last]
     inside = xp.where(event > 0, at_risk - share * tied, 1)
-    return sum_rows(event * (eta - largest - xp.log(inside)))
+    return _AtRisk(event, last, weight, tie_weight, shifted, sizes, inside)
+
+
+def _cox(eta: Array, batch: PyTree, mask: Array) -> Array:
+    r"""Return the log partial likelihood of one site, ties after Efron (1977).
+
+    .. math:: \sum_{i: d_i = 1} \Bigl[w_i \eta_i - \bar w_i \log\Bigl(\sum_{j: t_j \ge t_i}
+              w_j e^{\eta_j} - f_i \sum_{j: t_j = t_i, d_j = 1} w_j e^{\eta_j}\Bigr)\Bigr]
+
+    with f = 0, 1/m, ..., (m − 1)/m for m events at one time, w̄ the mean of their weights. After
+    Breslow f is 0. Rows stand in the order of falling times; ``last`` is the index of the last one
+    with a row's time. With strata, or rows that start later than 0, the first sum is over rows of
+    the same stratum that had started, s_j < t_i.
+    """
+    xp, at = namespace(eta), _at_risk(eta, batch, mask)
+    return sum_rows(at.event * (at.weight * at.shifted - at.tie_weight * xp.log(at.inside)))
+
+
+def _cox_parts(eta: Array, batch: PyTree, mask: Array) -> Array:
+    r"""Return :math:`w_i\,\partial \ell / \partial w_i` of each row of a site, (..., rows).
+
+    Their sum is ℓ and a constant, and their gradients are the score residuals of Lin and Wei
+    (1989). Events at which a row is at risk are those from ``since`` to before ``until``.
+    """
+    xp, at = namespace(eta), _at_risk(eta, batch, mask)
+    since, until = (xp.asarray(batch[name]).astype(xp.int32) for name in ("since", "until"))
+    rows, count = eta.shape[-1], _of(batch, "tie_count", eta)
+    hazard = at.event * at.tie_weight / at.inside
+    lived = sum(sums[..., until] - sums[..., since] for sums in _precise_sums(hazard))
+    tied = sums_of_groups(_of(batch, "tie_share", eta) * hazard, at.last, rows)[..., at.last]
+    logs = sums_of_groups(at.event * xp.log(at.inside), at.last, rows)[..., at.last] / count
+    seen = at.event * (at.shifted - logs)
+    return xp.where(mask, at.weight * (seen - at.sizes * (lived - at.event * tied)), 0)
 
 
 def _started(size: Array, last: Array, batch: PyTree, mask: Array) -> Array:
@@ -814,6 +856,7 @@ FAMILIES: dict[str, Family] = {
             _no_draw,
             effect="hazard ratio",
             of_site=_cox,
+            parts_of_site=_cox_parts,
         ),
     )
 }

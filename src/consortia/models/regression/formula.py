@@ -14,7 +14,8 @@ level of each site beside them, and ``(1 | shared(surgeon))`` levels of groups t
 sites; ``offset(...)`` has the coefficient 1; ``Surv(time, event)`` is a time with event 1 if it was
 seen, 0 if only its being later is known, as in ``Surv(time, cause == 2)`` and ``status == 'dead'``;
 ``Surv(start, stop, event)`` is at risk after start only, so that a covariate may change between
-rows of one person, or an event may recur; ``strata(arm)`` gives each arm a baseline of cox.
+rows of one person, or an event may recur; ``strata(arm)`` gives each arm a baseline of cox;
+``cluster(patient)`` gives estimates the spread of patients in the place of rows.
 """
 
 from __future__ import annotations
@@ -67,6 +68,9 @@ OPERATORS: dict[type, Any] = {
 }
 WHOLE: dict[str, Kind] = {"center": "centre", "scale": "scale", "C": "levels", "s": "smooth"}
 """Functions that need to know all data; they stand outermost in a factor."""
+
+COLUMN_WORDS = ("strata", "cluster")
+"""Words of columns that are in no term."""
 
 LEAST_KNOTS, MOST_KNOTS = 4, 40
 KNOTS = 10
@@ -183,6 +187,7 @@ class Parsed:
     offset: Factor | None = None  # of ``offset(expression)``, or None
     entry: Factor | None = None  # the start of ``Surv(start, stop, event)``, or None
     strata: tuple[str, ...] = ()  # the columns of ``strata(...)``
+    cluster: str | None = None  # the column of ``cluster(...)``, or None
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -215,13 +220,13 @@ def parse(text: Any) -> Parsed:
         raise InputError(f"formula {text!r}: give one response before the ~.")
     response, survival, entry = _response(code.part(left[0][0]))
     terms, factors, offset = [], {}, None
-    strata: tuple[str, ...] = ()
+    words: dict[str, tuple[str, ...]] = dict.fromkeys(COLUMN_WORDS, ())
     written = [[_columns_of(code.part(one)) for one in term] for term in right]
     for made in (one for term in written for one in itertools.product(*term)):
-        if any(isinstance(factor, _Strata) for factor in made):
+        if named := next((factor for factor in made if isinstance(factor, _Columns)), None):
             if len(made) > 1:
-                raise InputError(f"formula {text!r}: strata(...) must be a term of its own.")
-            strata += made[0].columns if isinstance(made[0], _Strata) else ()
+                raise InputError(f"formula {text!r}: {named.word}(...) must be a term of its own.")
+            words[named.word] += named.columns
             continue
         if any(isinstance(factor, _Offset) for factor in made):
             if len(made) > 1 or offset is not None:
@@ -242,11 +247,14 @@ def parse(text: Any) -> Parsed:
         inside.append(group._replace(inside=texts))
     if not terms and not groups:
         raise InputError(f"formula {text!r} has nothing after the ~.")
-    more = (tuple(inside), offset, entry, tuple(dict.fromkeys(strata)))
+    if len(words["cluster"]) > 1:
+        raise InputError(f"formula {text!r}: cluster(...) stands once, with one column.")
+    strata, cluster = tuple(dict.fromkeys(words["strata"])), next(iter(words["cluster"]), None)
+    more = (tuple(inside), offset, entry, strata, cluster)
     return Parsed(text, response, survival, tuple(terms), factors, *more)
 
 
-def _columns_of(code: Code) -> list[Factor | _Offset | _Strata]:
+def _columns_of(code: Code) -> list[Factor | _Offset | _Columns]:
     """Return the factors of a single term: the columns of a basis, or itself."""
     found = _factor(code)
     if not isinstance(found, Factor) or not isinstance(found.tree, ast.Call):
@@ -270,11 +278,12 @@ class _Offset(NamedTuple):
     factor: Factor
 
 
-class _Strata(NamedTuple):
+class _Columns(NamedTuple):
+    word: str
     columns: tuple[str, ...]
 
 
-def _factor(code: Code) -> Factor | _Offset | _Strata:
+def _factor(code: Code) -> Factor | _Offset | _Columns:
     """Return a factor from its text.
 
     Raises:
@@ -291,10 +300,11 @@ def _factor(code: Code) -> Factor | _Offset | _Strata:
     outer = tree.func.id if isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name) else ""
     if outer == "offset" and isinstance(tree, ast.Call) and len(tree.args) == 1:
         return _Offset(Factor(text, "plain", tree.args[0], _columns(tree.args[0], text)))
-    if outer == "strata" and isinstance(tree, ast.Call):
-        if not tree.args or not all(isinstance(one, ast.Name) for one in tree.args):
-            raise InputError(f"formula: {text}: strata takes names of columns.")
-        return _Strata(tuple(one.id for one in tree.args if isinstance(one, ast.Name)))
+    if outer in COLUMN_WORDS and isinstance(tree, ast.Call):
+        names = tuple(one.id for one in tree.args if isinstance(one, ast.Name))
+        if not names or len(names) < len(tree.args):
+            raise InputError(f"formula: {text}: {outer} takes names of columns.")
+        return _Columns(outer, names)
     if outer in WORDS and isinstance(tree, ast.Call) and tree.args:
         return Factor(text, "plain", tree, _columns(tree.args[0], text))
     if outer not in WHOLE:
@@ -391,9 +401,10 @@ def _kinds(code: Code, group: str) -> list[tuple[str, GroupKind]]:
     return [(inner, "own")] if match["mark"] == ":" else [(SITE, "plain"), (inner, "own")]
 
 
-def _plain(factor: Factor | _Offset | _Strata) -> Factor:
-    if isinstance(factor, _Strata):
-        raise InputError(f"formula: strata({', '.join(factor.columns)}) stands on the right side.")
+def _plain(factor: Factor | _Offset | _Columns) -> Factor:
+    if isinstance(factor, _Columns):
+        text = f"{factor.word}({', '.join(factor.columns)})"
+        raise InputError(f"formula: {text} stands on the right side.")
     basis = (
         isinstance(factor, Factor)
         and isinstance(factor.tree, ast.Call)
@@ -425,7 +436,7 @@ def _columns(tree: ast.expr, text: str) -> tuple[str, ...]:
             for part in (node.left, *node.comparators):
                 walk(part)
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and not node.keywords:
-            if node.func.id in (*WHOLE, *WORDS, "offset", "strata"):
+            if node.func.id in (*WHOLE, *WORDS, "offset", *COLUMN_WORDS):
                 raise InputError(f"formula: {text}: {node.func.id} stands outermost in a factor.")
             if node.func.id not in FUNCTIONS:
                 known = [*FUNCTIONS, *WHOLE, "offset"]

@@ -164,9 +164,30 @@ class Regression:
     @property
     def priors(self) -> Mapping[str, Prior | LKJ]:
         """The prior of every parameter in its natural units; print one to see it in words."""
+        if self.density.earlier is not None:
+            return dict(self._earlier_priors)
         found: dict[str, Prior | LKJ] = dict(self.density.priors)
         own = self.density.correlation_prior
         return found if own is None else found | {CORRELATION: own}
+
+    @cached_property
+    def _earlier_priors(self) -> dict[str, Prior]:
+        """The normal law nearest to an earlier posterior, of intercept and coefficients."""
+        earlier = self.density.earlier
+        if earlier is None or self.density.lead:
+            return {}
+        drawn = self.density.unravel(earlier.draw(np.random.default_rng(0), MOST_DRAWS))
+        values = {"intercept": drawn["intercept"]} if self.density.intercept else {}
+        if self.names:
+            slopes = self.density.natural(drawn)["coefficients"]
+            values |= dict(zip(self.names, slopes.T, strict=True))
+        return {
+            name: Prior(
+                "normal",
+                tuple(float(f"{v:.4g}") for v in (x.mean(), x.std() / earlier.weight**0.5)),
+            )
+            for name, x in values.items()
+        }
 
     @property
     def labels(self) -> dict[str, list[list[str] | None]]:
@@ -206,6 +227,10 @@ class Regression:
             settings["persons"] = question.persons
         if question.samples:
             settings["weights_are"] = question.weights_are
+        if question.parsed.cluster is not None:
+            settings["cluster"] = question.parsed.cluster
+        if question.ties != "efron":
+            settings["ties"] = question.ties
         if spec.event is not None:
             settings["event"] = spec.event
         if self.descriptions:
@@ -765,6 +790,11 @@ class Regression:
             raise InputError(
                 "proportional_hazards: it is for family 'cox' with coefficients and neither group "
                 "terms nor smooths."
+            )
+        if spec.question.robust:
+            raise InputError(
+                "proportional_hazards: its standard errors are those of independent rows, without "
+                "weights of a sample or cluster(...): leave these out to look at it."
             )
         if not isinstance(self.sites, Sites) or self.sites.elsewhere:
             raise InputError("proportional_hazards: it needs the rows of all sites, as they are.")

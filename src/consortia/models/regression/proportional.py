@@ -68,17 +68,18 @@ def log_time_sums(rows: Mapping[str, np.ndarray], eta: np.ndarray) -> np.ndarray
     x, stop, seen = np.asarray(rows["x"], float), rows["y"], np.asarray(rows["event"]) > 0
     first = rows.get("first", np.zeros(len(stop), int))
     starts = rows.get("start", np.full(len(stop), -np.inf))
+    weights = np.asarray(rows.get("weight", np.ones(len(stop))), float)
     found = np.zeros((3, 1 + x.shape[1] + x.shape[1] ** 2))
     for event in np.flatnonzero(seen):
         at = stop[event]
         risk = (first == first[event]) & (stop >= at) & (starts < at)
-        weight = np.exp(eta[risk] - eta[risk].max())
+        weight = weights[risk] * np.exp(eta[risk] - eta[risk].max())
         weight = weight / weight.sum()
         mean = weight @ x[risk]
         apart = x[risk] - mean
         spread = (weight[:, None] * apart).T @ apart
         own = np.concatenate([[1.0], x[event] - mean, spread.ravel()])
-        found += np.log(at) ** np.arange(3)[:, None] * own
+        found += weights[event] * np.log(at) ** np.arange(3)[:, None] * own
     return found
 
 

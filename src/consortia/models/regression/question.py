@@ -53,6 +53,9 @@ OFFSET, WEIGHT = "offset()", "weights()"
 WEIGHTS = ("frequency", "sampling")
 """Kinds of weights: numbers of equal rows, or inverse probabilities of being in a sample."""
 
+TIES = ("efron", "breslow")
+"""Ways to take events at one time, of Cox's model."""
+
 EVALUATIONS = ("auto", "compiled")
 """Ways to log-densities: sums or NumPy where these cost less than a compiler, or programs alone."""
 LARGE_OFFSET, LARGEST_OFFSET = 20.0, 300.0
@@ -85,6 +88,7 @@ class Question:
     described: Wanted | None = None  # the description requested of the participants; None: nothing
     weights_are: str = "frequency"  # what the weights are, one of `WEIGHTS`
     evaluate: str = "auto"  # how log-densities are computed, one of `EVALUATIONS`
+    ties: str = "efron"  # of cox, one of `TIES`
     keep: Factor | None = None  # of the rows that are analysed it is true; None: of all
     persons: str | None = None  # column of the person of each interval; None: each row is one
     by_default: bool = False  # whether levels are integrated out without anybody having said so
@@ -92,6 +96,7 @@ class Question:
     def __post_init__(self) -> None:
         one_of("missing", self.missing, POLICIES)
         one_of("weights_are", self.weights_are, WEIGHTS)
+        one_of("ties", self.ties, TIES)
         one_of("evaluate", self.evaluate, EVALUATIONS)
         whole("imputations", self.imputations, 2, IMPUTATIONS_MAX)
         whole("imputation_seed", self.imputation_seed, 0)
@@ -100,6 +105,11 @@ class Question:
     def samples(self) -> bool:
         """True if weights are those of a sample."""
         return self.weights_are == "sampling"
+
+    @property
+    def robust(self) -> bool:
+        """True if draws have the spread of a sandwich."""
+        return self.samples or self.parsed.cluster is not None
 
     @property
     def imputes(self) -> bool:
@@ -139,7 +149,8 @@ class Question:
         """The columns in which a row must have a value, whatever the policy."""
         extra = [name for factor in self.extra.values() for name in factor.columns]
         offset = self.parsed.offset.columns if self.parsed.offset else ()
-        return tuple(dict.fromkeys([*self.parsed.response_columns, *extra, *offset]))
+        cluster = [self.parsed.cluster] if self.parsed.cluster else []
+        return tuple(dict.fromkeys([*self.parsed.response_columns, *extra, *offset, *cluster]))
 
     @property
     def columns(self) -> tuple[str, ...]:

@@ -27,7 +27,6 @@ HERE = {
         ("ifelse", "case_when", "is.na"), "make the column at the sites; I(column > 50) is 0 or 1"
     ),
     "interaction": "write a:b",
-    "cluster": "spreads by cluster are not here: rows count as independent",
     "frailty": "write (1 | column), with family 'weibull' or 'piecewise_exponential'",
     **dict.fromkeys(("tt", "tvc"), "coefficients that depend on time are not here"),
     **dict.fromkeys(("cbind", "trials"), "name the successes, and give trials='column'"),

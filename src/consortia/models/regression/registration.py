@@ -6,6 +6,7 @@ process has the specification of the formula at once, and a site tells nothing o
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +25,7 @@ from consortia.models.regression.agreement import (
     mark_units,
     units_of,
 )
+from consortia.models.regression.earlier import Earlier
 from consortia.models.regression.formula import SITE
 from consortia.models.regression.question import (
     EVENT,
@@ -51,6 +53,7 @@ class Registration:
     # centre and scale by expression, inside ``center`` and ``scale`` too
     numbers: Mapping[str, Unit]
     fills: Mapping[str, float]  # what stands for a missing number, by column
+    earlier: Earlier | None = None  # an earlier posterior in these units, which is the prior
 
     @classmethod
     def of(cls, agreed: Specification) -> Registration:
@@ -64,6 +67,16 @@ class Registration:
         levels = {name: found for name, found in agreed.levels.items() if name not in sites}
         return cls(levels, inside, agreed.fills)
 
+    @classmethod
+    def read(cls, plain: Mapping[str, Any]) -> Registration:
+        """Return the same from the plain values of a run's record."""
+        numbers = {
+            name: Unit(one["centre"], one["scale"], one.get("rows", UNKNOWN_ROWS))
+            for name, one in plain["numbers"].items()
+        }
+        levels = {name: tuple(found) for name, found in plain["levels"].items()}
+        return cls(levels, numbers, dict(plain["fills"]))
+
     def plain(self) -> dict[str, Any]:
         """Return the table of a study file as plain values."""
         numbers = {
@@ -72,7 +85,8 @@ class Registration:
             for name, (centre, scale, rows) in self.numbers.items()
         }
         levels = {name: list(found) for name, found in self.levels.items()}
-        return {"levels": levels, "numbers": numbers, "fills": dict(self.fills)}
+        table = {"levels": levels, "numbers": numbers, "fills": dict(self.fills)}
+        return table if self.earlier is None else table | {"prior_from": self.earlier.plain()}
 
     def toml(self) -> str:
         """Return the same as the text of a study file."""
@@ -85,6 +99,10 @@ class Registration:
             lines.append(f"{key(name)} = {{ {parts} }}")
         lines += ["[registered.fills]"] if self.fills else []
         lines += [f"{key(name)} = {value!r}" for name, value in self.fills.items()]
+        if self.earlier is not None:
+            lines.append("[registered.prior_from]")
+            # JSON's strings, numbers and lists are TOML's
+            lines += [f"{name} = {json.dumps(v)}" for name, v in self.earlier.plain().items()]
         return "\n".join(["[registered]", *lines]) + "\n"
 
     def specification(

@@ -37,6 +37,8 @@ class Scores:
     def tails(self) -> dict[str, Tail]:
         """Laws by which parameters are sampled by their scores, by name; often none."""
         priors, names = self._density.priors, self._density.specification.names
+        if self._density.earlier is not None:
+            return {}
         found = {name: priors[name].tail for name in ELEMENTWISE if name in priors}
         kept = {name: tail for name, tail in found.items() if tail.heaviness}
         slopes = [priors[name].tail for name in names]
@@ -147,6 +149,10 @@ class OfScores:
     def errors(self, params: Params, nodes: tuple[int, ...]) -> np.ndarray:
         """Return the distances of rules of quadrature from the last of them, (K, rules)."""
         return self._likelihood.errors(self._scores.params(params), nodes)
+
+    def parts(self, params: Params) -> np.ndarray:
+        """Return parts of log L whose scores count as independent."""
+        return self._likelihood.parts(self._scores.params(params))
 
     def of_rows(self, params: Params, part: slice) -> np.ndarray:
         """Return log p(z_i | θ) of some rows."""

@@ -80,6 +80,7 @@ class Specification:
                 *((asked.imputations, asked.imputation_seed) if self.imputed else ()),
                 *(() if asked.nodes is None else (asked.nodes,)),
                 *((asked.weights_are,) if asked.samples else ()),
+                *(() if asked.ties == "efron" else (asked.ties,)),
                 *(() if asked.keep is None else (asked.keep.text,)),
             )
         )

@@ -1,0 +1,246 @@
+r"""An earlier posterior as a prior: a mixture of normal laws that is fitted to its draws.
+
+.. math:: \log p(\theta) = w \log q(\theta) + (1 - w) \log p_0(\theta) \quad\text{or}\quad
+          \log\bigl((1 - r)\, q(\theta) + r\, p_0(\theta)\bigr)
+
+with q the mixture, p₀ the prior in words. With w < 1 the rows behind q count as w of them each (a
+power prior); with r > 0 the mixture gives way where the rows contradict it.
+
+Source: Ibrahim, Chen (2000); Schmidli et al., "Robust meta-analytic-predictive priors" (2014).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+from scipy import special
+
+from consortia.core.arrays import Array, logsumexp, namespace
+from consortia.core.parameters import as_sampled, posterior_arrays
+from consortia.diagnostics.influence import smoothed
+from consortia.errors import InputError
+from consortia.store.metadata import Labels, recorded
+
+COMPONENTS, MOST_POINTS, SURE = (2, 3, 4), 20_000, 1.0
+"""Numbers of components that are tried beside one, draws of a fit, and by how many standard errors
+the log density at draws that were held out must grow for a larger number."""
+
+EM_STEPS, SETTLED = 500, 1e-6
+"""Steps of a fit, and the growth of the mean log density at which it ends: components of a skewed
+law overlap, and after 60 steps means of the next posterior were wrong by 0.06 sd."""
+
+FEWEST = 20
+"""Draws of a parameter, at least."""
+
+
+@dataclass(frozen=True, eq=False)
+class Earlier:
+    """A posterior of an earlier run, and how it is used."""
+
+    run: str  # its name
+    draws: int
+    k_hat: float | None  # of the mixture's weights at the draws; None: without log-densities
+    labels: tuple[str, ...]  # of the parameters, as they are sampled
+    shares: Float[np.ndarray, " J"]
+    centres: Float[np.ndarray, "J d"]
+    covariances: Float[np.ndarray, "J d d"]
+    weight: float = 1.0  # w
+    robust: float = 0.0  # r
+
+    def __post_init__(self) -> None:
+        if self.weight < 1 and self.robust > 0:
+            raise InputError("prior_from: give a weight below 1 or robust above 0, not both.")
+        # the factors of the density, once: they raise where a covariance is none
+        try:
+            roots = np.linalg.cholesky(self.covariances)
+        except np.linalg.LinAlgError:
+            raise InputError(f"prior_from: a covariance of {self.run} is not positive.") from None
+        logs = np.log(np.diagonal(roots, axis1=1, axis2=2)).sum(axis=1)
+        heights = np.log(self.shares) - logs - len(self.labels) / 2 * math.log(2 * math.pi)
+        object.__setattr__(self, "_factors", (np.linalg.inv(roots), heights))
+
+    def log_density(self, positions: Array) -> Array:
+        """Return log q, (...), at flat positions (..., d)."""
+        xp, dtype = namespace(positions), positions.dtype
+        inverses, heights = self._factors  # type: ignore[attr-defined]
+        parts = [
+            float(height) - 0.5 * xp.sum(((positions - centre) @ inverse.T) ** 2, axis=-1)
+            for height, centre, inverse in zip(
+                heights, xp.asarray(self.centres, dtype), xp.asarray(inverses, dtype), strict=True
+            )
+        ]
+        return logsumexp(xp.stack(parts, axis=-1), -1)
+
+    def log_prior(self, params: Mapping[str, Array], base: Array, axes: Mapping[str, int]) -> Array:
+        """Return log p(θ); ``base`` is log p₀, ``axes`` how many axes each parameter has."""
+        flat = []
+        for name in sorted(axes):
+            values = params[name]
+            flat.append(values.reshape(*values.shape[: values.ndim - axes[name]], -1))
+        xp = namespace(flat[0])
+        own = self.log_density(xp.concatenate(flat, axis=-1))
+        if not self.robust:
+            return self.weight * own + (1 - self.weight) * base
+        return xp.logaddexp(math.log1p(-self.robust) + own, math.log(self.robust) + base)
+
+    def draw(self, rng: np.random.Generator, count: int) -> Float[np.ndarray, "n d"]:
+        """Return draws of q."""
+        which = rng.choice(len(self.shares), count, p=self.shares / self.shares.sum())
+        normals = rng.standard_normal((count, len(self.labels), 1))
+        return self.centres[which] + (np.linalg.cholesky(self.covariances)[which] @ normals)[..., 0]
+
+    def check(self, labels: Sequence[str]) -> None:
+        """Refuse a formula with other parameters.
+
+        Raises:
+            InputError: it has; with the first that differ.
+        """
+        if tuple(labels) != self.labels:
+            then, now = set(self.labels) - set(labels), set(labels) - set(self.labels)
+            raise InputError(
+                f"prior_from: {self.run} is a posterior of {', '.join(sorted(then)[:5]) or 'these'}"
+                f" beside {', '.join(sorted(now)[:5]) or 'these in another order'} here: take a "
+                "run of the same formula and family, with priors of normal tails; levels of sites "
+                "that differ go with integrate=True."
+            )
+
+    def __str__(self) -> str:
+        """Return the prior in words."""
+        fit = "" if self.k_hat is None else f", k-hat {self.k_hat:.2f}"
+        text = (
+            f"the posterior of {self.run} ({self.draws:,} draws, {len(self.shares)} normal "
+            f"component{'s' if len(self.shares) > 1 else ''}{fit})"
+        )
+        if self.robust:
+            return f"{text}, mixed with the wide prior at {self.robust:g}"
+        return text if self.weight == 1 else f"{text}, its rows counted {self.weight:g} times"
+
+    def plain(self) -> dict[str, Any]:
+        """Return the table of a study file as plain values."""
+        lower = np.tril_indices(len(self.labels))
+        return {
+            **{"run": self.run, "draws": self.draws, "weight": self.weight, "robust": self.robust},
+            **({} if self.k_hat is None else {"k_hat": self.k_hat}),
+            "labels": list(self.labels),
+            "shares": self.shares.tolist(),
+            "centres": self.centres.tolist(),
+            "covariances": [one[lower].tolist() for one in self.covariances],
+        }
+
+
+def earlier_of(tree: Any, run: str, weight: float = 1.0, robust: float = 0.0) -> Earlier:
+    """Fit the mixture to the draws of a result.
+
+    Raises:
+        InputError: its draws are too few, or of no posterior.
+    """
+    if recorded(tree, "sandwich"):
+        raise InputError(f"prior_from: {run} has the spread of a sandwich, and is of no posterior.")
+    arrays = posterior_arrays(as_sampled(tree))
+    labels, parts = [], []
+    for name in sorted(arrays):
+        array = arrays[name]
+        named = {
+            str(dim): [str(value) for value in array.coords[dim].values]
+            for dim in array.dims[2:]
+            if dim in array.coords
+        }
+        axes = [named.get(str(dim)) for dim in array.dims[2:]]
+        labels += flat_labels({name: array.shape[2:]}, {name: axes})
+        parts.append(np.asarray(array, float).reshape(array.shape[0] * array.shape[1], -1))
+    points = np.concatenate(parts, axis=1)
+    if len(points) < FEWEST * points.shape[1]:
+        raise InputError(
+            f"prior_from: {run} has {len(points)} draws of {points.shape[1]} parameters: "
+            f"{FEWEST * points.shape[1]} are needed."
+        )
+    shares, centres, covariances = _fitted(points)
+    fitted = Earlier(run, len(points), None, tuple(labels), shares, centres, covariances)
+    stats = tree.children.get("sample_stats") if hasattr(tree, "children") else None
+    k_hat = None
+    if stats is not None and "lp" in stats:
+        heights = np.asarray(stats["lp"], float).ravel()
+        k_hat = round(smoothed(fitted.log_density(points) - heights)[1], 3)
+    kept = (run, len(points), k_hat, tuple(labels), shares, centres, covariances)
+    return Earlier(*kept, weight, robust)
+
+
+def flat_labels(shapes: Mapping[str, tuple[int, ...]], labels: Labels) -> list[str]:
+    """Return the name of each parameter in a flat position; of an axis without names the index."""
+    every = []
+    for name in sorted(shapes):
+        given, shape = labels.get(name) or (), shapes[name]
+        axes = [None] * (len(shape) - len(given)) + list(given)
+        words = [
+            [str(n) for n in range(size)] if axis is None else list(axis)
+            for size, axis in zip(shape, axes, strict=True)
+        ]
+        every += [f"{name}[{', '.join(one)}]" if one else name for one in product(*words)]
+    return every
+
+
+Fit = tuple[np.ndarray, np.ndarray, np.ndarray]
+
+
+def _fitted(points: Float[np.ndarray, "n d"]) -> Fit:
+    """Return shares, centres and covariances; the whole has mean and covariance of the points."""
+    mean = points.mean(axis=0)
+    covariance = np.cov(points.T).reshape(points.shape[1], -1)
+    root = np.linalg.cholesky(covariance)
+    white = np.linalg.solve(root, (points - mean).T).T
+    single = np.ones(1), np.zeros((1, points.shape[1])), np.eye(points.shape[1])[None]
+    white = white[:: -(-len(white) // (2 * MOST_POINTS))]
+    best, known = 1, _heights(white[1::2], *single)[1]
+    for components in COMPONENTS:
+        gains = _heights(white[1::2], *_mixture(white[::2], components))[1] - known
+        if gains.mean() > SURE * gains.std() / math.sqrt(len(gains)):
+            best, known = components, known + gains
+    shares, centres, scales = single if best == 1 else _mixture(white, best)
+    middle = shares @ centres
+    away = centres - middle
+    spread = np.einsum("j,jab->ab", shares, scales + away[:, :, None] * away[:, None, :])
+    turn = root @ np.linalg.inv(np.linalg.cholesky(spread))
+    return shares, mean + away @ turn.T, turn @ scales @ turn.T
+
+
+def _mixture(white: Float[np.ndarray, "n d"], components: int) -> Fit:
+    """Return a mixture by expectation and maximisation, begun along the most skewed direction."""
+    n, d = white.shape
+    _, axes = np.linalg.eigh(np.einsum("n,na,nb->ab", (white**2).sum(axis=1), white, white))
+    places = np.array_split(np.argsort(white @ axes[:, -1]), components)
+    parts, reached = np.zeros((components, n)), -math.inf
+    for index, place in enumerate(places):
+        parts[index, place] = 1.0
+    for _ in range(EM_STEPS):
+        counts = parts.sum(axis=1) + 1e-9
+        centres = parts @ white / counts[:, None]
+        scales = np.stack(
+            [
+                ((white - centre).T * part @ (white - centre) + 2 * d * np.eye(d)) / (total + 2 * d)
+                for part, centre, total in zip(parts, centres, counts, strict=True)
+            ]
+        )
+        shares = counts / counts.sum()
+        heights, total = _heights(white, shares, centres, scales)
+        parts, before, reached = np.exp(heights - total), reached, float(total.mean())
+        if reached - before < SETTLED:
+            break
+    return shares, centres, scales
+
+
+def _heights(points: np.ndarray, *fit: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the log density of each component at points, (J, n), and of the mixture, (n,)."""
+    rows = []
+    for share, centre, scale in zip(*fit, strict=True):
+        root = np.linalg.cholesky(scale)
+        z = (points - centre) @ np.linalg.inv(root).T
+        constant = np.log(np.diag(root)).sum() + len(root) / 2 * math.log(2 * math.pi)
+        rows.append(math.log(share) - constant - 0.5 * np.einsum("nd,nd->n", z, z))
+    heights = np.stack(rows)
+    return heights, special.logsumexp(heights, axis=0)
