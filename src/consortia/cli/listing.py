@@ -71,13 +71,13 @@ def _facts(entry: Entry) -> dict[str, Any]:
     """Return everything about an algorithm as plain values."""
     from consortia.study.schema import argument_schemas
 
-    told = entry.claims
+    claims = entry.claims
     return {
-        "samples": told.samples,
-        "bias": told.bias,
-        "draw": told.draw,
-        "step_size": told.step_size,
-        "source": told.source,
+        "samples": claims.samples,
+        "bias": claims.bias,
+        "draw": claims.draw,
+        "step_size": claims.step_size,
+        "source": claims.source,
         "engines": list(entry.engines),
         "arguments": argument_schemas(entry.factory),
     }

@@ -274,7 +274,7 @@ def interpretation(report: RunReport) -> str:
 
 
 def _from_prior(unknown: Mapping[str, str], response: Response) -> str:
-    """Say what only the prior tells; "" where the rows say something of all."""
+    """Describe what only the prior tells; "" where the rows say something of all."""
     every = {name: what for name, what in unknown.items() if not _of_site(name)}
     text = ""
     for name, what in every.items():
