@@ -3,6 +3,9 @@
 Each has 3 to 25 sites of 60 to 3,000 rows and 2 to 12 columns: a measurement, a skewed laboratory
 value, factors, and one patient far from all others; every fourth integrates the sites' levels out.
 Run ``python -m benchmarks.disclosure COUNT [FIRST]``; policies, gates and ledgers are a site's own.
+Beside each stand the messages of the same run without a policy and the largest difference of a mean
+or of a standard deviation from that run, in standard deviations; of one that is refused, whether
+the rehearsal of the site that refused had predicted it.
 """
 
 from __future__ import annotations
@@ -12,12 +15,15 @@ import tempfile
 import time
 import warnings
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from consortia.errors import ConsortiaError
+import consortia
+from consortia.errors import ConsortiaError, SiteRefusedError
 from consortia.federation.governance.proposal import proposed
 from consortia.federation.governance.terms import terms_of
+from consortia.federation.rehearsal import rehearsed
 from consortia.federation.rehearsal.stage import Stage
 from consortia.study.build import load_study
 
@@ -79,6 +85,29 @@ def write_study(seed: int, folder: Path) -> dict[str, Path]:
     return files
 
 
+def compare(study: Path, tree: Any) -> str:
+    """Return the messages of the same run without a policy, and how far the draws are apart."""
+    built = load_study(study).build()
+    run = load_study(study).run_options | {"progress": False}
+    plain = consortia.sample(built.model, built.rows, built.algorithm, **run)
+    apart = []
+    for name in plain.posterior.data_vars:
+        here, there = (of.posterior[name] for of in (tree, plain))
+        axes, sd = ("chain", "draw"), there.std(("chain", "draw"))
+        apart.append(float(abs((here.mean(axes) - there.mean(axes)) / sd).max()))
+        apart.append(float(abs(here.std(axes) / sd - 1).max()))
+    count = plain.attrs["communication_rounds"]
+    return f"{count} without a policy, at most {max(apart):.2f} sd apart"
+
+
+def predict(study: Path, file: Path) -> str:
+    """Return whether the rehearsal at a site says that the run would end early."""
+    findings = rehearsed(study, file)
+    ends = next(finding.refused for finding in findings if finding.attack == "an honest run")
+    findings.close()
+    return "predicted" if ends else "not predicted"
+
+
 def run_study(seed: int) -> bool:
     """Run one study; print how it ended, and return True if it has a posterior."""
     with tempfile.TemporaryDirectory() as home, warnings.catch_warnings():
@@ -92,10 +121,13 @@ def run_study(seed: int) -> bool:
             tree = stage.run()
             text = f"{tree.attrs['communication_rounds']} messages, noise raised at "
             text += str(tree.attrs.get("site_noise", "no site"))
+            text += f"; {compare(folder / 'study.toml', tree)}"
+        except SiteRefusedError as error:
+            ended, text = False, f"refused ({error.reason[:90]})"
+            for site in error.sites:
+                text += f"; at {site} {predict(folder / 'study.toml', files[site])}"
         except ConsortiaError as error:
             ended, text = False, f"{type(error).__name__}: {str(error)[:200]}"
-            logs = (folder / "sites").glob("*/errors.log")
-            text += "".join(f"\n    {log.parent.name}: {log.read_text()[-300:]}" for log in logs)
         seconds = time.process_time() - began
     print(f"{seed}: {terms.sites} sites, {text} ({seconds:.1f} CPU s)", flush=True)
     return ended

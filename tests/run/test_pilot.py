@@ -120,7 +120,7 @@ def test_of_a_posterior_too_large_for_a_prediction_a_step_too_long_is_halved(nam
 
 
 def test_a_step_is_confirmed_only_where_the_difference_and_its_error_are_small():
-    target = BiasTarget()  # r² up to 1.21, so differences up to 0.0525
+    target = BiasTarget(0.1, 0.1)  # r² up to 1.21, so differences up to 0.0525
     assert pilot.confirms(0.03, 0.02, target)
     assert not pilot.confirms(0.03, 0.03, target)
     assert not pilot.confirms(-0.06, 0.0, target)
