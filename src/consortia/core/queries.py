@@ -80,7 +80,7 @@ class Noise(NamedTuple):
         return self.sd(sites, numbers, factor) * drawn + mean
 
     def error(self, sites: int, numbers: Any, rows: int, factor: float) -> Any:
-        """Return how well a number is known to whoever sees it with noise, as a deviation.
+        """Return the uncertainty of a number to whoever sees it with noise, as a deviation.
 
         Mean and deviation of the noise depend on the number, too, and tell something of it.
         """
@@ -96,7 +96,7 @@ class Noise(NamedTuple):
 
 
 def exact_up_to(rows: int) -> float:
-    """Return how far from the reference a site's potential has noise that leaves the law as it is.
+    """Bound a site's potential from its reference, up to which noise leaves the law unchanged.
 
     Where sites of n rows disagree, one's potential may differ in the posterior's bulk by about
     2 sqrt(n), which is less.

@@ -27,8 +27,8 @@ def participants(report: RunReport) -> tuple[TableOne, Curves | None] | None:
     drawn = None
     if followed and found.get("times"):
         drawn = curves(followed, found["times"], found["kinds"])
-    options = [str(settings.get(name, "")) for name in ("keep", "persons")]
-    return table_one(reported, found["rows"], *options), drawn
+    choices = [str(settings.get(name, "")) for name in ("keep", "persons")]
+    return table_one(reported, found["rows"], *choices), drawn
 
 
 def _lists(value: Any) -> Any:
