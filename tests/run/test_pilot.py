@@ -110,7 +110,7 @@ def test_of_a_posterior_too_large_for_a_prediction_a_step_too_long_is_halved(nam
         bias_target=(
             0.1,
             0.1,
-        ),  # of half of it a pilot this short confirms shorter steps than need be
+        ),  # of half of it this pilot confirms only shorter steps
         progress=False,
         on_plan=plans.append,
     )
