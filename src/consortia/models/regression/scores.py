@@ -145,7 +145,7 @@ class OfScores:
         return self._scores.slopes(params, found)
 
     def errors(self, params: Params, nodes: tuple[int, ...]) -> np.ndarray:
-        """Return how far rules of quadrature are from the last of them, (K, rules)."""
+        """Return the distances of rules of quadrature from the last of them, (K, rules)."""
         return self._likelihood.errors(self._scores.params(params), nodes)
 
     def of_rows(self, params: Params, part: slice) -> np.ndarray:
