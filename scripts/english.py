@@ -63,11 +63,11 @@ VERBS = frozenset(
     Place Plan Plot Point Predict Prepare Print Process Propagate Propose Put Query Raise Read
     Receive Record Recover Reduce Refine Refit Refuse Register Reject Release Remove Rename Reorder
     Repeat Replace Replay Reply Report Request Require Reset Reshape Resolve Restore Resume Return
-    Reuse Rotate Round Run Sample Save Scale Schedule Score Search Seed Select Send Serve Set Shift
-    Shorten Show Shrink Shuffle Simulate Skip Sleep Smooth Solve Sort Split Standardise Start State
-    Step Stop Store Sum Summarise Swap Take Test Trace Track Transform Treat Truncate Try Turn Undo
-    Unlock Unpack Update Use Validate Verify Wait Walk Warm Warn Weight Withdraw Word Wrap Write
-    Yield
+    Reuse Rotate Round Run Sample Save Say Scale Schedule Score Search Seed Select Send Serve Set
+    Shift Shorten Show Shrink Shuffle Simulate Skip Sleep Smooth Solve Sort Split Standardise Start
+    State Step Stop Store Sum Summarise Swap Take Test Trace Track Transform Treat Truncate Try Turn
+    Undo Unlock Unpack Update Use Validate Verify Wait Walk Warm Warn Weight Withdraw Word Wrap
+    Write Yield
     """,
     )
 )

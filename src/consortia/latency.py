@@ -276,7 +276,7 @@ def recorded(events: Any, *, times: Any = None) -> Recorded:
     try:
         table = np.asarray(events)
     except ValueError:
-        raise InputError("recorded trace: rows of unlike length.") from None
+        raise InputError("recorded trace: rows of different lengths.") from None
     if table.ndim != 2 or table.shape[1] not in (2, 3) or not len(table):
         raise InputError(
             f"recorded trace: shape {table.shape}; give rows (worker, version) or "

@@ -88,7 +88,7 @@ def test_servers_with_unlike_steps_are_not_compared_and_their_draws_are_weighted
     np.testing.assert_allclose(table.columns["mean"], expected, rtol=1e-5)
     assert np.isnan(table.columns["r_hat"]).all()
     assert np.isnan(table.columns["ess_bulk"]).all()
-    assert "unlike step sizes" in " ".join(table.notes)
+    assert "different step sizes" in " ".join(table.notes)
     assert np.isnan(tree.diagnostics.theta).all()
 
     equal = run(

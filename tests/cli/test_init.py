@@ -635,7 +635,7 @@ def test_nothing_is_written_over(folder):
     (folder / "study.toml").write_text("mine")
     outcome = init("--response", "died")
     assert outcome.exit_code == 2
-    assert "is there already" in outcome.stderr
+    assert "already exists" in outcome.stderr
     assert (folder / "study.toml").read_text() == "mine"
 
 
@@ -681,6 +681,32 @@ def test_the_example_of_three_tables_is_what_init_writes_of_them(tmp_path, monke
     options += ["--yes"]
     assert invoke("init", *files, *options).exit_code == 0
     assert (tmp_path / "pneumonia" / "again.toml").read_text() == study
+
+
+def test_intervals_of_persons_are_written_with_a_title_without_a_formula(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    for name in ("oslo", "lima"):
+        lines = ["patient,start,stop,death,age"]
+        for patient in range(30):
+            age, last = rng.normal(60, 9), patient % 3 == 0
+            lines += [
+                f"{patient},0,5,0,{age:.1f}",
+                f"{patient},5,{9 + patient},{int(last)},{age:.1f}",
+            ]
+        (tmp_path / f"{name}.csv").write_text("\n".join([*lines, ""]))
+    ended = invoke(
+        "init", "oslo.csv", "lima.csv", "--response", "Surv(start, stop, death)", "--yes"
+    )
+    assert ended.exit_code == 0, ended.output
+    assert "patient is the person of each interval" in " ".join(ended.output.split())
+    study = tomllib.loads((tmp_path / "study.toml").read_text())
+    assert study["title"] == "Time to death, 2 sites"
+    assert study["model"]["persons"] == "patient"
+    assert invoke("check", "study.toml").exit_code == 0
+    told = invoke("describe", "study.toml").output
+    assert "their rows" in told
+    assert "analysed persons" in told
 
 
 def test_the_clean_spelling_is_proposed_and_not_the_one_with_a_hidden_character(

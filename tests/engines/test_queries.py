@@ -180,7 +180,7 @@ def test_a_plan_traces_nothing(monkeypatch):
     plan = plans[1]
     lines = dict(plan.lines)
     assert lines["rounds"] == "at most 3 batches of draws"
-    assert lines["network"].startswith("8 messages as a rule, at most 50, in each at most 1.")
+    assert lines["network"].startswith("usually 8 messages, at most 50, in each at most 1.")
     # 64 log-densities of single precision from each of 5 sites; 2 + 3 + 9 numbers to each.
     assert (plan.bytes_up, plan.bytes_down) == (64 * 4 * 5, 14 * 4 * 5)
     assert plan.whole == (8, 8 * 1280, 8 * 280)

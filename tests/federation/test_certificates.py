@@ -67,10 +67,10 @@ def test_a_node_key_is_the_pair_of_its_public_file(tmp_path: Path) -> None:
 
 
 def test_nothing_is_written_over(made: Certificates, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"ca\.crt is there already"):
+    with pytest.raises(InputError, match=r"ca\.crt already exists"):
         make_certificates(made.authority.parent, ["127.0.0.1"])
     make_node_key(tmp_path / "north")
-    with pytest.raises(InputError, match="north is there already"):
+    with pytest.raises(InputError, match="north already exists"):
         make_node_key(tmp_path / "north")
     with pytest.raises(InputError, match="hosts"):
         make_certificates(tmp_path / "none", [])

@@ -219,7 +219,49 @@ def test_noise_of_a_site_does_not_become_small_among_others() -> None:
     assert noise.sd(25, 1e3) == pytest.approx(20.15 * 0.4 / 0.15 / 5)
     raised = [round(noise.sd(2, depth, 8), 3) for depth in (0, 5)]
     assert raised == [0.15, 0.95]  # of what is far out first
-    assert noise.sd(2, 5, 16) == pytest.approx(2 * noise.sd(2, 5, 8))
+    later = [round(float(noise.sd(2, depth, 32)), 3) for depth in (0, 5)]
+    assert later == [0.6, 1.4]  # and then of all
+
+
+@pytest.mark.parametrize("factor", [1.0, 8.0, 64.0])
+def test_the_mean_of_noise_does_not_tell_how_deep_a_point_lies(factor: float) -> None:
+    noise = FUNCTIONS["log_densities"].noise["potentials"]
+    depth, normal = 1e6, np.random.default_rng(0).standard_normal(4000)
+    seen = depth + noise.added(normal, 3, np.full(4000, depth), 100, factor)
+    # the attack: a mean of half the variance, which grows with the square of the depth
+    slope = noise.sd(3, 1.0, factor) - noise.sd(3, 0.0, factor)
+    guessed = np.sqrt(2 * np.maximum(seen - depth, 0)) / slope
+    assert np.median(abs(guessed / depth - 1)) > 0.9
+    assert noise.error(3, depth, 100, factor) > 0.5 * slope * depth
+
+
+@pytest.mark.parametrize("factor", [1.0, 8.0, 32.0])
+def test_noise_leaves_the_law_of_draws_where_they_may_lie(factor: float) -> None:
+    noise = FUNCTIONS["log_densities"].noise["potentials"]
+    nodes, weights = np.polynomial.hermite_e.hermegauss(200)
+    weights = weights / weights.sum()
+    for rows, depth in ((100, 3.0), (100, -7.0), (4000, 200.0)):
+        sd = noise.sd(3, depth, factor)
+        if sd < 8:  # else no rule of quadrature sees the mean
+            added = noise.added(nodes, 3, np.full(200, depth), rows, factor)
+            assert weights @ np.exp(-added) == pytest.approx(1, rel=1e-6)
+
+
+@pytest.mark.parametrize("depth", [2.0, 25.0, 500.0])
+@pytest.mark.parametrize("factor", [1.0, 8.0, 32.0])
+def test_the_error_of_a_number_with_noise_counts_all_that_its_law_tells(
+    depth: float, factor: float
+) -> None:
+    noise, step = FUNCTIONS["log_densities"].noise["potentials"], 1e-3
+    x = np.linspace(-40, 40, 400_001) * float(noise.sd(3, depth, factor)) + depth
+    roots = []
+    for moved in (depth + step, depth - step):
+        sd = noise.sd(3, moved, factor)
+        mean = moved + noise.added(np.zeros(1), 3, np.full(1, moved), 100, factor)
+        roots.append(np.exp(-(((x - mean) / sd) ** 2) / 4) / np.sqrt(sd))
+    distance = ((roots[0] - roots[1]) ** 2).sum() * (x[1] - x[0]) / np.sqrt(2 * np.pi)
+    information = 4 * distance / (2 * step) ** 2  # Fisher's, by Hellinger's distance
+    assert noise.error(3, depth, 100, factor) ** -2 == pytest.approx(information, rel=1e-3)
 
 
 def test_a_hospital_with_few_rows_takes_no_part(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import io
 import json
 import re
 import zipfile
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,8 @@ from consortia.report.effects import (
     by_site,
     estimates,
     interpretation,
+    known_from_prior,
+    number,
     priors_beside,
 )
 from consortia.report.run_report import HeldOutScores, RunReport, report_of
@@ -36,11 +39,21 @@ MEANS, SDS = np.array([0.05, -0.7, 0.1, 1.4]), np.array([0.01, 0.2, 0.3, 0.2])
 
 
 def regression(
-    family: str = "bernoulli", apart: float = 0.0, seed: int = 0, **record: Any
+    family: str = "bernoulli",
+    apart: float = 0.0,
+    seed: int = 0,
+    of_sex: Callable[[np.ndarray], np.ndarray] | None = None,
+    **record: Any,
 ) -> RunReport:
-    """Draws of coefficients of four columns; ``apart`` shifts one chain by so many sds."""
+    """Draws of coefficients of four columns; ``apart`` shifts one chain by so many sds.
+
+    ``of_sex`` makes the draws of the third from standard normal ones.
+    """
     rng = np.random.default_rng(seed)
-    values = MEANS + SDS * rng.normal(size=(4, 1000, len(NAMES)))
+    z = rng.normal(size=(4, 1000, len(NAMES)))
+    values = MEANS + SDS * z
+    if of_sex is not None:
+        values[..., 2] = of_sex(z[..., 2])
     values[0] += apart * SDS
     posterior = xarray.Dataset(
         {"coefficients": (("chain", "draw", "column"), values)}, {"column": list(NAMES)}
@@ -187,6 +200,38 @@ def test_priors_stand_beside_what_the_data_made_of_them():
     error = (0.025 * 0.975 / 4000) ** 0.5 / (0.0585 / 0.2)
     assert abs(age.prior[2] - 0.392) < 5 * error
     assert abs(age.posterior[2] - (0.05 + 1.96 * 0.01)) < 0.002
+
+
+@pytest.mark.parametrize(
+    ("of_sex", "known", "said"),
+    [
+        (lambda z: 2.5 * z, "all", "The effect of sex M is known from the prior only."),
+        # of one outcome alone: half of the prior
+        (lambda z: 2.5 * np.abs(z), "size", "The largest size of the effect of sex M is known"),
+        (lambda z: -2.5 * np.abs(z), "size", "The largest size of the effect of sex M is known"),
+        (lambda z: 0.1 + 1.5 * z, None, ""),
+        # data that contradict the prior bound the effect on both sides
+        (lambda z: 5.5 + 0.3 * z, None, ""),
+    ],
+)
+def test_what_only_the_prior_says_is_named_and_is_no_finding(of_sex, known, said):
+    report = regression(of_sex=of_sex)
+    assert known_from_prior(report).get("sex[M]") == known
+    text = interpretation(report)
+    assert said in text
+    assert ("prior only" in text) == (known is not None)
+    if known == "all":
+        assert text.count("sex M") == 1
+        assert "direction is not clear" not in text
+    if known == "size":
+        assert "goes with" in text.partition("sex M")[2]
+
+
+def test_a_huge_ratio_is_a_power_of_ten():
+    text = interpretation(regression(of_sex=lambda z: 400 + z))
+    assert "(odds ratio 5.2" in text.replace("5.1", "5.2")
+    assert "e+173, 95 % interval" in text
+    assert number(1234.5) == "1,234"
 
 
 def test_a_record_of_somebody_else_steers_nothing():

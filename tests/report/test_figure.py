@@ -145,7 +145,7 @@ def test_the_text_has_every_parameter_every_score_and_the_cost():
     text = text_of(made_of(result(), result(seed=1), labels=LABELS, skipped=("x: y",)))
     for part in ("age", "weight", "intercept", "accuracy", "Brier", "ECE", "4,800,000", "9,600"):
         assert part in text
-    assert "not done: x: y" in text
+    assert "skipped: x: y" in text
 
 
 def test_the_json_is_strict_and_complete():
@@ -158,7 +158,7 @@ def test_the_json_is_strict_and_complete():
 def test_scores_that_cannot_be_made_are_named():
     report = made_of(result(), held_out=None)
     assert report.scores is None
-    assert "holds no rows out" in " ".join(report.skipped)
+    assert "has no held-out rows" in " ".join(report.skipped)
 
 
 # --- what is drawn -------------------------------------------------------------------------------

@@ -109,7 +109,7 @@ def test_of_a_posterior_too_large_for_a_prediction_a_step_too_long_is_halved(nam
     assert "chosen: the longest that a pilot confirms" in said
     prediction = prediction_in(tree)
     assert prediction is not None
-    assert "too large to be computed here; a pilot beside half the step" in str(prediction.reason)
+    assert "too large to be computed here; a pilot with half the step" in str(prediction.reason)
     assert not prediction.open  # `check` and the report leave it as it is
     assert judge(prediction).word == "unknown"  # one number of all directions is no prediction
     chosen = dataclasses.replace(method, step_size=float(said.partition(",")[0]))

@@ -62,7 +62,7 @@ def test_a_study_needs_no_run_where_the_algorithm_ends_by_itself(folder: Path) -
     assert load_study(path).run.rounds == 100
     path.write_text(HEAD + MODEL + '[algorithm]\nname = "federated_hmc"\n')
     with pytest.raises(
-        InputError, match=r"run\.rounds is missing: federated_hmc does not end by i"
+        InputError, match=r"run\.rounds is missing: federated_hmc does not stop by i"
     ):
         load_study(path)
 

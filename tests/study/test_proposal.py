@@ -47,7 +47,7 @@ def test_words_that_many_small_sites_have_are_counted_once() -> None:
         8,
         25,
         arm=lambda place, row: "ab"[row % 2],
-        sex=lambda place, row: "fm"[row % 3 == 0],
+        sex=lambda place, row: "fm"[row % 4 == 0],
         stage=lambda place, row: ["I", "II", "III"][row % 3],
     )
     assert proposed(given).formula == "y ~ x + arm + sex + stage + site"
@@ -94,6 +94,28 @@ def test_a_column_that_somebody_named_is_never_left_out(option: dict[str, str]) 
     assert f"({option['by_site']} || site)" in proposed(given, **option).formula
 
 
+def test_what_other_columns_or_the_sites_tell_is_left_out() -> None:
+    given = tables(
+        3,
+        60,
+        active=lambda place, row: "yes" if row % 3 else "no",
+        trt=lambda place, row: ("placebo", "drug", "drug+")[row % 3],
+        country=lambda place, row: ("NO", "PE", "PE")[place],
+        beds=lambda place, row: (120, 300, 80)[place],
+    )
+    found = proposed(given)
+    assert found.formula == "y ~ x + trt + site"
+    reasons = dict(found.left_out)
+    assert reasons["active"] == "trt tells it: each level of trt has one of active"
+    assert reasons["country"] == "it has one value at each site, whose own level tells it"
+    assert "beds" in reasons
+    made = built(given, found)
+    assert not any("collinear" in note for note in made.notes)
+    assert proposed(given, question="active").formula.startswith("y ~ x + active + trt")
+    many = tables(9, 60, country=lambda place, row: ("NO", "PE", "CH")[place % 3])
+    assert "country" in proposed(many).formula  # levels of sites are pooled, around its effect
+
+
 # --- time to an event ----------------------------------------------------------------------------
 
 
@@ -133,11 +155,12 @@ def test_the_person_of_each_interval_is_proposed_and_built() -> None:
         stop=lambda place, row: start(place, row) + (3.0 if row % 2 == 0 else 2.0),
         died=lambda place, row: int(row % 4 == 3),
         who=lambda place, row: f"{place}{row // 2:02}",
+        weight=lambda place, row: 60.25 + row // 2,  # as many values as persons
         centre=lambda place, row: "ab"[row % 5 == 0],
     )
     found = proposed(given, "Surv(start, stop, died)", drop=["y"])
     assert found.persons == "who"
-    assert found.formula == "Surv(start, stop, died) ~ x + centre"
+    assert found.formula == "Surv(start, stop, died) ~ x + weight + centre"
     assert "who is the person of each interval: 90 intervals are of 45 persons" in found.why
     table = built(given, found).table_one()
     assert [line.cells[-1] for line in table.flow] == ["45", "0", "45", "90"]

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from consortia.algorithms.few_rounds.limits import FIRST_REACH
 from consortia.core.prior import PriorScale
 from consortia.surrogates.proposals.rays import (
     MOST_MISSED,
@@ -100,6 +101,21 @@ def test_more_may_be_lacking_along_a_parabola(bend: float, bound: float, factor:
     mass, ways = not_covered([profile], [np.where(curve.steps > beyond, 50.0, 0.0)])
     assert mass == pytest.approx(factor * bound, rel=0.1)
     assert bool(ways) == (factor > 1)
+
+
+@pytest.mark.parametrize(("ratio", "noise", "seen"), [(1.5, 0.0, 1), (1.5, 0.4, 0), (2.5, 0.4, 1)])
+def test_noise_of_sites_is_not_taken_for_what_is_not_covered(
+    ratio: float, noise: float, seen: int
+) -> None:
+    line = Line(np.array([1.0, 0.0]), np.linspace(-6, 6, 25))
+    ratios = np.where(line.steps == 1, ratio, 0.0)
+    _, ways = not_covered([Profile(line, line.steps**2 / 2)], [ratios], noise)
+    assert len(ways) == seen
+
+
+def test_first_rays_of_sites_that_protect_rows_are_short() -> None:
+    steps = np.array([-48.0, -12.0, -0.7, 0.7, 8.5, 17.0])
+    assert Line(np.ones(1), steps).up_to(FIRST_REACH).steps.tolist() == [-12.0, -0.7, 0.7, 8.5]
 
 
 def test_a_ridge_that_is_no_parabola_is_followed_on_each_side() -> None:

@@ -134,7 +134,7 @@ class FAHMC(SelfSetting):
         return self._claims("mean O((K eta)^2 T)", "algorithms 1-3, B.1, B.2")
 
     def _claims(self, mean: str, where: str) -> Claims:
-        unlike = f"{mean} with unlike sites (debias=True removes it on Gaussian targets)"
+        unlike = f"{mean} where sites differ (debias=True removes it on Gaussian targets)"
         shown = "mean exact on Gaussian targets" if self.debias else unlike
         return Claims(
             samples="a law near the posterior (no Metropolis test)",

@@ -232,7 +232,7 @@ class DESGLD(Gossip):
     friction = None
     claims = Claims(
         samples="the average: a law near the posterior; a single agent: a law that is far too wide",
-        bias="in W2: average O(eta), growing with the disagreement of unlike agents; an agent "
+        bias="in W2: average O(eta), growing with the disagreement of the agents; an agent "
         "O(sqrt(eta)) (correction='extra', noise='common', averaged_noise=True: O(eta^2) for both)",
         draw="the plain average of the agents, one an iteration (draws='agents' adds each agent's)",
         step_size="eta: drift eta, noise variance 2 eta at each agent, h' = eta",
@@ -306,7 +306,7 @@ class DESGHMC(Gossip):
     momentum = 0.0
     claims = Claims(
         samples="the average: a law near the posterior; a single agent: a law that is far too wide",
-        bias="in W2: average O(eta), growing with the disagreement of unlike agents; an agent more "
+        bias="in W2: average O(eta), growing with the disagreement of the agents; an agent more "
         "(correction='extra', noise='common': as the average)",
         draw="the plain average of the agents, one an iteration (draws='agents' adds each agent's)",
         step_size="eta: a step in time, position moves eta v; h' = eta^2 where friction = 1/eta",

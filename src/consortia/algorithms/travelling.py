@@ -103,7 +103,7 @@ class DSGLD(Method):
     claims = Claims(
         samples="a law between the posterior and a mixture of local posteriors",
         bias="variance: the spread of the sites' pulls, growing with T, and that of the "
-        "minibatches, O(h); mean O(h T) with unlike curvatures",
+        "minibatches, O(h); mean O(h T) with different curvatures",
         draw="the position after each visit, or after each update (record='updates')",
         step_size="h: drift h/2, noise variance h, h' = h/2",
         source="El Mekkaoui, Mesquita, Blomstedt, Kaski (2021), equations 3 and 4, "

@@ -203,9 +203,12 @@ def _show(
     console.print(plan_panel(study.title or study.name, plan))
     if tried := plan.details.get("tried"):
         console.print(settings_table(tried[:SHOWN]))
-    stops = " as a rule: it ends by itself" if isinstance(study.method, Conversation) else ""
-    stops = " at most: the study has a [stop]" if study.stop else stops
-    console.print(f"[bold]Cost of the whole run[/]{stops}", grid_of(cost_lines(costs)))
+    heading, remark = "Cost of the whole run", ""
+    if study.stop:
+        remark = " at most: the study has a [stop]"
+    elif isinstance(study.method, Conversation):
+        heading, remark = "Typical cost", " (the run stops when it has enough draws)"
+    console.print(f"[bold]{heading}[/]{remark}", grid_of(cost_lines(costs)))
     if prediction is not None:
         natural = built.model.natural is not None  # what is predicted has other names than those
         own = () if natural else [_labelled(one, built.labels) for one in prediction.names]

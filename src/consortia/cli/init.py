@@ -160,7 +160,7 @@ def init(
             references=dict(_pair(one, "--reference", "arm=control") for one in reference or ()),
             levels=dict(map(_order, levels or ())),
         )
-        _write(found, changes, tables, output, title=title, response=response)
+        _write(found, changes, tables, output, title=title)
 
 
 def _named(tables: Sequence[Path], output: Path, *, force: bool) -> dict[str, Path]:
@@ -169,7 +169,7 @@ def _named(tables: Sequence[Path], output: Path, *, force: bool) -> dict[str, Pa
 
     if output.exists() and not force:
         raise InputError(
-            f"{output} is there already: give another --output, or --force to write over it."
+            f"{output} already exists: choose another --output, or pass --force to overwrite it."
         )
     if output.suffix != ".toml":
         raise InputError(f"--output {output}: the name of a study ends in .toml.")
@@ -186,13 +186,12 @@ def _write(
     output: Path,
     *,
     title: str | None,
-    response: str,
 ) -> None:
     """Write the study with what it leaves in doubt, once it has been built; show it."""
     from consortia.store.durable import replace_file, writing
     from consortia.study.likeness import toml
 
-    title = title or f"{response}, {len(tables)} site{'s' if len(tables) > 1 else ''}"
+    title = title or f"{_words(found)}, {len(tables)} site{'s' if len(tables) > 1 else ''}"
     folder = output.resolve().parent
     files = [Path(os.path.relpath(path.resolve(), folder)).as_posix() for path in tables]
     lines = toml(changes)
@@ -201,6 +200,16 @@ def _write(
     with writing(output):
         replace_file(output, [found.toml(files, title, lines, doubts).encode()])
     _show(found, output, [str(one) for one in readings])
+
+
+def _words(found: Proposal) -> str:
+    """Return the response of a study without the words of a formula."""
+    from consortia.models.regression.formula import parse
+
+    parsed = parse(found.formula)
+    *_, last = parsed.response
+    name = last.columns[0] if last.columns else last.text
+    return f"Time to {name}" if parsed.survival else name
 
 
 def _alike(
@@ -219,8 +228,8 @@ def _alike(
         encoding = fitting_encoding(path)
         if encoding != "utf-8":
             start[name] = NONE.model_copy(update={"encoding": encoding})
-            said = f"{name}: it is not UTF-8, and read as {encoding}"
-            needed.append(Suggestion(name, "words", said, lambda made: made))
+            sentence = f"{name}: it is not UTF-8, and read as {encoding}"
+            needed.append(Suggestion(name, "words", sentence, lambda made: made))
     if not wanted:
         return start, read(start)
     asking = Asking(yes)
@@ -261,7 +270,7 @@ class Asking:
         from consortia.core.printable import printable
 
         for one in found:
-            typer.echo(f"  {printable(one.said)}", err=True)
+            typer.echo(f"  {printable(one.sentence)}", err=True)
         if self.yes:
             return True
         try:

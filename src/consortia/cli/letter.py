@@ -138,7 +138,7 @@ def answer(
         typer.Option(metavar="POLICY", help="By default site-policy.toml in the site's folder."),
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="The answer; by default beside REQUEST.")
+        Path | None, typer.Option("--output", "-o", help="The answer; by default next to REQUEST.")
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Answer without asking.")] = False,
     watch: Watch = False,

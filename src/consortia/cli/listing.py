@@ -71,13 +71,13 @@ def _facts(entry: Entry) -> dict[str, Any]:
     """Return everything about an algorithm as plain values."""
     from consortia.study.schema import argument_schemas
 
-    told = entry.claims
+    claims = entry.claims
     return {
-        "samples": told.samples,
-        "bias": told.bias,
-        "draw": told.draw,
-        "step_size": told.step_size,
-        "source": told.source,
+        "samples": claims.samples,
+        "bias": claims.bias,
+        "draw": claims.draw,
+        "step_size": claims.step_size,
+        "source": claims.source,
         "engines": list(entry.engines),
         "arguments": argument_schemas(entry.factory),
     }
@@ -142,7 +142,7 @@ def examples(
         source = found[name] if found[name].stem == name else found[name].parent
         target = to / source.name
         if target.exists():
-            raise InputError(f"{target} is there already: give another folder, --to.")
+            raise InputError(f"{target} already exists: choose another folder with --to.")
         with writing(target):
             to.mkdir(parents=True, exist_ok=True)
             if source.is_dir():
@@ -158,7 +158,7 @@ def _examples() -> dict[str, Path]:
     folder = INSTALLED if INSTALLED.is_dir() else Path(__file__).parents[3] / "examples"
     files = sorted(folder.glob("*.toml")) + sorted(folder.glob("*/study.toml"))
     if not files:
-        raise InputError("there are no examples beside this package.")
+        raise InputError("no examples were installed with this package.")
     return {path.parent.name if path.stem == "study" else path.stem: path for path in files}
 
 

@@ -60,7 +60,7 @@ def run(
         bool,
         typer.Option(
             "--verify",
-            help="Compare with few_rounds, which is exact and takes three messages as a rule, and "
+            help="Compare with few_rounds, which is exact and usually takes three messages, and "
             "with the gradients of all sites at some of the draws. It is then the reference.",
         ),
     ] = False,

@@ -60,6 +60,6 @@ def sbc(
         try:
             found.figure(folder / "sbc.png")
         except MissingExtraError as error:
-            console.print(f"not done: figure: {error}", soft_wrap=True)
+            console.print(f"skipped: figure: {error}", soft_wrap=True)
         console.print(f"written to {folder}")
     raise typer.Exit(0 if found.calibrated else BAD)

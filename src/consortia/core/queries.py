@@ -54,16 +54,59 @@ class Noise(NamedTuple):
     def sd(self, sites: int, numbers: Any = 0.0, factor: float = 1.0) -> Any:
         """Return the standard deviation of what each of so many sites adds to its numbers.
 
-        A factor raises what grows first, and from `FAR_FIRST` on all: what settles a row lies far
-        out, where one row may be nearly all of a number, and draws come from near the reference.
+        A factor raises what grows up to `FAR_FIRST`, and what does not from there on: what settles
+        a row mostly lies far out, where one row may be nearly all of a number, and draws come from
+        near the reference. Noise that grew more would tell a number by its own size.
         """
-        far = self.growth * np.abs(np.where(np.isfinite(numbers), numbers, 0.0))
-        alone = self.each * max(1.0, factor / FAR_FIRST) + factor * far
-        return min(1.0, self.most / (self.each * math.sqrt(sites))) * alone
+        far = np.abs(np.where(np.isfinite(numbers), numbers, 0.0))
+        alone = self.each * max(1.0, factor / FAR_FIRST)
+        return self._share(sites) * (alone + self._slope(factor) * far)
+
+    def added(self, drawn: np.ndarray, sites: int, numbers: Any, rows: int, factor: float) -> Any:
+        """Return noise ε of a site with so many rows such that the mean of exp(-ε) is 1.
+
+        The mean of ε depends on the number, so that it stays that of `exact_up_to` for numbers
+        farther from the reference, where draws of no posterior lie: else it would tell the number.
+
+        Args:
+            drawn: standard normal numbers.
+            sites: that add noise.
+            numbers: to which it is added.
+            rows: of the site.
+            factor: of the noise.
+        """
+        near = np.clip(numbers, -exact_up_to(rows), exact_up_to(rows))
+        mean = self.sd(sites, near, factor) ** 2 / 2
+        return self.sd(sites, numbers, factor) * drawn + mean
+
+    def error(self, sites: int, numbers: Any, rows: int, factor: float) -> Any:
+        """Return how well a number is known to whoever sees it with noise, as a deviation.
+
+        Mean and deviation of the noise depend on the number, too, and tell something of it.
+        """
+        sd, slope = self.sd(sites, numbers, factor), self._share(sites) * self._slope(factor)
+        mean = 1 + np.where(np.abs(numbers) < exact_up_to(rows), slope * sd, 0.0)
+        return sd / np.sqrt(mean**2 + 2 * slope**2)
+
+    def _slope(self, factor: float) -> float:
+        return min(factor, FAR_FIRST) * self.growth
+
+    def _share(self, sites: int) -> float:
+        return min(1.0, self.most / (self.each * math.sqrt(sites)))
+
+
+def exact_up_to(rows: int) -> float:
+    """Return how far from the reference a site's potential has noise that leaves the law as it is.
+
+    Where sites of n rows disagree, one's potential may differ in the posterior's bulk by about
+    2 sqrt(n), which is less.
+    """
+    return 30 + rows / 20
 
 
 FAR_FIRST = 8.0
-"""Factor of noise up to which only that of numbers far from the reference is raised."""
+"""Factor of noise up to which that of numbers far from the reference is raised, and from which on
+that of all."""
 
 
 class Rounded(NamedTuple):

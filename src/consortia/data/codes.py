@@ -51,7 +51,8 @@ def suspicious(values: np.ndarray) -> list[Outlier]:
         found += [
             Outlier(float(value), int(count), "no other value is negative")
             for value, count in zip(distinct[negative], counts[negative], strict=True)
-            if count > 1 or CODE.fullmatch(f"{value:g}")
+            # nobody types a code of many decimals: that is a logarithm, or a centred number
+            if (count > 1 and value == np.round(value, 1)) or CODE.fullmatch(f"{value:g}")
         ]
     return list({one.value: one for one in found}.values())
 

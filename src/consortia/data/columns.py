@@ -111,15 +111,15 @@ class Column(NamedTuple):
             return self
         return self._with_words(self.words & np.isin(_texts(self.given), levels), ())
 
-    def as_words(self, said: Callable[[str, int], Guess]) -> Column:
+    def as_words(self, guess_of: Callable[[str, int], Guess]) -> Column:
         """Return a column of which levels alone are used: words such as NA are levels, too.
 
-        ``said`` returns what is said of a word in so many rows.
+        ``guess_of`` returns what is said of a word in so many rows.
         """
         if self.given is None or self.words is None or not self.words.any():
             return self
         counts = Counter(self.given[self.words].tolist())
-        return self._with_words(self.words, [said(*one) for one in counts.items()])
+        return self._with_words(self.words, [guess_of(*one) for one in counts.items()])
 
     def _with_words(self, words: np.ndarray, guesses: Sequence[Guess]) -> Column:
         if self.given is None or not words.any():
@@ -298,9 +298,9 @@ class TableFacts:
                 raise ValueError("groups are not a number and digests")
         of_groups = {name: (one[0], tuple(one[1])) for name, one in groups.items()}
         named = {name: tuple(found) for name, found in levels.items()}
-        told = tuple(Guess(*one) for one in guesses)
+        noted = tuple(Guess(*one) for one in guesses)
         return cls(
-            given, kinds, missing, moments, named, declared, told, of_groups, values["not_kept"]
+            given, kinds, missing, moments, named, declared, noted, of_groups, values["not_kept"]
         )
 
 

@@ -116,8 +116,8 @@ class SiteFacts:
     @property
     def numbers(self) -> int:
         """Count of the numbers and names that depend on rows, shapes left out."""
-        told = [one and asdict(one) for one in (self.table, self.described)]
-        own = (self.rows, self.labels, self.moments, told)
+        tables = [one and asdict(one) for one in (self.table, self.described)]
+        own = (self.rows, self.labels, self.moments, tables)
         return _count(own) + (0 if self.beside is None else self.beside.numbers)
 
     @property

@@ -54,8 +54,8 @@ class SiteCounts:
                 raise ValueError("a count of follow-up is not a number of rows")
             if cells.ndim != 2 or len(cells) != len(ends) or cells.shape[1] > 1 + KINDS_MAX:
                 raise ValueError("there are not as many counts as intervals")
-        told = {name: tuple(tuple(row) for row in rows) for name, rows in counts.items()}
-        return cls(tuple(ends), told, tuple(ended))
+        cells_by_name = {name: tuple(tuple(row) for row in rows) for name, rows in counts.items()}
+        return cls(tuple(ends), cells_by_name, tuple(ended))
 
     def fits(self, times: int, kinds: int) -> bool:
         """Return True if the counts are of so many agreed times and kinds of events."""

@@ -305,8 +305,8 @@ def _finished(
         counts = Counter[str](column.given[words].tolist())
         column = column._replace(words=words)
         for word, count in counts.items():
-            said = f"{_at(source)}{name}: {_shown(word)} is missing, in {_rows(count)}"
-            guesses = [*guesses, Guess(name, said, "", count)]
+            sentence = f"{_at(source)}{name}: {_shown(word)} is missing, in {_rows(count)}"
+            guesses = [*guesses, Guess(name, sentence, "", count)]
     if changes.scale.get(name, 1.0) != 1.0:
         if column.kind != "number":
             raise InputError(f"{source.name}: scale: the column {name!r} holds no numbers.")
@@ -448,9 +448,9 @@ def _declared_missing(texts: Sequence[str], codes: Sequence[str | int | float]) 
 def word_kept(name: str, site: str, word: str, count: int) -> Guess:
     """Report a word such as NA that is taken as a level."""
     where = f"{site}: " if site else ""
-    said = f"{where}{name}: {_shown(word)} is a level, and not missing, in {_rows(count)}"
+    sentence = f"{where}{name}: {_shown(word)} is a level, and not missing, in {_rows(count)}"
     line = mend(site, "missing_values", f"{key(name)} = []")
-    return Guess(name, said, f"{line} confirms it, [{text(word)}] makes it missing", count)
+    return Guess(name, sentence, f"{line} confirms it, [{text(word)}] makes it missing", count)
 
 
 def _unused(name: str, words: Mapping[str, str], there: set[str], source: Source) -> list[Guess]:

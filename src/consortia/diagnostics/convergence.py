@@ -377,7 +377,7 @@ def _reasons(chains: int, draws: int, computed: int, coordinates: int) -> list[s
         "non-finite draws",
         "constant draws",
         f"{chains} chain{'' if chains == 1 else 's'}",
-        "the servers have unlike step sizes and so unlike laws; look at one server at a time",
+        "the servers have different step sizes and so different laws; look at one server at a time",
     ]
 
 

@@ -211,8 +211,8 @@ class PriorSensitivity(Shown):
         for name, prior, likelihood, shift, ratio, finding in zip(
             self.names, *columns, self.findings, strict=True
         ):
-            said = "" if np.isnan(likelihood) else f"{likelihood:.2f}"
-            rows.append([name, f"{prior:.2f}", said, f"{shift:+.2f}", f"x {ratio:.2f}", finding])
+            shown = "" if np.isnan(likelihood) else f"{likelihood:.2f}"
+            rows.append([name, f"{prior:.2f}", shown, f"{shift:+.2f}", f"x {ratio:.2f}", finding])
         return [rows]
 
     @property

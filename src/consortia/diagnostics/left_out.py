@@ -227,7 +227,7 @@ def positions_of(
                     "imputation(0) of the regression, and give its sites."
                 )
             if draw_weights(tree) is not None:
-                raise InputError(f"{caller}: the draws have weights of unlike steps already.")
+                raise InputError(f"{caller}: the draws already have weights of different steps.")
             flat = join(sampled_draws(tree), variables(structure_of(model.init)), leading=2)
             flat = flat.reshape(-1, flat.shape[-1])
             if len(flat) < LEAST_DRAWS:

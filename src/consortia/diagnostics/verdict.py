@@ -652,8 +652,8 @@ def _quadrature(record: Mapping[str, Any]) -> Check | None:
     shown = f"≤ {shift:.2g} sd" if shift >= 1e-3 else "< 0.001 sd"
     value = f"means {shown}, spread {low:.3f}–{high:.3f}×"
     reason = (
-        f"{nodes} nodes beside {kept['against']}: the log-density is up to {kept['error']:.2g} off "
-        "within 3 sds of the middle."
+        f"{nodes} nodes against {kept['against']}: the log-density differs by up to "
+        f"{kept['error']:.2g} within 3 sds of the middle."
     )
     if not kept["error"] <= IN_TAILS:  # nor is nan
         severity = max(severity, Severity.UNKNOWN)

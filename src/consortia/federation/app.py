@@ -166,7 +166,7 @@ def _expect_all(study: Study, transport: Transport) -> list[str]:
     for one in study.besides:
         name = one.method.name
         if one.imputation == 0:
-            name = f"{len(study.imputed)} runs of {name} if values miss, of which each"
+            name = f"{len(study.imputed)} runs of {name} if values are missing, of which each"
         if not one.imputation:
             lines.append(f"then {name}: {expected(one, transport)}")
     return lines
@@ -286,7 +286,7 @@ def expected(study: Study, transport: Transport) -> str:
         messages = usual_messages(study, method) + before - transport.riding
         return (
             f"expected wall time: {duration(messages * transport.seconds)} and the sites' own "
-            f"work. {messages} messages to each site as a rule, one after the other, about "
+            f"work. Usually {messages} messages to each site, one after the other, about "
             f"{transport.seconds:g} s each ({transport.kind})."
         )
     algorithm = method.build(any_target())

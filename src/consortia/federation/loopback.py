@@ -207,7 +207,7 @@ class Loopback:
         command = [program("flwr"), "run", str(Path(app).resolve()), CONNECTION, "--stream"]
         given = " ".join(f"{key}={as_toml(value)}" for key, value in (config or {}).items())
         command += ["--run-config", given] if given else []
-        said: list[str] = []
+        output: list[str] = []
         with subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
@@ -218,14 +218,14 @@ class Loopback:
         ) as streaming:
             try:
                 for line in self._lines(streaming, deadline):
-                    said.append(line)
+                    output.append(line)
                     show(line)
                 streaming.wait(self.deadline)
             finally:
                 streaming.kill()
-        started = re.search(r"Successfully started run (\d+)", "\n".join(said))
+        started = re.search(r"Successfully started run (\d+)", "\n".join(output))
         if started is None:
-            text = "\n".join(said)
+            text = "\n".join(output)
             raise DeploymentError(f"the app was not started.{hint(text)}\n{last_lines(text)}")
         return self.status(started[1])
 

@@ -61,6 +61,7 @@ def logistic_regression(
 
     A batch is ``dict(x=(rows, features), y=(rows,))`` with labels 0 and 1 of any bool, integer or
     floating type; `consortia.predict` gives the probabilities of the classes 0 and 1, (rows, 2).
+    `few_rounds` and `private_posterior` evaluate up to 100,000 rows by NumPy.
 
     Args:
         features: columns of x.

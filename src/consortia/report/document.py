@@ -329,7 +329,7 @@ def _show_posterior(
         Part(
             "priors",
             "Priors",
-            "What was assumed before the data, beside what is known with them. Where the two agree "
+            "What was assumed before the data, and what is known with them. Where the two agree "
             "the data have said little.",
             [plots.priors(beside)],
             [prior_table(beside, {} if response is None else response.priors)],
@@ -352,7 +352,7 @@ def _show_fit(report: RunReport, looked: Examined) -> list[Part]:
         Part(
             "fit",
             "Does the model make such responses?",
-            "Statistics of the responses beside those that the model simulates in their place; a p "
+            "Statistics of the responses and of those that the model simulates in their place; a p "
             "near 0 or 1 says that it makes no such responses.",
             tables=[fit_table(looked), proportional_table(looked)],
             notes=looked.not_made,
@@ -360,7 +360,7 @@ def _show_fit(report: RunReport, looked: Examined) -> list[Part]:
         Part(
             "bias",
             "Bias, predicted and measured",
-            "What the method's oracle predicts on this posterior, beside what it did "
+            "What the method's oracle predicts on this posterior, and what it did "
             "against the reference.",
             [plots.bias(report)],
             notes=_predicted_lines(report),
@@ -437,7 +437,7 @@ def _show_statements(report: RunReport, looked: Examined, *, margins: bool) -> l
         Part(
             "methods",
             "A methods paragraph",
-            "To be copied into a paper and mended there: one click selects it.",
+            "To be copied into a paper and edited there: one click selects it.",
             quote=methods.paragraph(report),
             numbered=methods.references(report),
         ),

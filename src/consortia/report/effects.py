@@ -26,7 +26,10 @@ from consortia.report.run_report import RunReport, by_weight
 
 LEVEL = 0.95
 SURE = 0.975
-"""Posterior probability of a direction from which on it is stated."""
+"""A direction is reported only above this posterior probability."""
+
+HUGE = 1e6
+"""Numbers from which on thousands are written as a power of ten."""
 
 MOST_STATED = 3
 NOUNS = {
@@ -219,8 +222,7 @@ def site_forest(found: SiteEffects) -> Plot:
     return Plot(
         figure,
         f"Forest plot by site of {', '.join(found.terms)}; the numbers are in the table.",
-        "Round the sites; below the rule, with diamonds, what all have in common and, broken, what "
-        "is predicted of a site that is not among these.",
+        "Circles: sites. Diamonds: the common effect and, dashed, the prediction for a new site.",
     )
 
 
@@ -238,16 +240,21 @@ def interpretation(report: RunReport) -> str:
     if report.verdict.severity is Severity.BAD:
         return "The numbers of this run cannot be relied on, so no effect is stated here."
     sides = np.maximum(found.above, 1 - found.above)
+    unknown = known_from_prior(report)
     rows = [row for row in np.argsort(-sides, kind="stable") if not _of_site(found.names[row])]
+    rows = [row for row in rows if unknown.get(found.names[row]) != "all"]
     about = [row for row in rows if _is_of(found.names[row], question_of(report))]
     stated = [row for row in rows if sides[row] >= SURE and row not in about]
     others = len(rows) - len(stated) - len(about)
     shown = [*about, *stated[:MOST_STATED]]
+    if not rows:
+        return _from_prior(unknown, response).lstrip()
     if not shown:
         return (
             f"None of the columns has a clear association with {_what(response)}: every "
             f"{100 * LEVEL:.0f} % interval includes {'no effect' if response.effect else '0'}."
             + _between(report, response)
+            + _from_prior(unknown, response)
         )
     first, *more = (
         _stated(found, row, response) if sides[row] >= SURE else _open(found, row, response)
@@ -263,6 +270,16 @@ def interpretation(report: RunReport) -> str:
             f" For {'the other column' if others == 1 else f'the other {others} columns'} "
             "the direction is not clear."
         )
+    return text + _from_prior(unknown, response)
+
+
+def _from_prior(unknown: Mapping[str, str], response: Response) -> str:
+    """Describe what only the prior tells; "" where the rows say something of all."""
+    every = {name: what for name, what in unknown.items() if not _of_site(name)}
+    text = ""
+    for name, what in every.items():
+        which = "The effect" if what == "all" else "The largest size of the effect"
+        text += f" {which} of {_who(name, response)} is known from the prior only."
     return text
 
 
@@ -348,18 +365,26 @@ def _who(name: str, response: Response) -> str:
 def numbers(values: Sequence[float], of: Estimates | SiteEffects) -> list[str]:
     """Return effects with three digits; ratios near 1 with as many as tell them from it."""
     places = None if of.effect == "difference" else places_near_one(values)
-    return [number(one) if places is None else f"{one:.{places}f}" for one in values]
+    return [
+        number(one) if places is None or abs(one) >= HUGE else f"{one:.{places}f}" for one in values
+    ]
 
 
 def number(value: float) -> str:
-    """Return a number with three digits, its zeros kept."""
-    if value == 0 or not np.isfinite(value):
-        return f"{value:g}"
+    """Return a number with three digits, its zeros kept; as a power of ten where it is huge."""
+    if value == 0 or not np.isfinite(value) or abs(value) >= HUGE:
+        return f"{value:.3g}"
     places = max(0, 2 - int(np.floor(np.log10(abs(value)))))
     return f"{value:,.{places}f}" if places <= 6 else f"{value:.2e}"
 
 
 # --- priors --------------------------------------------------------------------------------------
+
+AS_PRIOR = 0.9
+"""Share of the prior's reach from which on a posterior's is as long, for want of rows."""
+
+SEPARATED = 0.4
+"""Share of the prior's width that a posterior has at least where rows bound one side of it."""
 
 
 @dataclass(frozen=True)
@@ -392,4 +417,23 @@ def priors_beside(report: RunReport) -> list[PriorBeside]:
         drawn = prior.draw(rng, (PRIOR_DRAWS,), -np.inf)
         own = np.quantile(values[..., place], points)
         found.append(PriorBeside(str(name), str(prior), np.quantile(drawn, points), own))
+    return found
+
+
+def known_from_prior(report: RunReport) -> dict[str, str]:
+    """Find the coefficients that the rows do not bound: "all" of one, or its largest "size".
+
+    An empty cell of a product leaves a coefficient as the prior has it; words of one outcome alone
+    (complete separation) leave its direction, and the prior how far it goes.
+    """
+    found = {}
+    for one in priors_beside(report):
+        low, middle, high = one.prior
+        reach = (one.posterior[2] - middle) / (high - middle)
+        below = (middle - one.posterior[0]) / (middle - low)
+        width = (one.posterior[2] - one.posterior[0]) / (high - low)
+        if min(reach, below) >= AS_PRIOR:
+            found[one.name] = "all"
+        elif max(reach, below) >= AS_PRIOR and width >= SEPARATED:
+            found[one.name] = "size"
     return found

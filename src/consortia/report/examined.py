@@ -61,8 +61,8 @@ def sensitivity_table(found: Examined) -> Table | None:
     if one is None:
         return None
     rows = tuple(
-        (name, f"{prior:.2f}", f"{shift:+.2f}", f"{ratio:.2f}", said or "little")
-        for name, prior, shift, ratio, said in zip(
+        (name, f"{prior:.2f}", f"{shift:+.2f}", f"{ratio:.2f}", finding or "little")
+        for name, prior, shift, ratio, finding in zip(
             one.names, one.measure, one.shift, one.sd_ratio, one.findings, strict=True
         )
     )

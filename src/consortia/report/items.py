@@ -144,8 +144,8 @@ def _of_methods(
     time = response.name.startswith("Surv(")
     analyses = [
         *(["prior sensitivity"] if looked.sensitivity is not None else []),
-        *(["the run beside a reference"] if report.reference is not None else []),
-        *(["the draws beside the sites' gradients"] if report.stein is not None else []),
+        *(["the run compared with a reference"] if report.reference is not None else []),
+        *(["the draws compared with the sites' gradients"] if report.stein is not None else []),
     ]
     return [
         Item(

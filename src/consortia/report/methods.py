@@ -129,8 +129,8 @@ def _of_rows(report: RunReport, response: Response | None) -> str:
             text += f"A row is an interval{whose} from a start to a stop, at risk in between. "
     policy = str(found.get("missing", ""))
     if policy in POLICIES:
-        said = POLICIES[policy]
-        text += f"{said[0].upper()}{said[1:]}. "
+        sentence = POLICIES[policy]
+        text += f"{sentence[0].upper()}{sentence[1:]}. "
     kept = quadrature_in(report)
     if kept is not None:
         text += f"Levels of groups were integrated out by a rule of {kept['nodes']} nodes, "

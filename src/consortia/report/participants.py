@@ -27,7 +27,8 @@ def participants(report: RunReport) -> tuple[TableOne, Curves | None] | None:
     drawn = None
     if followed and found.get("times"):
         drawn = curves(followed, found["times"], found["kinds"])
-    return table_one(reported, found["rows"], settings.get("keep", "")), drawn
+    said = [str(settings.get(name, "")) for name in ("keep", "persons")]
+    return table_one(reported, found["rows"], *said), drawn
 
 
 def _lists(value: Any) -> Any:

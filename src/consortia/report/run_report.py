@@ -495,7 +495,7 @@ def _without_scores(skipped: tuple[str, ...], model: Model | None, held_out: Any
     if model is not None and held_out is None:
         if any(note.startswith("predictive scores:") for note in skipped):
             return []
-        return ["predictive scores: the study holds no rows out"]
+        return ["predictive scores: the study has no held-out rows"]
     if model is not None and model.predict is None:
         return ["predictive scores: the model has no predict function"]
     return []

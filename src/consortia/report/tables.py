@@ -234,7 +234,7 @@ def prior_table(found: Sequence[PriorBeside], priors: Mapping[str, str]) -> Tabl
         (name, words, MISSING, MISSING) for name, words in priors.items() if name not in shown
     )
     heads = ("parameter", "prior", "95 % of the prior", "95 % of the posterior")
-    return Table("Priors beside posteriors, on the scale of the link", heads, rows)
+    return Table("Priors and posteriors, on the scale of the link", heads, rows)
 
 
 def fitted_settings(report: RunReport) -> Mapping[str, Any]:
@@ -317,7 +317,7 @@ def cost_table(report: RunReport) -> Table:
         if seconds:
             found["effective draws a second"] = f"{ess / seconds:,.1f}"
     if "site_noise_inflation" in record:
-        found["unlike sites, one at a time"] = (
+        found["different sites, one at a time"] = (
             f"widen the variance by a predicted {max(record['site_noise_inflation']):.2%} in the "
             "worst coordinate (less if they take turns)"
         )
@@ -363,5 +363,5 @@ def text_of(report: RunReport) -> str:
     for table in (score_table(report), cost_table(report)):
         if table is not None:
             parts += [table.caption, *aligned([table.columns, *table.rows]), ""]
-    parts += [f"not done: {line}" for line in report.skipped]
+    parts += [f"skipped: {line}" for line in report.skipped]
     return printable("\n".join(parts).rstrip(), lines=True) + "\n"

@@ -111,7 +111,7 @@ def report_tables(report: RunReport) -> Any:
     scores = tables.score_table(report)
     parts += [] if scores is None else [Fitting(scores, scores.caption), ""]
     cost = grid_of((label, value) for label, value in tables.cost_table(report).rows)
-    return Group(*parts, cost, *(f"[yellow]not done:[/] {escape(line)}" for line in report.skipped))
+    return Group(*parts, cost, *(f"[yellow]skipped:[/] {escape(line)}" for line in report.skipped))
 
 
 def verdict_text(verdict: Verdict) -> Any:

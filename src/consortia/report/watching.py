@@ -103,8 +103,9 @@ class Watch:
             facts.append(("running for", duration(status["seconds"])))
             if alive:
                 left, rate = status["seconds_left"], status["rounds_per_second"]
-                by_itself = rate is not None and left is None
-                unknown = "it ends by itself" if by_itself else "unknown until two calls are timed"
+                unknown = "it stops when it has enough draws"
+                if rate is None:
+                    unknown = "unknown until two calls are timed"
                 shown = unknown if left is None else duration(left)
                 facts.append(("left", shown + ("" if rate is None else f", {rate:.3g} rounds/s")))
             counted = "bytes_up" in record and not running  # before, rounds may be shorter

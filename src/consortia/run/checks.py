@@ -78,7 +78,7 @@ def check_arguments(
     if rounds is None and isinstance(method, Conversation):
         rounds = method.most_rounds
     if rounds is None:
-        raise InputError(f"rounds is missing: {method.name} does not end by itself.")
+        raise InputError(f"rounds is missing: {method.name} does not stop by itself.")
     checks.whole("rounds", rounds, 1)
     checks.whole("chains", chains, 1, CHAINS_MAX)
     checks.whole("thin", thin, 1)
@@ -128,7 +128,7 @@ def check_process() -> None:
     """
     if os.getpid() != PROCESS:
         raise InputError(
-            "this process was forked from one that has JAX in use, where it would wait for ever: "
+            "this process was forked after JAX was initialised and would deadlock: "
             "start processes by 'spawn' (multiprocessing.get_context('spawn')), or sample in the "
             "first one."
         )

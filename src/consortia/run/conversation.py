@@ -186,7 +186,7 @@ def plan_of(panel: Panel, task: Task, posterior: Posterior, method: Conversation
     if memory:
         lines.append(("memory", memory))
     lines.append(
-        ("network", f"{usual} messages as a rule, at most {method.most_messages}{per_message}")
+        ("network", f"usually {usual} messages, at most {method.most_messages}{per_message}")
     )
     if sizes:
         in_all = (

@@ -105,7 +105,7 @@ def piloted(problem: Problem, method: Any, target: BiasTarget, rounds: int, run:
         if confirms(found, error, target):
             wide = math.sqrt(1 + 4 * abs(found))
             reason = (
-                f"{problem.too_large}; a pilot beside half the step has an acceptance of "
+                f"{problem.too_large}; a pilot with half the step has an acceptance of "
                 f"{acceptance(found):.3f} a parameter, as with standard deviations up to "
                 f"{100 * (wide - 1):.1f} % off in the mean square over all directions"
             )

@@ -96,8 +96,8 @@ class Lines(Progress):
     calls have been timed; a run that ends by itself has no ``seconds_left``.
     """
 
-    def __init__(self, name: str, *told: Any) -> None:
-        super().__init__(*told)
+    def __init__(self, name: str, *arguments: Any) -> None:
+        super().__init__(*arguments)
         self._name = name
         self._started = self._last = time.monotonic()
         self._state: dict[str, Any] = {}
@@ -129,12 +129,12 @@ class Lines(Progress):
 class Bar(Progress):
     """A live bar with rounds a second and the time that remains."""
 
-    def __init__(self, name: str, *told: Any) -> None:
+    def __init__(self, name: str, *arguments: Any) -> None:
         from rich.console import Console
         from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
         from rich.progress import Progress as RichProgress
 
-        super().__init__(*told)
+        super().__init__(*arguments)
         console = Console(stderr=True)
         done = TextColumn(
             f"{{task.completed}}/{{task.total}} {self._counted}, {{task.fields[how]}}"
@@ -163,10 +163,10 @@ class Bar(Progress):
 class Notebook(Progress):
     """A bar in the output of a notebook's cell."""
 
-    def __init__(self, name: str, *told: Any) -> None:
+    def __init__(self, name: str, *arguments: Any) -> None:
         from IPython.display import HTML, display  # it runs this code
 
-        super().__init__(*told)
+        super().__init__(*arguments)
         self._name, self._html = name, HTML
         self._moved, self._newest = 0.0, Moment(0, self._usual, 0, None, None)
         self._shown = display(HTML(self._text("compiling")), display_id=True)

@@ -43,7 +43,7 @@ class Verification:
 
     def __repr__(self) -> str:
         """Return the summary, and what could not be had."""
-        return "\n".join([str(self.summary), *(f"not done: {one}" for one in self.skipped)])
+        return "\n".join([str(self.summary), *(f"skipped: {one}" for one in self.skipped)])
 
 
 @arguments.hinted

@@ -293,4 +293,4 @@ def _check_shares(trace: Trace, sites: tuple[str, ...], cap: int | None) -> None
     if drops[server, site]:
         text += f"; {drops[server, site]} of its gradients were staler than max_staleness={cap}"
         raise InputError(f"{text}: raise max_staleness.")
-    raise InputError(f"{text}: run longer, or make the speeds of the workers less unlike.")
+    raise InputError(f"{text}: run longer, or make the workers' speeds more equal.")

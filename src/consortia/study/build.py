@@ -128,7 +128,7 @@ class Study(Table):
         own = self.method
         if not self.run.rounds:
             if not isinstance(own, Conversation):
-                raise ValueError(f"run.rounds is missing: {own.name} does not end by itself")
+                raise ValueError(f"run.rounds is missing: {own.name} does not stop by itself")
             length = {"rounds": own.most_rounds}
             object.__setattr__(self, "run", self.run.model_copy(update=length))
         if self.run.thin > self.run.rounds:

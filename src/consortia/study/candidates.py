@@ -130,7 +130,7 @@ def reason_of(tables: Mapping[str, Table], name: str, *, wanted: bool = False) -
     rows = sum(len(column.values) for column in found.values())
     gaps = sum(int(column.missing.sum()) for column in found.values())
     if gaps > MISSING_MAX * rows:
-        return f"{gaps} of {rows} values miss"
+        return f"{gaps} of {rows} values are missing"
     by_site = levels_of(tables, name)
     distinct = {level for levels in by_site.values() for level in levels}
     if len(distinct) == 1:
@@ -158,6 +158,30 @@ def same_as(tables: Mapping[str, Table], name: str, others: Sequence[str]) -> st
         if all(np.array_equal(a, b) for a, b in gaps) and _alike(own, found):
             return f"{other} says the same in every row"
     return ""
+
+
+def told_by(tables: Mapping[str, Table], name: str, others: Sequence[str]) -> str:
+    """Return that another column of words tells the levels of one; "" where none does."""
+    own = columns_of(tables, name)
+    for other in others:
+        found = columns_of(tables, other)
+        if other == name or {column.kind for column in (*own.values(), *found.values())} != {
+            "text"
+        }:
+            continue
+        pairs = set()
+        for site, column in own.items():
+            known = ~column.missing & ~found[site].missing
+            texts = (one.values[known].tolist() for one in (found[site], column))
+            pairs |= set(zip(*texts, strict=True))
+        if pairs and len(pairs) == len({one for one, _ in pairs}):
+            return f"{other} tells it: each level of {other} has one of {name}"
+    return ""
+
+
+def one_each(tables: Mapping[str, Table], name: str) -> bool:
+    """Return True if a column has one value at each site, which the sites' own levels tell."""
+    return len(tables) > 1 and all(len(own) == 1 for own in levels_of(tables, name).values())
 
 
 def _alike(own: Mapping[str, Column], other: Mapping[str, Column]) -> bool:

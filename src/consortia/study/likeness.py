@@ -49,7 +49,7 @@ class Suggestion(NamedTuple):
 
     site: str  # its name
     kind: Kind  # whether it is of names and words, or of numbers
-    said: str  # what is changed, and the counts behind it, a sentence
+    sentence: str  # what is changed, and the counts behind it, a sentence
     change: Callable[[Harmonisation], Harmonisation]  # returns the changes with it
 
 
@@ -141,11 +141,11 @@ def _names(tables: Mapping[str, Table]) -> Iterator[Suggestion]:
         for group in same_loosely(table):
             kept = preferred(group, counts)
             for old in (name for name in group if name != kept):
-                said = f"{site}: the columns {kept!r} and {old!r} differ in their writing only"
+                sentence = f"{site}: the columns {kept!r} and {old!r} differ in their writing only"
                 new = f"other {old}"
                 doubled.add(old)
                 yield Suggestion(
-                    site, "words", f"{said}: {old!r} is called {new!r}", _renamed(old, new)
+                    site, "words", f"{sentence}: {old!r} is called {new!r}", _renamed(old, new)
                 )
     wanted = [name for name in wanted if name not in doubled]
     for site, table in tables.items():
@@ -249,8 +249,8 @@ def _missing_words(name: str, columns: Mapping[str, Column]) -> Iterator[Suggest
             words |= _words_among_numbers(found)
         if words:
             listed = ", ".join(f"{word!r} in {count} rows" for word, count in words.items())
-            said = f"{site}: {name}: {listed} stands for a missing value"
-            yield Suggestion(site, "words", said, _missing(name, list(words)))
+            sentence = f"{site}: {name}: {listed} stands for a missing value"
+            yield Suggestion(site, "words", sentence, _missing(name, list(words)))
 
 
 def _words_among_numbers(counts: Mapping[str, int]) -> dict[str, int]:
@@ -355,15 +355,15 @@ def _numbers(
             codes = [one for one in suspicious(known) if CODE.fullmatch(f"{one.value:g}")]
             if codes:
                 listed = ", ".join(f"{one.value:g} in {one.rows} rows ({one.why})" for one in codes)
-                said = f"{site}: {name}: {listed} stands for a missing value"
-                yield Suggestion(site, "numbers", said, _missing(name, _plain(codes)))
+                sentence = f"{site}: {name}: {listed} stands for a missing value"
+                yield Suggestion(site, "numbers", sentence, _missing(name, _plain(codes)))
                 known = known[~np.isin(known, [one.value for one in codes])]
             moments.setdefault(name, {})[site] = Moments.of(known)
     for one in scales_apart(moments, made):
         factor = _unit(float((one.usual / one.size).prod() ** 0.5))
         if factor is not None:
-            said = f"{one.guess.text}: times {factor:.6g}"
-            yield Suggestion(one.site, "numbers", said, _scaled(one.column, factor))
+            sentence = f"{one.guess.text}: times {factor:.6g}"
+            yield Suggestion(one.site, "numbers", sentence, _scaled(one.column, factor))
 
 
 def _plain(codes: Sequence[Outlier]) -> list[str | float]:

@@ -71,8 +71,8 @@ def outcome_of(
     if event is not None and not parsed.survival:
         raise InputError("--event VALUE goes with --response 'Surv(time, event)'.")
     if parsed.survival:
-        left, said, notes = _event_of(tables, response, parsed.response[1], event)
-        why = f"A time to an event{said}: hazard ratios, a baseline of each site."
+        left, seen, notes = _event_of(tables, response, parsed.response[1], event)
+        why = f"A time to an event{seen}: hazard ratios, a baseline of each site."
         found = Outcome(left, parsed.response_columns, "cox", why, {}, notes)
     elif arithmetic:
         why = f"{response} is arithmetic: a number."
@@ -257,7 +257,7 @@ def _event_of(
         return response, "", _codes_said(tables, event)
     found = columns_of(tables, name)
     counts = rows_by_level(tables, name)
-    said = ", ".join(f"{level} ({rows:,} rows)" for level, rows in counts.items())
+    listed = ", ".join(f"{level} ({rows:,} rows)" for level, rows in counts.items())
     if value is not None:
         made = _compared(tables, name, value)
     elif any(column.kind == "truth" for column in found.values()):
@@ -265,7 +265,7 @@ def _event_of(
     elif any(column.kind == "text" for column in found.values()):
         raise InputError(
             f"the event {name!r} holds strings ({', '.join(list(counts)[:4])}): {ASK} LEVEL. "
-            f"The others are then ends of follow-up: {said}."
+            f"The others are then ends of follow-up: {listed}."
         )
     else:
         codes = np.unique(numbers_of(tables, name)).tolist()
@@ -275,7 +275,7 @@ def _event_of(
             shown = ", ".join(f"{code:g}" for code in codes[:6])
             raise InputError(
                 f"the event {name!r} has the codes {shown}: {ASK} CODE. The others are then ends "
-                f"of follow-up: {said}."
+                f"of follow-up: {listed}."
             )
         made = f"I({in_formula(name)} > {codes[0]:g})"
         value = f"{codes[1]:g}"

@@ -11,7 +11,7 @@ import numpy as np
 
 from consortia.core.arguments import one_of, unknown
 from consortia.core.printable import printable
-from consortia.data.columns import POLICIES, Table, as_levels, rows_of
+from consortia.data.columns import POLICIES, Column, Table, as_levels, rows_of
 from consortia.data.mending import in_formula, key
 from consortia.errors import InputError
 from consortia.models.regression.families import FAMILIES
@@ -24,9 +24,11 @@ from consortia.study.candidates import (
     columns_of,
     levels_of,
     numbers_of,
+    one_each,
     reason_of,
     referred,
     same_as,
+    told_by,
     used_of,
 )
 from consortia.study.outcome import Outcome, outcome_of
@@ -155,18 +157,16 @@ def propose(
         missing: the policy; ``"complete"`` where values miss, when None.
         drop: columns that are to be left out.
         by_site: a column whose effect is wanted for each site, around a common one.
-        references: level that the others of a column are against; when it is not named, of a
-            response the most frequent one, of a term the first in alphabetical order.
-        levels: of columns, in their order: of an ordinal response the lowest first, of a term the
-            reference first.
-        group: a column whose values several rows share, a patient or a ward, for levels of it.
+        references: level that the others of a column are against; when None of a response the
+            most frequent one, of a term the first in alphabetical order.
+        levels: of columns, the lowest of an ordinal response or the reference of a term first.
+        group: a column whose values several rows share, for levels of it.
         trials: of family binomial, the column of how many could have been.
         weights: the column of how many persons a row stands for; when None one that looks so.
         event: of a time to an event, the value that is one; no other is.
-        keep: expression of columns that is true of the rows to be analysed.
+        keep: expression that is true of the rows to be analysed.
         question: the column that the study is about; when None that of ``by_site``.
-        persons: of ``Surv(start, stop, event)``, the column of the person of each interval; when
-            None the one of whose values no two intervals overlap.
+        persons: the column of the person of each interval; when None it is looked for.
 
     Raises:
         InputError: a column or a level is unknown (with the nearest), or the response is none.
@@ -191,6 +191,8 @@ def propose(
     candidates = [name for name in names if name not in (*of_response, *beside, persons)]
     wanted = [one for one in (by_site, question, *chosen, *order) if one is not None]
     used, left_out = _covariates(tables, candidates, of_response, drop=drop, wanted=wanted)
+    pooled = by_site is not None or _pooled(tables, family)
+    used, left_out = _independent(tables, used, left_out, wanted=wanted, pooled=pooled)
     of_terms = _levels_of_terms(tables, [one.name for one in used], of_response, chosen, order)
     used = [used_of(tables, one.name, levels=of_terms.get(one.name, ())) for one in used]
     responses = [used_of(tables, name, response=True) for name in (*of_response, *beside)]
@@ -291,13 +293,16 @@ def _counting(
 def _persons(tables: Mapping[str, Table], names: Sequence[str], outcome: Outcome) -> str | None:
     """Return the column of whose values no two intervals overlap; None of none or of several.
 
-    Intervals of a person follow each other, unless the name of the column says what it is.
+    A column of another name than a patient's numbers persons where their intervals follow each
+    other; an exact age, which does so too, is never one.
     """
     parsed = parse(f"{outcome.left} ~ 1")
     assert parsed.entry is not None
     columns, suitable = (parsed.entry, parsed.response[0]), []
     for name in names:
         if name in outcome.columns or any(name not in table for table in tables.values()):
+            continue
+        if not all(_numbers_persons(one) for one in columns_of(tables, name).values()):
             continue
         later = follow = rows = distinct = overlaps = 0
         for site, table in tables.items():
@@ -313,7 +318,17 @@ def _persons(tables: Mapping[str, Table], names: Sequence[str], outcome: Outcome
             rows, distinct = rows + len(labels), distinct + len(np.unique(labels))
         if distinct < rows and not overlaps and (IDENTIFIER.search(name) or follow > 0.9 * later):
             suitable.append(name)
-    return suitable[0] if len(suitable) == 1 else None
+    called = [name for name in suitable if IDENTIFIER.search(name)]
+    best = called or suitable
+    return best[0] if len(best) == 1 else None
+
+
+def _numbers_persons(column: Column) -> bool:
+    """Return True if a column may hold names or numbers of persons: words, or integers."""
+    known = column.values[~column.missing]
+    return column.kind == "text" or (
+        column.kind == "number" and bool((known == np.round(known)).all())
+    )
 
 
 def _why(
@@ -374,6 +389,35 @@ def _covariates(
     return used, left_out
 
 
+def _pooled(tables: Mapping[str, Table], family: str) -> bool:
+    """Return True if there are so many sites that their levels are pooled."""
+    return len(tables) > SITES_MAX and FAMILIES[family].response != "time"
+
+
+def _independent(
+    tables: Mapping[str, Table],
+    used: Sequence[Used],
+    left_out: Sequence[tuple[str, str]],
+    *,
+    wanted: Sequence[str],
+    pooled: bool,
+) -> tuple[list[Used], list[tuple[str, str]]]:
+    """Leave out what other columns of words tell, and what sites do unless theirs are ``pooled``.
+
+    Their coefficients would be known from the prior alone.
+    """
+    kept, more = list(used), list(left_out)
+    for one in used:
+        others = [other.name for other in kept if other.name != one.name]
+        reason = told_by(tables, one.name, others)
+        if not reason and not pooled and one_each(tables, one.name):
+            reason = "it has one value at each site, whose own level tells it"
+        if reason and one.name not in wanted:
+            kept.remove(one)
+            more.append((printable(one.name), reason))
+    return kept, more
+
+
 def _terms(
     tables: Mapping[str, Table],
     used: Sequence[Used],
@@ -388,7 +432,7 @@ def _terms(
     if len(tables) > 1 and by_site is not None:
         terms.append(f"({in_formula(by_site)} || {SITE})")
         integrate, grouped = group is None and _can_stay(tables, by_site, family, policy), True
-    elif len(tables) > SITES_MAX and FAMILIES[family].response != "time":
+    elif _pooled(tables, family):
         terms.append(f"(1 | {SITE})")
         one_likelihood = FAMILIES[family].response != "levels"
         integrate, grouped = policy != "impute" and group is None and one_likelihood, True

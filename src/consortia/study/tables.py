@@ -104,7 +104,7 @@ class Data(Table):
             if self.test_file is not None:
                 raise ValueError("test_file goes with files: give test_share instead")
             if self.require:
-                raise ValueError("require goes with files: in a data set no values miss")
+                raise ValueError("require goes with files: a data set has no missing values")
         if self.test_file is not None and self.test_share is not None:
             raise ValueError("give at most one of test_file and test_share")
         return self

@@ -86,7 +86,7 @@ class Moments:
     @property
     def _target(self) -> Moments:
         if self.target is None:
-            raise InputError("these moments have no target beside them to be compared with.")
+            raise InputError("these moments have no target to be compared with.")
         return self.target
 
 

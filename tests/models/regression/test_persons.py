@@ -204,6 +204,7 @@ def test_intervals_have_the_flow_events_and_follow_up_of_their_patients(
                                **options)  # fmt: skip
     first, second = single.table_one(), cut.table_one()
     assert second.unit == "persons"
+    assert second.notes[1].startswith("id names the person of each interval: covariates are those")
     assert second.flow[-1].cells[2] == str(sum(cut.specification.rows))
     assert second.flow[:-1] == first.flow
 

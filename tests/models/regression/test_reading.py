@@ -161,6 +161,31 @@ def test_a_column_on_another_scale_at_one_site_is_said() -> None:
     np.testing.assert_allclose(mended.tables["c"]["stay"].values, months)
 
 
+@pytest.mark.parametrize(
+    ("sd", "factor", "doubted"),
+    [(1.5, 8.0, False), (0.5, 8.0, True), (1.0, 5.5, False), (1.0, 88.4, True)],
+)
+def test_skewed_numbers_of_unlike_sites_are_of_one_scale(
+    sd: float, factor: float, doubted: bool
+) -> None:
+    # crime in suburbs and in a city: 8 times as much, where single districts differ a thousandfold
+    usual = np.exp(sd * np.linspace(-2, 2, ROWS))
+    sites = {
+        name: {"y": Y, "crime": usual * times}
+        for name, times in (("a", 1.0), ("b", 1.1), ("c", 1 / factor))
+    }
+    settings = made("y ~ crime", sites).metadata.settings
+    assert any("another scale" in one for one in settings.get("doubts", ())) is doubted
+
+
+@pytest.mark.parametrize(("odd", "doubted"), [(-0.100907684318, False), (-0.13, False),
+                                              (-9.0, True), (-99.9, True)])  # fmt: skip
+def test_a_negative_number_of_many_decimals_is_no_code(odd: float, doubted: bool) -> None:
+    values = np.where(np.arange(ROWS) % 10 == 0, odd, np.linspace(0.3, 4, ROWS))
+    settings = made("y ~ x", {"a": {"y": Y, "x": values}}).metadata.settings
+    assert bool(settings.get("doubts")) is doubted
+
+
 # --- 3: words that mean missing ------------------------------------------------------------------
 
 
@@ -741,10 +766,11 @@ def test_numbers_of_another_kind_at_one_site_are_asked_about(here, there, said) 
         (np.exp(X), 2.5 * np.exp(X)),
         (HALF, np.zeros(ROWS)),
         (np.arange(ROWS) % 5, np.arange(ROWS) % 3 + 1),
+        (100 * Z, np.array([27.0, 28.0])),  # two rows always have two values
     ],
 )
 def test_honest_differences_between_sites_are_not_asked_about(here, there) -> None:
-    sites = {"a": {"y": Y, "x": here}, "b": {"y": Y, "x": there}}
+    sites = {"a": {"y": Y, "x": here}, "b": {"y": Y[: len(there)], "x": there}}
     assert "doubts" not in made("y ~ x", sites).metadata.settings
 
 

@@ -96,7 +96,7 @@ def test_what_is_missing_or_not_in_the_formula_is_named_with_the_line_to_write()
 @pytest.mark.parametrize(
     ("formula", "options", "reason"),
     [
-        ("died ~ crp", {"missing": "impute"}, "which values miss"),
+        ("died ~ crp", {"missing": "impute"}, "which values are missing"),
         ("died ~ age", {"describe": {"cells": 5}}, "no such message"),
         ("died ~ age + (1 | surgeon)", {}, r"shared\(surgeon\)"),
     ],

@@ -88,10 +88,10 @@ class DecentralizedHMC(Agents):
 
     - ``"corrected"``: a law near exp(−U), U = Σ_i U_i. Half the drift, ε²/2, beside noise of
       variance ε², and no Metropolis test. On Gaussian targets the mean is exact on any network
-      however unlike the agents are; the variance of the average is off by O(ε²), that of an agent
-      by what the agents disagree. `consortia.oracles.decentralized_hmc_law` gives both exactly.
-      With this drift the published Taylor ratio is O(ε³): it carries no information, and is left
-      out.
+      however different the agents are; the variance of the average is wrong by O(ε²), that of an
+      agent by what the agents disagree. `consortia.oracles.decentralized_hmc_law` gives both
+      exactly. With this drift the published Taylor ratio is O(ε³): it carries no information, and
+      is left out.
     - ``"published"``: **exp(−2U), not exp(−U)**. The drift ε² beside noise of variance ε² is the
       Langevin step of the *squared* density, and its acceptance test, by a Taylor expansion whose
       gradient term has the wrong sign, does not repair that: on Gaussian targets each posterior
@@ -255,7 +255,7 @@ class DecentralizedExactHMC(Agents):
     name = "decentralized_exact_hmc"
     claims = Claims(
         samples="the posterior (Metropolis test on the summed log-density)",
-        bias="none, however unlike the agents are; every agent answers in every step",
+        bias="none, however different the agents are; every agent answers in every step",
         draw="the agents' common position, one an iteration",
         step_size="epsilon of the leapfrog; with one step drift epsilon^2/2, noise variance "
         "epsilon^2, h' = epsilon^2/2",

@@ -82,7 +82,7 @@ class DecentralizedULA(Agents):
     claims = Claims(
         samples="a law near the posterior (noise='published': its m-th power, standard deviations "
         "1/sqrt(m) times too small)",
-        bias="mean O(alpha) with unlike agents, large on networks that mix slowly; variance "
+        bias="mean O(alpha) where agents differ, large on networks that mix slowly; variance "
         "O(alpha)",
         draw="the plain average of the agents, one an iteration (draws='agents' adds each agent's)",
         step_size="alpha_0, about 20 times the first step alpha_t; h' = alpha_t",

@@ -150,7 +150,7 @@ class FederatedHMC(Adaptive):
     lightly_compiled = True
     claims = Claims(
         samples="the posterior (Metropolis test on the summed log-density)",
-        bias="none, however unlike the sites are; every site answers in every round",
+        bias="none, however different the sites are; every site answers in every round",
         draw="the position after a trajectory",
         step_size="epsilon of the leapfrog, learned when left out; with one step drift "
         "epsilon^2/2, noise variance epsilon^2, h' = epsilon^2/2",

@@ -112,7 +112,7 @@ class FewRounds(Conversation):
     sandwich = True
     claims = Claims(
         samples="the posterior (independence Metropolis on the summed log-density)",
-        bias="none, however unlike the sites are; every site answers every message",
+        bias="none, however different the sites are; every site answers every message",
         draw="the position after a Metropolis step, thousands of them a message",
         step_size="none",
         source="ours; independence Metropolis after Tierney (1994)",

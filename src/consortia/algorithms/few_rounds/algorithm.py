@@ -28,6 +28,7 @@ from consortia.algorithms.few_rounds import modes
 from consortia.algorithms.few_rounds.limits import (
     FEW_COORDINATES,
     FEWEST_WALKERS,
+    FIRST_REACH,
     FITS,
     GROUPS,
     MOST_CURVED,
@@ -36,6 +37,7 @@ from consortia.algorithms.few_rounds.limits import (
     WALKERS,
 )
 from consortia.algorithms.few_rounds.quadrature import points_to_measure
+from consortia.algorithms.few_rounds.site_functions import NOISE
 from consortia.core.contract import Fault
 from consortia.core.prior import PriorScale, prior_scale
 from consortia.core.queries import Arrays, Batch, Conversing, Known, Outcome, Query, in_width
@@ -252,6 +254,13 @@ class Server:
         return None if tail is None else Unbent(self.memory.best, tail)
 
     @cached_property
+    def noise(self) -> float:
+        """Standard deviation of what all sites add to a log-density, of a point of the bulk."""
+        sites = len(self.known.sizes)
+        private = math.isfinite(self.known.farthest)
+        return math.sqrt(sites) * float(NOISE.sd(sites)) if private else 0.0
+
+    @cached_property
     def scale(self) -> PriorScale:
         """The scale of the prior."""
         return prior_scale(self.known.target, self.known.start)
@@ -446,6 +455,8 @@ def _exploration(
         parts.append((total, server.scale.centre, np.diag(server.scale.sd**2)))
     envelope = mixture.mixture_of(*map(list, zip(*parts, strict=True)))
     lines = lines_through(covariances[0], server.rays, [])
+    if server.noise and server.known.target.model.host is not None:
+        lines = [line.up_to(FIRST_REACH) for line in lines]
     server.centre = centres[0]
     if server.swept and not server.modes:
         lines += several_modes.lines_to_prior(server.centre, server.scale, server.rng)
@@ -591,7 +602,7 @@ def _judged(
         chains,
         share,
         log_mean,
-        *not_covered(profiles, ratios),
+        *not_covered(profiles, ratios, server.noise),
         float(server.memory.heights.max() - own[inside] @ heights[inside]),
         float(own.max()),
         mass_error=sent.proposal.mass_error,

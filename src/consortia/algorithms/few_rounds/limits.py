@@ -10,3 +10,7 @@ FITS, STARTS, FEW_COORDINATES = 3, 12, 12
 """Starts of local fits, of a formula or of many parameters; and those of another model, which may
 have several modes, up to so many parameters: the prior's draws lead to fewer of its modes with
 more."""
+
+FIRST_REACH = 12.0
+"""Standard deviations that the first rays of a formula reach where sites protect their rows: far
+out single rows decide. A ray that has not fallen by there reaches farther in the next message."""

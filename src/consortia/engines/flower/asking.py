@@ -355,7 +355,7 @@ def refused(site: str, answer: Envelope, iteration: int) -> SiteRefusedError:
     code, text = answer.values.get("mismatch"), answer.values.get("reason")
     reason = PHRASES.get(code) if isinstance(code, str) else None
     if reason is None:
-        said = text if isinstance(text, str) else "it does not say why"
-        reason = printable(said, most=LONGEST_REASON)
+        explanation = text if isinstance(text, str) else "it does not say why"
+        reason = printable(explanation, most=LONGEST_REASON)
         reason += "".join(f". {advice}" for rule, advice in ADVICE.items() if rule in reason)
     return SiteRefusedError((site,), reason=reason, waited=0.0, round=iteration)

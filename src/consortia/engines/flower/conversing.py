@@ -185,10 +185,10 @@ class QueryRuntime(SiteWork):
         if self._secret is not None and function.noise:
             rng = self._generator(request)
             for name in sorted(function.noise):
-                noise = function.noise[name]
-                errors[name] = noise.sd(len(self._job.sites), found[name], factor)
-                drawn = rng.standard_normal(found[name].shape)
-                found[name] = found[name] + (errors[name] * drawn + errors[name] ** 2 / 2)
+                noise, drawn = function.noise[name], rng.standard_normal(found[name].shape)
+                sites, numbers = len(self._job.sites), found[name]
+                errors[name] = noise.error(sites, numbers, self.rows, factor)
+                found[name] = numbers + noise.added(drawn, sites, numbers, self.rows, factor)
         if function.privacy is not None:
             privacy = function.privacy(self.dimension)
             sites = len(self._job.sites)

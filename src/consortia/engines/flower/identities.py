@@ -58,7 +58,7 @@ def make_identity(folder: Path) -> bytes:
         with open(path, "wb", opener=fresh_private) as file:
             write_through(file, key.private_bytes_raw().hex().encode() + b"\n")
     except FileExistsError:
-        raise InputError(f"{path} is there already: give another folder, or keep it.") from None
+        raise InputError(f"{path} already exists: choose another folder, or keep it.") from None
     return bytes(key.public_key().public_bytes_raw())
 
 

@@ -24,8 +24,9 @@ SENT = {
     "description": "Once: how many rows you have, the names and types of the columns, the least "
     "and the largest response, and a code of your rows that only you can check.",
     "moments": "Once: of each column the mean and the spread, as in a table of descriptive "
-    "statistics; with a formula also the names of the levels of its factors, how many values "
-    "miss, and which words and numbers may be codes for that, with the number of their rows.",
+    "statistics; with a formula also the names of the levels of its factors, the numbers of "
+    "missing values, and which words and numbers may be codes for them, with the "
+    "number of their rows.",
     "fit": "Before the rounds: sums over all your rows that describe the shape of their "
     "likelihood (a best value, slopes, curvatures).",
     "setup": "Once for each chain: a sum over all your rows at the place where the chain starts.",
@@ -40,7 +41,7 @@ SUMS = {
     "yours, unless all other sites help it. Many sums can still tell rows, and how many share a "
     "pattern, of all sites together; not whose they are. Your policy needs the keys of all sites "
     "for it (consortia site key).",
-    PLAIN: "The server sees each answer of your site by itself. Recommended: ask for the study "
+    PLAIN: "The server sees each answer of your site separately. Recommended: ask for the study "
     "without run.secure_sums = false, with which it learns the sum over all sites alone.",
 }
 """Treatment of answers that are sums, by the study's terms."""
@@ -110,8 +111,8 @@ def _after(study: Study, one: Study) -> str:
     name = one.method.name
     if one.imputation is not None:
         return (
-            f"if values miss at a site, {len(study.imputed)} runs of the same model, each with "
-            f"missing values drawn anew there, by {name}; in each"
+            f"if values are missing at a site, {len(study.imputed)} runs of the same model, each "
+            f"with missing values drawn anew there, by {name}; in each"
         )
     if one.model != study.model:
         return f"{_model(one)} It is compared with the one above, by a run of {name} too"
@@ -238,8 +239,8 @@ def _length(study: Study, terms: StudyTerms) -> str:
     run = study.run
     if terms.usual is not None:
         return (
-            f"{terms.chains} chains side by side: your site sends {terms.usual:,} messages as a "
-            f"rule, and at most {terms.exchanges:,}. Under the policy that is proposed a run ends "
+            f"{terms.chains} chains side by side: your site usually sends {terms.usual:,} "
+            f"messages, and at most {terms.exchanges:,}. Under the proposed policy a run ends "
             f"after {proposed_messages(terms):,}, also one that then has no result yet: its "
             "coordinator may ask you for more."
         )
@@ -288,7 +289,7 @@ def _of_a_patient(
         )
     found += [SUMS[one] for one in dict.fromkeys(one.sums for one in terms.every) if one]
     found += [
-        f"The server sees each message of {name} by itself: {why}."
+        f"The server sees each message of {name} separately: {why}."
         for name, why in dict.fromkeys((one.algorithm, one.apart) for one in terms.every)
         if why
     ]
@@ -324,7 +325,7 @@ def _of_numbers(terms: StudyTerms, held: int, numbers: Sequence[Declared]) -> st
     first = numbers[0]
     usual = sum(one.usual for one in numbers)
     text = f"Your file holds {held:,} numbers. All messages together hold {usual:,} that depend on "
-    text += "them" if terms.usual is None else "them as a rule"
+    text += "them" if terms.usual is None else "them usually"
     if first.proposed > first.usual:
         text += f", and a run stops at {first.proposed:,} under the policy that is proposed"
     times = usual / held

@@ -67,8 +67,8 @@ class Holdings:
         changes = [count for of, _ in compared for count in values_changed(rows, of)]
         if all(changed for _, _, changed in related):  # else a run before had just these rows
             changes += [changed for _, changed in compared if changed]
-            told = rows_told(rows, [of for name, of in held if name in names], least)
-            changes += [] if told is None else [told]
+            disclosed = rows_told(rows, [of for name, of in held if name in names], least)
+            changes += [] if disclosed is None else [disclosed]
         data = related[0][0] if related else secrets.token_hex(8)
         return Known(data, min(changes, default=None))
 

@@ -166,7 +166,7 @@ class Policy(BaseModel):
     tell_refusals: bool = Field(
         False,
         description="tell the coordinator by name if maximum_settled_rows or minimum_rows_changed "
-        "ended a run, so that the study can be mended; which rows it was stays at the site",
+        "ended a run, so that the study can be corrected; which rows it was stays at the site",
     )
     maximum_refusals: int = Field(
         MAXIMUM_REFUSALS,

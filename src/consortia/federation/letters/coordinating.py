@@ -70,7 +70,7 @@ def check_study(study: Study, carrier: str = "letters") -> None:
     if not isinstance(study.method, Conversation):
         raise InputError(
             f"{carrier}: {study.method.name} sends thousands of messages: take algorithm.name = "
-            "'few_rounds', which sends four as a rule."
+            "'few_rounds', which usually sends four."
         )
     if study.data.files is None:
         raise InputError(f"{carrier}: the study has no sites: give data.files, one a site.")

@@ -283,7 +283,7 @@ def _looking(on: Rehearsal) -> Finding:
         f"where row numbers follow from the seed it guesses a feature with a median error of "
         f"{known.error:.2g} and reads {known.rows} of {len(x)} patients; with row numbers that "
         f"only the site knows the error is {secret.error:.2g} and it reads {secret.rows}. Who "
-        f"always guesses the median is off by {guess:.2g}.",
+        f"always guesses the median is wrong by {guess:.2g}.",
         {
             "rows": len(x),
             "error_before": known.error,

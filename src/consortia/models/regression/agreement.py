@@ -167,8 +167,8 @@ def _of_factors(
     notes: list[str] = []
     for text, factor in question.parsed.factors.items():
         if is_levels(factor, kinds):
-            levels[text], said = _levels_of(question, factor, facts, names, kinds, rows)
-            notes += said
+            levels[text], remark = _levels_of(question, factor, facts, names, kinds, rows)
+            notes += remark
             continue
         if factor.kind == "plain" and factor.column in question.levels:
             raise InputError(
@@ -377,8 +377,8 @@ def _groups_of_sites(
                 f"than one site, and it is not said what that means. Write {ways}."
             )
         if not seen:
-            said = f"{by}: the labels of different sites were not compared, and are taken apart"
-            doubts.append(Guess(by, said, f"write {ways}"))
+            remark = f"{by}: the labels of different sites were not compared, and are taken apart"
+            doubts.append(Guess(by, remark, f"write {ways}"))
     return notes, doubts
 
 

@@ -46,20 +46,20 @@ def check_moments(question: Question, table: Table, site: str, least: int) -> No
         PolicyError: with the terms.
     """
     kept = question.kept(table, site)
-    told = _numbers(question, kept)
-    rare = [factor.text for factor in told if _rarest(factor, kept, site) < least]
+    factors = _numbers(question, kept)
+    rare = [factor.text for factor in factors if _rarest(factor, kept, site) < least]
     if rare:
         _refuse("minimum_pattern_rows", f"a value of {', '.join(rare)} is that of few rows")
-    columns = {name for factor in told for name in factor.columns}
+    columns = {name for factor in factors for name in factor.columns}
     cells = [name for name in sorted(columns) if _is_measured(kept, name)]
-    if not cells or all(factor.column is not None for factor in told):
+    if not cells or all(factor.column is not None for factor in factors):
         return  # mean and spread of columns, as in a table of descriptive statistics
-    told_by = np.concatenate([_told_by(factor, kept, cells, site) for factor in told])
+    told_by = np.concatenate([_told_by(factor, kept, cells, site) for factor in factors])
     _, sizes, span = np.linalg.svd(told_by, full_matrices=False)
     variance = 1 - sizes**2 / (1 + sizes**2) @ span**2
     known = np.unique(np.flatnonzero(variance < NEAR**2) % len(kept[cells[0]].values))
     if len(known):
-        terms = ", ".join(factor.text for factor in told if factor.column is None)
+        terms = ", ".join(factor.text for factor in factors if factor.column is None)
         text = f"mean and spread of the terms {terms} would tell a value in {len(known)} rows"
         _refuse("maximum_settled_rows", text)
 

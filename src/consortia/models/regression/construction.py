@@ -335,7 +335,7 @@ def _check_integrated(family: str, question: Question) -> None:
             "missing='complete'."
         )
     if question.nodes is not None and not staying:
-        raise InputError("nodes: no level is integrated out, so that there is no rule.")
+        raise InputError("nodes has no effect: the formula integrates nothing out. Leave it out.")
     most = [group for group in parsed.groups if question.stays(group)]
     if sum(len(group.inside) for group in most) > MOST_INTEGRATED:
         raise InputError(

@@ -220,17 +220,17 @@ def parse(text: Any) -> Parsed:
     for made in (one for term in written for one in itertools.product(*term)):
         if any(isinstance(factor, _Strata) for factor in made):
             if len(made) > 1:
-                raise InputError(f"formula {text!r}: strata(...) stands by itself.")
+                raise InputError(f"formula {text!r}: strata(...) must be a term of its own.")
             strata += made[0].columns if isinstance(made[0], _Strata) else ()
             continue
         if any(isinstance(factor, _Offset) for factor in made):
             if len(made) > 1 or offset is not None:
-                raise InputError(f"formula {text!r}: offset(...) stands once and by itself.")
+                raise InputError(f"formula {text!r}: offset(...) must be a single term of its own.")
             offset = made[0].factor if isinstance(made[0], _Offset) else None
             continue
         plain = [factor for factor in made if isinstance(factor, Factor)]
         if len(plain) > 1 and any(factor.kind == "smooth" for factor in plain):
-            raise InputError(f"formula {text!r}: s(...) has no interactions; write it by itself.")
+            raise InputError(f"formula {text!r}: s(...) has no interactions: write it alone.")
         terms.append(tuple(factor.text for factor in plain))
         factors.update({factor.text: factor for factor in plain})
     inside: list[Group] = []

@@ -237,9 +237,10 @@ class Regression:
                 "table_one: the rows are in other processes, which send nothing of participants "
                 "unless the study requests it: give regression(..., describe={'cells': 5})."
             )
-        keep = self.specification.question.keep
-        text = "" if keep is None else keep.text
-        return table_one(self.descriptions, self.specification.rows, text)
+        question = self.specification.question
+        text = "" if question.keep is None else question.keep.text
+        rows = self.specification.rows
+        return table_one(self.descriptions, rows, text, question.persons or "")
 
     def survival_curves(self) -> Curves:
         """Return Kaplan-Meier and cumulative incidence of all sites at the agreed times.

@@ -90,8 +90,8 @@ def described(
     else:
         _response(question, kept, where, cells, (levels, numbers, units), persons)
     total = None if everybody.are_rows else number
-    told = (cells, given, ranges, levels, numbers, units, followup, not_kept)
-    return SiteDescription(*told, total)
+    parts = (cells, given, ranges, levels, numbers, units, followup, not_kept)
+    return SiteDescription(*parts, total)
 
 
 def _response(
@@ -245,11 +245,15 @@ class TableOne:
 
 
 def table_one(
-    reported: Mapping[str, SiteDescription], rows: Sequence[int], keep: str = ""
+    reported: Mapping[str, SiteDescription],
+    rows: Sequence[int],
+    keep: str = "",
+    persons: str = "",
 ) -> TableOne:
     """Return Table 1 from the sites' descriptions and the numbers of rows that are analysed.
 
-    ``keep`` is true of the rows that are analysed; "" where that is of all.
+    ``keep`` is true of the rows that are analysed; "" where that is of all. ``persons`` names the
+    person of each interval; "" where each row is one.
     """
     every = list(reported.values())
     least = max(one.cells for one in every)
@@ -286,6 +290,11 @@ def table_one(
         if any(name in one.levels for one in every):
             lines += _level_lines(name, every)
     notes = [f"numbers are mean (standard deviation), levels {unit} (percent)"]
+    if persons:
+        notes.append(
+            f"{persons} names the person of each interval: covariates are those of the first "
+            "interval, time is the sum of all, and an event is in any of them"
+        )
     if least > 1:
         notes.append(
             f"no number here is of 1 to {least - 1} {unit}, nor does one follow from those here: "

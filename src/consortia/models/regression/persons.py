@@ -28,13 +28,13 @@ class Persons:
         return self.frequencies is None and self.labels is None
 
     def number(self, rows: np.ndarray) -> int:
-        """Return how many persons have at least one of some rows, a mask."""
+        """Count the persons with at least one of some rows, a mask."""
         if self.labels is not None:
             return len(np.unique(self.labels[rows]))
         return int(np.sum(rows) if self.frequencies is None else self.frequencies[rows].sum())
 
     def weights(self, rows: np.ndarray, starts: np.ndarray) -> np.ndarray | None:
-        """Return how many persons each of some rows describes; None where each is one.
+        """Count the persons that each of some rows describes; None where each is one.
 
         A person's first interval describes the person; ``starts`` are the beginnings of the rows.
         """

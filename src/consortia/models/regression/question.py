@@ -302,8 +302,8 @@ class Question:
         found += self._offset_doubt(kept, site)
         if changes is not None and not changes.approved:
             line = mend(site, "", "approved = true")
-            said = f"{site}: what `consortia init` proposed is applied"
-            found.append(Guess("", said, f"{line} confirms it"))
+            sentence = f"{site}: what `consortia init` proposed is applied"
+            found.append(Guess("", sentence, f"{line} confirms it"))
         return tuple(one for one in found if not one.rows or one.rows >= least)
 
     def imputed(self, kept: Table, site: str, number: int) -> Table:
@@ -493,12 +493,12 @@ class Question:
         counts = bool(((values > 0) & (values == np.round(values))).all())
         if not counts and not (values > LARGE_OFFSET).any():
             return []
-        said = (
+        sentence = (
             f"{site}: offset({name}) adds {values.min():g} to {values.max():g} to the logarithm of "
             f"the {'rate' if self.family.response != 'time' else 'hazard'}"
         )
         wanted = f"offset(log({name})) divides by it; offset(1 * {name}) confirms it"
-        return [Guess(name, said, wanted, len(values))]
+        return [Guess(name, sentence, wanted, len(values))]
 
     def _noted_rows(self, used: Table, table: Table, site: str, faults: Faults) -> Table:
         """Return the rows of the columns that can be read; note where the policy refuses them.

@@ -260,8 +260,8 @@ def _check_question(question: Question, names: Sequence[str]) -> None:
     """Refuse a study of which only the sites can say what they have to agree on."""
     if question.imputes:
         raise InputError(
-            "registered: with model.missing = 'impute' the sites must say which values miss: leave "
-            "[registered] out, or give missing = 'complete'."
+            "registered: with model.missing = 'impute' the sites must say which values are "
+            "missing: leave [registered] out, or give missing = 'complete'."
         )
     if question.described is not None:
         raise InputError(

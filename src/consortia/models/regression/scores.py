@@ -51,7 +51,7 @@ class Scores:
 
     @property
     def start(self) -> dict[str, np.ndarray]:
-        """Start values of what is sampled."""
+        """Start of the sampled parameters."""
         found = dict(self._density.start)
         for name, tail in self.tails.items():
             values = found.pop(name)

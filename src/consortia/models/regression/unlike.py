@@ -50,6 +50,9 @@ FACTOR, FEWEST = 5.0, 10
 """Mean and sd of a column that differ by more between sites may be in another unit; of fewer rows
 they say little."""
 
+UNLIKE_SITES = 2.0
+"""So many standard deviations of the logarithm of skewed numbers are between sites of one unit."""
+
 FAR = 5.0
 """So many standard deviations between the means of two sites, their values do not overlap."""
 
@@ -107,17 +110,16 @@ def _recodings(
     for level in own[:RECODED]:
         where, written = located(place, name, level)
         truth = truth_of(level)
-        said = f"{where}: {name} is {written!r}"
+        remark = f"{where}: {name} is {written!r}"
         recode = f"recode.{key(name)}"
         if truth is not None and wanted in TRUTHS:
-            lines.append(
-                f"{said}: {mend(site, recode, f'{text(written)} = {text(TRUTHS[wanted][truth])}')}"
-            )
+            change = f"{text(written)} = {text(TRUTHS[wanted][truth])}"
+            lines.append(f"{remark}: {mend(site, recode, change)}")
             continue
         missing = mend(site, "missing_values", f"{key(name)} = [{text(written)}]")
         other = mend(site, recode, f'{text(written)} = "..."')
         lines.append(
-            f"{said}, and nothing says which of the {KINDS[wanted]} of the other sites that is: "
+            f"{remark}, and nothing says which of the {KINDS[wanted]} of the other sites that is: "
             f"{missing} where it stands for a missing value, or the value in {other}"
         )
     if len(own) > RECODED:
@@ -193,9 +195,9 @@ def nearly_equal(column: str, parts: Mapping[str, Sequence[str]]) -> list[Guess]
     for level, word in words.items():
         for site in having[level]:
             line = mend(site, f"recode.{key(column)}", f"{text(level)} = {text(word)}")
-            said = f"{site}: {column}: {level!r} is another level than {word!r}"
+            sentence = f"{site}: {column}: {level!r} is another level than {word!r}"
             confirm = f"levels of {column} in [model] confirm it, {line} mends it"
-            found.append(Guess(column, said, confirm))
+            found.append(Guess(column, sentence, confirm))
     return found
 
 
@@ -208,14 +210,16 @@ def without_common_levels(
         own = {*parts.get(site, ())}
         others = {level for name in names if name != site for level in parts.get(name, ())}
         if own and others and not own & others:
-            said = f"{site}: no level of {column} is at another site ({_few(own)}; {_few(others)})"
+            sentence = (
+                f"{site}: no level of {column} is at another site ({_few(own)}; {_few(others)})"
+            )
             levels = f"levels of {column} with all of them, in [model], confirms it"
             if len(own | others) <= RECODED:
                 listed = ", ".join(map(text, sorted(own | others)))
                 levels = f"[model] levels = {{ {key(column)} = [{listed}] }} confirms it"
             same = f"{text(min(own))} = {text(min(others))}"
             recode = mend(site, f"recode.{key(column)}", same)
-            found.append(Guess(column, said, f"{levels}; words for one thing: as in {recode}"))
+            found.append(Guess(column, sentence, f"{levels}; words for one thing: as in {recode}"))
     return found
 
 
@@ -237,12 +241,12 @@ def supports_apart(
         confirmed = [one for one in every if one in harmonise and column in harmonise[one].scale]
         for site, one in every.items():
             others = {name: other for name, other in every.items() if name != site}
-            said = _unlike_codes(one, others) or _far_away(one, others)
-            if not said or site in confirmed:
+            contents = _unlike_codes(one, others) or _far_away(one, others)
+            if not contents or site in confirmed:
                 continue
             line = mend(site, "scale", f"{key(column)} = 1")
             guess = f"{line} confirms it, or recode it, or leave {column} out"
-            found.append(Guess(column, f"{site}: {column} is {said}", guess))
+            found.append(Guess(column, f"{site}: {column} is {contents}", guess))
             if len(every) == 2:  # the other one differs as much
                 break
         if len(every) == 2 and confirmed:
@@ -253,7 +257,7 @@ def supports_apart(
 def _unlike_codes(one: Moments, others: Mapping[str, Moments]) -> str:
     """Return that a column is two codes, and not the same ones elsewhere; "" where it is not so."""
     low = _lower_of_two(one)
-    if low is None:
+    if low is None or one.rows < FEWEST:
         return ""
     two = f"{low:g} or {low + 1:g} in all rows"
     lows = {name: _lower_of_two(other) for name, other in others.items()}
@@ -337,11 +341,11 @@ class Apart(NamedTuple):
     def guess(self) -> Guess:
         """Message about it."""
         line = mend(self.site, "scale", f"{key(self.column)} = 1")
-        said = (
+        sentence = (
             f"{self.site}: {self.column} may be on another scale: its mean is {self.size[0]:.3g} "
             f"and its sd {self.size[1]:.3g}, elsewhere {self.usual[0]:.3g} and {self.usual[1]:.3g}"
         )
-        return Guess(self.column, said, f"{line} confirms it, another factor mends it")
+        return Guess(self.column, sentence, f"{line} confirms it, another factor mends it")
 
 
 def scales_apart(
@@ -360,8 +364,10 @@ def scales_apart(
         usual = _usual(list(sizes.values()))
         for site, size in sizes.items():
             ratio = size / usual
-            said = site in harmonise and column in harmonise[site].scale
-            if not said and ((ratio > FACTOR).all() or (ratio < 1 / FACTOR).all()):
+            is_stated = site in harmonise and column in harmonise[site].scale
+            skew = np.sqrt(np.log1p(max(size[1] / size[0], usual[1] / usual[0]) ** 2))
+            factor = max(FACTOR, np.exp(UNLIKE_SITES * skew))
+            if not is_stated and ((ratio > factor).all() or (ratio < 1 / factor).all()):
                 found.append(Apart(column, site, size, usual))
     return found
 

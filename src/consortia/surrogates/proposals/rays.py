@@ -32,6 +32,9 @@ DROP = 25.0
 UNCOVERED = 1.2
 """log π/q above which a proposal does not cover a place: its draws would stay there for long."""
 
+OF_NOISE = 2.0
+"""Standard deviations of the sites' noise by which a ratio is lower before it counts."""
+
 MOST_MISSED, MOST_MISSED_BENT = 1e-3, 4e-3
 """Mass along a line, and along a parabola, that a proposal may hardly cover. A parabola follows a
 tail, so that its mass there is nearer to the posterior's, where a line's is much smaller."""
@@ -63,6 +66,10 @@ class Line(NamedTuple):
     def bent(self) -> bool:
         """True of a parabola."""
         return bool(np.any(self.bend))
+
+    def up_to(self, farthest: float) -> Line:
+        """Return the part of the line within so many steps."""
+        return self._replace(steps=self.steps[np.abs(self.steps) <= farthest])
 
     def at(self, centre: Float[np.ndarray, " d"]) -> Float[np.ndarray, "s d"]:
         """Return the points."""
@@ -266,17 +273,18 @@ def along_lines(
 
 
 def not_covered(
-    profiles: list[Profile], log_ratios: list[Float[np.ndarray, " s"]]
+    profiles: list[Profile], log_ratios: list[Float[np.ndarray, " s"]], noise: float = 0.0
 ) -> tuple[float, list[Float[np.ndarray, " d"]]]:
     """Return the largest mass that a proposal hardly covers, and the ways to all too large ones.
 
     Args:
         profiles: of lines and parabolas.
         log_ratios: log π/q at the steps of each.
+        noise: standard deviation of what all sites add to log π.
     """
     largest, ways = 0.0, []
     for profile, log_ratio in zip(profiles, log_ratios, strict=True):
-        mass, found = profile.missed(log_ratio)
+        mass, found = profile.missed(log_ratio - OF_NOISE * noise)
         largest = max(largest, mass)
         if mass >= (MOST_MISSED_BENT if profile.line.bent else MOST_MISSED):
             ways.extend(found)
