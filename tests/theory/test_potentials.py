@@ -12,11 +12,11 @@ import pytest
 from arviz_stats.base.array import array_stats
 
 import consortia
+from consortia.core.pareto import shape_of
 from consortia.diagnostics.verdict import judge
 from consortia.errors import InputError
 from consortia.theory import bias, potentials
 from consortia.theory.bias import predict_bias
-from consortia.theory.expansion import shape_of
 from consortia.theory.potentials import SitePotentials, mode_by
 
 

@@ -20,6 +20,10 @@ import numpy as np
 
 from consortia.core.arrays import Array, namespace
 
+FARTHEST = 23.0
+"""Logarithm of the stretch from which on it is constant: of a Cauchy law 1e-11 of the mass lies
+beyond, where the terms of a log-likelihood are so large that their sum has no digits."""
+
 
 class Tail(NamedTuple):
     """The law above; its numbers may be arrays, of as many parameters.
@@ -42,8 +46,9 @@ class Tail(NamedTuple):
     def log_slope(self, scores: Array) -> Array:
         """Return log dθ/du."""
         xp, (h, _, scale) = namespace(scores), self._like(scores)
-        square = h * scores**2
-        return xp.log(scale * self._slope_at_centre(h)) + square / 2 + xp.log1p(square)
+        stretch = h * scores**2 / 2
+        bent = xp.where(stretch < FARTHEST, stretch + xp.log1p(2 * stretch), FARTHEST)
+        return xp.log(scale * self._slope_at_centre(h)) + bent
 
     def score(self, values: np.ndarray) -> np.ndarray:
         """Return u of θ."""
@@ -54,6 +59,7 @@ class Tail(NamedTuple):
         away = (values - centre) / (scale * self._slope_at_centre(h))
         heavy = np.where(h > 0, h, 1.0)
         bent = np.sign(away) * np.sqrt(lambertw(heavy * away**2).real / heavy)
+        bent = np.where(heavy * bent**2 / 2 < FARTHEST, bent, away * np.exp(-FARTHEST))
         return np.where(h > 0, bent, away)
 
     def _like(self, values: Array) -> tuple[Array, Array, Array]:
@@ -67,4 +73,5 @@ class Tail(NamedTuple):
 
     @staticmethod
     def _stretch(scores: Array, h: Array) -> Array:
-        return namespace(scores).exp(h * scores**2 / 2)
+        xp = namespace(scores)
+        return xp.exp(xp.minimum(h * scores**2 / 2, FARTHEST))

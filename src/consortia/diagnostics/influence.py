@@ -25,6 +25,7 @@ from jaxtyping import Float
 from consortia.core.arguments import hinted
 from consortia.core.model import Model
 from consortia.core.parameters import structure_of, variables
+from consortia.core.pareto import RELIABLE
 from consortia.core.target import Target, in_jax_width
 from consortia.data.sites import Sites
 from consortia.diagnostics.left_out import of_sites, positions_of
@@ -38,9 +39,6 @@ Labels = Mapping[str, Sequence[Sequence[str] | None]]
 Draws = Float[np.ndarray, "S d"]
 
 MOST_DRAWS = 4000
-RELIABLE = 0.7
-"""Largest k-hat with which weighted draws can be trusted."""
-
 POWERS = (0.8, 1.25)
 """α on both sides of 1."""
 

@@ -21,6 +21,7 @@ from consortia.core.parameters import (
     posterior_draws,
     posterior_group,
 )
+from consortia.core.pareto import RELIABLE, shape_of
 from consortia.diagnostics.convergence import (
     Between,
     Convergence,
@@ -55,6 +56,10 @@ NATURAL = "in the units of the columns, at zero of all of them; they were sample
 Units = Literal["columns", "sampled"]
 
 # Columns in the units of the parameter; their decimals follow the standard deviation.
+MOST_TAILS, FEWEST_OF_TAIL = 500, 400
+"""Coordinates up to which the tails of draws are looked at, and draws from which on."""
+
+_MOMENTS = ("mean", "sd", "mcse_mean", "shift", "sd_ratio")
 _IN_UNITS = ("mean", "sd", "mcse_mean", "ref_mean", "ref_sd")
 _WHOLE = ("ess", "ess_bulk", "ess_tail")
 
@@ -259,6 +264,7 @@ def summary(
     made = tabulate(shown, beside, _note_origin(tree, scaling), *how)
     if "algorithm" not in getattr(tree, "attrs", {}):
         return made
+    without = _without_moments(made, shown)
     if natural and reference is not None and not has_natural(reference):
         reference = None  # it has no coordinates
     own, theirs = as_sampled(tree), as_sampled(reference)
@@ -270,7 +276,41 @@ def summary(
         others = None if theirs is None else _alike(tabulate(theirs), theirs, own)
         named = Tabled(made.columns, made.coordinates)
         evidence = Evidence.of(own, sampled, others, stein, named)
-    return replace(made, verdict=judge(prediction_in(own), evidence))
+    return replace(without, verdict=judge(prediction_in(own), evidence))
+
+
+def _without_moments(table: Summary, tree: Any) -> Summary:
+    """Return a table without mean and sd where a tail is so long that draws do not tell them."""
+    draws = [array.reshape(-1, *array.shape[2:]) for array in _some_draws("tree", tree).values()]
+    if len(table) > MOST_TAILS or len(draws[0]) < FEWEST_OF_TAIL:
+        return table
+    flat = np.concatenate([array.reshape(len(array), -1) for array in draws], axis=1)
+    shapes = np.array([_tail_shape(values) for values in flat.T])
+    bad = shapes > RELIABLE
+    if not bad.any():
+        return table
+    columns = {
+        name: np.where(bad, np.nan, values) if name in _MOMENTS else values
+        for name, values in table.columns.items()
+    }
+    medians = [
+        f"{table.coordinates[place]} (median {np.median(flat[:, place]):.4g})"
+        for place in np.flatnonzero(bad)[:3]
+    ]
+    more = f" and {bad.sum() - 3} more" if bad.sum() > 3 else ""
+    note = (
+        f"no mean and sd of {', '.join(medians)}{more}: the tail falls like a power, with which "
+        f"there are none, or draws do not tell them (k-hat {shapes.max():.2f}, above {RELIABLE})"
+    )
+    return replace(table, columns=columns, notes=(*table.notes, note))
+
+
+def _tail_shape(values: np.ndarray) -> float:
+    """Return the larger k-hat of the two tails of draws; 0 where they are constant."""
+    away = values - np.median(values)
+    sides = [side[side > 0] for side in (away, -away)]
+    shapes = [shape_of(np.log(side)) for side in sides if len(side) >= FEWEST_OF_TAIL // 4]
+    return max(shapes, default=0.0)
 
 
 def _alike(table: Summary, reference: Any, tree: Any) -> dict[str, np.ndarray]:

@@ -38,14 +38,14 @@ def test_scores_of_a_law_have_normal_tails_and_the_mass_of_the_law(
     assert integrate.quad(density, -12, 12)[0] == pytest.approx(1, abs=1e-7)
     assert density(0.5) < density(0.0)  # one mode
     # as a normal law: the log-density is -u²/2 but for a power of u, which is 1 of a Cauchy law
-    fall = np.log(density(4.0) / density(8.0)) - 24
-    assert abs(fall) < 0.05 if heaviness in (0, 1) else abs(fall) < 3 * np.log(2) + 0.2
+    fall = np.log(density(3.0) / density(6.0)) - 13.5
+    assert abs(fall) < 0.1 if heaviness in (0, 1) else abs(fall) < 3 * np.log(2) + 0.2
 
 
 @pytest.mark.parametrize(("heaviness", "law"), LAWS)
 def test_the_score_is_the_inverse(heaviness: float, law: stats.rv_continuous) -> None:
     tail = Tail(heaviness, 2.0, 3.0)
-    u = np.linspace(-7, 7, 29)
+    u = np.linspace(-50, 50, 401)  # guesses may lie that far
     np.testing.assert_allclose(tail.score(tail.value(u)), u, atol=1e-9)
 
 
