@@ -110,19 +110,17 @@ def sums_of_groups(values: Array, group: Array, count: int) -> Array:
     return jnp.moveaxis(moved, 0, -1)
 
 
-def sum_rows(values: Array, weights: Array | None = None) -> Array:
-    """Return the sum over the last axis, times weights; of NumPy's arrays in double precision."""
+def sum_rows(values: Array) -> Array:
+    """Return the sum over the last axis; of NumPy's arrays in double precision."""
     if not is_host(values):
-        return values.sum(axis=-1) if weights is None else values @ weights
+        return values.sum(axis=-1)
     if values.dtype != np.float32:
-        return np.sum(values, axis=-1, dtype=np.float64) if weights is None else values @ weights
+        return np.sum(values, axis=-1, dtype=np.float64)
     # A product of matrices takes a tenth of the time of a sum that converts each number.
-    count = values.shape[-1]
-    weights = np.ones(count, np.float32) if weights is None else weights.astype(np.float32)
-    total = np.zeros(values.shape[:-1])
-    for at in range(0, count, SUMMED_IN_SINGLE):
-        part = slice(at, at + SUMMED_IN_SINGLE)
-        total += values[..., part] @ weights[part]
+    ones, total = np.ones(SUMMED_IN_SINGLE, np.float32), np.zeros(values.shape[:-1])
+    for at in range(0, values.shape[-1], SUMMED_IN_SINGLE):
+        part = values[..., at : at + SUMMED_IN_SINGLE]
+        total += part @ ones[: part.shape[-1]]
     return total
 
 

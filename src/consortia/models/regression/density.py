@@ -536,12 +536,6 @@ class Density:
         eta = self.predictor(params, batch)
         return self.weighted(self.family.log_likelihood(eta, batch, self._own(params)), batch)
 
-    def total(self, eta: np.ndarray, batch: PyTree, own: Mapping[str, Array]) -> np.ndarray:
-        """Return the log-likelihood of all rows of η (..., rows), (...), in double precision."""
-        if self.family.total is not None and "weight" not in batch:
-            return self.family.total(eta, batch, own)
-        return sum_rows(self.weighted(self.family.log_likelihood(eta, batch, own), batch))
-
     def weighted(self, values: Array, batch: PyTree) -> Array:
         """Return values of rows, (..., rows), times their weights where there are weights."""
         if "weight" in batch:
@@ -627,8 +621,6 @@ class Density:
             return sums_of_groups(real(values), group, count)
 
         def log_likelihoods(z: Array) -> Array:
-            if xp is np and group is None:
-                return self.total(predictor(z), rows, own)[..., None]
             return summed(self.family.log_likelihood(predictor(z), rows, own))
 
         def derivatives(z: Array) -> tuple[Array, Array]:

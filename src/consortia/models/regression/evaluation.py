@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from consortia.core.arrays import VALUES_AT_ONCE
+from consortia.core.arrays import VALUES_AT_ONCE, sum_rows
 from consortia.core.fingerprints import of_value
 from consortia.core.host import MOST_ROWS, Params, SiteLikelihood
 from consortia.core.model import Model, no_rows
@@ -290,7 +290,7 @@ class RowByRow:
         for at in range(0, self._size, ROWS_AT_ONCE):
             rows = _part_of(self._rows, slice(at, at + ROWS_AT_ONCE))
             parts = [
-                density.total(density.predictor(part, rows), rows, density._own(part))
+                sum_rows(density.log_likelihood(part, rows))
                 for part in self._points(params, len(rows["y"]))
             ]
             total += np.concatenate(parts)

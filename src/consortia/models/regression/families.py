@@ -67,8 +67,6 @@ class Family(NamedTuple):
     of_site: Callable[[Array, PyTree, Array], Array] | None = None
     # parts of that, (..., rows), whose gradients are the scores of rows
     parts_of_site: Callable[[Array, PyTree, Array], Array] | None = None
-    # of NumPy's arrays, what log_likelihood sums to over the rows, where less makes it up
-    total: Callable[[np.ndarray, PyTree, Own], np.ndarray] | None = None
 
     @property
     def base(self) -> str:
@@ -172,10 +170,6 @@ def _beta_slopes(eta: Array, batch: PyTree, own: Own) -> Slopes:
 
 def _bernoulli(eta: Array, batch: PyTree, own: Own) -> Array:
     return -softplus((1 - 2 * _y(batch, eta)) * eta)
-
-
-def _bernoulli_total(eta: np.ndarray, batch: PyTree, own: Own) -> np.ndarray:
-    return sum_rows(eta, _y(batch, eta)) - sum_rows(softplus(eta))
 
 
 def _bernoulli_slopes(eta: Array, batch: PyTree, own: Own) -> Slopes:
@@ -701,7 +695,6 @@ FAMILIES: dict[str, Family] = {
             lambda eta, batch, own: namespace(eta).stack([sigmoid(-eta), sigmoid(eta)], axis=-1),
             lambda rng, eta, batch, own: rng.binomial(1, _expit(eta)),
             effect="odds ratio",
-            total=_bernoulli_total,
         ),
         Family(
             "binomial",
