@@ -82,7 +82,7 @@ def test_a_recorded_trace_is_summarised_by_its_length() -> None:
         (lambda: latency.straggler(probability=2), "probability"),
         (lambda: latency.constant((1.0, 2.0)).check(3), "2 values for 3 workers"),
         (lambda: latency.recorded([]), "rows"),
-        (lambda: latency.recorded([(0, 0), (1,)]), "unlike"),
+        (lambda: latency.recorded([(0, 0), (1,)]), "different lengths"),
         (lambda: latency.recorded([(0.5, 0)]), "integer"),
         (lambda: latency.recorded([(0, 0), (0, -1)]), "event 1"),
         (lambda: latency.recorded([(0, 0)], times=[1, 2]), "times"),

@@ -191,7 +191,7 @@ def test_the_noise_of_unlike_sites_is_reported_as_predicted_inflation(friction: 
         expected = step * added / (2 * 0.5 * (friction or 1.0))
         assert found[server] == pytest.approx(expected, rel=1e-3)  # single precision
     assert json.loads(tree.attrs["site_noise_inflation_mean"]) == found  # one coordinate
-    (said,) = [text for name, text in cost_table(report_of(tree)).rows if "unlike" in name]
+    (said,) = [text for name, text in cost_table(report_of(tree)).rows if "different sites" in name]
     assert f"{max(found):.2%}" in said
 
 

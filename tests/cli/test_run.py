@@ -125,7 +125,7 @@ def test_parts_that_are_left_out_are_named(folder):
     outcome = run(write(folder, text), "--no-reference", "--chains", "1", "--output", "out")
     assert outcome.exit_code == 0, outcome.output
     assert "R-hat not available" in outcome.stdout
-    for part in ("reference: --no-reference", "figure: output.figure", "no rows out"):
+    for part in ("reference: --no-reference", "figure: output.figure", "no held-out rows"):
         assert part in outcome.stdout
     assert not (folder / "out" / "posterior.png").exists()
     assert consortia.open_run(folder / "out")["posterior"].sizes["chain"] == 1

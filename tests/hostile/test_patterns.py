@@ -11,6 +11,7 @@ from federation.hospitals import NAMES, study
 from scipy.special import expit
 
 from consortia.algorithms.few_rounds.site_functions import FUNCTIONS
+from consortia.core.queries import exact_up_to
 from consortia.engines.flower.envelope import Envelope
 from consortia.errors import SiteRefusedError
 from consortia.federation.governance import verify
@@ -55,7 +56,7 @@ def test_what_is_read_of_a_table_that_is_answered_has_no_rare_pattern(tmp_path: 
     stage.run()
     patterns, counts = np.unique(rows[:, :3], axis=0, return_counts=True)
     assert counts.min() >= 3
-    # An honest server reads the number of each, as the threat model says: a log-likelihood is
+    # An honest server reads nearly the number of each, as the threat model says: a log-likelihood is
     # linear in them, and in the totals of the response.
     z = np.c_[patterns, np.ones(len(patterns))]
     design, values = [], []
@@ -69,9 +70,11 @@ def test_what_is_read_of_a_table_that_is_answered_has_no_rare_pattern(tmp_path: 
         own = one.answer.arrays["potentials"]
         sd = 0.15 + 0.02 * np.abs(own)
         design.append((terms[0] - terms[1]) / sd[:, None])
-        values.append((own - sd**2 / 2 - 120 / 620 * prior / 2) / sd)
+        near = np.minimum(np.abs(own), exact_up_to(120))
+        mean = (0.15 + 0.02 * near) ** 2 / 2
+        values.append((own - mean - 120 / 620 * prior / 2) / sd)
     found = np.linalg.lstsq(np.concatenate(design), np.concatenate(values))[0]
-    assert np.rint(found[:8]).tolist() == counts.tolist()
+    assert np.abs(found[:8] - counts).max() < 2  # the noise of the site leaves it about that
 
 
 # --- beside a column of measurements --------------------------------------------------------------

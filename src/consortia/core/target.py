@@ -14,7 +14,7 @@ from consortia.core import trees
 from consortia.core.blocks import sum_over_rows
 from consortia.core.contract import Site
 from consortia.core.host import Flat, HostPrior, HostSite
-from consortia.core.model import Model
+from consortia.core.model import Integration, Model
 from consortia.core.parameters import is_function, structure_of
 from consortia.errors import InputError
 from consortia.runtime import late, wrong_sums
@@ -162,16 +162,24 @@ class Target:
             return jnp.asarray(value, self.dtype).reshape(1)
         return jnp.where(mask, self.log_likelihood(position, rows), 0)
 
+    def rules_with(self, nodes: int) -> Integration:
+        """Return the model's rules of quadrature, of which one has so many nodes.
+
+        Raises:
+            InputError: none has.
+        """
+        rules = self.model.integration
+        if rules is None or nodes not in (rules.own, *rules.choices):
+            raise InputError(f"the model has no rule of quadrature with {nodes} nodes.")
+        return rules
+
     def with_nodes(self, nodes: int) -> Target:
         """Return the posterior with another rule of quadrature inside its likelihood.
 
         Raises:
             InputError: the model has no rule with so many nodes.
         """
-        rules = self.model.integration
-        if rules is None or nodes not in (rules.own, *rules.choices):
-            raise InputError(f"the model has no rule of quadrature with {nodes} nodes.")
-        of_site = rules.with_nodes(nodes)
+        of_site = self.rules_with(nodes).with_nodes(nodes)
         model = replace(self.model, log_likelihood=None, site_log_likelihood=of_site)
         return Target(model, self.structure)
 

@@ -306,7 +306,9 @@ def _without_moments(table: Summary, tree: Any) -> Summary:
 
 
 def _tail_shape(values: np.ndarray) -> float:
-    """Return the larger k-hat of the two tails of draws; 0 where they are constant."""
+    """Return the larger k-hat of the two tails of draws; 0 of constant or infinite ones."""
+    if not np.isfinite(values).all():
+        return 0.0
     away = values - np.median(values)
     sides = [side[side > 0] for side in (away, -away)]
     shapes = [shape_of(np.log(side)) for side in sides if len(side) >= FEWEST_OF_TAIL // 4]

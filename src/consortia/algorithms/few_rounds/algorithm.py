@@ -626,18 +626,26 @@ def _search(
 def _with_other_modes(
     server: Server, best: search.Found
 ) -> Generator[Query, Arrays, tuple[list[np.ndarray], list[np.ndarray]]]:
-    """Search for the modes that guesses lead to; return those that are high enough."""
+    """Search for the modes that guesses lead to; return those that are high enough.
+
+    A guess that leads to a known mode, or to one that holds nothing, is suspected no more.
+    """
     known = [(best.position, best.root @ best.root.T)]
     if not best.converged:
         return [known[0][0]], [known[0][1]]
     bound, near = search.within(*server.scale), server.dimension / 4
-    for centre, _ in server.others:
-        if modes.is_apart(centre, known):
-            start = centre[None], server.reference
+    suspected = []
+    for law in server.others:
+        if modes.is_apart(law[0], known):
+            start = law[0][None], server.reference
             mode = yield from server.counted(search.find_mode(*start, bound, MOST_SEARCHED, near))
             high = mode.potential < several_modes.deepest(server.dimension)
-            if mode.converged and high and modes.is_apart(mode.position, known):
+            if not mode.converged:
+                suspected.append(law)
+            elif high and modes.is_apart(mode.position, known):
                 known.append((mode.position, mode.root @ mode.root.T))
+                suspected.append(known[-1])
+    server.others = suspected
     return [centre for centre, _ in known], [covariance for _, covariance in known]
 
 

@@ -149,13 +149,20 @@ def _scores(target: Target, given: Mapping[str, Array], site: Site) -> Reply:
 # --- the same by NumPy ----------------------------------------------------------------------------
 
 
-def _nodes(given: Arrays) -> int | None:
-    """Return the nodes of the rule that a query names by its length."""
-    return len(given["rule"]) if "rule" in given else None
+def _nodes(target: Target, given: Arrays) -> int | None:
+    """Return the nodes of the rule that a query names by its length; None of the model's own.
+
+    Raises:
+        InputError: the model has no such rule.
+    """
+    if "rule" not in given:
+        return None
+    target.rules_with(nodes := len(given["rule"]))
+    return nodes
 
 
 def _host_log_densities(target: Target, given: Arrays, site: HostSite) -> Arrays:
-    nodes, errors = _nodes(given), {}
+    nodes, errors = _nodes(target, given), {}
     if "measured" in given:
         rules = target.model.integration
         assert rules is not None
@@ -167,7 +174,7 @@ def _host_log_densities(target: Target, given: Arrays, site: HostSite) -> Arrays
 
 
 def _host_derivatives(target: Target, given: Arrays, site: HostSite) -> Arrays:
-    nodes, points = _nodes(given), given["points"]
+    nodes, points = _nodes(target, given), given["points"]
     upper = np.triu_indices(target.dimension)
     base, *there = site.potentials(np.concatenate([given["reference"][None], points]), nodes)
     return {
@@ -178,7 +185,7 @@ def _host_derivatives(target: Target, given: Arrays, site: HostSite) -> Arrays:
 
 
 def _host_fits(target: Target, given: Arrays, site: HostSite) -> Arrays:
-    nodes, own = _nodes(given), site.with_share(float(given["share"]))
+    nodes, own = _nodes(target, given), site.with_share(float(given["share"]))
     pieces = partial(own.pieces, nodes=nodes)
     fits = [newton(pieces, np.asarray(start, np.float64)) for start in given["starts"]]
     reference, upper = np.asarray(given["reference"], np.float64), np.triu_indices(target.dimension)
@@ -215,7 +222,7 @@ def _shapes_of_log_densities(target: Target, given: Arrays) -> Mapping[str, tupl
     if "measured" in given:
         rules = target.model.integration
         assert rules is not None
-        compared = rules.measured(_nodes(given) or rules.own)
+        compared = rules.measured(_nodes(target, given) or rules.own)
         shapes["errors"] = (len(given["measured"]), len(compared))
     return shapes
 

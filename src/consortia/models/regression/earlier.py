@@ -19,7 +19,6 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Float
-from scipy import special
 
 from consortia.core.arrays import Array, logsumexp, namespace
 from consortia.core.parameters import as_sampled, posterior_arrays
@@ -243,4 +242,4 @@ def _heights(points: np.ndarray, *fit: np.ndarray) -> tuple[np.ndarray, np.ndarr
         constant = np.log(np.diag(root)).sum() + len(root) / 2 * math.log(2 * math.pi)
         rows.append(math.log(share) - constant - 0.5 * np.einsum("nd,nd->n", z, z))
     heights = np.stack(rows)
-    return heights, special.logsumexp(heights, axis=0)
+    return heights, logsumexp(heights, axis=0)

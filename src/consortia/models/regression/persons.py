@@ -110,7 +110,8 @@ def persons_of(question: Question, table: Table, rows: np.ndarray, where: str) -
     weights = question.extra["weights"].values(table, where)
     if (weights[rows] != np.round(weights[rows])).any():
         return Persons(None, None)
-    return Persons(np.where(np.isfinite(weights), np.round(weights), 1.0), None)
+    counts = np.isfinite(weights) & (weights >= 0)  # a row with another weight is one row
+    return Persons(np.where(counts, np.round(weights), 1.0), None)
 
 
 def once_each(question: Question, kept: Table, where: str) -> np.ndarray:
