@@ -56,7 +56,7 @@ def test_what_is_read_of_a_table_that_is_answered_has_no_rare_pattern(tmp_path: 
     stage.run()
     patterns, counts = np.unique(rows[:, :3], axis=0, return_counts=True)
     assert counts.min() >= 3
-    # An honest server reads nearly the number of each, as the threat model says: a log-likelihood is
+    # An honest server reads about the number of each, as the threat model says: a log-likelihood is
     # linear in them, and in the totals of the response.
     z = np.c_[patterns, np.ones(len(patterns))]
     design, values = [], []
