@@ -1176,3 +1176,17 @@ def test_a_longer_run_that_drops_a_stored_batch_is_refused(
     sampled(MODEL, EMPTY, method, rounds=1, store=tmp_path / "run")
     with pytest.raises(StoreError, match="batch 0 of the draws that are stored"):
         consortia.resume(tmp_path / "run", MODEL, EMPTY, method, rounds=2, progress=False)
+
+
+@pytest.mark.parametrize("terms", ["x + (1 | site)", "x"])
+@pytest.mark.parametrize("function", ["log_densities", "derivatives", "local_fits"])
+def test_a_formula_refuses_a_rule_that_it_does_not_have(terms: str, function: str) -> None:
+    rng = np.random.default_rng(0)
+    tables = {name: {"x": rng.normal(size=9), "y": rng.integers(0, 2, 9)} for name in "abc"}
+    made = consortia.regression(f"y ~ {terms}", tables, family="bernoulli")
+    target = Target(made.model, made.model.init)
+    site = target.host_site(made.sites.site(0), 9, 1 / 3)
+    at = np.zeros((1, target.dimension))
+    arrays = {"reference": at[0], "points": at, "starts": at, "share": np.array(1 / 3)}
+    with pytest.raises(InputError, match="no rule of quadrature with 500 nodes"):
+        FUNCTIONS[function].evaluate(target, arrays | {"rule": np.zeros(500)}, site)

@@ -73,8 +73,12 @@ def test_what_is_read_of_a_table_that_is_answered_has_no_rare_pattern(tmp_path: 
         near = np.minimum(np.abs(own), exact_up_to(120))
         mean = (0.15 + 0.02 * near) ** 2 / 2
         values.append((own - mean - 120 / 620 * prior / 2) / sd)
-    found = np.linalg.lstsq(np.concatenate(design), np.concatenate(values))[0]
-    assert np.abs(found[:8] - counts).max() < 2  # the noise of the site leaves it about that
+    whitened = np.concatenate(design)
+    estimate = np.linalg.lstsq(whitened, np.concatenate(values))[0][: len(counts)]
+    errors = np.sqrt(np.diag(np.linalg.inv(whitened.T @ whitened)))[: len(counts)]
+    # Eight numbers beyond 4 standard errors by chance: 5e-4. So small errors tell the counts.
+    assert np.abs((estimate - counts) / errors).max() < 4
+    assert errors.max() < 1
 
 
 # --- beside a column of measurements --------------------------------------------------------------

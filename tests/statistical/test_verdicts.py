@@ -124,9 +124,10 @@ def held(seeds: Sequence[int]) -> list[Outcome]:
     return found
 
 
-def test_of_a_study_drawn_at_random_whose_answer_is_wrong_nobody_calls_it_good():
-    (wrong,) = held((36,))
+def test_of_a_few_studies_drawn_at_random_no_wrong_answer_is_called_good():
+    wrong, right = held((36, 7))
     assert wrong.wrong
+    assert right.right
 
 
 @pytest.mark.slow

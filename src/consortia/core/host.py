@@ -151,9 +151,9 @@ class Flat:
         gradient = np.empty((len(positions), self.dimension))
         rest = np.ones(self.dimension, bool)
         for name, values in slopes.items():
-            place, _ = self.places[name]
-            gradient[:, place] = values.reshape(len(positions), -1)
-            rest[place] = False
+            columns, _ = self.places[name]
+            gradient[:, columns] = values.reshape(len(positions), -1)
+            rest[columns] = False
         which = np.flatnonzero(rest)
         if len(which):
             gradient[:, which] = self.differences(function, positions, which).T

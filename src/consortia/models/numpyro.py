@@ -228,7 +228,9 @@ class _Sorted:
         """Laws by whose scores latent variables are sampled, by the names of these."""
         each = self.latents.values()
         return {
-            one.sampled: one.transform.tail for one in each if isinstance(one.transform, _ByScore)
+            latent.sampled: latent.transform.tail
+            for latent in each
+            if isinstance(latent.transform, _ByScore)
         }
 
     def constrained(self, params: PyTree) -> dict[str, Array]:

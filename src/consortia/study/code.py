@@ -138,5 +138,7 @@ def _installed(name: str) -> str:
             found = None
             break
     if found is None or not found.origin or not Path(found.origin).is_file():
-        raise InputError(f"model.factory: there is no module {name!r} next to the study file.")
+        raise InputError(
+            f"model.factory: the module {name!r} was not found next to the study file."
+        )
     return hashlib.sha256(Path(found.origin).read_bytes()).hexdigest()

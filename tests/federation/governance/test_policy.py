@@ -335,7 +335,7 @@ def test_the_model_s_hash_follows_the_code_of_its_factory(tmp_path: Path) -> Non
     with pytest.raises(InputError, match=r"mine\.py is not Python"):
         terms()
     mine.unlink()
-    with pytest.raises(InputError, match="there is no module 'mine'"):
+    with pytest.raises(InputError, match="the module 'mine' was not found"):
         terms()
 
 

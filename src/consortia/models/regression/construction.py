@@ -393,7 +393,7 @@ def _check_integrated(family: str, question: Question) -> None:
 
 
 def _check_weights(question: Question) -> None:
-    """Refuse weights of a sample, and clusters, where there is no sandwich."""
+    """Refuse weights of a sample, and clusters, of models without robust standard errors."""
     parsed = question.parsed
     if question.samples and "weights" not in question.extra:
         raise InputError("weights_are='sampling': give weights, the column of them.")
@@ -403,7 +403,8 @@ def _check_weights(question: Question) -> None:
     if parsed.groups or any(one.kind == "smooth" for one in parsed.factors.values()):
         raise InputError(
             f"{what}: formula {parsed.text!r} has levels or smooths with a standard deviation of "
-            "their own, for which there is no sandwich: leave them out, or write site as a term."
+            "their own, which have no robust standard errors here: leave them out, or write site "
+            "as a term."
         )
     if question.imputes:
         raise InputError(
