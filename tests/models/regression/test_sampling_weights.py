@@ -145,8 +145,8 @@ def test_the_plan_counts_the_messages_of_the_sandwich() -> None:
     ("formula", "changed", "message"),
     [
         ("y ~ x", {"weights": None}, "give weights"),
-        ("y ~ x + (1 | site)", {}, "no sandwich"),
-        ("y ~ s(x)", {}, "no sandwich"),
+        ("y ~ x + (1 | site)", {}, "no robust standard errors"),
+        ("y ~ s(x)", {}, "no robust standard errors"),
         ("y ~ x", {"missing": "impute"}, "missing='complete'"),
         ("y ~ x", {"weights_are": "survey"}, "weights_are is 'survey'"),
     ],
