@@ -85,7 +85,7 @@ def test_a_list_that_others_may_write_is_not_believed(study, tmp_path):
 def test_an_installed_module_is_found_without_its_package_being_imported(study, capfd):
     text = study.read_text().replace("own_factory:make", "this.x:make")
     study.write_text(text)
-    with pytest.raises(InputError, match=r"no module 'this\.x' next to"):
+    with pytest.raises(InputError, match=r"module 'this\.x' was not found next to"):
         modules(*load_study(study).code)
     assert "Zen" not in capfd.readouterr().out
 
