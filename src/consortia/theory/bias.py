@@ -201,6 +201,12 @@ class Problem:
         vars(made)["near"] = self.near.scaled(np.array(method.scales))
         return made
 
+    def projected(self) -> Problem:
+        """Return a problem in the few directions by which settings are compared."""
+        made = copy(self)
+        vars(made)["near"] = self.near.projected()
+        return made
+
     def agents(self, *, rows: bool) -> GaussianAgents:
         """Return the sites as agents of equal shares, with every row's expansion if ``rows``."""
         near = self.near
@@ -310,15 +316,16 @@ def _gossip(method: DESGLD | DESGHMC, problem: Problem) -> Law:
     step, batches = _constant(method), method.batch_size is not None
     _check_network(1 + method.corrected + method.moves, problem, method.mixing)
     agents = problem.agents(rows=batches)
-    options: dict[str, Any] = {"correction": method.correction, "noise": method.noise}
+    options: dict[str, Any] = {"correction": method.correction or None, "noise": method.noise}
     options |= {"temperature": method.temperature}
     if batches:
         options |= {"batch_size": method.batch_size, "replace": method.replace}
         if method.control_variate is not None:
             options["control_variate"] = np.asarray(method.control_variate) - problem.near.mode
-    if method.friction is None:
-        options |= {"averaged_noise": method.averaged_noise, "momentum": method.momentum}
-    return _noted(gossip_law(agents, method.mixing, step, method.friction, **options))
+    friction = method.given("friction") if isinstance(method, DESGHMC) else None
+    if friction is None:
+        options |= {"averaged_noise": bool(method.averaged_noise), "momentum": method.momentum}
+    return _noted(gossip_law(agents, method.mixing, step, friction, **options))
 
 
 @law_of.register
@@ -330,7 +337,7 @@ def _tracked(method: DecentralizedHMC, problem: Problem) -> Law:
         method.mixing,
         step_size=step,
         variant=method.variant,
-        gossip_rounds=method.gossip_rounds,
+        gossip_rounds=method.given("gossip_rounds"),
     )
     note = "Published variant: while every proposal is accepted."
     return _noted(law, *([note] if method.published else []))
@@ -340,7 +347,7 @@ def _check_network(copies: int, problem: Problem, mixing: Mixing) -> None:
     """Refuse networks that change, and those whose matrix of an iteration is too large."""
     if isinstance(mixing, graphs.MixingSchedule):
         raise InputError("the network changes from round to round")
-    agents, d = len(problem.sites), problem.potentials.start.size
+    agents, d = problem.near.gradients.shape
     if copies * agents * d > LARGEST_SYSTEM:
         raise InputError(
             f"{agents} agents with {d} parameters each are too many for the matrix of an iteration"
@@ -522,7 +529,7 @@ def _travelling(method: DSGLD, problem: Problem) -> Law:
         near.curvatures,
         method.site_weights(near.sizes),
         step_size=step,
-        local_steps=method.local_steps,
+        local_steps=method.given("local_steps"),
         # A flat direction of the prior has no mean: the pseudo-inverse leaves it at the mode.
         prior_mean=-np.linalg.pinv(prior, hermitian=True) @ near.prior_gradient,
         prior_precision=prior,
