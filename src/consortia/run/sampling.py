@@ -101,8 +101,7 @@ def sample(
         ``imputation`` where there are several), of natural quantities where the model has them,
         beside the coordinates in ``unconstrained_posterior``; ``sample_stats``, ``agents`` where
         sites have series of their own, ``diagnostics``; seed, versions, parameters and cost as
-        attributes. A bare array of parameters becomes "theta". Ctrl-C ends the run with the draws
-        so far.
+        attributes. A bare array of parameters becomes "theta". Ctrl-C ends a run with its draws.
 
     Raises:
         InputError: an argument, the model or the data cannot be used.
@@ -119,8 +118,7 @@ def sample(
         >>> rows = {"x": np.ones((4, 1), np.float32), "y": np.float32([1, 2, 3, 2])}
         >>> sites = consortia.Sites.from_list([rows, rows])
         >>> exact = consortia.federated_hmc(step_size=0.2, leapfrog_steps=3, mass_matrix="identity")
-        >>> tree = consortia.sample(
-        ...     model, sites, exact, rounds=20, chains=2, seed=1, progress=False)
+        >>> tree = consortia.sample(model, sites, exact, rounds=20, chains=2, progress=False)
         >>> tree["posterior"]["coefficients"].shape
         (2, 20, 1)
     """
