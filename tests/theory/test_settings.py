@@ -17,7 +17,7 @@ from consortia.algorithms.federated_hmc import FederatedHMC
 from consortia.algorithms.registry import ALGORITHMS
 from consortia.core.queries import Conversation
 from consortia.errors import InputError
-from consortia.theory import settings, tuning
+from consortia.theory import bias, settings, tuning
 from consortia.theory.bias import Problem, known_law
 
 KINDS = ("alike", "unlike", "ill-conditioned", "unlike and ill-conditioned")
@@ -255,6 +255,16 @@ def test_settings_of_many_parameters_are_near_the_best_in_all_directions() -> No
         problem, consortia.fa_hmc(), fits, TARGET.price, lambda top: tuning.first_step(top, 4)
     )
     assert cost_of(problem, choice.method) <= 1.2 * whole[0].cost
+
+
+def test_settings_without_a_law_in_all_directions_give_way_to_those_that_have_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The correction's matrix has three variables an agent: too many here, and not of the few."""
+    monkeypatch.setattr(bias, "LARGEST_SYSTEM", 160)
+    problem, method = problem_of("alike", d=20), consortia.de_sghmc()
+    choice = tuning.choose_step(problem, method, TARGET, rounds=10**6, chains=4)
+    assert all(dict(made.settings)["correction"] is False for made in choice.tried)
 
 
 def test_half_of_the_target_is_kept_where_the_posterior_is_far_from_its_gaussian_law() -> None:
