@@ -88,6 +88,23 @@ class Noise(NamedTuple):
         mean = 1 + np.where(np.abs(numbers) < exact_up_to(rows), slope * sd, 0.0)
         return sd / np.sqrt(mean**2 + 2 * slope**2)
 
+    def sent(
+        self, numbers: Any, drawn: np.ndarray, sites: int, rows: int, factor: float
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return numbers as they leave, with noise, and their errors to whoever sees them.
+
+        Where a row is nearly all of a number, noise that is a share of it hides little: a number
+        that is with its noise above `told_up_to` leaves as infinite. Of one that lies surely above
+        that nothing is told.
+        """
+        noisy = numbers + self.added(drawn, sites, numbers, rows, factor)
+        errors = self.error(sites, numbers, rows, factor)
+        if not self.growth:
+            return noisy, errors
+        most = told_up_to(rows)
+        above = numbers > most + SURELY * self.sd(sites, numbers, factor)
+        return np.where(noisy > most, np.inf, noisy), np.where(above, np.inf, errors)
+
     def _slope(self, factor: float) -> float:
         return min(factor, FAR_FIRST) * self.growth
 
@@ -103,6 +120,15 @@ def exact_up_to(rows: int) -> float:
     """
     return 30 + rows / 20
 
+
+def told_up_to(rows: int) -> float:
+    """Bound the potentials of a site, from its reference, that leave as numbers."""
+    return BEYOND_EXACT * exact_up_to(rows)
+
+
+BEYOND_EXACT, SURELY = 3.0, 4.0
+"""Potentials that are told by those up to which noise is exact; and the standard deviations of the
+noise above which a number is surely not told."""
 
 FAR_FIRST = 8.0
 """Factor of noise up to which that of numbers far from the reference is raised, and from which on

@@ -186,9 +186,8 @@ class QueryRuntime(SiteWork):
             rng = self._generator(request)
             for name in sorted(function.noise):
                 noise, drawn = function.noise[name], rng.standard_normal(found[name].shape)
-                sites, numbers = len(self._job.sites), found[name]
-                errors[name] = noise.error(sites, numbers, self.rows, factor)
-                found[name] = numbers + noise.added(drawn, sites, numbers, self.rows, factor)
+                of = len(self._job.sites), self.rows, factor
+                found[name], errors[name] = noise.sent(found[name], drawn, *of)
         if function.privacy is not None:
             privacy = function.privacy(self.dimension)
             sites = len(self._job.sites)
