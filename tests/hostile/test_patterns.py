@@ -68,12 +68,12 @@ def test_what_is_read_of_a_table_that_is_answered_has_no_rare_pattern(tmp_path: 
         terms = [np.c_[np.logaddexp(0, at @ z.T), -at] for at in (points, reference[None])]
         prior = (points**2).sum(1) - (reference**2).sum()
         own = one.answer.arrays["potentials"]
-        told = one.answer.arrays.get("not finite: potentials", np.zeros(len(own))) == 0
+        kept = one.answer.arrays.get("not finite: potentials", np.zeros(len(own))) == 0
         sd = 0.15 + 0.02 * np.abs(own)
-        design.append(((terms[0] - terms[1]) / sd[:, None])[told])
+        design.append(((terms[0] - terms[1]) / sd[:, None])[kept])
         near = np.minimum(np.abs(own), exact_up_to(120))
         mean = (0.15 + 0.02 * near) ** 2 / 2
-        values.append(((own - mean - 120 / 620 * prior / 2) / sd)[told])
+        values.append(((own - mean - 120 / 620 * prior / 2) / sd)[kept])
     whitened = np.concatenate(design)
     estimate = np.linalg.lstsq(whitened, np.concatenate(values))[0][: len(counts)]
     errors = np.sqrt(np.diag(np.linalg.inv(whitened.T @ whitened)))[: len(counts)]

@@ -16,9 +16,9 @@ from scipy.optimize import least_squares
 from sparse import sparse
 
 import consortia
-from consortia.algorithms.few_rounds.algorithm import _untold
+from consortia.algorithms.few_rounds.algorithm import _withheld
 from consortia.algorithms.few_rounds.site_functions import FUNCTIONS
-from consortia.core.queries import Revealed, exact_up_to, told_up_to
+from consortia.core.queries import Revealed, exact_up_to, withheld_above
 from consortia.core.target import Target
 from consortia.engines.flower import settled
 from consortia.engines.flower.envelope import Envelope, decode
@@ -267,9 +267,9 @@ def test_the_error_of_a_number_with_noise_counts_all_that_its_law_tells(
 
 
 @pytest.mark.parametrize("factor", [1.0, 8.0, 64.0])
-def test_a_number_far_below_the_reference_is_not_told(factor: float) -> None:
+def test_a_number_far_below_the_reference_is_withheld(factor: float) -> None:
     noise, rows = FUNCTIONS["log_densities"].noise["potentials"], 100
-    most = told_up_to(rows)
+    most = withheld_above(rows)
     assert most == 3 * exact_up_to(rows) == 105
     depths = np.array([-50.0, 3.0, 35.0, 1e3, 1e6])
     for drawn in (-3.0, 0.0, 3.0):
@@ -283,13 +283,13 @@ def test_a_number_far_below_the_reference_is_not_told(factor: float) -> None:
     assert errors == noise.error(3, 110.0, rows, factor)
 
 
-def test_a_region_that_sites_do_not_tell_is_no_good_posterior() -> None:
-    def judged(untold: float) -> Judged:
+def test_a_region_of_withheld_numbers_is_no_good_posterior() -> None:
+    def judged(withheld: float) -> Judged:
         chains: Any = None
-        return Judged(chains, 0.8, 0.0, 0.0, [], 1.0, 0.0, untold=untold)
+        return Judged(chains, 0.8, 0.0, 0.0, [], 1.0, 0.0, withheld=withheld)
 
-    assert _untold([judged(0.0), judged(0.01)]) == ()
-    (fault,) = _untold([judged(0.0), judged(0.05)])
+    assert _withheld([judged(0.0), judged(0.01)]) == ()
+    (fault,) = _withheld([judged(0.0), judged(0.05)])
     assert fault.unseen
     assert "5.0% of the proposals" in fault.text
 

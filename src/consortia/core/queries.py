@@ -29,7 +29,7 @@ from jaxtyping import Float, Int
 
 from consortia.core.contract import Algorithm, Array, Disclosure, Evaluation, Fault, Method, Site
 from consortia.core.host import HostSite
-from consortia.core.privacy import Privacy
+from consortia.core.privacy import Dither, Privacy
 from consortia.core.target import Target, in_jax_width
 from consortia.runtime.late import jax
 
@@ -94,14 +94,14 @@ class Noise(NamedTuple):
         """Return numbers as they leave, with noise, and their errors to whoever sees them.
 
         Where a row is nearly all of a number, noise that is a share of it hides little: a number
-        that is with its noise above `told_up_to` leaves as infinite. Of one that lies surely above
-        that nothing is told.
+        that is with its noise above `withheld_above` leaves as infinite. One that lies surely above
+        that says nothing.
         """
         noisy = numbers + self.added(drawn, sites, numbers, rows, factor)
         errors = self.error(sites, numbers, rows, factor)
         if not self.growth:
             return noisy, errors
-        most = told_up_to(rows)
+        most = withheld_above(rows)
         above = numbers > most + SURELY * self.sd(sites, numbers, factor)
         return np.where(noisy > most, np.inf, noisy), np.where(above, np.inf, errors)
 
@@ -121,14 +121,14 @@ def exact_up_to(rows: int) -> float:
     return 30 + rows / 20
 
 
-def told_up_to(rows: int) -> float:
-    """Bound the potentials of a site, from its reference, that leave as numbers."""
+def withheld_above(rows: int) -> float:
+    """Return the potential of a site, from its reference, from which on none leaves as a number."""
     return BEYOND_EXACT * exact_up_to(rows)
 
 
 BEYOND_EXACT, SURELY = 3.0, 4.0
-"""Potentials that are told by those up to which noise is exact; and the standard deviations of the
-noise above which a number is surely not told."""
+"""Potentials that are withheld, by those up to which noise is exact; and the standard deviations of
+the noise above which a number is surely withheld."""
 
 FAR_FIRST = 8.0
 """Factor of noise up to which that of numbers far from the reference is raised, and from which on
@@ -273,7 +273,7 @@ class SiteFunction:
     disclosure: Callable[[Arrays], Disclosure] | None = None
     reveals: Callable[[Arrays, Arrays, Arrays], tuple[Revealed, ...]] | None = None
     noise: Mapping[str, Noise] = field(default_factory=dict)
-    rounding: Callable[[Arrays, int, np.random.Generator, float], Rounded] | None = None
+    rounding: Callable[[Arrays, int, Dither, float], Rounded] | None = None
     fault: Callable[[Arrays, int], str | None] = lambda arrays, sites: None
     privacy: Callable[[int], Privacy] | None = None
     bounds: Mapping[str, float] = field(default_factory=dict)

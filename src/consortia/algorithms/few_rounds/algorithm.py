@@ -113,8 +113,8 @@ TO_MIDDLE = 1.15
 """Sum of the distances of a point and of the centre, by the farthest distance; sites permit 1.22,
 with the median of a message's points in place of the centre."""
 
-MOST_UNTOLD = 0.01
-"""Share of the proposals of kept draws at which sites may tell no log-density."""
+MOST_WITHHELD = 0.01
+"""Share of the proposals of kept draws at which sites may withhold log-densities."""
 
 COARSE = 0.1
 """Largest rounding of log-densities, by how far the reference lies below the best of them."""
@@ -327,8 +327,7 @@ def converse(settings: Settings, known: Known) -> Conversing:
                 faults = () if enough else _short(settings, reached)
                 draws = joined.reshape(-1, d)
                 faults += modes.unvisited(server.others, server.memory, draws)
-                faults += several_modes.unseen(server.modes, joined)
-                faults += _untold(batches)
+                faults += (*several_modes.unseen(server.modes, joined), *_withheld(batches))
                 return _outcome(server, batches, reason, faults)
             if judged.share >= STANDING:
                 sent = _drawn(server, sent.proposal, _with_parabolas(server, sent.lines))
@@ -610,7 +609,7 @@ def _judged(
         float(server.memory.heights.max() - own[inside] @ heights[inside]),
         float(own.max()),
         mass_error=sent.proposal.mass_error,
-        untold=float(1 - inside.mean()) if server.noise else 0.0,
+        withheld=float(1 - inside.mean()) if server.noise else 0.0,
     )
     if judged.counts:  # so far: the effective size takes longer than all else of this
         judged = judged._replace(effective=smallest_effective_size(chains.draws))
@@ -796,14 +795,14 @@ def _short(settings: Settings, reached: float) -> tuple[Fault, ...]:
     )
 
 
-def _untold(batches: list[Judged]) -> tuple[Fault, ...]:
-    """Describe a region without draws in which sites tell no log-densities."""
-    share = max(judged.untold for judged in batches)
-    if share <= MOST_UNTOLD:
+def _withheld(batches: list[Judged]) -> tuple[Fault, ...]:
+    """Describe a region without draws in which sites withhold log-densities."""
+    share = max(judged.withheld for judged in batches)
+    if share <= MOST_WITHHELD:
         return ()
     return (
         Fault(
-            f"few_rounds: {share:.1%} of the proposals lie where a site tells only that its rows "
+            f"few_rounds: {share:.1%} of the proposals lie where a site says only that its rows "
             "are improbable, and the draws leave this region out: ask for a model that fits the "
             "rows of all sites, with (1 | site) or log(...) of a far-out column",
             unseen=True,

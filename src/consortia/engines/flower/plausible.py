@@ -114,7 +114,7 @@ def unlike_sums(arrays: Mapping[str, np.ndarray], *, distinct: bool) -> str | No
             return f"it sent numbers that are not finite, without a mark, in {name!r}"
         if not distinct or array.ndim != 1:  # curvatures may be constant
             continue
-        told = array[arrays[PREFIX + name] == 0] if PREFIX + name in arrays else array
-        if told.size >= FEWEST_EQUAL and (told == told[0]).all():
-            return f"all {told.size} numbers of {name!r} are {told[0]:g}"
+        sent = array[arrays[PREFIX + name] == 0] if PREFIX + name in arrays else array
+        if sent.size >= FEWEST_EQUAL and (sent == sent[0]).all():
+            return f"all {sent.size} numbers of {name!r} are {sent[0]:g}"
     return None
