@@ -34,7 +34,12 @@ from consortia.surrogates.proposals.batches import Judged
 
 
 def stage_of(
-    folder: Path, rows: int = 120, edit: Any = list, policy: Any = str, **more: Any
+    folder: Path,
+    rows: int = 120,
+    edit: Any = list,
+    policy: Any = str,
+    algorithm: str = 'name = "few_rounds"',
+    **more: Any,
 ) -> Stage:
     """The three hospitals under the proposed policy; of north so many rows, edited."""
     folder.mkdir(exist_ok=True)
@@ -45,10 +50,13 @@ def stage_of(
         kept = edit(lines[: 1 + rows]) if name == "north" else lines
         files[name].write_text("\n".join(kept) + "\n")
     path = folder / "study.toml"
-    path.write_text(study())
+    path.write_text(study(algorithm))
     text = proposed(terms_of(load_study(path)))
     assert "maximum_settled_rows = 0" in text
     return Stage(path, files, folder / "sites", policy(text), **more)
+
+
+WITH_GRADIENTS = 'name = "few_rounds"\ngradients = true'
 
 
 def statements(folder: Path, name: str = "north") -> list[str]:
@@ -63,7 +71,7 @@ def statements(folder: Path, name: str = "north") -> list[str]:
 def test_a_server_that_asks_for_curvatures_at_cuts_is_refused_before_a_row_is_settled(
     tmp_path: Path,
 ) -> None:
-    stage = stage_of(tmp_path)
+    stage = stage_of(tmp_path, algorithm=WITH_GRADIENTS)
     stage.run(lambda request: request.kind == "query" and request.site == "north")
     first = stage.halted_at
     assert first is not None

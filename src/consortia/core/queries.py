@@ -375,6 +375,17 @@ class Conversation(Method):
     def usual_messages(self, dimension: int) -> int:
         """Return after how many messages a run has ended as a rule."""
 
+    def queried(self, *, robust: bool) -> dict[str, int | None]:
+        """Return the site functions that a run between institutions may query.
+
+        Args:
+            robust: the draws have the spread of a sandwich.
+
+        Returns:
+            By name how often a usual run does; None: in any of its messages.
+        """
+        return dict.fromkeys(self.functions)
+
     def message_sizes(self, dimension: int) -> Mapping[str, Size]:
         """Return the largest size of a message, by site function; functions left out are not known.
 

@@ -139,6 +139,7 @@ def rehearsed(
 
 def _without(text: str) -> str:
     """Return the text of a policy without the limits on requests."""
+    text = re.sub(r"^functions = .*$", "", text, flags=re.MULTILINE)
     for key, value in WITHOUT.items():
         text = re.sub(rf"^{key} = .*$", f"{key} = {value}", text, flags=re.MULTILINE)
     return text
@@ -209,12 +210,12 @@ def _helped(stage: Stage) -> str:
 
 
 def _lying_queries(on: Rehearsal) -> Finding:
-    """Try a server that asks for curvatures where a likelihood is a step."""
+    """Try a server that asks for sums where a likelihood is a step."""
     free = attacks.lying_queries(on.stage("free", on.before), on.name, on.built)
     bound = attacks.lying_queries(on.stage("bound", on.policy), on.name, on.built)
     return Finding(
         "a server that lies",
-        f"it asks for curvatures where single rows decide. Without limits on what is settled "
+        f"it asks for sums where single rows decide. Without limits on what is settled "
         f"{free.messages} answers settle {free.rows} of your rows. Under the policy it has "
         f"{bound.messages} answers, which settle {bound.rows}"
         + (f"; then: {bound.refused}." if bound.refused else "."),
