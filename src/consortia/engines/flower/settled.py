@@ -10,9 +10,9 @@ more than how wide each column is then knows the rows up to a normal error with 
 in units of the columns' standard deviations, the sum being over all answers. A row is settled where
 one of its values is known to within `NEAR` of that unit. Labels are taken for known, and
 categorical columns, too, where measurements are counted, which can only make the count of settled
-rows larger. Of large sites some rows are looked at, drawn from the site's secret, and all others
-are taken for known. Of models with a likelihood of each site, which is not a sum over rows, it is
-not known.
+rows larger. Of large sites some rows are looked at, half of them those with the most far-out
+values and half drawn from the site's secret, and all others are taken for known. Of models with a
+likelihood of each site, which is not a sum over rows, it is not known.
 """
 
 from __future__ import annotations
@@ -340,9 +340,10 @@ def unknowns_of(rows: Any, count: int, rng: np.random.Generator) -> Unknowns:
     Args:
         rows: a pytree of arrays, padding included.
         count: of true rows.
-        rng: by which rows are drawn where there are many.
+        rng: by which half of the rows are drawn where there are many; the others lie far out.
     """
     places, units, measured, covariates = [], [], [], []
+    farthest = np.zeros(count)
     for leaf in trees.leaves_of(rows):
         values = np.asarray(leaf.value)
         flat = values.reshape(len(values), -1)[:count].astype(np.float64)
@@ -351,6 +352,9 @@ def unknowns_of(rows: Any, count: int, rng: np.random.Generator) -> Unknowns:
         response = is_response(leaf)
         kept = numbers if response else [index for index in columns if np.ptp(flat[:, index]) > 0]
         places.append(np.array(kept, int))
+        for index in kept if not response else ():
+            away = np.abs(flat[:, index] - np.median(flat[:, index]))
+            farthest = np.maximum(farthest, away / flat[:, index].std())
         units += [flat[:, index].std() for index in kept]
         measured += [index in numbers for index in kept]
         covariates += [not response] * len(kept)
@@ -359,7 +363,9 @@ def unknowns_of(rows: Any, count: int, rng: np.random.Generator) -> Unknowns:
     most = max(MOST_UNKNOWNS // each, 1)
     chosen = np.arange(count)
     if count > most:
-        chosen = np.sort(rng.choice(count, most, replace=False))
+        order = np.argsort(-farthest, kind="stable")
+        drawn = rng.choice(order[most // 2 :], most - most // 2, replace=False)
+        chosen = np.sort(np.concatenate([order[: most // 2], drawn]))
     return Unknowns(
         tuple(places),
         np.array(units),
