@@ -211,8 +211,9 @@ def _week(on: Rehearsal) -> Iterator[Finding]:
     for day in days(on.path, on.files[on.name], on.name, list(on.files), folder):
         refused = f" Refused: {day.refused}" if day.refused else ""
         text = f"{day.answers} answers leave; so far all studies of a week settle {day.settled} of "
-        numbers = {"answers": day.answers, "settled": day.settled, "refused": day.refused}
-        yield Finding(f"a week, {day.title}", f"{text}your rows.{refused}", dict(numbers))
+        numbers: dict[str, float | int | str] = {"answers": day.answers, "settled": day.settled}
+        numbers["refused"] = day.refused
+        yield Finding(f"a week, {day.title}", f"{text}your rows.{refused}", numbers)
 
 
 def _helped(stage: Stage) -> str:
