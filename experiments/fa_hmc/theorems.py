@@ -25,6 +25,8 @@ LOCAL_STEPS = (1, 2, 5, 10, 20, 50, 100, 300)
 THRESHOLDS = tuple(float(value) for value in np.geomspace(1e-6, 1e-2, 9))
 STAGES, FIRST_STAGE = 7, 60
 MOST_ROUNDS = 60_000
+MOST_AVERAGED = 600
+"""Rounds in which K = T = 10 is to arrive."""
 TESTED_STEPS = (0.1, 0.2, 0.5, 0.8)
 TESTED_CHAINS, TESTED_ROUNDS = 20_000, 60
 """Enough: at these step sizes a chain forgets its start in some ten rounds."""
@@ -144,14 +146,14 @@ def arrival(step: float, debias: bool) -> float:
     exact = law(step, 10, 10, debias=debias)
     if not exact.stable or exact.stationary.w2**2 >= THRESHOLD:
         return math.inf
-    return exact.rounds_to_w2_squared(THRESHOLD, START, 3000) or math.inf
+    return exact.rounds_to_w2_squared(THRESHOLD, START, MOST_AVERAGED) or math.inf
 
 
 def debiased(step: float, tries: int) -> dict[str, float]:
     """Return what algorithm B.2 does to the error and to the rounds."""
     target = law(step, 10, 10).target
     plain, mended = (law(step, 10, 10, debias=debias).stationary for debias in (False, True))
-    grid = np.geomspace(1e-3, 0.3, tries)
+    grid = np.geomspace(0.004, 0.1, tries)
     rounds = [min(arrival(float(eta), debias) for eta in grid) for debias in (False, True)]
     return {
         "step": step,
@@ -207,7 +209,7 @@ def study(scale: str, seed: int) -> dict[str, Any]:
             {"step": eta, "with": with_test(eta, seed), "without": law(eta, 5, 10).stationary.w2}
             for eta in TESTED_STEPS
         ],
-        "debiased": debiased(0.02, min(tries, 60)),
+        "debiased": debiased(0.02, tries),
         "stopped": stopped(),
     }
 
