@@ -183,13 +183,13 @@ def _model(study: Study) -> str:
     from consortia.study.model import MODELS
 
     factory = MODELS[model.kind]
-    first = (inspect.getdoc(factory) or model.kind).splitlines()[0]
+    first = (inspect.getdoc(factory) or model.kind).splitlines()[0].removeprefix("Return ")
     values = {
         name: parameter.default
         for name, parameter in inspect.signature(factory).parameters.items()
         if parameter.default is not inspect.Parameter.empty
     } | model.options
-    text = first if first.endswith(".") else f"{first}."
+    text = first[:1].upper() + first[1:].removesuffix(".") + "."
     scale = values.get("prior_scale")
     if isinstance(scale, (int, float)):
         text += (
