@@ -27,7 +27,7 @@ from consortia.errors import InputError
 from consortia.models._integrated import GroupDensity, log_integrals
 from consortia.models.regression.correlations import LKJ, cholesky, read_lkj
 from consortia.models.regression.earlier import Earlier
-from consortia.models.regression.families import Family
+from consortia.models.regression.families import CUMULATIVE, Family
 from consortia.models.regression.priors import Prior, read_prior
 from consortia.models.regression.question import EVENT, EXPOSURE, OFFSET, RESPONSE, TIME
 from consortia.models.regression.specification import INTERCEPT, Block, Specification
@@ -242,7 +242,8 @@ class Density:
     def _own(self, params: PyTree) -> dict[str, Array]:
         """Return them beside the rows of η, (..., k) each."""
         bounded = {auxiliary.name for auxiliary in self.family.auxiliaries}
-        return {
+        drawn = {CUMULATIVE: params[CUMULATIVE]} if CUMULATIVE in params else {}
+        return drawn | {
             name: values[..., None] if name in bounded else values
             for name, values in self._auxiliary(params).items()
         }
