@@ -188,6 +188,8 @@ class Revealed(NamedTuple):
             ones where left out.
         away: from where gradients are taken that are those of the quadratic around a point, to the
             point, (m, d); None: they are taken at the points.
+        rules: nodes of the rule of quadrature in the sums; of several rules the numbers of order 0
+            are the distances from the last. Empty: of the model's own, if it has one.
     """
 
     points: Float[np.ndarray, "m d"]
@@ -196,6 +198,7 @@ class Revealed(NamedTuple):
     height: float | None = None
     errors: Mapping[int, np.ndarray] = MappingProxyType({})
     away: Float[np.ndarray, "m d"] | None = None
+    rules: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -214,10 +217,10 @@ class SiteFunction:
             side by side, site axis first.
         disclosure: ``arrays -> Disclosure`` of one site's answer, on the host: the part that is
             compared with those of other sites; None where nothing can be.
-        reveals: ``(arrays, answer, errors) -> Revealed``, several, on the host: the sums over rows
-            in an answer, from which the site measures what it gives away, with the standard
-            deviations of noise and rounding by name of array. The answer may hold only such sums
-            and functions of them. None where that is not known.
+        reveals: ``(target, arrays, answer, errors) -> Revealed``, several, on the host: the sums
+            over rows in an answer, from which the site measures what it gives away, with the
+            standard deviations of noise and rounding by name of array. The answer may hold only
+            such sums and functions of them. None where that is not known.
         noise: by name of arrays of potentials U_c, the normal noise that each site adds to each
             number between institutions, from its own secret: of standard deviation σ and mean
             σ²/2. The mean of exp(−U) stays what it is, and with it the law of a Metropolis chain
@@ -245,7 +248,7 @@ class SiteFunction:
     complete: Callable[[Arrays], Arrays] = lambda arrays: arrays
     summed: bool = True
     disclosure: Callable[[Arrays], Disclosure] | None = None
-    reveals: Callable[[Arrays, Arrays, Arrays], tuple[Revealed, ...]] | None = None
+    reveals: Callable[[Target, Arrays, Arrays, Arrays], tuple[Revealed, ...]] | None = None
     noise: Mapping[str, Noise] = field(default_factory=dict)
     rounding: Callable[[Arrays, int, np.random.Generator, float], Rounded] | None = None
     fault: Callable[[Arrays, int], str | None] = lambda arrays, sites: None

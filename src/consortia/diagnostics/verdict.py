@@ -176,6 +176,9 @@ class Verdict:
         found = [one for one in self.checks if one.counts and one.severity > Severity.GOOD]
         return tuple(sorted(found, key=lambda one: -one.severity))
 
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
+
     def lines(self) -> list[str]:
         """Return the verdict in words, a line for each reason."""
         first = f"{self.word.upper()}: {self.headline}."

@@ -11,7 +11,7 @@ import numpy as np
 from consortia.core import arguments
 from consortia.core.arrays import VALUES_AT_ONCE, sigmoid, softplus
 from consortia.core.fingerprints import of_value
-from consortia.core.host import MOST_ROWS, Params
+from consortia.core.host import MOST_ROWS, Params, RowValues
 from consortia.core.model import Model
 from consortia.models._features import arranged, predictor
 from consortia.models._shared import (
@@ -109,6 +109,7 @@ class _OnHost:
 
     labels: Mapping[str, Any] = {}
     units: Mapping[str, float] = {}
+    has_rows = True
 
     def __init__(self, features: int, scales: Mapping[str, float]) -> None:
         self._features, self._scales = features, scales
@@ -173,6 +174,12 @@ class _Rows:
     def parts(self, params: Params) -> np.ndarray:
         """Return log p(z_i | θ) of all rows, which are independent."""
         return self.of_rows(params, slice(None))
+
+    def by_values(self, params: Params, values: RowValues, nodes: int | None) -> np.ndarray:
+        """Return the derivatives of log L by values of some of its rows, (K, k, n)."""
+        every, features = np.ones(len(values.steps), bool), self._x.shape[1]
+        moved = _Rows(values.moved["x"][:, :features], values.moved["y"])
+        return values.slopes(moved.parts(params), every)
 
     def of_rows(self, params: Params, part: slice) -> np.ndarray:
         """Return log p(y_i | θ) of some rows, (K, n)."""

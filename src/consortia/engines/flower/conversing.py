@@ -145,7 +145,7 @@ class QueryRuntime(SiteWork):
         exact = self._programs.answer(function, self._completed(function, request))
         axis = () if function.summed else (0,)
         exact = {name: values[0] if axis else values for name, values in exact.items()}
-        measured = self._secret is not None and function.reveals and not self._target.model.by_site
+        measured = self._secret is not None and function.reveals and self._target.model.has_rows
         asked, before = question_of(request), self._files.kept(NOISE)
         raised = {} if before is None else before.header["factors"]
         if permit is None or not measured:
@@ -184,7 +184,7 @@ class QueryRuntime(SiteWork):
             found, errors = dict(arrays), errors | dict(of_rounding)
         if self._secret is not None and function.noise:
             rng = self._generator(request)
-            for name in sorted(function.noise):
+            for name in sorted(function.noise.keys() & found.keys()):
                 noise, drawn = function.noise[name], rng.standard_normal(found[name].shape)
                 sites, numbers = len(self._job.sites), found[name]
                 errors[name] = noise.error(sites, numbers, self.rows, factor)
@@ -252,7 +252,8 @@ class QueryRuntime(SiteWork):
         """Count the rows that this answer and those before settle; a refused one does not count."""
         assert function.reveals is not None
         arrays = self._completed(function, request)
-        return self._settled.add(function.reveals(arrays, *leaving), permit, share)
+        revealed = function.reveals(self._target, arrays, *leaving)
+        return self._settled.add(revealed, permit, share)
 
     def summands(self, label: Label, request: Envelope, answer: Answer) -> Answer:
         """Return the numbers that are added over the sites: the answer itself."""

@@ -317,7 +317,7 @@ def _of_rows(terms: StudyTerms) -> str:
     )
     if terms.usual is None:
         return f"{text} Recommended: ask for the same study with few_rounds, which is measured."
-    return f"{text} Recommended: ask for a model without levels that stay at the sites."
+    return f"{text} Recommended: ask for another family, of which it can be measured."
 
 
 def _of_numbers(terms: StudyTerms, held: int, numbers: Sequence[Declared]) -> str:

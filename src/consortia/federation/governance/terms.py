@@ -151,7 +151,7 @@ def terms_of(study: Study, *, run: str = "", version: str | None = None) -> Stud
         before=before,
         own_levels=question is not None and question.tells_levels,
         noisy=traffic.noisy,
-        measured=traffic.measured and not (question is not None and question.by_site),
+        measured=traffic.measured and (question is None or question.has_rows),
         sums=_sums_of(study, traffic),
         apart=traffic.apart if len(study.data.files or ()) >= MINIMUM_SITES else "",
         besides=tuple(terms_of(one, run=run, version=version) for one in study.besides),

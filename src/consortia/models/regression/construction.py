@@ -107,7 +107,6 @@ def regression(
     r"""Return the model of a formula and the rows it needs, from tables that stay at their sites.
 
     To agree on columns sites send levels, means, squares and counts: `data.columns.TableFacts`.
-    Numbers are sampled centred and scaled, which `natural` and `estimates` undo.
 
     Args:
         formula: ``response ~ terms``, in the words of `consortia.models.regression.formula`.
