@@ -38,7 +38,7 @@ PYPROJECT = """\
 name = "benchmark"
 version = "1.0.0"
 license = {{ file = "LICENSE" }}
-dependencies = ["flwr>=1.41,<1.42"]
+dependencies = ["flwr>=1.41,<1.43"]
 [tool.flwr.app]
 publisher = "consortia"
 fab-format-version = 1

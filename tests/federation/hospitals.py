@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+import functools
+import tomllib
 from pathlib import Path
+
+import numpy as np
+
+import consortia
+from consortia.study.build import study_of
 
 HOSPITALS = Path(__file__).resolve().parents[2] / "examples" / "three_hospitals"
 NAMES = ("north", "south", "west")
@@ -24,3 +31,32 @@ rounds = {rounds}
 chains = {chains}
 seed = 1
 """
+
+
+@functools.cache
+def posterior() -> dict[str, tuple[float, float]]:
+    """Return mean and sd of each parameter of the study, from a run in one process."""
+    given = study_of(tomllib.loads(study()), HOSPITALS / "study.toml")
+    built = given.build()
+    method = consortia.few_rounds(effective_size=4000)
+    tree = consortia.sample(
+        built.model, built.sites, method, chains=4, seed=7, metadata=built.metadata, progress=False
+    )
+    return moments(tree)
+
+
+def moments(tree: object) -> dict[str, tuple[float, float]]:
+    """Return mean and sd of each parameter of a result."""
+    table = consortia.summary(tree)
+    rows = {name: table.row(name) for name in table.coordinates}
+    return {name: (row["mean"], row["sd"]) for name, row in rows.items()}
+
+
+def check_posterior(tree: object) -> None:
+    """Check that a result of some thousand effective draws has the posterior of the study."""
+    exact, here = posterior(), moments(tree)
+    assert here.keys() == exact.keys()
+    for name, (mean, sd) in exact.items():
+        # Errors of means of 1,000 and 4,000 effective draws: .032 and .016 sd; of an sd .7 of them.
+        assert abs(here[name][0] - mean) < 0.15 * sd, name
+        np.testing.assert_allclose(here[name][1], sd, rtol=0.1, err_msg=name)

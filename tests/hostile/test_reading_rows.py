@@ -21,6 +21,7 @@ from consortia.federation.rehearsal.membership import found_out, most_draws
 from consortia.federation.rehearsal.reading import rows_read
 from consortia.federation.rehearsal.stage import Stage
 from consortia.study.build import load_study
+from tests.federation.hospitals import study as hospitals_study
 
 HOSPITALS = Path(__file__).resolve().parents[2] / "examples" / "three_hospitals"
 NAMES = ("north", "south", "west")
@@ -385,9 +386,13 @@ def test_the_chance_to_be_found_out_is_that_of_the_likelihood_ratio() -> None:
 
 @pytest.mark.slow
 def test_the_rehearsal_tells_what_was_read_and_what_is(tmp_path: Path) -> None:
-    found = {
-        one.attack: one for one in rehearsed(HOSPITALS / "study.toml", HOSPITALS / "north.csv")
-    }
+    method = (
+        'name = "fa_hmc"\nstep_size = 0.05\nleapfrog_steps = 5\nlocal_steps = 40\ndebias = true'
+    )
+    study = tmp_path / "study.toml"
+    text = hospitals_study(method, rounds=12, chains=16)
+    study.write_text(text.replace("seed = 1", "seed = 1\nwarmup = 2"))
+    found = {one.attack: one for one in rehearsed(study, HOSPITALS / "north.csv")}
     assert found["equations against unknowns"].numbers["equations"] == 14 * 16 * 8 + 32 + 4
     server = found["a server that lies"].numbers
     assert server["read_before"] == 120

@@ -34,15 +34,29 @@ levels_of <- function(sites) {
   stats::setNames(found, factors)
 }
 
+# What a site changes in its table before it is read: missing_values are arrays, all else as given.
+harmonise_lines <- function(harmonise) {
+  unlist(lapply(names(harmonise), function(site) {
+    keys <- harmonise[[site]]
+    keys$missing_values <- if (!is.null(keys$missing_values)) lapply(keys$missing_values, I)
+    c(sprintf("[harmonise.%s]", toml_string(site)),
+      sprintf("%s = %s", names(keys), vapply(keys, toml_value, "")))
+  }))
+}
+
 cons_study <- function(formula, sites, family = "bernoulli", priors = NULL,
                        folder = tempfile("study-"), title = NULL, chains = 4L, seed = 1L,
-                       algorithm = c(name = "few_rounds"), secure_sums = NULL, ...) {
+                       algorithm = c(name = "few_rounds"), secure_sums = NULL, ...,
+                       harmonise = NULL) {
   model <- list(...)
   if (length(model) && (is.null(names(model)) || any(!nzchar(names(model))))) {
     stop("further arguments are keys of [model], by name: missing = \"complete\".", call. = FALSE)
   }
   if (is.null(names(sites)) || any(!nzchar(names(sites))) || anyDuplicated(names(sites))) {
     stop("sites: give a list with the name of each site.", call. = FALSE)
+  }
+  if (length(strays <- setdiff(names(harmonise), names(sites)))) {
+    stop("harmonise: there is no site ", toString(strays), ".", call. = FALSE)
   }
   if (!is.null(priors) && is.null(names(priors))) {
     stop("priors: give names, as in c(coefficients = \"normal(0, 1)\").", call. = FALSE)
@@ -72,6 +86,7 @@ cons_study <- function(formula, sites, family = "bernoulli", priors = NULL,
     if (!is.null(title)) paste("title =", toml_string(title)),
     "[data]",
     sprintf("files = [%s]", paste(toml_string(basename(files)), collapse = ", ")),
+    harmonise_lines(harmonise),
     "[model]",
     paste("formula =", toml_string(text)),
     paste("family =", toml_string(family)),

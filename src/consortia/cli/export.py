@@ -9,6 +9,7 @@ import typer
 
 from consortia.cli.exits import reported
 from consortia.cli.options import Run
+from consortia.errors import InputError
 
 
 def export(
@@ -16,10 +17,36 @@ def export(
     file: Annotated[
         Path, typer.Argument(metavar="FILE", help="The file to write: NAME.nc, or NAME.csv.")
     ],
+    rows: Annotated[
+        Path | None,
+        typer.Option(help="A table of new rows: write what is predicted for each, to NAME.csv."),
+    ] = None,
+    site: Annotated[
+        str | None, typer.Option(help="Site of the new rows; without it one that is not there.")
+    ] = None,
+    at: Annotated[
+        str | None, typer.Option(help="Times of a survival to predict, as in 30,90.")
+    ] = None,
 ) -> None:
-    """Write a run to one netCDF file (extra: netcdf), or its draws to a table."""
+    """Write a run to one netCDF file (extra: netcdf), its draws, or predictions, to a table."""
     with reported(quiet=False):
+        if rows is not None:
+            from consortia.report.predictions import write_predictions
+
+            times = _times(at) if at is not None else None
+            typer.echo(f"written: {write_predictions(run, rows, file, site, times)}")
+            return
+        if site is not None or at is not None:
+            raise InputError("--site and --at are of predictions: give the new rows with --rows.")
         from consortia.store.export import to_csv, to_netcdf
 
         write = to_csv if file.suffix == ".csv" else to_netcdf
         typer.echo(f"written: {write(run, file)}")
+
+
+def _times(text: str) -> list[float]:
+    """Return the times of ``--at``."""
+    try:
+        return [float(word) for word in text.split(",")]
+    except ValueError:
+        raise InputError(f"--at: give numbers, as in 30,90, not {text!r}.") from None

@@ -28,7 +28,7 @@ name = "{name}"
 version = "1.0.0"
 description = "A study of consortia"
 license = {{ file = "LICENSE" }}
-dependencies = ["flwr>=1.41,<1.42"]  # and consortia[flower] {version}, at the server and each site
+dependencies = ["flwr>=1.41,<1.43"]  # and consortia[flower] {version}, at the server and each site
 
 [tool.flwr.app]
 publisher = "consortia"

@@ -115,6 +115,14 @@ class HostDensity(Protocol):
         """Compute the gradient of the log-prior by some of the parameters, by name."""
         ...
 
+    def predict(self, params: Params, rows: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Compute `Model.predict` of many points, (K, n, ...)."""
+        ...
+
+    def log_likelihood(self, params: Params, rows: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Compute log p(z_i | θ) of many points, (K, n)."""
+        ...
+
     def site(self, rows: Mapping[str, np.ndarray]) -> SiteLikelihood:
         """Return the likelihood of a site's rows, which are prepared once."""
         ...

@@ -67,7 +67,7 @@ def approve(internal: Any, approved: Callable[[], Collection[str]]) -> None:
     if not all(callable(getattr(internal, name, None)) for name in HOOKS):
         raise SystemExit(
             "this version of flwr receives apps otherwise, so they cannot be checked: install "
-            'flwr>=1.41,<1.42 (pip install "consortia[flower]").'
+            'flwr>=1.41,<1.43 (pip install "consortia[flower]").'
         )
     pull = internal._pull_and_store_message
     hashes: dict[int, str] = {}

@@ -123,6 +123,15 @@ class _OnHost:
         """Compute the gradient of the log-prior, −v/s²."""
         return {name: -values / self._scales[name] ** 2 for name, values in params.items()}
 
+    def predict(self, params: Params, rows: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Compute the probabilities of the classes, (K, n, 2)."""
+        chance = sigmoid(self.site({"y": np.zeros(0), **rows}).log_odds(params, slice(None)))
+        return np.stack([1 - chance, chance], axis=-1)
+
+    def log_likelihood(self, params: Params, rows: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Compute log p(y_i | θ), (K, n)."""
+        return self.site(rows).parts(params)
+
     def site(self, rows: Mapping[str, np.ndarray]) -> _Rows:
         """Return the likelihood of a site's rows."""
         x = np.asarray(rows["x"], np.float64)[:, : self._features]  # without the padding
@@ -137,7 +146,8 @@ class _Rows:
     def __init__(self, x: np.ndarray, y: np.ndarray) -> None:
         self._x, self._y = x, y
 
-    def _log_odds(self, params: Params, part: slice) -> np.ndarray:
+    def log_odds(self, params: Params, part: slice) -> np.ndarray:
+        """Return η of some rows, (K, n)."""
         t = params["coefficients"] @ self._x[part].T
         if "intercept" in params:
             t += params["intercept"][:, None]
@@ -148,7 +158,7 @@ class _Rows:
         width = max(VALUES_AT_ONCE // len(params["coefficients"]), 64)
         for at in range(0, len(self._y), width):
             part = slice(at, at + width)
-            yield part, self._log_odds(params, part)
+            yield part, self.log_odds(params, part)
 
     def values(self, params: Params, nodes: int | None) -> np.ndarray:
         """Return log L, (K,)."""
@@ -183,4 +193,4 @@ class _Rows:
 
     def of_rows(self, params: Params, part: slice) -> np.ndarray:
         """Return log p(y_i | θ) of some rows, (K, n)."""
-        return -softplus((1 - 2 * self._y[part]) * self._log_odds(params, part))
+        return -softplus((1 - 2 * self._y[part]) * self.log_odds(params, part))

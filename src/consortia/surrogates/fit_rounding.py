@@ -20,6 +20,7 @@ import math
 import numpy as np
 from jaxtyping import Float
 
+from consortia.core.privacy import Dither
 from consortia.core.queries import Arrays, Revealed, Rounded
 from consortia.core.target import Target
 from consortia.surrogates.mode_search import symmetric
@@ -28,7 +29,7 @@ CURVATURE_UNIT, PULL_UNIT = 0.5, 0.25
 """Units in sampling errors: larger ones cost messages with 280 rows, smaller ones settle rows."""
 
 
-def rounded_fits(answer: Arrays, rows: int, rng: np.random.Generator, coarser: float) -> Rounded:
+def rounded_fits(answer: Arrays, rows: int, rng: Dither, coarser: float) -> Rounded:
     """Return fits of one site in the units in which they leave.
 
     Args:
@@ -117,7 +118,7 @@ def _own_units(answer: Arrays, kept: list[int]) -> Float[np.ndarray, "fits d"]:
 
 
 def _rounded_spread(
-    sums: Float[np.ndarray, "6 d"], relative: float, rng: np.random.Generator
+    sums: Float[np.ndarray, "6 d"], relative: float, rng: Dither
 ) -> Float[np.ndarray, "6 d"]:
     """Return w, w b, w b², w v, w² v and w² of w, b and v that are rounded, so that they agree."""
     w = sums[0]
@@ -135,7 +136,7 @@ def _power_of_two(most: np.ndarray) -> np.ndarray:
     return np.where(usable, np.exp2(np.floor(np.log2(np.where(usable, most, 1.0)))), 0.0)
 
 
-def _dithered(values: np.ndarray, units: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+def _dithered(values: np.ndarray, units: np.ndarray, rng: Dither) -> np.ndarray:
     """Return values in their units; the last axes of all have the same dither."""
     dither = rng.random(values.shape[-1])
     usable = (units > 0) & np.isfinite(values)

@@ -56,14 +56,14 @@ def test_check_says_in_sentences_what_a_data_manager_wants_to_know() -> None:
     for sentence in (
         "Does the dose help? Three hospitals",
         "The column 'ill' is the response; every other column of your file is used",
-        "Bayesian logistic regression for two classes. Before any data each coefficient is taken "
-        "to be normal around 0 with a standard deviation of 1.",
-        "14 rounds, 2 of them to warm up, 16 chains side by side: your site sends at most 16",
+        "Model Bayesian logistic regression for two classes. Before any data each coefficient is "
+        "taken to be normal around 0 with a standard deviation of 1.",
+        "4 chains side by side: your site usually sends 5 messages, and at most 502.",
         "Once: how many rows you have",
-        "(round; docs/threat-model.md#messages)",
-        "Your file holds 480 numbers. All messages together hold 1,828 that depend on them: 3.8 "
-        "times as many as your rows hold",
-        "Nothing of what is sent is hidden by noise that only your site knows",
+        "(query; docs/threat-model.md#messages)",
+        "Your file holds 480 numbers. All messages together hold 12,012 that depend on them "
+        "usually, and a run stops at 48,030 under the policy that is proposed: 25.0 times as many",
+        "Noise that only your site knows is added to what log_densities sends",
     ):
         assert sentence in text, sentence
     hashes = text.index("To compare with others")

@@ -35,6 +35,40 @@ test_that("a run gives draws, and tables of them", {
   grDevices::pdf(NULL)
   expect_equal(plot(result)$term, found$term)
   grDevices::dev.off()
+  expect_equal(as.character(verdict(result)), "good")
+  expect_equal(unique(checks(result)$verdict), "good")
+  expect_equal(nrow(checks(result)), length(unique(checks(result)$title)))
+  seen <- glance(result)
+  expect_equal(seen$draws, nrow(as.data.frame(result)))
+  expect_lt(seen$r.hat, 1.02)
+  expect_gt(seen$ess, 400)
+  expect_equal(unname(coef(result)[slope$term]), slope$estimate)
+  # At draws' own coefficients a prediction is the mean of their probabilities.
+  new <- data.frame(age = c(-1, 0, 2))
+  draws <- as.data.frame(result)
+  wanted <- vapply(new$age, function(age) {
+    mean(plogis(draws$intercept + age * draws[["coefficients[age]"]]))
+  }, 0)
+  made <- predict(result, new)
+  expect_equal(made$mean, wanted, tolerance = 1e-4)
+  expect_true(all(made[["2.5%"]] < made$mean & made$mean < made[["97.5%"]]))
+  expect_error(predict(result, data.frame(weight = 1)), "age")
+  if (requireNamespace("generics", quietly = TRUE)) {
+    expect_equal(generics::tidy(result), tidy(result))
+    expect_equal(generics::glance(result), glance(result))
+  }
+  if (requireNamespace("posterior", quietly = TRUE)) {
+    expect_equal(posterior::ndraws(posterior::as_draws(result)), seen$draws)
+  }
+})
+
+test_that("what a site changes in its table is written", {
+  changes <- list(north = list(missing_values = list(age = "-9"), rename = c(Age = "age")))
+  lines <- readLines(cons_study(ill ~ age, tables(), harmonise = changes)$path)
+  at <- match("[harmonise.\"north\"]", lines)
+  expect_equal(lines[at + 1:2], c("missing_values = { \"age\" = [\"-9\"] }",
+                                  "rename = { \"Age\" = \"age\" }"))
+  expect_error(cons_study(ill ~ age, tables(), harmonise = list(rome = list())), "no site rome")
 })
 
 test_that("an error of the command is an error here", {

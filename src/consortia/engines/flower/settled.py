@@ -10,10 +10,10 @@ more than how wide each column is then knows the rows up to a normal error with 
 in units of the columns' standard deviations, the sum being over all answers. A row is settled where
 one of its values is known to within `NEAR` of that unit. Labels are taken for known, and
 categorical columns, too, where measurements are counted, which can only make the count of settled
-rows larger. Of large sites some rows are looked at, drawn from the site's secret, and all others
-are taken for known. Where levels are integrated out the derivative of log L by a row is the mean of
-that row's over the levels given all rows of the site. Of other likelihoods that are no sum over
-rows, as a partial one, it is not known.
+rows larger. Of large sites some rows are looked at, half of them those with the most far-out
+values and half drawn from the site's secret, and all others are taken for known. Where levels are
+integrated out the derivative of log L by a row is the mean of that row's over the levels given all
+rows of the site. Of other likelihoods that are no sum over rows, as a partial one, it is not known.
 """
 
 from __future__ import annotations
@@ -385,7 +385,7 @@ def unknowns_of(rows: Any, count: int, rng: np.random.Generator) -> Unknowns:
     Args:
         rows: a pytree of arrays, padding included.
         count: of true rows.
-        rng: by which rows are drawn where there are many.
+        rng: by which half of the rows are drawn where there are many; the others lie far out.
     """
     moves, units, measured, covariates = [], list[float](), list[bool](), list[bool]()
     known: list[np.ndarray] = []  # the columns in their units
@@ -416,7 +416,11 @@ def unknowns_of(rows: Any, count: int, rng: np.random.Generator) -> Unknowns:
     most = max(MOST_UNKNOWNS // each, 1)
     chosen = np.arange(count)
     if count > most:
-        chosen = np.sort(rng.choice(count, most, replace=False))
+        sizes = [np.abs(column) for column, is_one in zip(known, counted, strict=True) if is_one]
+        farthest = np.max(sizes, axis=0, initial=0.0) if sizes else np.zeros(count)
+        order = np.argsort(-farthest, kind="stable")
+        drawn = rng.choice(order[most // 2 :], most - most // 2, replace=False)
+        chosen = np.sort(np.concatenate([order[: most // 2], drawn]))
     return Unknowns(
         tuple(moves),
         np.array(units),

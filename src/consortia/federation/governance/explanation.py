@@ -36,6 +36,13 @@ SENT = {
 }
 """Each kind of message in one sentence."""
 
+EXACTLY = (
+    ". EXACT, at places that the server chooses: without noise such sums tell how many of your "
+    "rows share a pattern and, where a row stands out, its values. Few studies need it: ask what "
+    "for, or for the study without gradients = true"
+)
+"""Added to an answer that leaves with all its digits."""
+
 SUMS = {
     MASKED: "Each answer leaves you masked: the server learns the sum over all sites and not "
     "yours, unless all other sites help it. Many sums can still tell rows, and how many share a "
@@ -98,7 +105,11 @@ def sentences(
         ("Leaves you" if not number else "", f"{SENT[kind]} ({kind}; {MORE}#messages)")
         for number, kind in enumerate(terms.leaving)
     ]
-    found += [("", f"{text} ({name})") for one in terms.every for name, text in one.answers]
+    found += [
+        ("", f"{text} ({name}){EXACTLY * (name in one.exact)}")
+        for one in terms.every
+        for name, text in one.answers
+    ]
     found += [
         ("A patient" if not number else "", text)
         for number, text in enumerate(_of_a_patient(terms, rows, columns, numbers))
@@ -172,13 +183,13 @@ def _model(study: Study) -> str:
     from consortia.study.model import MODELS
 
     factory = MODELS[model.kind]
-    first = (inspect.getdoc(factory) or model.kind).splitlines()[0]
+    first = (inspect.getdoc(factory) or model.kind).splitlines()[0].removeprefix("Return ")
     values = {
         name: parameter.default
         for name, parameter in inspect.signature(factory).parameters.items()
         if parameter.default is not inspect.Parameter.empty
     } | model.options
-    text = first if first.endswith(".") else f"{first}."
+    text = first[:1].upper() + first[1:].removesuffix(".") + "."
     scale = values.get("prior_scale")
     if isinstance(scale, (int, float)):
         text += (

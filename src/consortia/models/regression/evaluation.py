@@ -90,6 +90,14 @@ class Evaluation:
         by_differences = self._scores.tails or density.site_estimates or density.earlier is not None
         return {} if by_differences else density.prior_slopes(params)
 
+    def predict(self, params: Params, rows: Rows) -> np.ndarray:
+        """Compute the means of the response of many points, (K, n, ...)."""
+        return self._density.predict(self._scores.params(params), rows)
+
+    def log_likelihood(self, params: Params, rows: Rows) -> np.ndarray:
+        """Compute log p(z_i | θ) of many points, (K, n)."""
+        return self._density.log_likelihood(self._scores.params(params), rows)
+
     def site(self, rows: Rows) -> SiteLikelihood:
         """Return the likelihood of a site's rows."""
         density, rows = self._density, {name: np.asarray(one) for name, one in rows.items()}
