@@ -131,6 +131,16 @@ def test_predictions_have_survfit_s_intervals(lung: tuple[Any, Any]) -> None:
         assert abs(means.mean() - area) < 0.15 * means.std()
 
 
+def test_a_site_predicts_from_the_run_and_its_rows_alone(lung: tuple[Any, Any]) -> None:
+    made, tree = lung
+    rows = {"s0": sites_of("lung", 3)["s0"]}
+    here = consortia.regression(LUNG, rows, family="cox", prior_from=tree)
+    found = here.predict(tree, FIRST, site="s0", at=[6, 12], seed=4)
+    np.testing.assert_allclose(
+        found, made.predict(tree, FIRST, site="s0", at=[6, 12], seed=4), rtol=1e-6
+    )
+
+
 def test_effects_are_average_differences_of_predictions(lung: tuple[Any, Any]) -> None:
     made, tree = lung
     kept = {site: table for site, table in sites_of("lung", 3).items() if site == "s0"}
