@@ -146,7 +146,8 @@ def _measure(name: str, scale: str, output: Path) -> None:
     rows = []
     for row in benchmark.rows(scale):  # written as they come: what was measured stays
         rows.append(row.plain())
-        print(f"  {row.what}: {row.detail or row.skipped}", file=sys.stderr, flush=True)
+        value = "" if row.figure is None else f"{row.figure:.3g} "
+        print(f"  {row.what}: {value}{row.detail or row.skipped}", file=sys.stderr, flush=True)
         output.write_text(json.dumps({"versions": machine()["versions"], "rows": rows}))
 
 

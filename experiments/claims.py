@@ -52,6 +52,7 @@ MEANT: dict[float, tuple[str, ...]] = {
     0.0: ("plateaus", "perform similarly", "do not seem to show"),
     1.0: (
         "proportional",
+        "as fast as",
         "linearly",
         "the same",
         "same mse",

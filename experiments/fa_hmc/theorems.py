@@ -25,6 +25,8 @@ LOCAL_STEPS = (1, 2, 5, 10, 20, 50, 100, 300)
 THRESHOLDS = tuple(float(value) for value in np.geomspace(1e-6, 1e-2, 9))
 STAGES, FIRST_STAGE = 7, 60
 MOST_ROUNDS = 60_000
+MOST_AVERAGED = 600
+"""Rounds in which K = T = 10 is to arrive."""
 TESTED_STEPS = (0.1, 0.2, 0.5, 0.8)
 TESTED_CHAINS, TESTED_ROUNDS = 20_000, 60
 """Enough: at these step sizes a chain forgets its start in some ten rounds."""
@@ -37,7 +39,15 @@ SCALES = {
 }
 
 
-def law(step: float, steps: int, local: int, noise: float = 0.0, rho: float = 1.0) -> Law:
+def law(
+    step: float,
+    steps: int,
+    local: int,
+    noise: float = 0.0,
+    rho: float = 1.0,
+    *,
+    debias: bool = False,
+) -> Law:
     """Return the law in one dimension."""
     return fa_hmc_law(
         MEANS,
@@ -48,6 +58,7 @@ def law(step: float, steps: int, local: int, noise: float = 0.0, rho: float = 1.
         local_steps=local,
         gradient_noise=noise,
         momentum_correlation=rho,
+        debias=debias,
     )
 
 
@@ -130,6 +141,37 @@ def with_test(step: float, seed: int) -> float:
     return float(np.sqrt(np.mean((np.sort(place) - exact) ** 2)))
 
 
+def arrival(step: float, debias: bool) -> float:
+    """Return the first round of K = T = 10 with W₂² below the threshold; infinity if none is."""
+    exact = law(step, 10, 10, debias=debias)
+    if not exact.stable or exact.stationary.w2**2 >= THRESHOLD:
+        return math.inf
+    return exact.rounds_to_w2_squared(THRESHOLD, START, MOST_AVERAGED) or math.inf
+
+
+def debiased(step: float, tries: int) -> dict[str, float]:
+    """Return what algorithm B.2 does to the error and to the rounds."""
+    target = law(step, 10, 10).target
+    plain, mended = (law(step, 10, 10, debias=debias).stationary for debias in (False, True))
+    grid = np.geomspace(0.004, 0.1, tries)
+    rounds = [min(arrival(float(eta), debias) for eta in grid) for debias in (False, True)]
+    return {
+        "step": step,
+        "plain": plain.w2,
+        "debiased": mended.w2,
+        "shift": abs(float(mended.bias[0])) / math.sqrt(float(target.variance[0])),
+        "rounds_plain": rounds[0],
+        "rounds_debiased": rounds[1],
+    }
+
+
+def stopped() -> dict[str, float]:
+    """Return how far the mean is off in the long run, where R̂ of any number of chains is 1."""
+    settled = law(0.5, 5, 10).stationary
+    sd = math.sqrt(float(settled.target.variance[0]))
+    return {"shift": abs(float(settled.bias[0])) / sd, "spread": float(settled.sd_ratio[0])}
+
+
 def study(scale: str, seed: int) -> dict[str, Any]:
     """Return rounds by T, by ε and by noise, the terms of the error, stages and the limit η → 0."""
     times, tries = SCALES[scale]
@@ -167,6 +209,8 @@ def study(scale: str, seed: int) -> dict[str, Any]:
             {"step": eta, "with": with_test(eta, seed), "without": law(eta, 5, 10).stationary.w2}
             for eta in TESTED_STEPS
         ],
+        "debiased": debiased(0.02, tries),
+        "stopped": stopped(),
     }
 
 
@@ -183,6 +227,7 @@ def findings(results: dict[str, Any]) -> dict[str, Finding]:
     slope = -np.polyfit(np.log(epsilon), np.log(bare), 1)[0]
     end = results["stages_end"]
     private = dict(zip(times, results["private"], strict=True))
+    corrected = results["debiased"]
     tested = next(entry for entry in results["tested"] if entry["step"] == 0.5)
 
     def told(one: dict[int, float]) -> str:
@@ -218,6 +263,20 @@ def findings(results: dict[str, Any]) -> dict[str, Finding]:
         "alg2-metropolis": Finding(
             tested["with"] / tested["without"],
             shown=f"W₂ = {tested['with']:.3g} with the test, {tested['without']:.3g} without",
+        ),
+        "b2-error": computed(
+            corrected["plain"] / corrected["debiased"],
+            f"W₂ {corrected['plain']:.2g} plain, {corrected['debiased']:.2g} de-biased",
+        ),
+        "b2-mean": computed(corrected["shift"], f"{corrected['shift']:.1g} sd"),
+        "b2-rounds": computed(
+            corrected["rounds_plain"] / corrected["rounds_debiased"],
+            f"{corrected['rounds_plain']:.0f} plain, {corrected['rounds_debiased']:.0f} de-biased",
+        ),
+        "remark42": computed(
+            results["stopped"]["shift"],
+            f"R̂ = 1, mean {results['stopped']['shift']:.2f} sd off, "
+            f"spread {results['stopped']['spread']:.2f} times the posterior's",
         ),
         "thmc1-limit": computed(
             results["limit"][-1]["w2"] / results["limit"][0]["w2"],

@@ -189,6 +189,13 @@ def slope_of(errors: list[float], counts: list[int]) -> float:
     return float(np.polyfit(np.log(counts), np.log(errors), 1)[0])
 
 
+def late_slope(curve: dict[str, Any]) -> float:
+    """Return the slope of log error in the last decade of the draws."""
+    late = [n >= curve["draws"][-1] / 10 for n in curve["draws"]]
+    draws, error = (np.array(curve[k])[late] for k in ("draws", "error"))
+    return slope_of(error, draws)
+
+
 def mixture_trace(rows: list[np.ndarray]) -> float:
     """Return the trace of the covariance of the mixture of p(θ) p(x_s | θ)^(1/f_s)."""
     weight = np.array([len(x) * len(rows) for x in rows], float)
@@ -272,10 +279,10 @@ def findings(results: dict[str, Any]) -> dict[str, Finding]:
             ratio * float(np.hypot(*parts)),
             law=entry["exact_mean_square_error"] / base["exact_mean_square_error"],
         )
-    curve = runs["dsgld-100"]["curve"]
-    late = [n >= curve["draws"][-1] / 10 for n in curve["draws"]]
-    draws, error = (np.array(curve[k])[late] for k in ("draws", "error"))
-    found["fig3b-plateau"] = Finding(slope_of(error, draws), law=runs["dsgld-100"]["exact_slope"])
+    slopes = [late_slope(runs[name]["curve"]) for name in ("dsgld-100", "fsgld-100")]
+    laws = [runs[name]["exact_slope"] for name in ("dsgld-100", "fsgld-100")]
+    found["fig3b-plateau"] = Finding(slopes[0], law=laws[0])
+    found["fig3b-as-fast"] = Finding(slopes[0] / slopes[1], law=laws[0] / laws[1])
     found["full-batch"] = Finding(
         full["trace"] / full["posterior_trace"],
         law=full["exact_trace_of_ends"] / full["posterior_trace"],

@@ -229,6 +229,13 @@ def findings(results: dict[str, Any]) -> dict[str, Finding]:
             e["network"]["anchored"]["test"] - e["network"]["dsgld"]["test"] for e in entries
         ]
         found[f"anchored-{label}"] = replace(over_pairs(networks), untuned=single)
+        if len(entries) > 1:
+            scored = [
+                [e["network"][name]["test"] for e in entries] for name in ("anchored", "dsgld")
+            ]
+            ratio = float(np.std(scored[0]) / np.std(scored[1]))
+            error = ratio / float(np.sqrt(len(entries) - 1))
+            found[f"spread-{label}"] = Finding(ratio, error, untuned=single)
         found[f"logistic-{label}"] = over_pairs([e["logistic"]["difference"] for e in entries])
     return found
 

@@ -143,7 +143,23 @@ def cells_of(results: dict[str, Any]) -> dict[str, Finding]:
                     found[f"{name}-{label}-{part}"] = Finding(None, shown=words)
                     continue
                 found[f"{name}-{label}-{part}"] = over_runs(values)
-    return found
+    return found | {"table1-spread": spread(results["cells"])}
+
+
+def spread(cells: list[dict[str, Any]]) -> Finding:
+    """Return the largest ratio of standard deviations over repetitions, FSGLD over DSGLD."""
+    ratios = []
+    for label in SHARES:
+        for part in ("train", "test"):
+            values = {
+                name: [c.get(part) for c in cells if (c["method"], c["shards"]) == (name, label)]
+                for name in ("dsgld", "fsgld")
+            }
+            if any(None in scored or len(scored) < 2 for scored in values.values()):
+                return Finding(None, shown="no spread: runs ended, or there is one repetition")
+            ratios.append(np.std(values["fsgld"]) / np.std(values["dsgld"]))
+    runs = len(cells) // (2 * len(SHARES))
+    return Finding(float(max(ratios)), float(max(ratios) / np.sqrt(runs - 1)))
 
 
 def beside(results: dict[str, Any]) -> dict[str, Finding]:

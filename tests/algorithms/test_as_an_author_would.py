@@ -31,6 +31,33 @@ def problem() -> tuple[consortia.Model, consortia.Sites]:
 # --- names -------------------------------------------------------------------------------------
 
 
+def test_svrg_ld_takes_the_noise_of_minibatches_out():
+    # Rows N(θ, 1): their gradients differ by constants, which the anchor cancels to rounding.
+    rng = np.random.default_rng(1)
+    shards = [{"y": (m + rng.normal(size=30)).astype(np.float32)} for m in (-1.0, 0.0, 3.0)]
+    model = consortia.Model(
+        lambda theta: -0.5 * jnp.sum(theta**2),
+        lambda theta, rows: -0.5 * (rows["y"] - theta[0]) ** 2,
+        np.zeros(1, np.float32),
+    )
+    setting = SETTINGS["svrg_ld"]
+    options = {"step_size": 0.05, "local_steps": 5, **setting.arguments}
+    method = ALGORITHMS[setting.algorithm].factory(**options)
+    sites = consortia.Sites.from_list(shards)
+    tree = consortia.sample(
+        model, sites, method, rounds=150, warmup=50, chains=200, seed=0, progress=False
+    )
+    draws = np.asarray(tree["posterior"]["theta"], np.float64)[:, ::10].ravel()
+    means = np.array([shard["y"].mean() for shard in shards], np.float64)
+    settled = fa_hmc_law(
+        90 * means / 91, np.full(3, 91.0), np.full(3, 1 / 3), step_size=0.05,
+        leapfrog_steps=1, local_steps=5, debias=True,
+    ).stationary  # fmt: skip
+    sd = float(np.sqrt(settled.variance[0]))
+    assert abs(draws.mean() - float(settled.mean[0])) < 4 * sd / np.sqrt(len(draws))
+    assert draws.var() == pytest.approx(sd**2, rel=4 * np.sqrt(2 / len(draws)))
+
+
 @pytest.mark.parametrize("name", SETTINGS)
 def test_a_method_of_another_name_is_a_setting_that_can_be_made(name):
     setting = SETTINGS[name]

@@ -31,6 +31,7 @@ from consortia.dynamics.independence import Chains, metropolis_chains
 from consortia.dynamics.rank_statistics import rhat_and_ess_of
 from consortia.engines import programs
 from consortia.engines.conversing import LocalPanel
+from consortia.engines.panel import Panel
 from consortia.errors import InputError, StoreError, WarmupError
 from consortia.surrogates import local_fits
 from consortia.surrogates.proposals import batches, learning, mixture
@@ -648,6 +649,36 @@ def test_a_funnel_is_left_to_chains_after_few_batches_and_refused() -> None:
     # No site has rows, and its local fits differ: the mode is sought once, before the exploration.
     assert "mode" not in purposes[purposes.index("exploration") :]
     assert purposes.count("mode") <= 2
+
+
+def bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sites that answer as between institutions: no farther than 16 sds of the prior."""
+    monkeypatch.setattr(Panel, "farthest", 16.0)
+
+
+def test_between_institutions_a_funnel_ends_without_gradients_and_with_advice(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bounded(monkeypatch)
+    case = bends.CASES["funnel"]()
+    with pytest.raises(WarmupError, match="gradients = true") as refused:
+        sampled(case.model, case.sites, consortia.few_rounds())
+    attributes = refused.value.tree.attrs
+    purposes = {one["for"] for one in json.loads(attributes["messages"])}
+    assert purposes == {"local fits", "exploration", "draws"}
+    with pytest.raises(WarmupError, match="chains did not settle") as refused:
+        sampled(case.model, case.sites, consortia.few_rounds(gradients=True))
+    attributes = refused.value.tree.attrs
+    assert {"mode", "chains"} & {one["for"] for one in json.loads(attributes["messages"])}
+
+
+def test_between_institutions_many_parameters_end_before_the_first_query(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bounded(monkeypatch)
+    wide = consortia.Model(lambda p: -(p["x"] ** 2).sum() / 2, nothing, {"x": jnp.zeros(201)})
+    with pytest.raises(WarmupError, match="more than 200 parameters draws need gradients"):
+        sampled(wide, EMPTY, consortia.few_rounds())
 
 
 def test_batches_of_a_proposal_that_a_later_batch_speaks_against_are_not_kept(

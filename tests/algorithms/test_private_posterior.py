@@ -171,12 +171,22 @@ def test_secret_numbers_are_those_of_their_key_and_uniform() -> None:
     assert (drawn != other.random(40_000)).all()
     assert (first.random(40_000) != drawn).all()
     assert stats.kstest(drawn, "uniform").pvalue > 1e-3
+    assert stats.kstest(first.standard_normal((200, 200)).ravel(), "norm").pvalue > 1e-3
     trials = first.geometric(0.3, (20_000,))
     assert trials.min() == 1
     counts = np.bincount(trials, minlength=12)[1:12]
     law = 0.3 * 0.7 ** np.arange(11)
     expected = counts.sum() * law / law.sum()
     assert stats.chisquare(counts, expected).pvalue > 1e-3
+
+
+def test_secret_numbers_are_the_keystream_of_chacha20() -> None:
+    # RFC 8439, appendix A.1, test vector 5: key 0, nonce 2, of which the counter is a part here
+    known = bytes.fromhex("c2c64d378cd536374ae204b9ef933fcd1a8b2288b3dfa49672ab765b54ee27c7")
+    noise = SecretNoise(bytes(32))
+    noise._counter = (2 << 56) - 1
+    words = [int.from_bytes(known[begin : begin + 8], "little") >> 11 for begin in range(0, 32, 8)]
+    assert (noise.random(4) * 2.0**53).tolist() == words
 
 
 def test_epsilon_is_above_that_of_one_gaussian_and_near_it() -> None:

@@ -12,6 +12,7 @@ import xarray
 from scipy.special import logsumexp
 from sklearn import metrics
 
+import consortia
 from consortia import diagnostics
 from consortia.core.model import Model
 from consortia.errors import InputError
@@ -327,3 +328,23 @@ def test_rmse_by_hand():
 def test_bad_probabilities_and_labels_are_refused(table, labels, message):
     with pytest.raises(InputError, match=message):
         diagnostics.accuracy(table, labels)
+
+
+@pytest.mark.parametrize("family", ["bernoulli", "poisson", "gaussian", "categorical"])
+def test_numpy_and_jax_average_the_same_predictions_of_a_formula(family):
+    rng = np.random.default_rng(0)
+    draws = {"gaussian": rng.normal, "poisson": rng.poisson}
+    tables = {}
+    for site in ("a", "b"):
+        words = {"bernoulli": ["no", "yes"], "categorical": ["u", "v", "w"]}.get(family)
+        y = rng.choice(words, 60) if words else draws[family](2.0, size=60)
+        tables[site] = {"x": rng.normal(size=60), "group": rng.choice(["s", "t"], 60), "y": y}
+    made = consortia.regression("y ~ x + group", tables, family=family)
+    shapes = {name: np.shape(value) for name, value in made.model.init.items()}
+    sampled = {name: rng.normal(0, 0.3, (2, 50, *shape)) for name, shape in shapes.items()}
+    rows = {name: np.asarray(values) for name, values in made.sites.site("a").items()}
+    compiled = dataclasses.replace(made.model, host=None)
+    for function in (diagnostics.predict, diagnostics.log_predictive_density):
+        numpy, other = (function(sampled, one, rows) for one in (made.model, compiled))
+        assert numpy.dims == other.dims
+        np.testing.assert_allclose(numpy, other, atol=1e-5)

@@ -5,16 +5,19 @@ Each test is the attack: what a coordinator would send who wishes to know one ro
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
+from federation.hospitals import HOSPITALS, NAMES
 from federation.same_rows import FORMULA, Hospitals
 from typer.testing import CliRunner
 
 from consortia.cli.commands import app
 from consortia.errors import SiteRefusedError
 from consortia.federation.governance.holdings import rows_told
+from consortia.federation.rehearsal.week import days
 from tests.federation.governance.test_holdings import rows
 
 AGE = "ill ~ age + dose"
@@ -126,6 +129,107 @@ def test_ordinary_terms_are_described(tmp_path: Path, formula: str) -> None:
     hospitals = Hospitals(tmp_path)
     hospitals.described(formula)
     assert hospitals.left == 1
+
+
+# --- siblings of the known differences ------------------------------------------------------------
+
+
+def table_of(hospitals: Hospitals, name: str) -> tuple[str, list[str]]:
+    head, *lines = hospitals.files[name].read_text().split()
+    return head, lines
+
+
+REGISTERED = """
+[registered.numbers]
+age = {{ centre = 0.0, scale = 1.0 }}
+dose = {{ centre = 0.0, scale = 1.0 }}
+{more}"""
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_registered_study_beside_an_unregistered_one(tmp_path: Path, first: bool) -> None:
+    hospitals = Hospitals(tmp_path)
+    crp = "crp = { centre = 0.0, scale = 1.0 }"
+    studies = [
+        {"formula": AGE, "loo": REGISTERED.format(more="")},
+        {"formula": f"{AGE} + crp"},
+    ]
+    if not first:
+        studies = [
+            {"formula": f"{AGE} + crp", "loo": REGISTERED.format(more=crp)},
+            {"formula": AGE},
+        ]
+    hospitals.described(**studies[0])
+    assert "minimum_rows_changed: 1 rows" in refused(hospitals, **studies[1])
+
+
+def test_a_file_that_is_registered_again_with_one_patient_more(tmp_path: Path) -> None:
+    hospitals = Hospitals(tmp_path)
+    head, lines = table_of(hospitals, "north")
+    hospitals.files["north"].write_text("\n".join([head, *lines[:-1]]) + "\n")
+    study = {"formula": AGE, "loo": REGISTERED.format(more="")}
+    hospitals.described(**study)
+    hospitals.files["north"].write_text("\n".join([head, *lines]) + "\n")
+    assert "minimum_rows_changed: 1 rows" in refused(hospitals, **study)
+
+
+def test_a_copy_in_other_units_that_is_harmonised_and_lacks_one_patient(tmp_path: Path) -> None:
+    hospitals = Hospitals(tmp_path)
+    hospitals.described(AGE)
+    head, lines = table_of(hospitals, "north")
+    names = head.split(",")
+    copied = []
+    for line in lines[1:]:
+        cells = dict(zip(names, line.split(","), strict=True))
+        other = {"alder": float(cells["age"]) * 12, "dosis": float(cells["dose"]) * 1000}
+        copied.append(",".join([*(f"{value!r}" for value in other.values()), cells["ill"]]))
+    hospitals.files["north"].write_text("\n".join(["alder,dosis,ill", *copied]) + "\n")
+    table = """
+[harmonise.north]
+rename = { alder = "age", dosis = "dose" }
+scale = { age = 0.08333333333333333, dose = 0.001 }
+"""
+    assert "minimum_rows_changed: 1 rows" in refused(hospitals, AGE, loo=table)
+
+
+def test_knots_of_a_spline_around_one_patient(tmp_path: Path) -> None:
+    hospitals = Hospitals(tmp_path)
+    below, age, above = np.sort(ages(hospitals))[59:62].tolist()
+    sides = [age - (age - below) / 2, age - (age - below) / 4]
+    knots = [*sides, age, age + (above - age) / 4, age + (above - age) / 2]
+    term = f"bs(age, knots={knots}, boundary=[-6, 6])"  # the fifth is 0 of all other patients
+    assert "minimum_pattern_rows" in refused(hospitals, f"ill ~ {term} + dose")
+
+
+def test_a_product_with_a_column_that_only_one_patient_has(tmp_path: Path) -> None:
+    hospitals = Hospitals(tmp_path)
+    for name, path in hospitals.files.items():
+        head, lines = table_of(hospitals, name)
+        rows = [f"{line},{int(index == 7) / 4}" for index, line in enumerate(lines)]
+        path.write_text("\n".join([f"{head},rare", *rows]) + "\n")
+    assert "minimum_pattern_rows" in refused(hospitals, f"{AGE} + I(age*rare)")
+
+
+@pytest.mark.slow
+def test_a_week_of_studies_settles_no_row_and_names_the_difference(tmp_path: Path) -> None:
+    path = tmp_path / "study.toml"
+    for name in NAMES:
+        shutil.copy(HOSPITALS / f"{name}.csv", tmp_path)
+    parts = {"formula": f"{AGE} + weight", "require": "", "missing": "complete", "more": ""}
+    path.write_text(FORMULA.format(**parts))
+    folder = tmp_path / "week"
+    folder.mkdir()
+    ended = {
+        day.title: day for day in days(path, tmp_path / "north.csv", "north", [*NAMES], folder)
+    }
+    differing = ended.pop("an export with one row more")
+    assert differing.answers == 0
+    assert "minimum_rows_changed" in differing.refused
+    assert len(ended) == 5
+    for day in ended.values():
+        assert not day.refused
+        assert day.answers >= 3
+        assert day.settled == 0
 
 
 def test_the_officer_reads_which_rows_are_left_out_and_changed(tmp_path: Path) -> None:

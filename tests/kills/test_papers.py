@@ -46,7 +46,6 @@ def copied(folder: Path) -> Path:
             assert text.count(old) == 1, old
             text = text.replace(old, new)
         path.write_text(text)
-    (folder / "README.md").write_text("<!-- papers: begin -->\n<!-- papers: end -->\n")
     return folder
 
 

@@ -13,11 +13,14 @@ import pytest
 from parity import flower_sites
 
 import consortia
+from consortia.algorithms.expanding import expanding
+from consortia.diagnostics.verdict import prediction_in
 from consortia.engines.flower import handshake
 from consortia.engines.flower.envelope import Envelope, EnvelopeError, decode
 from consortia.engines.flower.stages import QUERY
 from consortia.engines.flower.transport import Arrival
 from consortia.errors import InputError, NonFiniteError, SiteMissingError, SiteRefusedError
+from consortia.theory.bias import predict_bias
 
 ROUNDS = 20
 SECRET = 48151.62342
@@ -242,6 +245,32 @@ def test_a_run_without_some_sites_goes_on_as_it_says_and_is_replayed_in_one_proc
     # Without the record the chain is another one.
     full = alone(sites)
     assert np.abs(draws(over) - draws(full)).max() > 1e-2 * draws(full).std()
+
+
+@pytest.mark.engines
+def test_a_run_without_some_sites_has_the_forecast_of_those_that_took_part(tmp_path):
+    sites = flower_sites.Sites(tmp_path, "fa_hmc", 3, 1)
+    whole = sites.method
+    sites.method = expanding(whole)
+
+    def absent(node: int, message: str, request: bytes, good: Arrival) -> list[Arrival]:
+        asked = decode(request)
+        away = asked.kind == "round" and asked.label and asked.label[1] % 3 == 1
+        if away and node == flower_sites.FIRST_NODE + 2:
+            return [Arrival(message, 1, None, "the node is not connected")]
+        return [good]
+
+    engine = sites.engine(absent, on_missing="go on", minimum_sites=1, resend=0.01)
+    over = sites.sampled(engine, rounds=ROUNDS)
+    present = over["participation"]["present"].values
+    known = consortia.LocalEngine(participation=present)
+    expected = predict_bias(sites.model, sites.sites, whole, engine=known)
+    forecast = prediction_in(over)
+    assert forecast is not None
+    np.testing.assert_allclose(forecast.shift, expected.shift, atol=1e-5)
+    np.testing.assert_allclose(forecast.sd_ratio, expected.sd_ratio, rtol=1e-5)
+    everyone = predict_bias(sites.model, sites.sites, whole)
+    assert np.abs(expected.sd_ratio / everyone.sd_ratio - 1).max() > 1e-3
 
 
 @pytest.mark.engines

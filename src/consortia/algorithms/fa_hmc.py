@@ -223,7 +223,7 @@ class FAHMC(SelfSetting):
             inner = self.average_every - 1
             draws = 2 + inner * (1 if self.batch_size is None else self.gradient_draws)
             rows = int(sizes.sum()) if self.batch_size is None else len(sizes) * self.batch_size
-            return Cost(draws * len(sizes), draws * rows)
+            return Cost(draws * len(sizes), draws * rows, vectors=2)
         inner = leapfrogs - 1
         if self.batch_size is None:
             draws = iterations * (1 + inner)
@@ -233,7 +233,8 @@ class FAHMC(SelfSetting):
             draws *= 2 if self.debias else 1
             rows = draws * len(sizes) * self.batch_size
         extra = 1 if self.debias else 0
-        return Cost((draws + extra) * len(sizes), rows + extra * int(sizes.sum()))
+        total = rows + extra * int(sizes.sum())
+        return Cost((draws + extra) * len(sizes), total, vectors=1 + extra)
 
     def step_weights(self, iterations: np.ndarray) -> np.ndarray | None:
         """Return h' = η²/2 of each round; None when η is constant."""

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -28,15 +28,16 @@ from jaxtyping import Float, Int
 from consortia import gradients, graphs, schedules
 from consortia.core import arguments
 from consortia.core.contract import (
+    FRICTIONS,
     Algorithm,
     Claims,
     Cost,
     Draws,
     Info,
     InTurn,
-    Method,
     Mix,
     Phase,
+    SelfSetting,
     Site,
 )
 from consortia.core.random import RandomStreams
@@ -55,20 +56,20 @@ class Options:
 
     batch_size: int | None = None
     replace: bool = True
-    correction: str | None = None
+    correction: str | bool | None = None
     noise: str = "independent"
     control_variate: tuple[float, ...] | Any = None
     draws: str = "average"
     temperature: float = 1.0
 
 
-class Gossip(Options, Method):
+class Gossip(Options, SelfSetting):
     """The common part of both samplers: checks, and a phase of a step and `Mix`."""
 
     step_size: Schedule | Any
     mixing: MixingMatrix | MixingSchedule | str | Any
     friction: float | None
-    averaged_noise: bool
+    averaged_noise: bool | None
     momentum: float
 
     def __post_init__(self) -> None:
@@ -78,7 +79,7 @@ class Gossip(Options, Method):
             mixing=graphs.as_mixing(self.mixing),
             batch_size=arguments.optional_whole("batch_size", self.batch_size, 1),
             replace=arguments.flag("replace", self.replace),
-            correction=arguments.one_of("correction", self.correction, (None, "extra")),
+            correction=arguments.one_of("correction", self.correction, (None, False, "extra")),
             noise=arguments.one_of("noise", self.noise, ("independent", "common")),
             control_variate=_point(self.control_variate, self.batch_size),
             draws=arguments.one_of("draws", self.draws, ("average", "agents")),
@@ -89,6 +90,19 @@ class Gossip(Options, Method):
     def corrected(self) -> bool:
         """True if agents remember how they disagreed with their neighbours."""
         return self.correction == "extra"
+
+    @property
+    def open_settings(self) -> Mapping[str, tuple[Any, ...]]:
+        """The correction and the averaged noise where the step is open too, and the friction."""
+        values: dict[str, tuple[Any, ...]] = {}
+        if isinstance(self.step_size, schedules.Unchosen):
+            mixing = self.mixing
+            able = isinstance(mixing, str) or getattr(mixing, "symmetric", False)
+            if self.correction is None and self.temperature > 0:
+                values["correction"] = (False, "extra") if able else (False,)
+            if self.averaged_noise is None:
+                values["averaged_noise"] = (True, False)
+        return values
 
     @property
     def moves(self) -> bool:
@@ -173,6 +187,10 @@ class DESGLD(Gossip):
 
     **Step size**: η, drift η, noise variance 2η at each agent: h' = η for the sum of the agents'
     dynamics, that is drift (η/N)∇U and noise variance 2η/N for the average.
+    **Settings that are left open**, η and with it ``correction`` and ``averaged_noise``, are chosen
+    by the exact law: the cheapest whose bias is within the target of a run, see
+    `consortia.theory.settings`.
+
     `consortia.sample` warns of a step that diverges by the curvatures at the start, and names the
     largest one that does not (`consortia.oracles.largest_stable_step`).
 
@@ -181,7 +199,7 @@ class DESGLD(Gossip):
 
     Args:
         step_size: η > 0: a number, an array over iterations (warm-up included) or a function of
-            the iteration's index; see `consortia.schedules`.
+            the iteration's index; see `consortia.schedules`. None: chosen.
         mixing: W, doubly stochastic, agent i being site number i: what
             `consortia.graphs.mixing_matrix` returns, an array (sites, sites), a SciPy sparse
             matrix, or the name of a network (`consortia.graphs.NETWORKS`); or a
@@ -190,13 +208,14 @@ class DESGLD(Gossip):
         replace: minibatches with replacement; without costs more and bounds B by the smallest site.
         correction: ``"extra"`` subtracts what each agent has disagreed with its neighbours so far,
             :math:`q_i' = q_i + (x_i - \sum_j W_{ij} x_j)/2`, so that unlike agents still meet at
-            the mode. It needs a symmetric W and, on slow networks, many iterations to settle.
+            the mode. It needs a symmetric W and, on slow networks, many iterations to settle. False
+            does not; None: chosen where the step is, else False.
         noise: ``"independent"``, or ``"common"``: all agents add the same :math:`\xi/\sqrt N`. The
             average's law hardly changes and each agent follows it; but the agents then share a
             random seed, and whoever knows it can take the noise out of an agent's messages.
         averaged_noise: the noise of this step and the last one, halved:
             :math:`(\xi_k + \xi_{k+1})/2` (Leimkuhler, Matthews); removes the O(η) of the variance.
-            Before the first step ξ is 0.
+            Before the first step ξ is 0. None: chosen where the step is, else False.
         control_variate: a point near the mode (an array like the flat position, or parameters like
             the model's) at which every agent keeps its exact gradient; minibatches then estimate
             only the difference. `de_sgld(..., correction="extra", temperature=0.0)` finds one.
@@ -222,10 +241,10 @@ class DESGLD(Gossip):
     (2022), with a constant momentum.
     """
 
-    step_size: Schedule | Any
-    mixing: MixingMatrix | MixingSchedule | str | Any
+    step_size: Schedule | Any = None
+    mixing: MixingMatrix | MixingSchedule | str | Any = "complete"
     _: KW_ONLY
-    averaged_noise: bool = False
+    averaged_noise: bool | None = None
     momentum: float = 0.0
 
     name = "de_sgld"
@@ -247,11 +266,10 @@ class DESGLD(Gossip):
                 "momentum makes D-ASG, which finds a mode: give temperature=0.0 with it, and no "
                 "correction. To sample with momentum use de_sghmc."
             )
-        arguments.keep(
-            self,
-            averaged_noise=arguments.flag("averaged_noise", self.averaged_noise),
-            momentum=momentum,
-        )
+        averaged = self.averaged_noise
+        if averaged is not None or not isinstance(self.step_size, schedules.Unchosen):
+            averaged = arguments.flag("averaged_noise", averaged or False)
+        arguments.keep(self, averaged_noise=averaged, momentum=momentum)
 
     def agent_step(self, target: Target) -> Callable[..., tuple[Agent, PyTree, Info]]:
         """Return a step of DE-SGLD."""
@@ -279,7 +297,7 @@ class DESGHMC(Gossip):
     Args:
         step_size: η > 0, as in `de_sgld`.
         friction: γ > 0 with γη ≤ 1, per unit of time. The published theorem wants it near 1/η;
-            settings that mix well violate it (`consortia.oracles.gossip_conditions`).
+            settings that mix well violate it (`consortia.oracles.gossip_conditions`). None: chosen.
         mixing: W, as in `de_sgld`.
         correction: as in `de_sgld`, applied to the position.
         temperature: as in `de_sgld`; at 0 this is a distributed heavy ball,
@@ -297,9 +315,9 @@ class DESGHMC(Gossip):
     Source: Gürbüzbalaban, Gao, Hu, Zhu (2021), eqs. (20) and (21).
     """
 
-    step_size: Schedule | Any
-    friction: float
-    mixing: MixingMatrix | MixingSchedule | str | Any
+    step_size: Schedule | Any = None
+    friction: float | None = None
+    mixing: MixingMatrix | MixingSchedule | str | Any = "complete"
 
     name = "de_sghmc"
     averaged_noise = False
@@ -315,14 +333,21 @@ class DESGHMC(Gossip):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        friction = arguments.positive("friction", self.friction)
-        step = self.step_size
+        if self.friction is None:
+            return
+        friction, step = arguments.positive("friction", self.friction), self.step_size
         if isinstance(step, schedules.Constant) and friction * step.value > 1:
             raise InputError(
                 f"friction * step_size is {friction * step.value:g}: it must be at most 1, or "
                 "velocities change their sign in every step; lower one of them."
             )
         arguments.keep(self, friction=friction)
+
+    @property
+    def open_settings(self) -> Mapping[str, tuple[Any, ...]]:
+        """The friction, and the correction where the step is open too."""
+        friction = {"friction": FRICTIONS} if self.friction is None else {}
+        return friction | dict(super().open_settings)
 
     def agent_step(self, target: Target) -> Callable[..., tuple[Agent, PyTree, Info]]:
         """Return a step of DE-SGHMC."""
@@ -494,7 +519,7 @@ def _hamiltonian(
     site: Site,
 ) -> tuple[Agent, PyTree, Info]:
     """Return the agent after one step of DE-SGHMC; the message is its new position."""
-    friction, step_size = method.friction, shared.step_size
+    friction, step_size = method.given("friction"), shared.step_size
     gradient = _gradient(method, target, noise, state, site)
     velocity = state.velocity - step_size * (friction * state.velocity + gradient)
     if method.temperature > 0:

@@ -115,6 +115,13 @@ SETTINGS: dict[str, Setting] = {
         "learning rate of step_size ** 2 / 2 for the loss U_c / w_c. All sites take part. It finds "
         "a mode and samples nothing.",
     ),
+    "svrg_ld": Setting(
+        "fa_ld",
+        {"debias": True, "batch_size": 4},
+        "SVRG-LD (Dubey et al. 2016) at every site: a minibatch's gradient less its gradient at an "
+        "anchor, with the same rows, and one full gradient there a round. local_steps is the "
+        "epoch, the anchor the average of the round before. What sites differ by goes with it.",
+    ),
     "d_sg": Setting(
         "de_sgld",
         {"temperature": 0.0},
@@ -141,10 +148,14 @@ SETTINGS: dict[str, Setting] = {
 SETTINGS["dsgd"] = SETTINGS["d_sg"]
 
 GONE = {
+    "sgld_cv": "sgld_cv is de_sgld with control_variate, a point near the mode that stays; "
+    "svrg_ld, which is fa_ld(debias=True) with batch_size, takes a new point every round",
+    "saga_ld": "saga_ld, a gradient kept for every row, is not built: take svrg_ld, which is "
+    "fa_ld(debias=True) with batch_size and keeps one gradient a site",
     "surrogate_hmc": "surrogate_hmc is gone: take few_rounds, which needs fewer messages and has "
     "the same law",
 }
-"""Advice on methods that are no longer here, by their names."""
+"""Advice on methods that are no longer here, or never were, by their names."""
 
 
 def explain_missing(name: str) -> str:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
@@ -27,6 +27,7 @@ from jaxtyping import Float, Int
 from consortia import gradients, schedules
 from consortia.core import arguments
 from consortia.core.contract import (
+    FRICTIONS,
     Algorithm,
     Claims,
     Cost,
@@ -34,6 +35,7 @@ from consortia.core.contract import (
     Info,
     Mailbox,
     Phase,
+    SelfSetting,
     ServerBased,
     Site,
 )
@@ -77,7 +79,7 @@ class Workers:
     weighting: str = "time"
 
 
-class StaleGradients(Workers, ServerBased):
+class StaleGradients(Workers, SelfSetting, ServerBased):
     """The base of the samplers: their checks, and a phase of a gradient and a step."""
 
     step_size: Any
@@ -124,6 +126,11 @@ class StaleGradients(Workers, ServerBased):
             replace=arguments.flag("replace", self.replace),
             shares=arguments.site_weights(self.shares, "shares"),
         )
+
+    @property
+    def open_settings(self) -> Mapping[str, tuple[Any, ...]]:
+        """Values of settings besides the step; none here."""
+        return {}
 
     @property
     @abstractmethod
@@ -281,6 +288,7 @@ class StaleSGLD(StaleGradients):
     Args:
         step_size: h > 0: a number, an array over updates (warm-up included) or a function of the
             update's index; with several servers also a list or tuple of one of these for each.
+            None: chosen by the exact law, see `consortia.theory.settings`.
         batch_size: rows a gradient; None takes all rows that the worker sees.
         workers: W, workers per server. With one site all of them draw from it; with W sites worker
             c holds site c and sends ∇U_c/f_c, f_c being its share of the accepted updates.
@@ -318,7 +326,7 @@ class StaleSGLD(StaleGradients):
     Carlson, Carin (2016), whose step is 2h/n and whose λ is floor/n, of n rows.
     """
 
-    step_size: Any
+    step_size: Any = None
     batch_size: int | None = None
     _: KW_ONLY
     adaptation: float | None = None
@@ -376,8 +384,8 @@ class StaleSGLD(StaleGradients):
 class StaleMomentum(StaleGradients):
     """The arguments of the samplers whose server has a momentum; `StaleSGHMC` describes them."""
 
-    step_size: Any
-    friction: float
+    step_size: Any = None
+    friction: float | None = None
     batch_size: int | None = None
     extrapolate: bool | float = field(default=False, kw_only=True)
 
@@ -388,14 +396,21 @@ class StaleMomentum(StaleGradients):
             ahead = float(self.workers - 1) if ahead else 0.0
         arguments.keep(
             self,
-            friction=arguments.positive("friction", self.friction),
+            friction=None
+            if self.friction is None
+            else arguments.positive("friction", self.friction),
             extrapolate=arguments.number("extrapolate", ahead, 0.0, math.inf),
         )
 
     @property
+    def open_settings(self) -> Mapping[str, tuple[Any, ...]]:
+        """The friction, where it is not given."""
+        return {"friction": FRICTIONS} if self.friction is None else {}
+
+    @property
     def noise_strength(self) -> float:
         """2BT, the variance of the injected noise over h."""
-        return 2 * self.friction * self.temperature
+        return 2 * float(self.given("friction")) * self.temperature
 
     @property
     def steps_ahead(self) -> float:
@@ -425,7 +440,7 @@ class StaleSGHMC(StaleMomentum):
     Args:
         step_size: h > 0, as in `stale_sgld`.
         friction: B > 0 per unit of time; Euler's step wants Bh ≤ 1. A momentum factor m as in
-            optimisers is 1 − Bh.
+            optimisers is 1 − Bh. None: chosen by the exact law.
         batch_size: as in `stale_sgld`.
         workers: as in `stale_sgld`.
         staleness: as in `stale_sgld`.
@@ -467,6 +482,8 @@ class StaleSGHMC(StaleMomentum):
         arguments.one_of("integrator", self.integrator, ("euler", "splitting"))
         arguments.keep(self, subtract_noise=_noise_variance(self.subtract_noise))
         variance = np.max(self.subtract_noise)
+        if self.friction is None:
+            return
         for schedule in self.step_schedules:
             step = _largest(schedule)
             if self.integrator == "euler" and step * self.friction > 1:
@@ -485,7 +502,7 @@ class StaleSGHMC(StaleMomentum):
     def dynamics(self) -> EulerHMC | SplittingHMC:
         """A step of underdamped Langevin dynamics."""
         step = EulerHMC if self.integrator == "euler" else SplittingHMC
-        return step(self.friction, self.temperature, self.subtract_noise)
+        return step(self.given("friction"), self.temperature, self.subtract_noise)
 
     def check(self, sizes: np.ndarray, names: tuple[str, ...], dimension: int) -> None:
         """Refuse noise variances for another number of parameters too."""
@@ -553,7 +570,9 @@ class StaleSGNHT(StaleMomentum):
     @property
     def dynamics(self) -> Thermostat:
         """A step of the thermostat."""
-        return Thermostat(self.friction, self.thermostat == "elementwise", self.temperature)
+        return Thermostat(
+            self.given("friction"), self.thermostat == "elementwise", self.temperature
+        )
 
 
 stale_sgld, stale_sghmc, stale_sgnht = StaleSGLD, StaleSGHMC, StaleSGNHT

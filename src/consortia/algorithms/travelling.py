@@ -15,7 +15,7 @@ with Gaussian surrogates :math:`q_s` of the sites' likelihoods and :math:`q = \p
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -33,9 +33,9 @@ from consortia.core.contract import (
     Draws,
     Evaluation,
     Info,
-    Method,
     Phase,
     Route,
+    SelfSetting,
     Site,
     SurrogateBased,
 )
@@ -51,9 +51,12 @@ Correct = Callable[[Site], surrogates.Correction]
 MOST_COVARIANCE_ENTRIES = 2**28
 """Entries of all sites' covariances together: 1 GB in single precision."""
 
+VISITS = (1, 2, 4, 8, 16, 32, 64)
+"""Values of T that are tried where it is left open."""
+
 
 @dataclass(frozen=True)
-class DSGLD(Method):
+class DSGLD(SelfSetting):
     r"""Distributed stochastic gradient Langevin dynamics (DSGLD): chains that travel.
 
     **Samples** a law near exp(−U) for T = 1 and sites that agree. Sites that differ add the
@@ -71,7 +74,8 @@ class DSGLD(Method):
 
     Args:
         step_size: h > 0: a number, an array over rounds (warm-up included) or a function of the
-            round's index; see `consortia.schedules`.
+            round's index; see `consortia.schedules`. None: chosen by the exact law, as is the next,
+            see `consortia.theory.settings`.
         local_steps: T ≥ 1, updates a visit.
         batch_size: m rows an update, at most those of the smallest site; None takes all rows of
             the visited site.
@@ -91,8 +95,8 @@ class DSGLD(Method):
     stochastic gradient Langevin dynamics" (2021), equations 3 and 4.
     """
 
-    step_size: Schedule | Any
-    local_steps: int
+    step_size: Schedule | Any = None
+    local_steps: int | None = None
     batch_size: int | None = None
     _: KW_ONLY
     replace: bool = True
@@ -119,7 +123,7 @@ class DSGLD(Method):
         arguments.keep(
             self,
             step_size=schedules.as_schedule(self.step_size),
-            local_steps=arguments.whole("local_steps", self.local_steps, 1),
+            local_steps=arguments.optional_whole("local_steps", self.local_steps, 1),
             batch_size=arguments.optional_whole("batch_size", self.batch_size, 1),
             replace=arguments.flag("replace", self.replace),
             probabilities=arguments.site_weights(self.probabilities, "probabilities"),
@@ -127,9 +131,14 @@ class DSGLD(Method):
         )
 
     @property
+    def open_settings(self) -> Mapping[str, tuple[Any, ...]]:
+        """T, where it is not given."""
+        return {"local_steps": VISITS} if self.local_steps is None else {}
+
+    @property
     def keeps_path(self) -> bool:
         """True if every local update is a draw (with T = 1 the end of a visit is)."""
-        return self.record == "updates" and self.local_steps > 1
+        return self.record == "updates" and self.given("local_steps") > 1
 
     @property
     def corrects(self) -> bool:
@@ -156,7 +165,8 @@ class DSGLD(Method):
         rows = self.batch_size
         if rows is None:
             rows = round(float(self.site_weights(sizes) @ sizes))
-        return Cost(self.local_steps, self.local_steps * rows)
+        steps = self.given("local_steps")
+        return Cost(steps, steps * rows, in_turn=True)
 
     def step_weights(self, iterations: np.ndarray) -> np.ndarray | None:
         """Return h' = h/2 of each round; None when h is constant."""
@@ -175,7 +185,9 @@ class DSGLD(Method):
         )
         draws = Draws(hub=lambda hub, inbox: inbox.position)
         if self.keeps_path:
-            draws = Draws(hub=lambda hub, inbox: inbox.path, per_iteration=self.local_steps)
+            draws = Draws(
+                hub=lambda hub, inbox: inbox.path, per_iteration=self.given("local_steps")
+            )
         return Algorithm(partial(_init, self), (phase,), draws, fit=self._fit(target))
 
     def _oracle(self, target: Target) -> gradients.GradientOracle:
@@ -316,7 +328,10 @@ class FSGLD(DSGLD, SurrogateBased):
         """Refuse surrogates with which the chain diverges; warn of those that come near."""
         if not self.corrects:
             return ()
-        steps: dict[str, Any] = {"step_size": self._first_step, "local_steps": self.local_steps}
+        steps: dict[str, Any] = {
+            "step_size": self._first_step,
+            "local_steps": self.given("local_steps"),
+        }
         kind = "given"
         if isinstance(self.surrogate, surrogates.Recipe):
             kind = repr(self.surrogate.kind)
@@ -380,7 +395,7 @@ class FSGLD(DSGLD, SurrogateBased):
             self.covariance,
             self.strength,
             self._first_step,
-            self.local_steps,
+            self.given("local_steps"),
             self.batch_size,
             self.replace,
         )
@@ -414,7 +429,7 @@ class Chain(NamedTuple):
 def _init(method: DSGLD, position: Float[Array, " d"]) -> tuple[tuple[()], tuple[()], Chain]:
     path: PyTree = ()
     if method.keeps_path:
-        path = jnp.broadcast_to(position[None], (method.local_steps, position.size))
+        path = jnp.broadcast_to(position[None], (method.given("local_steps"), position.size))
     return (), (), Chain(position, path)
 
 
@@ -428,7 +443,7 @@ def _shared(method: DSGLD, target: Target, rng: RandomStreams) -> Float[Array, "
 
 
 def _noise(method: DSGLD, target: Target, rng: RandomStreams) -> Noise:
-    steps = method.local_steps
+    steps = method.given("local_steps")
     rows = method._oracle(target).numbers(rng, "gradient", (steps, 1))
     return Noise(rows, rng.normal("normal", (steps, target.dimension)))
 
@@ -459,7 +474,7 @@ def _visit(
         return position, position if method.keeps_path else ()
 
     drawn = Noise(oracle.prepare(noise.gradient, site), noise.normal)
-    position, path = jax.lax.scan(update, inbox.position, drawn, length=method.local_steps)
+    position, path = jax.lax.scan(update, inbox.position, drawn, length=method.given("local_steps"))
     if correct is not None:
         # A runaway that is still finite would otherwise be returned as draws.
         position = jnp.where(correct(site).runaway(position), jnp.nan, position)

@@ -220,6 +220,14 @@ def rehearse(
         Path | None,
         typer.Option(metavar="POLICY", help="The site's policy; by default the proposed one."),
     ] = None,
+    week: Annotated[
+        bool,
+        typer.Option(
+            "--week",
+            help="Run ordinary studies one after the other, too: another seed, a covariate less, "
+            "an updated export.",
+        ),
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Try the known attacks on the site's own rows, before it takes part; nothing leaves.
@@ -231,7 +239,7 @@ def rehearse(
         from consortia.federation.rehearsal import rehearsed
 
         found, unknown, refused = [], 0, False
-        for one in rehearsed(path, data, site=name, policy=policy):
+        for one in rehearsed(path, data, site=name, policy=policy, week=week):
             found.append(
                 {"attack": one.attack, "known": one.known, "sentence": one.sentence, **one.numbers}
             )

@@ -29,6 +29,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from consortia.core import arguments, random
+from consortia.errors import InputError
 from consortia.runtime import late
 from consortia.runtime.late import Array as Array
 from consortia.runtime.late import jax, jnp
@@ -311,10 +312,16 @@ class Cost:
     Attributes:
         gradients: evaluations of a site's gradient (exact or minibatch), summed over the sites.
         row_gradients: rows that they read, summed over the sites.
+        messages: communication rounds, that is messages each way.
+        vectors: vectors of the dimension of the parameters that they hold together, each way.
+        in_turn: the sites compute one after the other, and not at the same time.
     """
 
     gradients: int
     row_gradients: int
+    messages: int = 1
+    vectors: int = 1
+    in_turn: bool = False
 
 
 @dataclass(frozen=True)
@@ -349,6 +356,17 @@ class Named(arguments.Hinted):
 
 CURVATURE = "curvature"
 """A mass matrix to choose: the posterior's second derivatives at its mode."""
+
+
+@dataclass(frozen=True)
+class Frequency:
+    """A friction to choose: so many times the slowest frequency of the dynamics at the mode."""
+
+    times: float
+
+
+FRICTIONS = tuple(Frequency(times) for times in (0.5, 1.0, 2.0, 4.0, 8.0, 16.0))
+"""Frictions that are tried where one is left open; 2 damps the slowest direction critically."""
 
 
 class Method(metaclass=Named):
@@ -491,6 +509,19 @@ class SelfSetting(Method):
     @abstractmethod
     def open_settings(self) -> Mapping[str, tuple[Any, ...]]:
         """Values to choose from, of each argument besides the step size that is left open."""
+
+    def given(self, name: str) -> Any:
+        """Return an argument that may be left open.
+
+        Raises:
+            InputError: it is still to be chosen.
+        """
+        value = getattr(self, name)
+        if value is None:
+            raise InputError(
+                f"{name} is None: `consortia.sample` chooses it; here it must be given."
+            )
+        return value
 
 
 class SurrogateBased(Method):

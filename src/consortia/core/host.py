@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from jaxtyping import Float
@@ -27,6 +27,25 @@ compiled; of a million 35.7 and 34.7, 38.4 and 31.8 (measured)."""
 STEP = 1e-4
 """Step of a central difference, in units of a parameter: with it the error of a second derivative
 is about 1e-8 of a sum, by its truncation as by its rounding."""
+
+
+class RowValues(NamedTuple):
+    """Some rows of a site, and k values of each by which its likelihood is differentiated."""
+
+    rows: Mapping[str, np.ndarray]  # n of them
+    moved: Mapping[str, np.ndarray]  # 2 k n: with each value up, then with each value down
+    steps: Float[np.ndarray, " k"]  # by which they are moved
+
+    def some(self, which: np.ndarray) -> dict[str, np.ndarray]:
+        """Return the rows with only these values moved, 2 (values) n."""
+        n, k = len(self.rows["y"]), len(self.steps)
+        parts = {name: part.reshape(2, k, n, *part.shape[1:]) for name, part in self.moved.items()}
+        return {name: part[:, which].reshape(-1, *part.shape[3:]) for name, part in parts.items()}
+
+    def slopes(self, ends: Float[np.ndarray, "K m"], which: np.ndarray) -> np.ndarray:
+        """Return central differences (K, values, n) of numbers of the rows of `some`."""
+        high, low = np.moveaxis(ends.reshape(len(ends), 2, int(which.sum()), -1), 1, 0)
+        return (high - low) / (2 * self.steps[which, None])
 
 
 class SiteLikelihood(Protocol):
@@ -54,6 +73,12 @@ class SiteLikelihood(Protocol):
         """Return log p(z_i | θ) of some rows."""
         ...
 
+    def by_values(
+        self, params: Params, values: RowValues, nodes: int | None
+    ) -> Float[np.ndarray, "K k n"]:
+        """Return the derivatives of log L by values of some of its rows."""
+        ...
+
     def parts(self, params: Params) -> Float[np.ndarray, "K parts"]:
         """Return parts of log L whose scores count as independent, see `Model.sandwich`."""
         ...
@@ -77,12 +102,25 @@ class HostDensity(Protocol):
         """SHA-256 of all that decides the density."""
         ...
 
+    @property
+    def has_rows(self) -> bool:
+        """True if a site's likelihood is a product over rows, given levels if there are any."""
+        ...
+
     def way(self, rows: int) -> str:
         """Return the way in which so many rows are evaluated: "sums", "NumPy" or "compiled"."""
         ...
 
     def prior_slopes(self, params: Params) -> dict[str, np.ndarray]:
         """Compute the gradient of the log-prior by some of the parameters, by name."""
+        ...
+
+    def predict(self, params: Params, rows: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Compute `Model.predict` of many points, (K, n, ...)."""
+        ...
+
+    def log_likelihood(self, params: Params, rows: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Compute log p(z_i | θ) of many points, (K, n)."""
         ...
 
     def site(self, rows: Mapping[str, np.ndarray]) -> SiteLikelihood:

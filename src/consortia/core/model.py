@@ -158,6 +158,11 @@ class Model(metaclass=Hinted):
         """True if there is one log-likelihood a site, and none a row."""
         return self.site_log_likelihood is not None
 
+    @property
+    def has_rows(self) -> bool:
+        """True if it is known what a site's log-likelihood tells of single rows."""
+        return not self.by_site or (self.host is not None and self.host.has_rows)
+
 
 def no_rows(params: PyTree, batch: PyTree) -> Any:
     """Raise: the model has a log-likelihood of each site."""

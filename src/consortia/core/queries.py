@@ -29,7 +29,7 @@ from jaxtyping import Float, Int
 
 from consortia.core.contract import Algorithm, Array, Disclosure, Evaluation, Fault, Method, Site
 from consortia.core.host import HostSite
-from consortia.core.privacy import Privacy
+from consortia.core.privacy import Dither, Privacy
 from consortia.core.target import Target, in_jax_width
 from consortia.runtime.late import jax
 
@@ -88,6 +88,23 @@ class Noise(NamedTuple):
         mean = 1 + np.where(np.abs(numbers) < exact_up_to(rows), slope * sd, 0.0)
         return sd / np.sqrt(mean**2 + 2 * slope**2)
 
+    def sent(
+        self, numbers: Any, drawn: np.ndarray, sites: int, rows: int, factor: float
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return numbers as they leave, with noise, and their errors to whoever sees them.
+
+        Where a row is nearly all of a number, noise that is a share of it hides little: a number
+        that is with its noise above `withheld_above` leaves as infinite. One that lies surely above
+        that says nothing.
+        """
+        noisy = numbers + self.added(drawn, sites, numbers, rows, factor)
+        errors = self.error(sites, numbers, rows, factor)
+        if not self.growth:
+            return noisy, errors
+        most = withheld_above(rows)
+        above = numbers > most + SURELY * self.sd(sites, numbers, factor)
+        return np.where(noisy > most, np.inf, noisy), np.where(above, np.inf, errors)
+
     def _slope(self, factor: float) -> float:
         return min(factor, FAR_FIRST) * self.growth
 
@@ -103,6 +120,15 @@ def exact_up_to(rows: int) -> float:
     """
     return 30 + rows / 20
 
+
+def withheld_above(rows: int) -> float:
+    """Return the potential of a site, from its reference, from which on none leaves as a number."""
+    return BEYOND_EXACT * exact_up_to(rows)
+
+
+BEYOND_EXACT, SURELY = 3.0, 4.0
+"""Potentials that are withheld, by those up to which noise is exact; and the standard deviations of
+the noise above which a number is surely withheld."""
 
 FAR_FIRST = 8.0
 """Factor of noise up to which that of numbers far from the reference is raised, and from which on
@@ -188,6 +214,8 @@ class Revealed(NamedTuple):
             ones where left out.
         away: from where gradients are taken that are those of the quadratic around a point, to the
             point, (m, d); None: they are taken at the points.
+        rules: nodes of the rule of quadrature in the sums; of several rules the numbers of order 0
+            are the distances from the last. Empty: of the model's own, if it has one.
     """
 
     points: Float[np.ndarray, "m d"]
@@ -196,6 +224,7 @@ class Revealed(NamedTuple):
     height: float | None = None
     errors: Mapping[int, np.ndarray] = MappingProxyType({})
     away: Float[np.ndarray, "m d"] | None = None
+    rules: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -214,10 +243,10 @@ class SiteFunction:
             side by side, site axis first.
         disclosure: ``arrays -> Disclosure`` of one site's answer, on the host: the part that is
             compared with those of other sites; None where nothing can be.
-        reveals: ``(arrays, answer, errors) -> Revealed``, several, on the host: the sums over rows
-            in an answer, from which the site measures what it gives away, with the standard
-            deviations of noise and rounding by name of array. The answer may hold only such sums
-            and functions of them. None where that is not known.
+        reveals: ``(target, arrays, answer, errors) -> Revealed``, several, on the host: the sums
+            over rows in an answer, from which the site measures what it gives away, with the
+            standard deviations of noise and rounding by name of array. The answer may hold only
+            such sums and functions of them. None where that is not known.
         noise: by name of arrays of potentials U_c, the normal noise that each site adds to each
             number between institutions, from its own secret: of standard deviation σ and mean
             σ²/2. The mean of exp(−U) stays what it is, and with it the law of a Metropolis chain
@@ -245,9 +274,9 @@ class SiteFunction:
     complete: Callable[[Arrays], Arrays] = lambda arrays: arrays
     summed: bool = True
     disclosure: Callable[[Arrays], Disclosure] | None = None
-    reveals: Callable[[Arrays, Arrays, Arrays], tuple[Revealed, ...]] | None = None
+    reveals: Callable[[Target, Arrays, Arrays, Arrays], tuple[Revealed, ...]] | None = None
     noise: Mapping[str, Noise] = field(default_factory=dict)
-    rounding: Callable[[Arrays, int, np.random.Generator, float], Rounded] | None = None
+    rounding: Callable[[Arrays, int, Dither, float], Rounded] | None = None
     fault: Callable[[Arrays, int], str | None] = lambda arrays, sites: None
     privacy: Callable[[int], Privacy] | None = None
     bounds: Mapping[str, float] = field(default_factory=dict)
@@ -348,6 +377,17 @@ class Conversation(Method):
     @abstractmethod
     def usual_messages(self, dimension: int) -> int:
         """Return after how many messages a run has ended as a rule."""
+
+    def queried(self, *, robust: bool) -> dict[str, int | None]:
+        """Return the site functions that a run between institutions may query.
+
+        Args:
+            robust: the draws have the spread of a sandwich.
+
+        Returns:
+            By name how often a usual run does; None: in any of its messages.
+        """
+        return dict.fromkeys(self.functions)
 
     def message_sizes(self, dimension: int) -> Mapping[str, Size]:
         """Return the largest size of a message, by site function; functions left out are not known.

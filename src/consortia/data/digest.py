@@ -48,8 +48,8 @@ class RowDigests(NamedTuple):
 def of_cells(columns: Mapping[str, tuple[np.ndarray, np.ndarray]], key: bytes) -> RowDigests:
     """Return digests of cells, the same for each writing of a value.
 
-    Numbers count as 64 bits, text in its composed form (NFC), and a missing value as such, so that
-    the same rows in another export, with other decimals or another order, are known again.
+    Numbers count with twelve digits, text in its composed form (NFC), and a missing value as such,
+    so that the same rows in another export, with other decimals or another order, are known again.
 
     Args:
         columns: of each its values and where they miss, by name.
@@ -62,8 +62,8 @@ def of_cells(columns: Mapping[str, tuple[np.ndarray, np.ndarray]], key: bytes) -
 def _of_column(values: np.ndarray, missing: np.ndarray, key: bytes) -> np.ndarray:
     known = values[~missing]
     if known.dtype.kind in "biuf":
-        distinct, where = np.unique(known.astype(np.float64) + 0.0, return_inverse=True)
-        plain = [value.tobytes() for value in distinct]  # adding 0 has made -0 one
+        distinct, where = np.unique(_rounded(known.astype(np.float64)), return_inverse=True)
+        plain = [value.tobytes() for value in distinct + 0.0]  # adding 0 has made -0 one
     else:
         distinct, where = np.unique(known.astype(str), return_inverse=True)
         plain = [unicodedata.normalize("NFC", text).encode() for text in distinct.tolist()]
@@ -71,6 +71,15 @@ def _of_column(values: np.ndarray, missing: np.ndarray, key: bytes) -> np.ndarra
     found = np.full(len(values), int.from_bytes(_keyed(b"missing", key), "little"), np.uint64)
     found[~missing] = np.frombuffer(digests, "<u8")[where] if plain else 0
     return found
+
+
+def _rounded(values: np.ndarray) -> np.ndarray:
+    """Return numbers of twelve digits: a change of units and back changes the last of sixteen."""
+    size = np.abs(np.where(np.isfinite(values) & (values != 0), values, 1.0))
+    exponent = 11 - np.floor(np.log10(size) + 1e-9)  # so that 9.99... and 10 have the same
+    unit = 10.0 ** np.abs(exponent)
+    whole = np.rint(np.where(exponent > 0, values * unit, values / unit))
+    return np.where(exponent > 0, whole / unit, whole * unit)
 
 
 def of_names(names: Iterable[str], key: bytes) -> np.ndarray:

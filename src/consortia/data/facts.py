@@ -231,7 +231,13 @@ class Gathering(NamedTuple):
 
 
 class Gatherer:
-    """The part of an engine that reading sites needs, of one process that reads them all."""
+    """The part of an engine that reading sites needs, of one process that reads them all.
+
+    Attributes:
+        participation: which sites take part in which round, bool (rounds, sites); None: all.
+    """
+
+    participation: Any = None
 
     def allgather(
         self, make: Callable[[], Any], same: Callable[[], Mapping[str, Any]] = dict

@@ -26,7 +26,8 @@ def smallest_cell(rows: Any) -> int:
     """Count the rows of the rarest pattern of covariates that occurs.
 
     A pattern is one of all columns together where all are categorical, else a value of a column
-    that has two, such as that of a level. Without such a column there is none: it is all rows.
+    that has two, such as that of a level, or all values beside the one that most rows have.
+    Without such a column there is none: it is all rows.
 
     Args:
         rows: a pytree of arrays, (rows, ...).
@@ -35,9 +36,17 @@ def smallest_cell(rows: Any) -> int:
     categorical = [column for column in columns if is_categorical(column)]
     if len(categorical) == len(columns):
         return rarest_pattern(rows)
-    counts = [np.unique(column, return_counts=True)[1] for column in categorical]
-    pairs = (int(count.min()) for count in counts if len(count) == 2)
-    return min(pairs, default=len(columns[0]))
+    return min(map(rows_apart, columns))
+
+
+def rows_apart(column: np.ndarray) -> int:
+    """Count the rows without the value that most rows have; all rows where there is no such value.
+
+    Of two values it is the number of the rarer one. A spline with its knots around a patient, or a
+    product with a column that few patients have, is 0 of all others.
+    """
+    apart = int((column != np.median(column)).sum())
+    return apart if 0 < apart < len(column) / 2 else len(column)
 
 
 def rarest_pattern(rows: Any) -> int:

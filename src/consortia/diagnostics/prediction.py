@@ -16,6 +16,9 @@ ARRAYS = ("mean", "sd", "shift", "sd_ratio")
 
 OPTIMISER = "at temperature 0 it is an optimiser, whose iterates are no draws of a posterior"
 
+ABSENT = "averages over the sites that take part"
+"""Words of the basis of a prediction that takes the absence of sites into account."""
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class BiasPrediction:

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from consortia.core import arguments
+from consortia.core import arguments, trees
+from consortia.core.arrays import VALUES_AT_ONCE, logsumexp
 from consortia.core.model import Model
 from consortia.core.parameters import (
     draw_weights,
@@ -18,7 +19,7 @@ from consortia.core.parameters import (
 )
 from consortia.core.predictions import log_sum, weighted_sum
 from consortia.errors import InputError
-from consortia.runtime.late import jax, jnp
+from consortia.runtime.late import float_type, jax
 
 PyTree = Any
 
@@ -76,6 +77,8 @@ def predict(
             "the draws stay valid."
         )
     passage = (tree, model, new_rows, batch_rows, max_draws)
+    if model.host is not None:
+        return _over_draws(_sums, np.add, model.host.predict, *passage)
     return _over_draws(weighted_sum, np.add, model.predict, *passage)
 
 
@@ -113,7 +116,20 @@ def log_predictive_density(
         array([-0.919, -1.419, -2.919, -1.419])
     """
     passage = (tree, model, rows, batch_rows, max_draws)
+    if model.host is not None:
+        return _over_draws(_log_sums, np.logaddexp, model.host.log_likelihood, *passage)
     return _over_draws(log_sum, np.logaddexp, model.log_likelihood, *passage)
+
+
+def _sums(function: Any, draws: PyTree, weights: np.ndarray, rows: PyTree) -> np.ndarray:
+    """Return Σ_s w_s f(θ_s), by NumPy."""
+    return np.tensordot(weights, function(draws, rows), axes=1)
+
+
+def _log_sums(function: Any, draws: PyTree, weights: np.ndarray, rows: PyTree) -> np.ndarray:
+    """Return log Σ_s w_s exp f(θ_s), by NumPy."""
+    with np.errstate(divide="ignore"):  # repeated draws have no weight
+        return logsumexp(function(draws, rows) + np.log(weights)[:, None], axis=0)
 
 
 # --- scores --------------------------------------------------------------------------------------
@@ -356,7 +372,7 @@ def _over_draws(
         raise InputError(f"batch_rows={batch_rows}: give 1 or more.")
     draws, weights, weighted = _pooled(tree, model, max_draws)
     used = len(weights)
-    leaves = jax.tree.leaves(rows)
+    leaves = [leaf.value for leaf in trees.leaves_of(rows)]
     lengths = {np.shape(leaf)[0] if np.ndim(leaf) else 0 for leaf in leaves}
     if len(lengths) != 1 or 0 in lengths:
         raise InputError(
@@ -365,19 +381,21 @@ def _over_draws(
             "non-empty leading row axis, as one site's data."
         )
     total_rows = lengths.pop()
-    dimension = sum(leaf.size for leaf in jax.tree.leaves(draws)) // used
-    draw_blocks = _blocks(used, max(1, BLOCK_VALUES // dimension))
+    dimension = sum(leaf.value.size for leaf in trees.leaves_of(draws)) // used
+    each = min(total_rows, batch_rows) if model.host is not None else dimension
+    most = VALUES_AT_ONCE if model.host is not None else BLOCK_VALUES
+    draw_blocks = _blocks(used, max(1, most // each))
 
     results = []
     for row_index, row_count in _blocks(total_rows, batch_rows):
-        batch = jax.tree.map(lambda leaf, index=row_index: np.asarray(leaf)[index], rows)
+        batch = trees.map_leaves(lambda leaf, index=row_index: np.asarray(leaf)[index], rows)
         total: np.ndarray | None = None
         for draw_index, draw_count in draw_blocks:
-            block = jax.tree.map(lambda leaf, index=draw_index: leaf[index], draws)
+            block = trees.map_leaves(lambda leaf, index=draw_index: leaf[index], draws)
             share = np.where(np.arange(len(draw_index)) < draw_count, weights[draw_index], 0)
-            if total is None:  # every later block has the same shapes
+            if total is None and model.host is None:  # every later block has the same shapes
                 _check_output(function, block, batch, len(row_index))
-            part = reduce(function, block, share.astype(jnp.result_type(float)), batch)
+            part = reduce(function, block, share.astype(float_type()), batch)
             part = np.asarray(part, dtype=np.float64)
             total = part if total is None else combine(total, part)
         assert total is not None
@@ -401,7 +419,7 @@ def _pooled(tree: Any, model: Model, max_draws: int | None) -> tuple[PyTree, np.
         raise InputError(f"max_draws={max_draws}: give 1 or more, or None for all.")
     used = chains * draws if max_draws is None else min(max_draws, chains * draws)
     picked = (2 * np.arange(used) + 1) * (chains * draws) // (2 * used)
-    dtype = jnp.result_type(float)
+    dtype = float_type()
     pooled = {
         name: array.reshape(chains * draws, *array.shape[2:])[picked].astype(dtype)
         for name, array in arrays.items()

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from consortia.core.parameters import sampled_draws
-from consortia.diagnostics.prediction import OPTIMISER, BiasPrediction
+from consortia.diagnostics.prediction import ABSENT, OPTIMISER, BiasPrediction
 from consortia.diagnostics.stein import Stein
 from consortia.store.ending import RunEnd
 from consortia.store.metadata import decoded, recorded
@@ -175,6 +175,9 @@ class Verdict:
         """The findings that count and are not good, the most serious first."""
         found = [one for one in self.checks if one.counts and one.severity > Severity.GOOD]
         return tuple(sorted(found, key=lambda one: -one.severity))
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
 
     def lines(self) -> list[str]:
         """Return the verdict in words, a line for each reason."""
@@ -348,6 +351,7 @@ def judge(
         _overshoot(run, prediction),
         # a predicted bias is that of draws from a posterior
         _sandwich(run.record) or _predicted(prediction, measured=measured.counts),
+        _absent(run.record, prediction),
         _quadrature(run.record),
         _as_predicted(run, prediction),
         measured if measured.counts or not exact else None,
@@ -635,6 +639,23 @@ def _predicted(prediction: BiasPrediction | None, *, measured: bool) -> Check:
     action = REMEDY if severity > Severity.UNKNOWN else compare if severity else ""
     counts = severity is not Severity.UNKNOWN or not measured
     return Check(severity, title, value, " ".join(reasons), action, counts)
+
+
+def _absent(record: Mapping[str, Any], prediction: BiasPrediction | None) -> Check | None:
+    """Name the sites' absence from averages, where there was any."""
+    share = float(record.get("absent", 0.0))
+    if share == 0:
+        return None
+    title, value = "Did all sites take part?", f"{100 * share:.0f} % of their answers are missing"
+    if prediction is not None and ABSENT in prediction.basis:
+        return Check(Severity.GOOD, title, value, "The predicted bias is that of such rounds.")
+    reason = (
+        "An average over some of the sites follows those: the draws are wider than they are with "
+        "all sites, and their mean is nearer to sites that are present more often. By how much is "
+        "not predicted."
+    )
+    action = "Wait longer for the sites, or take fewer local steps."
+    return Check(Severity.WARNING, title, value, reason, action)
 
 
 def _quadrature(record: Mapping[str, Any]) -> Check | None:

@@ -108,7 +108,7 @@ class LocalEngine(Engine):
         self.block = block
         self._mesh = mesh
         self._devices = sharding.devices_asked(devices)
-        self._participation = None if participation is None else np.asarray(participation, bool)
+        self.participation = None if participation is None else np.asarray(participation, bool)
 
     @classmethod
     def like(cls, rounding: Mapping[str, Any], *, exact: bool) -> LocalEngine:
@@ -168,7 +168,7 @@ class LocalEngine(Engine):
     def prepare(self, target: Target, sites: Sites, method: Method, chains: int) -> LocalRun:
         """Place the data and find or make the program; compile nothing yet."""
         arrays = site_arrays(target.model, sites, method, np.arange(len(sites)))
-        if self._participation is not None:
+        if self.participation is not None:
             self._check_participation(method.build(target), len(sites))
             arrays = arrays._replace(present=jnp.ones(len(sites), bool))
         divided = self._division(sites, method.build(target), chains)
@@ -192,14 +192,14 @@ class LocalEngine(Engine):
         if isinstance(program, ShardedProgram):
             return ShardedRun(program, arrays, sites)
         run = LocalRun(program, sites, arrays)
-        run.participation = self._participation
+        run.participation = self.participation
         return run
 
     def panel(
         self, target: Target, sites: Sites, method: Conversation
     ) -> LocalPanel | ShardedPanel:
         """Place the data for a conversation; compile nothing yet."""
-        if self._participation is not None:
+        if self.participation is not None:
             raise InputError(
                 "participation: only averages can be taken over some of the sites (fa_hmc, fa_ld)."
             )
@@ -234,13 +234,13 @@ class LocalEngine(Engine):
         return list(devices)
 
     def _check_participation(self, algorithm: Algorithm, nodes: int) -> None:
-        assert self._participation is not None
-        if self._participation.ndim != 2 or self._participation.shape[1] != nodes:
+        assert self.participation is not None
+        if self.participation.ndim != 2 or self.participation.shape[1] != nodes:
             raise InputError(
-                f"participation has shape {self._participation.shape}: give (rounds, {nodes}), one "
+                f"participation has shape {self.participation.shape}: give (rounds, {nodes}), one "
                 "bool for each round, warm-up included, and each site."
             )
-        if not self._participation.any(axis=1).all():
+        if not self.participation.any(axis=1).all():
             raise InputError("participation: there is a round in which no site takes part.")
         if not all(isinstance(p.exchange, Mean | None) for p in algorithm.phases):
             raise InputError(
@@ -256,7 +256,7 @@ class LocalEngine(Engine):
         divided = None
         if self._mesh is not None:
             divided = sharding.of_mesh(self._mesh, *shape)
-        elif self._participation is None:
+        elif self.participation is None:
             requested = self._devices is not None
             divided = sharding.of_devices(
                 sharding.found(self._devices),

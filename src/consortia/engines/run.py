@@ -92,8 +92,10 @@ class LocalRun(Run):
         """Return attributes and groups of the result that only the run itself can tell."""
         if self.participation is None or self.participation[:done].all():
             return {}, {}
-        least = int(self.participation[:done].sum(axis=1).min())
-        return {"participation": f"as given: at least {least} of {len(self.names)} sites"}, {}
+        present = self.participation[:done]
+        least = int(present.sum(axis=1).min())
+        text = f"as given: at least {least} of {len(self.names)} sites"
+        return {"participation": text, "absent": float(1 - present.mean())}, {}
 
     def advance(self, carry: Carry, buffers: Buffers, window: Window) -> Any:
         """Run the rounds of a window: (carry, buffers, finite (chains,)); consume ``buffers``."""

@@ -11,7 +11,7 @@ import numpy as np
 from consortia.core import arguments
 from consortia.core.arrays import VALUES_AT_ONCE, sigmoid, softplus
 from consortia.core.fingerprints import of_value
-from consortia.core.host import MOST_ROWS, Params
+from consortia.core.host import MOST_ROWS, Params, RowValues
 from consortia.core.model import Model
 from consortia.models._features import arranged, predictor
 from consortia.models._shared import (
@@ -109,6 +109,7 @@ class _OnHost:
 
     labels: Mapping[str, Any] = {}
     units: Mapping[str, float] = {}
+    has_rows = True
 
     def __init__(self, features: int, scales: Mapping[str, float]) -> None:
         self._features, self._scales = features, scales
@@ -121,6 +122,15 @@ class _OnHost:
     def prior_slopes(self, params: Params) -> dict[str, np.ndarray]:
         """Compute the gradient of the log-prior, −v/s²."""
         return {name: -values / self._scales[name] ** 2 for name, values in params.items()}
+
+    def predict(self, params: Params, rows: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Compute the probabilities of the classes, (K, n, 2)."""
+        chance = sigmoid(self.site({"y": np.zeros(0), **rows}).log_odds(params, slice(None)))
+        return np.stack([1 - chance, chance], axis=-1)
+
+    def log_likelihood(self, params: Params, rows: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Compute log p(y_i | θ), (K, n)."""
+        return self.site(rows).parts(params)
 
     def site(self, rows: Mapping[str, np.ndarray]) -> _Rows:
         """Return the likelihood of a site's rows."""
@@ -136,7 +146,8 @@ class _Rows:
     def __init__(self, x: np.ndarray, y: np.ndarray) -> None:
         self._x, self._y = x, y
 
-    def _log_odds(self, params: Params, part: slice) -> np.ndarray:
+    def log_odds(self, params: Params, part: slice) -> np.ndarray:
+        """Return η of some rows, (K, n)."""
         t = params["coefficients"] @ self._x[part].T
         if "intercept" in params:
             t += params["intercept"][:, None]
@@ -147,7 +158,7 @@ class _Rows:
         width = max(VALUES_AT_ONCE // len(params["coefficients"]), 64)
         for at in range(0, len(self._y), width):
             part = slice(at, at + width)
-            yield part, self._log_odds(params, part)
+            yield part, self.log_odds(params, part)
 
     def values(self, params: Params, nodes: int | None) -> np.ndarray:
         """Return log L, (K,)."""
@@ -174,6 +185,12 @@ class _Rows:
         """Return log p(z_i | θ) of all rows, which are independent."""
         return self.of_rows(params, slice(None))
 
+    def by_values(self, params: Params, values: RowValues, nodes: int | None) -> np.ndarray:
+        """Return the derivatives of log L by values of some of its rows, (K, k, n)."""
+        every, features = np.ones(len(values.steps), bool), self._x.shape[1]
+        moved = _Rows(values.moved["x"][:, :features], values.moved["y"])
+        return values.slopes(moved.parts(params), every)
+
     def of_rows(self, params: Params, part: slice) -> np.ndarray:
         """Return log p(y_i | θ) of some rows, (K, n)."""
-        return -softplus((1 - 2 * self._y[part]) * self._log_odds(params, part))
+        return -softplus((1 - 2 * self._y[part]) * self.log_odds(params, part))

@@ -76,19 +76,20 @@ def plan_panel(title: str, plan: Plan) -> Any:
 def settings_table(tried: Sequence[Tried]) -> Fitting:
     """Show settings between which a law has chosen, the cheapest first."""
     from consortia.report.tables import Table
+    from consortia.theory.settings import written
 
     names = [name.replace("_", " ") for name, _ in tried[0].settings]
     caption = (
         "Settings within the target, by the exact law, the cheapest first: rounds that a draw "
-        "takes, gradients of a site a round, and how far mean and sd are off"
+        "takes, messages and gradients of a site in a round, and how far mean and sd are off"
     )
-    heads = ("", "step", "rounds", "gradients", "mean", "sd", *names)
+    heads = ("", "step", "rounds", "messages", "gradients", "mean", "sd", *names)
     rows = []
     for number, one in enumerate(tried, 1):
-        numbers = f"{one.step:.3g}", f"{one.law.rounds_per_draw:.1f}", f"{one.gradients:.0f}"
+        numbers = f"{one.step:.3g}", f"{one.law.rounds_per_draw:.1f}", f"{one.messages}"
         off = f"{one.mean:.3f} sd", f"{100 * one.sd:.1f} %"
-        values = ("none" if value is None else str(value) for _, value in one.settings)
-        rows.append((str(number), *numbers, *off, *values))
+        values = map(written, one.values.values())
+        rows.append((str(number), *numbers, f"{one.gradients:.0f}", *off, *values))
     return Fitting(Table(caption, heads, tuple(rows)), caption)
 
 

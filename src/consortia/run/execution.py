@@ -235,7 +235,8 @@ def _begun(
             prediction = predicted(*known, run.fitted)
         respond(prediction, task.on_divergence, warned=settled.warned)
     if begin.expands and prediction is None and run.root and not run.serves:
-        prediction = predicted_by(algorithm, model, sites, first, run.fitted)
+        present = engine.participation
+        prediction = predicted_by(algorithm, model, sites, first, run.fitted, present)
         respond(prediction, task.on_divergence, warned=settled.warned)
     return carry, prediction
 
@@ -417,6 +418,10 @@ class PhaseRun:
         if not run.root:
             return None
         record.update(facts)
+        if "participation" in groups and self._begin.expands:  # known only now
+            known = algorithm, self._task.model, self._task.sites, self._begin.parameters[0]
+            present = groups["participation"]["present"].values
+            record["prediction"] = predicted_by(*known, run.fitted, present).plain()
         record.update(quadrature.measured(target, self._task.sites, self._draws_so_far()))
         record["end"], record["stopped"] = ending.kind.value, ending.text
         record["seconds"] = loop.seconds

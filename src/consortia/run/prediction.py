@@ -81,13 +81,22 @@ def predicted(
 
 
 def predicted_by(
-    method: Method, model: Model, sites: Sites, parameters: PyTree, fitted: Any
+    method: Method,
+    model: Model,
+    sites: Sites,
+    parameters: PyTree,
+    fitted: Any,
+    participation: np.ndarray | None = None,
 ) -> BiasPrediction:
-    """Return the predicted bias from what ``fit`` phases have left, node axis first."""
+    """Return the predicted bias from what ``fit`` phases have left, node axis first.
+
+    ``participation``, (rounds, sites), says which sites took part in which round, if not all did.
+    """
     left = expansion_left(fitted)
     if left is None:
         return BiasPrediction(reason="the search for the mode did not end in the steps it has")
-    return bias.predicted(method, Problem(model, sites, parameters, left=left))
+    problem = Problem(model, sites, parameters, left=left, participation=participation)
+    return bias.predicted(method, problem)
 
 
 def chosen(

@@ -59,6 +59,7 @@ def sample(
     metadata: Metadata | None = None,
     on_divergence: str = "warn",
     bias_target: Any = (0.05, 0.05),
+    cost: float | str | None = None,
     on_plan: Callable[[Plan], None] | None = None,
 ) -> Any:
     """Sample a posterior from data that stay at their sites.
@@ -89,9 +90,10 @@ def sample(
         metadata: names and units that are kept with the draws, a `consortia.Metadata`.
         on_divergence: ``"warn"`` where the bias predicted at the mode is bad, ``"raise"`` where a
             chain is predicted to diverge; ``"ignore"``: predict nothing.
-        bias_target: with ``step_size=None`` the step is the largest one with a predicted bias below
-            these: of means in posterior standard deviations, and of standard deviations as a
-            share. Above 200 parameters a pilot chooses it, with all rows in one process.
+        bias_target: largest predicted bias with which a step size and settings are chosen: of means
+            in posterior standard deviations, and of standard deviations as a share.
+        cost: of a draw, by which settings are chosen: ``"messages"``, ``"bytes"``, ``"gradients"``,
+            or time, by the gradients of a site that a message takes as long as; 30 when None.
         on_plan: called with the `Plan` before the sampler is compiled.
 
     Returns:
@@ -99,8 +101,7 @@ def sample(
         ``imputation`` where there are several), of natural quantities where the model has them,
         beside the coordinates in ``unconstrained_posterior``; ``sample_stats``, ``agents`` where
         sites have series of their own, ``diagnostics``; seed, versions, parameters and cost as
-        attributes. A bare array of parameters becomes "theta". Ctrl-C ends the run with the draws
-        so far.
+        attributes. A bare array of parameters becomes "theta". Ctrl-C ends a run with its draws.
 
     Raises:
         InputError: an argument, the model or the data cannot be used.
@@ -117,13 +118,12 @@ def sample(
         >>> rows = {"x": np.ones((4, 1), np.float32), "y": np.float32([1, 2, 3, 2])}
         >>> sites = consortia.Sites.from_list([rows, rows])
         >>> exact = consortia.federated_hmc(step_size=0.2, leapfrog_steps=3, mass_matrix="identity")
-        >>> tree = consortia.sample(
-        ...     model, sites, exact, rounds=20, chains=2, seed=1, progress=False)
+        >>> tree = consortia.sample(model, sites, exact, rounds=20, chains=2, progress=False)
         >>> tree["posterior"]["coefficients"].shape
         (2, 20, 1)
     """
     length = {"rounds": rounds, "chains": chains, "seed": seed, "thin": thin, "warmup": warmup}
-    options: dict[str, Any] = {"stop": stop, "keep": keep, "metadata": metadata}
+    options: dict[str, Any] = {"stop": stop, "keep": keep, "metadata": metadata, "cost": cost}
     options |= {"on_divergence": on_divergence, "bias_target": bias_target, "on_plan": on_plan}
     options |= {"init": init, "engine": engine, "store": store, "progress": progress}
     return _sample_length(model, sites, algorithm, length, draws, options)
@@ -274,6 +274,7 @@ def _of_one(
     keep: AccumulatorSpec | str,
     on_divergence: str,
     bias_target: Any,
+    cost: float | str | None,
     engine: Engine | tuple[Engine, ...] | None,
     store: Any,
     **options: Any,
@@ -293,7 +294,7 @@ def _of_one(
             stop=rule,
             keep=read_spec(keep),
             on_divergence=check_response(on_divergence),
-            bias_target=BiasTarget.read(bias_target),
+            bias_target=BiasTarget.read(bias_target, cost),
             **options,
         )
     finally:
@@ -312,6 +313,7 @@ def _of_each(
     metadata: Metadata | None,
     on_divergence: str,
     bias_target: Any,
+    cost: float | str | None,
     store: Any,
     engine: Engine | tuple[Engine, ...] | None,
     on_plan: Callable[[Plan], None] | None,
@@ -325,7 +327,8 @@ def _of_each(
         **length,
         "rounds": rounds,
         "on_divergence": check_response(on_divergence),
-        "bias_target": list(astuple(BiasTarget.read(bias_target))),
+        "bias_target": list(astuple(BiasTarget.read(bias_target))[:2]),
+        **({} if cost is None else {"cost": cost}),
         "stop": None if rule is None else asdict(rule),
         "metadata": None if metadata is None else metadata.plain,
     }

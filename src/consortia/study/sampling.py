@@ -87,6 +87,12 @@ class Run(Table):
         "in posterior standard deviations, and of the standard deviations, as a share, with which "
         "a step size is chosen; [0.05, 0.05] by default",
     )
+    cost: float | Literal["messages", "bytes", "gradients"] | None = Field(
+        None,
+        description="by which settings of the algorithm that are left out are compared, for an "
+        "independent draw: 'messages', 'bytes', 'gradients' of a site, or a number: time, a "
+        "message taking as long as so many gradients of all rows of a site; 30 by default",
+    )
     keep: Literal["draws", "moments"] = Field(
         "draws",
         description="all draws; or means, variances and up to 1000 evenly spaced draws a chain",

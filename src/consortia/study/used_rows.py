@@ -33,7 +33,8 @@ def used_rows(
     """Return digests of all cells of the rows of a file that a study uses.
 
     Columns that it does not use count, too, and all count as they were before they are harmonised:
-    the rows of two studies are known as the same ones where they come from one file.
+    the rows of two studies are known as the same ones where they come from one file. A column in
+    other units counts in the study's, too, so that a copy of a file is known again.
 
     Args:
         data: of the study.
@@ -47,8 +48,11 @@ def used_rows(
     """
     if question is None:
         return of_cells(_cells(path), key)
-    plain, kept, made, names = _read(data, question, path, index)
+    plain, kept, made, names, table = _read(data, question, path, index)
     cells = _cells_of(plain)
+    for column in made.scale:
+        of = table[column]
+        cells[f"{column}, scaled" if column in cells else column] = of.values, of.missing
     cells = {of: (values[kept], missing[kept]) for of, (values, missing) in cells.items()}
     entries = list(_changed_values(plain.take(kept), names, made))
     pairs = ((column, f"{value}\0{to}") for column, value, to, _ in entries)
@@ -74,14 +78,14 @@ def row_choices(data: Data, question: Question, path: Path, index: int) -> RowCh
     Raises:
         InputError: the file cannot be read.
     """
-    plain, kept, made, names = _read(data, question, path, index)
+    plain, kept, made, names, _ = _read(data, question, path, index)
     return RowChoices(rows_of(plain), len(kept), list(_changed_values(plain, names, made)))
 
 
 def _read(
     data: Data, question: Question, path: Path, index: int
-) -> tuple[LazyTable, np.ndarray, Harmonisation, dict[str, str]]:
-    """Return a file as written, indices of the rows used, changes, and columns by new names."""
+) -> tuple[LazyTable, np.ndarray, Harmonisation, dict[str, str], LazyTable]:
+    """Return a file as written, rows used, changes, columns by new names, and the changed file."""
     assert data.files is not None
     name = names_of(data.files)[index]
     changes = question.harmonise.get(name)
@@ -89,7 +93,7 @@ def _read(
     table = read_table(path, f"site {name!r}", site=name, harmonise=changes)
     kept = _kept(required(_numbered(table), data, name), question, name)
     made = changes or Harmonisation.model_validate({})
-    return plain, kept, made, {made.rename.get(of, of): of for of in plain}
+    return plain, kept, made, {made.rename.get(of, of): of for of in plain}, table
 
 
 def _changed_values(

@@ -20,14 +20,16 @@ import math
 import numpy as np
 from jaxtyping import Float
 
+from consortia.core.privacy import Dither
 from consortia.core.queries import Arrays, Revealed, Rounded
+from consortia.core.target import Target
 from consortia.surrogates.mode_search import symmetric
 
 CURVATURE_UNIT, PULL_UNIT = 0.5, 0.25
 """Units in sampling errors: larger ones cost messages with 280 rows, smaller ones settle rows."""
 
 
-def rounded_fits(answer: Arrays, rows: int, rng: np.random.Generator, coarser: float) -> Rounded:
+def rounded_fits(answer: Arrays, rows: int, rng: Dither, coarser: float) -> Rounded:
     """Return fits of one site in the units in which they leave.
 
     Args:
@@ -72,8 +74,14 @@ def wrong_share(arrays: Arrays, sites: int) -> str | None:
     return f"share is {share}, expected 1/{sites}: with another one a fit is of the prior"
 
 
-def revealed_by_fits(arrays: Arrays, answer: Arrays, errors: Arrays) -> tuple[Revealed]:
-    """Return curvatures at the modes, and gradients at the reference of these quadratics."""
+def revealed_by_fits(
+    target: Target, arrays: Arrays, answer: Arrays, errors: Arrays
+) -> tuple[Revealed]:
+    """Return curvatures at the modes, and gradients at the reference of these quadratics.
+
+    Fits that are widened by the spread between sites have smaller units than the curvature A of the
+    rows has; these say no more than A in its own units, and so do w, b and v.
+    """
     kept, away = [], []
     for index, pull in enumerate(np.asarray(answer["pulls"][:-1], float)):
         precision = symmetric(answer["precisions"][index], pull.size)
@@ -81,14 +89,36 @@ def revealed_by_fits(arrays: Arrays, answer: Arrays, errors: Arrays) -> tuple[Re
             kept.append(index)
             away.append(np.linalg.lstsq(precision, pull, rcond=None)[0])
     from_reference = np.reshape(away, (-1, len(arrays["reference"])))
-    twice = math.sqrt(2 if "spread" in answer else 1)  # which says both once more
-    of_fits = {1: errors["pulls"][kept] / twice, 2: errors["precisions"][kept] / twice}
+    of_fits = {1: errors["pulls"][kept], 2: errors["precisions"][kept]}
+    if "spread" in answer:
+        coarser = _own_units(answer, kept)
+        first, second = np.triu_indices(from_reference.shape[1])
+        pairs = coarser[:, first] * coarser[:, second]
+        # both say it: once widened, once by the sums of the spread
+        of_fits = {1: of_fits[1] * coarser / _TWICE, 2: of_fits[2] * pairs / _TWICE}
     points = arrays["reference"] + from_reference
-    return (Revealed(points, (1, 2), errors=of_fits, away=from_reference),)
+    rules = (len(arrays["rule"]),) if "rule" in arrays else ()
+    return (Revealed(points, (1, 2), errors=of_fits, away=from_reference, rules=rules),)
+
+
+_TWICE = math.sqrt(2)
+
+
+def _own_units(answer: Arrays, kept: list[int]) -> Float[np.ndarray, "fits d"]:
+    """Return by what the roots of A's diagonal are larger than those of widened fits, at least.
+
+    A diagonal element is at least 1/v.
+    """
+    w, wv = (np.asarray(answer["spread"], float)[place] for place in (0, 3))
+    first, second = np.triu_indices(w.size)
+    widened = np.asarray(answer["precisions"], float)[kept][:, first == second]
+    with np.errstate(all="ignore"):
+        ratio = np.sqrt(w / wv / widened)
+    return np.where(np.isfinite(ratio), np.maximum(ratio, 1.0), 1.0)
 
 
 def _rounded_spread(
-    sums: Float[np.ndarray, "6 d"], relative: float, rng: np.random.Generator
+    sums: Float[np.ndarray, "6 d"], relative: float, rng: Dither
 ) -> Float[np.ndarray, "6 d"]:
     """Return w, w b, w b², w v, w² v and w² of w, b and v that are rounded, so that they agree."""
     w = sums[0]
@@ -106,7 +136,7 @@ def _power_of_two(most: np.ndarray) -> np.ndarray:
     return np.where(usable, np.exp2(np.floor(np.log2(np.where(usable, most, 1.0)))), 0.0)
 
 
-def _dithered(values: np.ndarray, units: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+def _dithered(values: np.ndarray, units: np.ndarray, rng: Dither) -> np.ndarray:
     """Return values in their units; the last axes of all have the same dither."""
     dither = rng.random(values.shape[-1])
     usable = (units > 0) & np.isfinite(values)

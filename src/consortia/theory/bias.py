@@ -51,7 +51,7 @@ from consortia.theory.law import Law, Moments
 from consortia.theory.potentials import SitePotentials, StoredPotentials
 from consortia.theory.stability import server_of
 from consortia.theory.staleness import site_noise, stale_server_law
-from consortia.theory.travelling import travelling_law
+from consortia.theory.travelling import MOST_TRAVELLED, travelling_law
 
 PyTree = Any
 T = TypeVar("T")
@@ -76,6 +76,10 @@ OWN_SITES = (
     "The mean is biased because a worker fetches right after its own update, when the parameters "
     "are displaced towards its own site: aggregate='latest' removes most of that."
 )
+ABSENT_SITES = (
+    "Sites that are absent leave averages to the others, which pull them: wait longer for all "
+    "sites, or take fewer local steps."
+)
 TURNED = (
     "the sites' curvatures are taken along the posterior's principal directions, as there are too "
     "many parameters and workers for the whole matrices"
@@ -85,9 +89,6 @@ TRACE_UPDATES, STRETCH, STRETCH_A_WORKER = 10_000, 400, 40
 
 NOTED_SHIFT = 0.1
 """Posterior standard deviations of the mean's bias from which on a remedy is named."""
-
-MOST_TRAVELLED = 40
-"""Parameters up to which the law of a travelling chain is computed."""
 
 UNFITTED = (
     "the law of the draws depends on the surrogates that the sites fit: a run, and `consortia "
@@ -113,6 +114,7 @@ class Problem:
         engine: gathers what the sites send, where their rows are in several processes.
         left: what the sites have sent already, see `consortia.theory.potentials.StoredPotentials`.
         corrections: what the surrogates come to that the sites have fitted, node axis first.
+        participation: which sites take part in which round, bool (rounds, sites), where not all do.
     """
 
     def __init__(
@@ -123,9 +125,12 @@ class Problem:
         engine: Gatherer | None = None,
         left: Any = None,
         corrections: Correction | None = None,
+        participation: np.ndarray | None = None,
     ) -> None:
         self.model, self.sites, self._engine, self._left = model, sites, engine, left
         self.corrections = corrections
+        given = participation if engine is None else engine.participation
+        self.participation = None if given is None or np.all(given) else np.asarray(given, bool)
         self.start = starting_parameters(model, init, 0, 1)[0]
 
     @cached_property
@@ -199,6 +204,12 @@ class Problem:
             raise InputError("the scales of the preconditioner are found by a run")
         made = copy(self)
         vars(made)["near"] = self.near.scaled(np.array(method.scales))
+        return made
+
+    def projected(self) -> Problem:
+        """Return a problem in the few directions by which settings are compared."""
+        made = copy(self)
+        vars(made)["near"] = self.near.projected()
         return made
 
     def agents(self, *, rows: bool) -> GaussianAgents:
@@ -287,11 +298,15 @@ def _averaging(method: FAHMC, problem: Problem) -> Law:
         mass_matrix=method.mass_matrix.values,
         temperature=method.temperature,
         average_every=method.average_every,
+        participation=problem.participation,
     )
     notes: tuple[str, ...] = ()
     if not method.debias and law.stable:
         away = np.abs(law.stationary.bias) / law.target.sd
-        notes = ("debias=True removes the bias of the mean.",) * bool(away.max() > NOTED_SHIFT)
+        remedy = "debias=True removes the bias of the mean."
+        if problem.participation is not None:
+            remedy = ABSENT_SITES
+        notes = (remedy,) * bool(away.max() > NOTED_SHIFT)
     if method.batch_size is None:
         return replace(law, notes=notes)
     note = "Minibatches widen the draws by an amount that is not predicted."
@@ -310,15 +325,16 @@ def _gossip(method: DESGLD | DESGHMC, problem: Problem) -> Law:
     step, batches = _constant(method), method.batch_size is not None
     _check_network(1 + method.corrected + method.moves, problem, method.mixing)
     agents = problem.agents(rows=batches)
-    options: dict[str, Any] = {"correction": method.correction, "noise": method.noise}
+    options: dict[str, Any] = {"correction": method.correction or None, "noise": method.noise}
     options |= {"temperature": method.temperature}
     if batches:
         options |= {"batch_size": method.batch_size, "replace": method.replace}
         if method.control_variate is not None:
             options["control_variate"] = np.asarray(method.control_variate) - problem.near.mode
-    if method.friction is None:
-        options |= {"averaged_noise": method.averaged_noise, "momentum": method.momentum}
-    return _noted(gossip_law(agents, method.mixing, step, method.friction, **options))
+    friction = method.given("friction") if isinstance(method, DESGHMC) else None
+    if friction is None:
+        options |= {"averaged_noise": bool(method.averaged_noise), "momentum": method.momentum}
+    return _noted(gossip_law(agents, method.mixing, step, friction, **options))
 
 
 @law_of.register
@@ -330,7 +346,7 @@ def _tracked(method: DecentralizedHMC, problem: Problem) -> Law:
         method.mixing,
         step_size=step,
         variant=method.variant,
-        gossip_rounds=method.gossip_rounds,
+        gossip_rounds=method.given("gossip_rounds"),
     )
     note = "Published variant: while every proposal is accepted."
     return _noted(law, *([note] if method.published else []))
@@ -340,7 +356,7 @@ def _check_network(copies: int, problem: Problem, mixing: Mixing) -> None:
     """Refuse networks that change, and those whose matrix of an iteration is too large."""
     if isinstance(mixing, graphs.MixingSchedule):
         raise InputError("the network changes from round to round")
-    agents, d = len(problem.sites), problem.potentials.start.size
+    agents, d = problem.near.gradients.shape
     if copies * agents * d > LARGEST_SYSTEM:
         raise InputError(
             f"{agents} agents with {d} parameters each are too many for the matrix of an iteration"
@@ -522,7 +538,7 @@ def _travelling(method: DSGLD, problem: Problem) -> Law:
         near.curvatures,
         method.site_weights(near.sizes),
         step_size=step,
-        local_steps=method.local_steps,
+        local_steps=method.given("local_steps"),
         # A flat direction of the prior has no mean: the pseudo-inverse leaves it at the mode.
         prior_mean=-np.linalg.pinv(prior, hermitian=True) @ near.prior_gradient,
         prior_precision=prior,
@@ -626,7 +642,8 @@ def predicted(method: Method, problem: Problem) -> BiasPrediction:
     if problem.corrections is not None:
         return make()
     # Equal methods have other laws where another one has been registered since.
-    return problem.once((method, *law_of.registry.values()), make)
+    present = None if problem.participation is None else problem.participation.tobytes()
+    return problem.once((method, present, *law_of.registry.values()), make)
 
 
 def prediction_by(algorithm: Method, problem: Problem, law: Law) -> BiasPrediction:

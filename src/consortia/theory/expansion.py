@@ -25,6 +25,9 @@ EXCESS, DEPTH = 4.0, 6.0
 """Mass is missed where the log-density is so much above the Gaussian law's, and at most so much
 below that of the mode."""
 
+DIRECTIONS = 12
+"""Directions in which settings are compared where there are more, before the best in all."""
+
 MOST_PARAMETERS = 200
 """Beyond, the matrices of all sites take minutes."""
 
@@ -78,6 +81,30 @@ class Expansion:
             prior_gradient=self.prior_gradient * scales,
             covariance=self.covariance / square,
             units=self.units * scales,
+        )
+
+    def projected(self) -> Expansion:
+        """Return the expansion in the directions that settings feel most.
+
+        They are the flattest and the steepest principal axes, and where the sites differ most.
+        """
+        axes, each = np.linalg.eigh(self.precision)[1], DIRECTIONS // 3
+        apart = np.linalg.svd(self.gradients, full_matrices=False)[2][:each].T
+        some = np.linalg.qr(np.hstack([axes[:, :each], axes[:, -each:], apart]))[0]
+        some = some @ np.linalg.eigh(some.T @ self.precision @ some)[1]
+
+        def inside(curvatures: Float[np.ndarray, "... d d"]) -> Float[np.ndarray, "... k k"]:
+            both = some.T @ curvatures @ some
+            return (both + both.mT) / 2
+
+        return replace(
+            self,
+            mode=self.mode @ some,
+            curvatures=inside(self.curvatures),
+            gradients=self.gradients @ some,
+            prior_curvature=inside(self.prior_curvature),
+            prior_gradient=self.prior_gradient @ some,
+            covariance=np.linalg.inv(inside(self.precision)),
         )
 
     def pieces(

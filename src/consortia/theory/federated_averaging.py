@@ -10,7 +10,9 @@ K leapfrog steps at every client and one average, is then an affine map plus Gau
 
 with :math:`\cos\phi_c = 1 - \eta^2\lambda_c/2` for a curvature :math:`\lambda_c`; matrices are
 functions of :math:`L_c`. The de-biased variant adds :math:`\beta' x_{r-1}`, the average that served
-as the anchor, with :math:`\beta' = \sum_c w_c (1 - a_c^T)(1 - \bar\lambda / \lambda_c)`.
+as the anchor, with :math:`\beta' = \sum_c w_c (1 - a_c^T)(1 - \bar\lambda / \lambda_c)`. Where
+sites are absent at random a round is a map drawn from several, one for each set of sites: the law
+is then a mixture, as that of a travelling chain.
 
 Source: Liang, Zhang, Deng, Song, Lin, "Bayesian federated learning with Hamiltonian Monte Carlo:
 algorithm and theory" (2024), algorithms 1-3, B.1 and B.2, and section 4.2 (the momenta). The
@@ -19,6 +21,7 @@ formulas are derived here.
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,12 +30,18 @@ from jaxtyping import Float
 from numpy.typing import ArrayLike
 
 from consortia.core import arguments
+from consortia.core.parameters import spaced
+from consortia.diagnostics.prediction import ABSENT
 from consortia.errors import InputError
 from consortia.theory.affine import AffineMap, AffineRecursion, Array
-from consortia.theory.arguments import filled
+from consortia.theory.arguments import filled, floats
 from consortia.theory.clients import Blocks, GaussianClients, applied, read_clients
 from consortia.theory.law import Law, Moments
+from consortia.theory.travelling import MOST_TRAVELLED, TravellingRecursion
 from consortia.theory.within_trajectories import WindowRecursion, Windows, window
+
+MOST_LISTED, MOST_SETS = 10, 1000
+"""Clients up to which all sets of them are listed, and the most sets that are taken else."""
 
 
 def fa_hmc_law(
@@ -50,6 +59,7 @@ def fa_hmc_law(
     mass_matrix: ArrayLike | None = None,
     temperature: float = 1.0,
     average_every: int | None = None,
+    participation: ArrayLike | None = None,
 ) -> Law:
     r"""Return the exact law of FA-HMC (FA-LD with ``leapfrog_steps=1``) on Gaussian clients.
 
@@ -91,6 +101,10 @@ def fa_hmc_law(
         temperature: factor of the momentum's variance.
         average_every: leapfrog steps between averages of positions and momenta within trajectories;
             an iteration of the law is then such a window, and ``local_steps`` is 1.
+        participation: probability of each client to take part in a round, ``(N,)``, independent and
+            given that one does; or, bool ``(rounds, N)``, who takes part, each row as often as any
+            other, in a random order. An average is over those that do, with weights in proportion
+            to theirs. None: all do.
 
     Returns:
         The law. It is returned for unstable settings too: ask ``.stable``.
@@ -106,23 +120,18 @@ def fa_hmc_law(
     """
     clients = read_clients(means, curvatures, weights, mass_matrix)
     noise = filled(gradient_noise, clients.weights.shape, "gradient_noise")
-    if np.any(noise < 0.0):
-        raise InputError("gradient_noise: a variance is negative; give variances of at least zero")
-    given: dict[str, Any] = {
-        "step_size": arguments.positive("step_size", step_size),
-        "leapfrog_steps": arguments.whole("leapfrog_steps", leapfrog_steps, 1),
-        "rho": arguments.number("momentum_correlation", momentum_correlation, 0.0, 1.0),
-        "gradient_noise": noise,
-        "gradient_draws": arguments.whole("gradient_draws", gradient_draws, 1, 2),
-        "heat": arguments.positive("temperature", temperature),
-    }
+    more = noise, gradient_draws, temperature
+    given = _checked(step_size, leapfrog_steps, momentum_correlation, *more)
     local = arguments.whole("local_steps", local_steps, 1)
     every = arguments.optional_whole("average_every", average_every, 1)
+    if participation is not None:
+        return _absent(clients, participation, local, given, plain=not (every or debias))
     if every is not None:
         return _within(clients, every, whole=local == 1 and not debias, **given)
     # A step far beyond stability overflows: the law then has an infinite spectral radius.
     with np.errstate(over="ignore", invalid="ignore"):
-        response, spread = _one_round(clients, local_steps=local, **given)
+        everyone = clients.weights[None]
+        response, (spread,) = _one_round(clients, everyone, local_steps=local, **given)
         sent = float(clients.weights**2 @ noise)
         return _law(clients, response, spread, given["heat"], sent, debias=debias)
 
@@ -146,8 +155,105 @@ def _within(clients: GaussianClients, every: int, *, whole: bool, rho: float, **
     )
 
 
+def _checked(
+    step: float, leapfrogs: int, rho: float, noise: Array, draws: int, heat: float
+) -> dict[str, Any]:
+    """Return the settings of a round, checked, as `_one_round` takes them."""
+    if np.any(noise < 0.0):
+        raise InputError("gradient_noise: a variance is negative; give variances of at least zero")
+    return {
+        "step_size": arguments.positive("step_size", step),
+        "leapfrog_steps": arguments.whole("leapfrog_steps", leapfrogs, 1),
+        "rho": arguments.number("momentum_correlation", rho, 0.0, 1.0),
+        "gradient_noise": noise,
+        "gradient_draws": arguments.whole("gradient_draws", draws, 1, 2),
+        "heat": arguments.positive("temperature", heat),
+    }
+
+
+def takers(
+    participation: ArrayLike, weights: Float[np.ndarray, " N"]
+) -> tuple[Float[np.ndarray, "sets N"], Float[np.ndarray, " sets"]]:
+    """Return the weights in the average of each set of clients, and how often each is drawn.
+
+    Of many sets evenly spaced ones are taken.
+    """
+    given = np.asarray(participation)
+    n = weights.size
+    if given.shape == (n,) and given.dtype != bool:
+        chance = floats(given, "participation")
+        if not ((chance > 0) & (chance <= 1)).all():
+            raise InputError("participation: give probabilities above 0 and up to 1.")
+        if n <= MOST_LISTED:
+            sets = np.array(list(itertools.product((False, True), repeat=n)))[1:]
+            often = np.where(sets, chance, 1 - chance).prod(axis=1)
+        else:
+            sets = np.random.default_rng(0).random((MOST_SETS, n)) < chance
+            sets = sets[sets.any(axis=1)]
+            often = np.ones(len(sets))
+    elif given.ndim == 2 and given.shape[1] == n and given.any(axis=1).all():
+        sets, often = np.unique(given.astype(bool), axis=0, return_counts=True)
+        some = spaced(len(sets), MOST_SETS)
+        sets, often = sets[some], often[some]
+    else:
+        raise InputError(
+            f"participation: shape {given.shape}; give ({n},) probabilities, or bool (rounds, {n}) "
+            "with a client in every row"
+        )
+    averages = sets * weights
+    return averages / averages.sum(axis=1, keepdims=True), often / often.sum()
+
+
+def _absent(
+    clients: GaussianClients,
+    participation: ArrayLike,
+    local: int,
+    given: dict[str, Any],
+    *,
+    plain: bool,
+) -> Law:
+    """Return the law of rounds whose average is over a random set of clients."""
+    averages, often = takers(participation, clients.weights)
+    if not plain:
+        raise InputError(
+            "where sites are absent no law is known with debias or average_every: an absent site "
+            "keeps an old anchor. Give debias=False"
+        )
+    if clients.means[0].size > MOST_TRAVELLED:
+        raise InputError(
+            f"the law of averages over some of the sites is too large in {clients.means[0].size} "
+            "parameters"
+        )
+    with np.errstate(over="ignore", invalid="ignore"):
+        response, spreads = _one_round(clients, averages, local_steps=local, **given)
+    own = response @ clients.curvatures
+    pulls = np.tensordot(averages, applied(own, clients.means - clients.target_mean), axes=1)
+    falls = np.tensordot(averages, own, axes=1)
+    maps = [_whole(np.eye(falls.shape[-1]) - falls), pulls.reshape(len(often), -1), _whole(spreads)]
+    recursion = TravellingRecursion(often, AffineMap(*maps), 1)
+    covariance = given["heat"] * _whole(np.linalg.inv(clients.precision)[None])[0]
+    return Law(
+        recursion,
+        Moments(clients.target_mean.reshape(-1), covariance),
+        centred=True,
+        remedy="Lower step_size, leapfrog_steps or local_steps.",
+        basis=f"the exact law of {ABSENT}, drawn anew each round",
+    )
+
+
+def _whole(
+    blocks: Float[np.ndarray, "sets blocks w w"],
+) -> Float[np.ndarray, "sets d d"]:
+    """Return the matrices of all coordinates from those of blocks of them."""
+    sets, count, width, _ = blocks.shape
+    full = np.zeros((sets, count, width, count, width))
+    full[:, np.arange(count), :, np.arange(count)] = blocks.swapaxes(0, 1)
+    return full.reshape(sets, count * width, -1)
+
+
 def _one_round(
     clients: GaussianClients,
+    averages: Float[np.ndarray, "sets N"],
     *,
     step_size: float,
     leapfrog_steps: int,
@@ -157,11 +263,11 @@ def _one_round(
     gradient_draws: int,
     heat: float,
 ) -> tuple[Array, Array]:
-    """Run T iterations at every client and average, by their linear answers.
+    """Run T iterations at every client and take averages of these weights, by linear answers.
 
     Returns:
         H_c, minus the answer of a client's position to a unit constant force, (N, blocks, w, w),
-        so that H_c L_c = 1 - a_c^T; and the covariance V of the average, (blocks, w, w).
+        so that H_c L_c = 1 - a_c^T; and the covariance V of each average, (sets, blocks, w, w).
     """
     curvature, slowness = clients.curvatures, np.linalg.inv(clients.mass)
     one, turned = np.eye(curvature.shape[-1]), step_size**2 * slowness
@@ -184,11 +290,12 @@ def _one_round(
 
     decay, power = one - forced @ curvature, np.zeros_like(curvature) + one
     still = np.zeros(curvature.shape[:-1])
-    spread = clients.average(AffineMap(decay, still, own).power(local_steps).covariance)
+    alone = AffineMap(decay, still, own).power(local_steps).covariance
+    spread = np.tensordot(averages**2 / clients.weights, alone, axes=1)
     series = np.zeros_like(curvature)
     for _ in range(local_steps):
         series += power
-        common = clients.average(power @ kicked)
+        common = np.tensordot(averages, power @ kicked, axes=1)
         spread += rho * heat * common @ clients.mass @ common.mT
         power = power @ decay
     return series @ forced, spread

@@ -3,11 +3,13 @@ r"""Settings that are left open, chosen together with the step size by the exact
 The law on the posterior's Gaussian law gives mean shift, spread and autocorrelation of any settings
 before a run. Of those whose bias is within the target the cheapest are taken, where
 
-.. math:: \text{cost} = R\,(G + g)
+.. math:: \text{cost} = R\,(G\,m + g)
 
-where an independent draw takes R rounds, and a site g gradients of all its rows a round; a message
-is worth as much as G gradients. The search moves one setting at a time from a few
-starts, each with the best of a few step sizes, and the last one's step is refined.
+where an independent draw takes R rounds of m messages, and g gradients of all rows of a site that
+follow one another; a message is worth as much as G gradients. `Price` has other costs. The search
+moves one setting at a time from a few starts, each with the best of a few step sizes, and the last
+one's step is refined. With many parameters it compares settings in a few directions, and takes the
+best of them in all.
 """
 
 from __future__ import annotations
@@ -16,23 +18,27 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from consortia.core.contract import CURVATURE, Method, SelfSetting
+from consortia.algorithms.preconditioning import Preconditioned
+from consortia.core import arguments
+from consortia.core.contract import CURVATURE, Cost, Frequency, Method, SelfSetting
 from consortia.errors import InputError
 from consortia.schedules import Constant, Unchosen
 from consortia.theory.bias import Problem, known_law
+from consortia.theory.expansion import DIRECTIONS
 from consortia.theory.law import Law
 
 GRADIENTS_OF_A_MESSAGE = 30.0
 """Gradients of all rows of a site that a message takes as long as: over a network between hospitals
 a message takes a good part of a second, and a gradient of some thousand rows milliseconds."""
 
-DOUBLINGS, HALVINGS, BISECTIONS = 4, 16, 2
+DOUBLINGS, HALVINGS, BISECTIONS, REFINEMENTS = 4, 16, 2, 5
 """Numbers of changes of a step on its way to the longest that meets the target: few, since only
-costs are compared."""
+costs are compared; more of the best settings' step."""
 
 SHORTER = 0.8
 """Factor by which that step is shortened while a draw becomes cheaper."""
@@ -40,7 +46,44 @@ SHORTER = 0.8
 GAIN = 0.98
 """Share of the cost below which a move is an improvement, so that ties end the search."""
 
+SHOWN = 2
+"""Settings, the cheapest in a few directions, that are compared in all of them."""
+
 Values = tuple[tuple[str, Any], ...]
+Fits = Callable[[Problem, Law], bool]
+
+
+@dataclass(frozen=True)
+class Price:
+    """The price of a round, of which the cheapest settings are sought."""
+
+    message: float = GRADIENTS_OF_A_MESSAGE  # of a message of any size
+    vector: float = 0.0  # of a vector of the dimension of the parameters in it
+    gradient: float = 1.0  # of a gradient of all rows of a site
+
+    @classmethod
+    def read(cls, given: Any) -> Price:
+        """Return a price by its name, or by the gradients that a message is worth."""
+        names = {None: cls(), "messages": cls(1, 0, 0), "bytes": cls(0, 1, 0)}
+        names["gradients"] = cls(0, 0, 1)
+        if given is None or (isinstance(given, str) and given in names):
+            return names[given]
+        if isinstance(given, (str, bool)):
+            raise InputError(
+                f"cost is {given!r}: give 'messages', 'bytes', 'gradients', or the number of "
+                "gradients of a site that a message takes as long as."
+            )
+        return cls(arguments.number("cost", given, 0.0, 1e9))
+
+    def of(self, cost: Cost, sites: int) -> float:
+        """Return the price of a round."""
+        gradients = self.gradient * in_a_row(cost, sites)
+        return self.message * cost.messages + self.vector * cost.vectors + gradients
+
+
+def in_a_row(cost: Cost, sites: int) -> float:
+    """Return the gradients of a round that follow one another."""
+    return cost.gradients / (1 if cost.in_turn else sites)
 
 
 class Tried(NamedTuple):
@@ -50,17 +93,27 @@ class Tried(NamedTuple):
     method: Method  # with all settings
     step: float
     law: Law
-    cost: float  # gradients of a site an independent draw, a message being worth some
+    cost: float  # of an independent draw, by the price
+    messages: int  # of a round
     gradients: float  # of a site and round
     mean: float  # largest |predicted mean − mean| in posterior standard deviations
     sd: float  # largest |predicted sd / sd − 1|
 
+    @property
+    def values(self) -> dict[str, Any]:
+        """The settings by name, with CURVATURE for a mass matrix of that."""
+        return {
+            name: vars(self.method)[name] if isinstance(value, Frequency) else value
+            for name, value in self.settings
+        }
+
     def plain(self) -> dict[str, Any]:
         """Return the settings and what is predicted of them, as JSON can hold it."""
         return {
-            **dict(self.settings),
+            **self.values,
             "step_size": self.step,
             "rounds_per_draw": self.law.rounds_per_draw,
+            "messages": self.messages,
             "gradients": self.gradients,
             "mean": self.mean,
             "sd": self.sd,
@@ -72,69 +125,109 @@ def open_settings(method: Method) -> Mapping[str, tuple[Any, ...]]:
     return method.open_settings if isinstance(method, SelfSetting) else {}
 
 
-def in_words(settings: Values) -> str:
+def in_words(tried: Tried) -> str:
     """Describe settings, most as they are written in a call."""
-    words = [f"{name}={value!r}" for name, value in settings if name != "mass_matrix"]
-    if dict(settings).get("mass_matrix") == CURVATURE:
-        words.append("the posterior's curvature as mass matrix")
-    return ", ".join(words)
+    values = tried.values
+    scaled = values.pop("mass_matrix", None) == CURVATURE
+    words = [f"{name}={written(value)}" for name, value in values.items()]
+    return ", ".join(words + ["the posterior's curvature as mass matrix"] * scaled)
+
+
+def written(value: Any) -> str:
+    """Write a setting as it stands in a call, but floats with four digits."""
+    return f"{value:.4g}" if isinstance(value, float) else repr(value)
 
 
 def with_settings(method: Method, settings: Mapping[str, Any], problem: Problem) -> Method:
-    """Fill in open settings; the curvature stands for the posterior's precision at its mode."""
+    """Fill in open settings; those by the posterior's curvature at its mode in numbers."""
     values = dict(settings)
-    if values.get("mass_matrix") == CURVATURE:
-        values["mass_matrix"] = problem.near.precision
+    precision, sites = problem.near.precision, len(problem.near.sizes)
+    for name, value in settings.items():
+        if isinstance(value, str) and value == CURVATURE:
+            values[name] = precision
+        elif isinstance(value, Frequency):
+            # The average of agents on a network feels the average of their potentials.
+            slowest = np.linalg.eigvalsh(precision)[0] / (1 if method.network is None else sites)
+            values[name] = value.times * float(np.sqrt(slowest))
     made: Any = method
     return dataclasses.replace(made, **values)
 
 
 def search(
-    problem: Problem, method: Method, fits: Callable[[Law], bool], begin: Callable[[float], float]
+    problem: Problem,
+    method: Method,
+    fits: Fits,
+    price: Price,
+    begin: Callable[[float], float],
 ) -> list[Tried]:
     """Find settings that meet a target, the cheapest first; none where no settings do.
 
     Args:
         problem: the posterior.
         method: with open settings, and perhaps an open step size.
-        fits: predicate of a law.
+        fits: predicate of a law on the posterior, or on it in some directions.
+        price: by which they are compared.
         begin: largest curvature to a step beyond every stable one.
 
     Raises:
         InputError: nothing is predicted for the method or the posterior.
     """
+    projects = method.dimension is None and not isinstance(method, Preconditioned)
+    many = problem.near.mode.size > DIRECTIONS and projects and method.gradient_rows is None
+    tried = compared(problem.projected() if many else problem, method, fits, price, begin)
+    found: list[Tried] = []
+    for number, made in enumerate(tried):
+        if many or number == 0:
+            more = REFINEMENTS if not found else BISECTIONS
+            whole = _tried(problem, method, dict(made.settings), fits, price, made.step, more)
+            found += [] if whole is None else [whole]
+        else:
+            found.append(made)
+        if many and len(found) == SHOWN:
+            break
+    return sorted(found, key=lambda made: made.cost)
+
+
+def compared(
+    problem: Problem,
+    method: Method,
+    fits: Fits,
+    price: Price,
+    begin: Callable[[float], float],
+) -> list[Tried]:
+    """Compare settings as `search` does, in all directions of a problem."""
     values = open_settings(method)
     known: dict[tuple[int, ...], Tried | None] = {}
     reasons: list[InputError] = []
     steepest = float(np.linalg.eigvalsh(problem.near.precision)[-1])
 
-    def at(place: tuple[int, ...], like: Tried | None = None) -> Tried | None:
-        if place not in known:
-            settings = {name: values[name][i] for name, i in zip(values, place, strict=True)}
+    def at(index: tuple[int, ...], like: Tried | None = None) -> Tried | None:
+        if index not in known:
+            settings = {name: values[name][i] for name, i in zip(values, index, strict=True)}
             scaled = settings.get("mass_matrix") == CURVATURE
             first = begin(1.0 if scaled else steepest)
             if like is not None and scaled == (dict(like.settings).get("mass_matrix") == CURVATURE):
                 first = like.step
             try:
-                known[place] = _tried(problem, method, settings, fits, first)
+                known[index] = _tried(problem, method, settings, fits, price, first)
             except InputError as error:
                 reasons.append(error)
-                known[place] = None
-        return known[place]
+                known[index] = None
+        return known[index]
 
     for first in _starts(values):
-        place, best = first, at(first)
+        index, best = first, at(first)
         improved = True
         while improved:
             improved = False
-            for near in _neighbours(place, values):
-                found = at(near, best)
-                if found is not None and (best is None or found.cost < GAIN * best.cost):
-                    place, best, improved = near, found, True
-    made = [one for one in known.values() if one is not None]
-    if not made and reasons:
+            for near in _neighbours(index, values):
+                made = at(near, best)
+                if made is not None and (best is None or made.cost < GAIN * best.cost):
+                    index, best, improved = near, made, True
+    tried = [made for made in known.values() if made is not None]
+    if not tried and reasons:
         raise reasons[0]
-    return sorted(made, key=lambda one: one.cost)
+    return sorted(tried, key=lambda made: made.cost)
 
 
 def _starts(values: Mapping[str, tuple[Any, ...]]) -> Iterator[tuple[int, ...]]:
@@ -147,56 +240,67 @@ def _starts(values: Mapping[str, tuple[Any, ...]]) -> Iterator[tuple[int, ...]]:
 
 
 def _neighbours(
-    place: tuple[int, ...], values: Mapping[str, tuple[Any, ...]]
+    index: tuple[int, ...], values: Mapping[str, tuple[Any, ...]]
 ) -> Iterator[tuple[int, ...]]:
     for axis, choices in enumerate(values.values()):
-        for index in (place[axis] - 1, place[axis] + 1):
-            if 0 <= index < len(choices):
-                yield (*place[:axis], index, *place[axis + 1 :])
+        for other in (index[axis] - 1, index[axis] + 1):
+            if 0 <= other < len(choices):
+                yield (*index[:axis], other, *index[axis + 1 :])
 
 
 def _tried(
     problem: Problem,
     method: Method,
     settings: Mapping[str, Any],
-    fits: Callable[[Law], bool],
+    fits: Fits,
+    price: Price,
     begin: float,
+    bisections: int = BISECTIONS,
 ) -> Tried | None:
-    """Try settings with steps around one; None where no step meets the target."""
+    """Try settings with steps around one; None where no step meets the target.
+
+    A step that the method refuses as too long is one that does not meet it.
+    """
     filled = with_settings(method, settings, problem)
     near = problem.near
-    gradients = filled.cost(near.sizes, near.mode.size).gradients / len(near.sizes)
+    sites, spent = len(near.sizes), filled.cost(near.sizes, near.mode.size)
+    reasons: list[InputError] = []
 
     def at(step: float) -> Tried | None:
-        stepped: Any = dataclasses.replace(filled, step_size=step)  # type: ignore[type-var]
-        law = known_law(stepped, problem)
-        if not fits(law):
+        try:
+            stepped: Any = dataclasses.replace(filled, step_size=step)  # type: ignore[type-var]
+            law = known_law(stepped, problem)
+            if not fits(problem, law):
+                return None
+            moments = law.stationary
+        except InputError as error:
+            reasons.append(error)
             return None
-        moments = law.stationary
         shift = float(abs(moments.mean / near.sd).max())
         wide = float(abs(moments.sd / near.sd - 1).max())
-        cost = law.rounds_per_draw * (GRADIENTS_OF_A_MESSAGE + gradients)
-        return Tried(tuple(settings.items()), stepped, step, law, cost, gradients, shift, wide)
+        cost = law.rounds_per_draw * price.of(spent, sites)
+        counts = spent.messages, in_a_row(spent, sites)
+        return Tried(tuple(settings.items()), stepped, step, law, cost, *counts, shift, wide)
 
     if not isinstance(vars(method)["step_size"], Unchosen):
         (schedule,) = method.step_schedules
         return at(schedule.value) if isinstance(schedule, Constant) else None
     best, step = at(begin), begin
+    tries = 1
+    while best is None and tries <= HALVINGS:
+        step, tries = step / 2, tries + 1
+        best = at(step)
     if best is None:
-        for _ in range(HALVINGS):
-            step /= 2
-            if (best := at(step)) is not None:
-                break
-        low, high = step, 2 * step
-    else:
+        if len(reasons) == tries:
+            raise reasons[-1]
+        return None
+    if tries == 1:
         for _ in range(DOUBLINGS):
             if (longer := at(2 * step)) is None:
                 break
             best, step = longer, 2 * step
-        low, high = step, 2 * step
-    if best is None:
-        return None
-    for _ in range(BISECTIONS):
+    low, high = step, 2 * step
+    for _ in range(bisections):
         middle = math.sqrt(low * high)
         found = at(middle)
         low, high, best = (low, middle, best) if found is None else (middle, high, found)

@@ -150,7 +150,7 @@ def _of_gossip(
 
 
 def _options(method: Gossip) -> dict[str, Any]:
-    options: dict[str, Any] = {"friction": method.friction, "correction": method.correction}
+    options: dict[str, Any] = {"friction": method.friction, "correction": method.correction or None}
     return options | ({"momentum": method.momentum} if method.momentum else {})
 
 
@@ -283,7 +283,7 @@ def server_of(
         return langevin_server(step, gradient_noise=gradient_noise)
     server = sghmc_server(
         step,
-        method.friction,
+        method.given("friction"),
         integrator="euler" if isinstance(method.dynamics, EulerHMC) else "splitting",
         extrapolate=method.steps_ahead,
         gradient_noise=gradient_noise,

@@ -44,6 +44,9 @@ from consortia.theory.arguments import (
 from consortia.theory.estimates import minibatch_noise
 from consortia.theory.law import Law, Moments
 
+MOST_TRAVELLED = 40
+"""Parameters up to which the moments of a mixture of maps are computed, in seconds."""
+
 
 def travelling_law(
     means: ArrayLike,
@@ -243,8 +246,9 @@ class TravellingRecursion(Recursion):
     def _second_moment_map(self) -> Float[np.ndarray, "dd dd"]:
         matrices = self._visit.matrix
         d = matrices.shape[-1]
-        product = np.einsum("s,sij,skl->ikjl", self.shares, matrices, matrices)
-        return product.reshape(d * d, d * d)
+        flat = matrices.reshape(-1, d * d)
+        product = (self.shares * flat.T) @ flat
+        return product.reshape(d, d, d, d).swapaxes(1, 2).reshape(d * d, d * d)
 
     @cached_property
     def _ends(self) -> tuple[Float[np.ndarray, " d"], Float[np.ndarray, "d d"]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -19,10 +19,12 @@ from consortia.algorithms.preconditioning import Preconditioned
 from consortia.core import arguments
 from consortia.core.contract import Method
 from consortia.diagnostics.prediction import BiasPrediction
+from consortia.diagnostics.verdict import K_HAT
 from consortia.errors import InputError
+from consortia.runtime.threads import one_thread
 from consortia.theory.bias import Problem, known_law, prediction_by
 from consortia.theory.law import Law
-from consortia.theory.settings import Tried, in_words, open_settings, search
+from consortia.theory.settings import Price, Tried, in_words, open_settings, search
 
 HALVINGS = 40
 """Halvings of the first step that is tried, which is beyond every stable one."""
@@ -73,19 +75,25 @@ class BiasTarget:
 
     mean: float = 0.05  # largest |predicted mean − mean| in posterior standard deviations
     sd: float = 0.05  # largest |predicted sd / sd − 1|
+    price: Price = field(default_factory=Price)  # by which settings that meet it are compared
 
     @classmethod
-    def read(cls, given: Any) -> BiasTarget:
-        """Return a target from a pair of numbers, that by default from None."""
+    def read(cls, given: Any, cost: Any = None) -> BiasTarget:
+        """Return a target from a pair of numbers, that by default from None, and a cost's name."""
+        price = Price.read(cost)
         if given is None:
-            return cls()
+            return cls(price=price)
         if not isinstance(given, (tuple, list)) or len(given) != 2:
             raise InputError(
                 f"bias_target is {given!r}: give (mean, sd), e.g. (0.05, 0.05) for means within 5 "
                 "% of a posterior standard deviation and standard deviations within 5 %."
             )
         mean, sd = (arguments.number("bias_target", one, 1e-6, 10.0) for one in given)
-        return cls(mean, sd)
+        return cls(mean, sd, price)
+
+    def halved(self) -> BiasTarget:
+        """Return half of the target, as a margin."""
+        return replace(self, mean=self.mean / 2, sd=self.sd / 2)
 
     def __str__(self) -> str:
         return f"{100 * self.mean:g} % of an sd in the means and {100 * self.sd:g} % in the sds"
@@ -107,7 +115,8 @@ class Choice:
     # rounds that an independent draw takes in the slowest direction; NaN where a pilot has chosen
     rounds_per_draw: float
     prediction: BiasPrediction  # of the method's bias
-    tried: tuple[Tried, ...] = ()  # settings that were chosen too, the cheapest first
+    tried: tuple[Tried, ...] = ()  # settings that were compared, the cheapest first
+    margin: bool = False  # half of the target was kept
 
     def line(self, target: BiasTarget) -> str:
         """Describe the choice in words."""
@@ -115,14 +124,15 @@ class Choice:
             return f"{self.step_size:.4g}, chosen: the longest that a pilot confirms"
         draw = f"an independent draw takes about {math.ceil(self.rounds_per_draw):,} rounds"
         if self.tried:
-            settings = in_words(self.tried[0].settings)
-            return (
-                f"{self.step_size:.4g}, chosen with {settings}: the cheapest with a predicted bias "
-                f"within {target}; {draw}"
-            )
+            chosen = f"chosen with {in_words(self.tried[0])}: the cheapest"
+        else:
+            chosen = "chosen: the largest"
+        margin = ""
+        if self.margin:
+            margin = "half of the target, as the posterior is far from its Gaussian law: "
+            target = target.halved()
         return (
-            f"{self.step_size:.4g}, chosen: the largest with a predicted bias within {target}; "
-            f"{draw}"
+            f"{self.step_size:.4g}, {chosen} with a predicted bias within {margin}{target}; {draw}"
         )
 
 
@@ -140,6 +150,8 @@ def completed(method: Method, dimension: int) -> Method:
     first = {name: values[0] for name, values in open_settings(method).items()}
     if "mass_matrix" in first:
         first["mass_matrix"] = None
+    if "friction" in first:
+        first["friction"] = 1.0
     made = dataclasses.replace(made, **first)
     open_steps = any(isinstance(one, schedules.Unchosen) for one in method.step_schedules)
     return dataclasses.replace(made, step_size=SOME_STEP) if open_steps else made
@@ -163,7 +175,9 @@ def choose_step(
             arguments would do.
     """
     try:
-        found = (_cheapest if open_settings(method) else largest_step)(problem, method, target)
+        far = not problem.near.gaussian and (problem.k_hat or 0.0) > K_HAT
+        with one_thread():
+            found = _best(problem, method, target.halved() if far else target)
     except InputError as error:
         text = str(error).rstrip(".")
         raise InputError(
@@ -187,32 +201,32 @@ def choose_step(
             f"{draws:.0f} independent draws in the slowest direction; {needed:,} rounds would make "
             f"{LEAST_DRAWS:.0f}. {_advice(problem, method, target, rounds, chains)}"
         )
-    return found
+    return replace(found, margin=far)
+
+
+def _best(problem: Problem, method: Method, target: BiasTarget) -> Choice | None:
+    """Choose the cheapest settings where some are open, else the largest step."""
+    return (_cheapest if open_settings(method) else largest_step)(problem, method, target)
 
 
 def _cheapest(problem: Problem, method: Method, target: BiasTarget) -> Choice | None:
     """Choose open settings with their step size, or None where no settings meet the target."""
-    sites, sd = len(problem.near.sizes), problem.near.sd
+    sites = len(problem.near.sizes)
 
-    def fits(law: Law) -> bool:
+    def fits(there: Problem, law: Law) -> bool:
         if not law.variance_known:
             raise InputError(MINIBATCHES)
-        return law.stable and target.met(law, sd) and not _doubtful(problem, law)
+        return law.stable and target.met(law, there.near.sd) and not _doubtful(problem, law)
 
-    tried = search(problem, method, fits, lambda steepest: first_step(steepest, sites))
+    def begin(steepest: float) -> float:
+        return first_step(steepest, sites)
+
+    tried = search(problem, method, fits, target.price, begin)
     if not tried:
         return None
     best = tried[0]
-    made = best.method, best.step, best.law.rounds_per_draw
-    if any(isinstance(one, schedules.Unchosen) for one in method.step_schedules):
-        refined = largest_step(problem, _open_step(best.method), target)
-        if refined is not None and refined.rounds_per_draw < best.law.rounds_per_draw:
-            return dataclasses.replace(refined, tried=tuple(tried))
-    return Choice(*made, prediction_by(best.method, problem, best.law), tuple(tried))
-
-
-def _open_step(method: Any) -> Any:
-    return dataclasses.replace(method, step_size=None)
+    prediction = prediction_by(best.method, problem, best.law)
+    return Choice(best.method, best.step, best.law.rounds_per_draw, prediction, tuple(tried))
 
 
 def largest_step(problem: Problem, method: Method, target: BiasTarget) -> Choice | None:
@@ -292,7 +306,7 @@ def _advice(problem: Problem, method: Method, target: BiasTarget, rounds: int, c
     able = []
     for name, value, other in _others(method):
         try:
-            found = largest_step(problem, other, target)
+            found = _best(problem, other, target)
         except InputError:
             continue
         if found is not None and rounds * chains / found.rounds_per_draw >= LEAST_DRAWS:

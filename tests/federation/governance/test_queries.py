@@ -35,6 +35,8 @@ TERMS = StudyTerms(
     exchanges=2 + toy.Toy.most_messages,
     messages=("description", "query"),
     version=consortia.__version__,
+    functions=tuple(sorted(toy.Toy.functions)),
+    queried=dict.fromkeys(toy.Toy.functions),
 )
 
 
@@ -42,7 +44,8 @@ def gate_of(folder, run="41", **limits):
     values = {"studies": ["a" * 64], "maximum_rounds": 20, "minimum_rows": 5} | limits
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "site-policy.toml"
-    path.write_text("\n".join(f"{key} = {json.dumps(value)}" for key, value in values.items()))
+    lines = (f"{key} = {json.dumps(value)}" for key, value in values.items())
+    path.write_text("\n".join(line.replace('": ', '" = ') for line in lines))
     terms = dataclasses.replace(TERMS, run=run)
     return open_gate(folder / "site", path, site="north", terms=terms)
 
@@ -197,6 +200,28 @@ def test_the_proposed_policy_permits_the_study_and_its_queries(study, tmp_path):
     load_policy(path).permits(terms)
     assert '"query"' in path.read_text()
     assert "maximum_messages = 34" in path.read_text()
+    assert "functions = { differences = 32, slopes = 32, rows = 32 }" in path.read_text()
+    path.write_text(path.read_text().replace(", rows = 32", ""))
+    assert rules_of(load_policy(path).permits, terms) == ("functions",)
+
+
+def test_a_function_answers_as_often_as_the_policy_permits(tmp_path):
+    network = governed(tmp_path, functions={"differences": 2, "rows": 1, "slopes": 40})
+    with pytest.raises(SiteRefusedError, match="functions") as caught:
+        network.sampled(rounds=3)
+    assert caught.value.round == 7
+    answered = [one.details["place"] for one in ledger_of(tmp_path) if one.kind == "query"]
+    index = sorted(toy.Toy.functions).index("differences")
+    assert sum(place.split()[3] == str(index) for place in answered) == 2
+
+
+def test_a_function_that_the_study_does_not_query_is_not_answered(tmp_path, monkeypatch):
+    queried = {name: None for name in toy.Toy.functions if name != "slopes"}
+    monkeypatch.setattr(toy.Toy, "queried", lambda self, robust: queried)
+    monkeypatch.setitem(globals(), "TERMS", dataclasses.replace(TERMS, queried=queried))
+    with pytest.raises(SiteRefusedError, match="functions"):
+        governed(tmp_path).sampled(rounds=3)
+    assert len(ledger_of(tmp_path)) > 2
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")

@@ -15,6 +15,7 @@ accepted, and :math:`\omega_i - \epsilon(p_i + \tfrac\epsilon2 g_i)` corrected. 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -25,7 +26,18 @@ from jaxtyping import Bool, Float
 from consortia import graphs, schedules
 from consortia.algorithms.federated_hmc import FederatedHMC
 from consortia.core import arguments
-from consortia.core.contract import Algorithm, Claims, Cost, Draws, Info, Method, Mix, Phase, Site
+from consortia.core.contract import (
+    Algorithm,
+    Claims,
+    Cost,
+    Draws,
+    Info,
+    Method,
+    Mix,
+    Phase,
+    SelfSetting,
+    Site,
+)
 from consortia.core.random import RandomStreams
 from consortia.core.target import Target
 from consortia.errors import InputError, warn
@@ -35,6 +47,9 @@ from consortia.runtime.late import Array, PyTree, jax, jnp
 Vector = Float[Array, " d"]
 Scalar = Float[Array, ""]
 
+GOSSIP_ROUNDS = (1, 2, 3, 5, 8)
+"""Values of R that are tried where it is left open."""
+
 SOURCE = "Kungurtsev, Cobb, Javidi, Jalaian (2023)"
 
 
@@ -42,8 +57,8 @@ SOURCE = "Kungurtsev, Cobb, Javidi, Jalaian (2023)"
 class Agents(Method):
     """A sampler of agents on a network: the arguments that `DecentralizedHMC` describes."""
 
-    step_size: Any
-    mixing: Any
+    step_size: Any = None
+    mixing: Any = "complete"
 
     def __post_init__(self) -> None:
         matrix = graphs.as_mixing(self.mixing)
@@ -81,7 +96,7 @@ class Agents(Method):
 
 
 @dataclass(frozen=True)
-class DecentralizedHMC(Agents):
+class DecentralizedHMC(Agents, SelfSetting):
     r"""Decentralized Metropolis-adjusted Hamiltonian Monte Carlo (MA-HMC).
 
     **Samples**, by variant:
@@ -111,13 +126,13 @@ class DecentralizedHMC(Agents):
 
     Args:
         step_size: ε > 0: a number, an array over iterations (warm-up included) or a function of
-            the iteration's index.
+            the iteration's index. None: chosen by the exact law, see `consortia.theory.settings`.
         mixing: W, doubly stochastic, agent i being site number i: what
             `consortia.graphs.mixing_matrix` returns, an array (sites, sites), a SciPy sparse
             matrix, or the name of a network (`consortia.graphs.NETWORKS`).
         variant: ``"corrected"`` or ``"published"``.
         gossip_rounds: multiplications by W of each innovation of the trackers, one communication
-            round each; the positions are multiplied once.
+            round each; the positions are multiplied once. None: chosen where the step is, else 1.
         metropolis_from: first iteration (warm-up included) whose proposals are tested, before
             which all are accepted; of ``"published"``. The trackers run on across it.
         draws: ``"average"`` or ``"agents"``.
@@ -139,7 +154,7 @@ class DecentralizedHMC(Agents):
 
     _: KW_ONLY
     variant: str = "corrected"
-    gossip_rounds: int = 1
+    gossip_rounds: int | None = None
     metropolis_from: int = 0
     draws: str = "average"
     draw_before_mixing: bool = False
@@ -167,7 +182,7 @@ class DecentralizedHMC(Agents):
         arguments.one_of("draws", self.draws, ("average", "agents"))
         arguments.keep(
             self,
-            gossip_rounds=arguments.whole("gossip_rounds", self.gossip_rounds, 1),
+            gossip_rounds=self._gossip_rounds(),
             metropolis_from=arguments.whole("metropolis_from", self.metropolis_from, 0),
             draw_before_mixing=arguments.flag("draw_before_mixing", self.draw_before_mixing),
         )
@@ -176,6 +191,16 @@ class DecentralizedHMC(Agents):
                 f"metropolis_from={self.metropolis_from} is for variant='published': 'corrected' "
                 "tests no proposal."
             )
+
+    def _gossip_rounds(self) -> int | None:
+        if self.gossip_rounds is None:
+            return None if isinstance(self.step_size, schedules.Unchosen) else 1
+        return arguments.whole("gossip_rounds", self.gossip_rounds, 1)
+
+    @property
+    def open_settings(self) -> Mapping[str, tuple[Any, ...]]:
+        """R, as far as it is not given."""
+        return {"gossip_rounds": GOSSIP_ROUNDS} if self.gossip_rounds is None else {}
 
     @property
     def title(self) -> str:
@@ -192,7 +217,8 @@ class DecentralizedHMC(Agents):
     def cost(self, sizes: np.ndarray, dimension: int) -> Cost:
         """Return one gradient an agent; published, a Hessian-vector product counts as another."""
         each = 2 if self.published else 1
-        return Cost(each * len(sizes), each * int(sizes.sum()))
+        rounds = self.given("gossip_rounds") + 1
+        return Cost(each * len(sizes), each * int(sizes.sum()), rounds, rounds)
 
     def step_weights(self, iterations: np.ndarray) -> np.ndarray | None:
         """Return ε²/2 of each iteration, or None when it is constant."""
@@ -203,7 +229,7 @@ class DecentralizedHMC(Agents):
         """Return an exchange of the trackers, then a step and an exchange of the positions."""
         track = Phase(
             partial(_track, self, target),
-            Mix(self.mixing, self.gossip_rounds),
+            Mix(self.mixing, self.given("gossip_rounds")),
             noise=lambda rng: rng.normal("momentum", (target.dimension,)),
         )
         step = Phase(
@@ -277,7 +303,8 @@ class DecentralizedExactHMC(Agents):
 
     def cost(self, sizes: np.ndarray, dimension: int) -> Cost:
         """Return L gradients an agent."""
-        return Cost(self.leapfrog_steps * len(sizes), self.leapfrog_steps * int(sizes.sum()))
+        steps = self.leapfrog_steps
+        return Cost(steps * len(sizes), steps * int(sizes.sum()), steps, steps)
 
     def build(self, target: Target) -> Algorithm:
         """Return the phases of federated HMC, whose hub every agent can be."""

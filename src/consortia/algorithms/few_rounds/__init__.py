@@ -91,6 +91,10 @@ class FewRounds(Conversation):
         proposals: K, points a message: when None four times the effective size, d/6 times as many
             with d above 14, at least 1,000 and at most 20,000; fewer with very many rows. Each is 4
             bytes up a site.
+        gradients: between institutions sites are queried for exact gradients and curvatures, too,
+            at places that the server chooses, where log-densities with the sites' noise do not lead
+            to draws; each site's policy must permit ``slopes`` and ``derivatives``. In one process
+            they always are.
 
     Raises:
         InputError: an argument is out of its range; there are more than 20,000 parameters.
@@ -104,6 +108,7 @@ class FewRounds(Conversation):
 
     effective_size: float | None = 1000.0
     proposals: int | None = None
+    gradients: bool = False
 
     name = "few_rounds"
     step_size = None
@@ -123,6 +128,7 @@ class FewRounds(Conversation):
             self,
             effective_size=arguments.optional_number("effective_size", self.effective_size, 1.0),
             proposals=arguments.optional_whole("proposals", self.proposals, 64),
+            gradients=arguments.flag("gradients", self.gradients),
         )
 
     def points_of(self, dimension: int, rows: int) -> int:
@@ -194,6 +200,13 @@ class FewRounds(Conversation):
         from consortia.algorithms.few_rounds.site_functions import FUNCTIONS  # loads SciPy
 
         return FUNCTIONS
+
+    def queried(self, *, robust: bool) -> dict[str, int | None]:
+        """Return the functions that sites answer, exact gradients only where they are wanted."""
+        usual: dict[str, int | None] = {"local_fits": 1, "log_densities": None}
+        if robust or self.gradients:  # of a sandwich the mode is sought
+            usual |= {"scores": 1, "derivatives": None, "slopes": None}
+        return usual
 
     def converse(self, known: Known) -> Conversing:
         """Yield the queries and batches of draws of a run."""

@@ -113,6 +113,9 @@ TO_MIDDLE = 1.15
 """Sum of the distances of a point and of the centre, by the farthest distance; sites permit 1.22,
 with the median of a message's points in place of the centre."""
 
+MOST_WITHHELD = 0.01
+"""Share of the proposals of kept draws at which sites may withhold log-densities."""
+
 COARSE = 0.1
 """Largest rounding of log-densities, by how far the reference lies below the best of them."""
 
@@ -136,6 +139,11 @@ class Settings(Protocol):
     @property
     def effective_size(self) -> float | None:
         """Effective draws at which the run ends."""
+        ...
+
+    @property
+    def gradients(self) -> bool:
+        """True if sites between institutions are queried for exact gradients."""
         ...
 
     def points_of(self, dimension: int, rows: int) -> int:
@@ -179,6 +187,7 @@ class Server:
         modes: the ends of climbs from there that lie apart, the highest first.
         others: guesses of modes that lie apart from the best.
         records: one entry for each message of points.
+        exact: sites may be queried for gradients and curvatures.
     """
 
     known: Known
@@ -196,6 +205,7 @@ class Server:
     rises: list[np.ndarray] = field(default_factory=list)
     modes: list[several_modes.Mode] = field(default_factory=list)
     others: list[local_fits.Law] = field(default_factory=list)
+    exact: bool = True
 
     @property
     def dtype(self) -> Any:
@@ -287,16 +297,16 @@ def converse(settings: Settings, known: Known) -> Conversing:
     count = settings.points_of(d, int(np.max(known.sizes)))
     rng = np.random.Generator(np.random.Philox(np.random.SeedSequence([known.seed, 1])))
     server = Server(known, count, rng, known.start, Memory(np.zeros((0, d))))
-    server.groups = groups_of(known.target, known.start)
+    server.groups, server.exact = groups_of(known.target, known.start), _exact(settings, known)
     if d > MOST_CURVED:
         return (yield from _by_gradients(server, settings))
     centres, covariances, agree, apart, sure = yield from _local_fits(server)
     server.reference = centres[0] if agree else known.start
-    searched, next_step = not agree or d > MOST_QUADRATIC, "draw"
+    searched, next_step = not agree or d > MOST_QUADRATIC or not server.exact, "draw"
     batches, earlier, missed = [], 0, list[np.ndarray]()
     shares, errors = list[float](), list[float]()
     server.others = modes.further(list(zip(centres, covariances, strict=True)))
-    if searched:  # no regression could follow the exploration, or guesses are no use
+    if searched and server.exact:  # no regression could follow, or guesses are no use
         starts = centres if agree else [*centres, server.scale.centre]
         starts = [*starts[: search.CANDIDATES - 1], *starts[search.CANDIDATES - 1 :][-1:]]
         mode = yield from _search(server, np.stack(starts))
@@ -324,7 +334,7 @@ def converse(settings: Settings, known: Known) -> Conversing:
                 faults = () if enough else _short(settings, reached)
                 draws = joined.reshape(-1, d)
                 faults += modes.unvisited(server.others, server.memory, draws)
-                faults += several_modes.unseen(server.modes, joined)
+                faults += (*several_modes.unseen(server.modes, joined), *_withheld(batches))
                 return _outcome(server, batches, reason, faults)
             if judged.share >= STANDING:
                 sent = _drawn(server, sent.proposal, _with_parabolas(server, sent.lines))
@@ -371,6 +381,12 @@ def converse(settings: Settings, known: Known) -> Conversing:
         lines = lines_through(server.covariance, server.rays, profiles)
         proposal = several_modes.with_modes(learnt.proposal, server.modes)
         sent = _drawn(server, proposal, _with_parabolas(server, lines))
+
+
+def _exact(settings: Settings, known: Known) -> bool:
+    """Return True if sites may be queried for gradients and curvatures."""
+    private = math.isfinite(known.farthest)
+    return settings.gradients or not private or known.target.model.sandwich is not None
 
 
 def _next_step(shares: list[float], errors: list[float], *, searched: bool) -> str:
@@ -554,7 +570,11 @@ def _evaluate(
     profiles = [profile_of(*one) for one in along_lines(sent.lines, ray_heights)]
     straight = [one for one in profiles if one.line.steps[0] < 0 and not one.line.bent]
     if sent.exploring and len(straight) < len(profiles):
-        server.rises = several_modes.rises(profiles, sent.centre)
+        rises = several_modes.rises(profiles, sent.centre)
+        if server.exact:
+            server.rises = rises
+        else:  # nobody climbs from there: modes without draws are named
+            server.others += [(at, server.covariance) for at in rises]
     before = server.memory.weighted() if server.memory.drawn else None
     points, density = np.concatenate([sent.points, on_rays]), sent.proposal.log_density
     server.memory.add(points, heights[: len(points)], count, density)
@@ -606,6 +626,7 @@ def _judged(
         float(server.memory.heights.max() - own[inside] @ heights[inside]),
         float(own.max()),
         mass_error=sent.proposal.mass_error,
+        withheld=float(1 - inside.mean()) if server.noise else 0.0,
     )
     if judged.counts:  # so far: the effective size takes longer than all else of this
         judged = judged._replace(effective=smallest_effective_size(chains.draws))
@@ -654,6 +675,8 @@ def _walk(server: Server, settings: Settings) -> Conversing:
     weighted = server.memory.weighted()
     if not len(weighted.points):
         return _failed(server, "no point of a positive density was found")
+    if not server.exact:
+        return _failed(server, f"in {server.messages} messages no proposals came near enough")
     own = mixture.tempered(weighted.log_weights, mixture.TEMPERED * server.dimension)
     mean = own @ weighted.points
     away = weighted.points - mean
@@ -666,6 +689,8 @@ def _walk(server: Server, settings: Settings) -> Conversing:
 def _by_gradients(server: Server, settings: Settings) -> Conversing:
     """Begin chains near the mode, where there are too many parameters for a curvature."""
     bound, start = search.within(*server.scale), server.known.start
+    if not server.exact:
+        return _failed(server, f"with more than {MOST_CURVED} parameters draws need gradients")
     mode = yield from server.counted(
         search.find_mode_by_gradients(start, start, bound, MOST_SEARCHED_BY_GRADIENTS)
     )
@@ -791,6 +816,21 @@ def _short(settings: Settings, reached: float) -> tuple[Fault, ...]:
     )
 
 
+def _withheld(batches: list[Judged]) -> tuple[Fault, ...]:
+    """Describe a region without draws in which sites withhold log-densities."""
+    share = max(judged.withheld for judged in batches)
+    if share <= MOST_WITHHELD:
+        return ()
+    return (
+        Fault(
+            f"few_rounds: {share:.1%} of the proposals lie where a site says only that its rows "
+            "are improbable, and the draws leave this region out: ask for a model that fits the "
+            "rows of all sites, with (1 | site) or log(...) of a far-out column",
+            unseen=True,
+        ),
+    )
+
+
 def _outcome(
     server: Server,
     kept: list[Judged],
@@ -817,15 +857,30 @@ def _outcome(
     return Outcome(reason, report, faults)
 
 
+OF_CHAINS = (
+    "Give every parameter a proper prior, use federated_hmc for some hundreds of rounds, write "
+    "scales of hierarchical models on the scale on which their data inform them (centred where "
+    "there are many, non-centred where few), or integrate a site's own parameters out "
+    "(integrate=True of a formula)."
+)
+WITHOUT_GRADIENTS = (
+    "Exact gradients of the sites were not queried, as the study does not ask for them. Bound "
+    "far-out values of a column, such as by log(crp), ask for fewer columns, give coefficients "
+    "tighter priors, or integrate a site's own parameters out (integrate = true). Or say "
+    "gradients = true in [algorithm] of a new study: each site's policy must permit slopes and "
+    "derivatives, and a site with few rows may refuse them all the same."
+)
+"""Remedies of runs without draws."""
+
+
 def _failed(server: Server, obstacle: str) -> Outcome:
     """Return the end of a run that has no draws."""
     failure = (
         f"few_rounds: no proposals came near enough to the posterior, and chains did not settle in "
-        f"{server.messages} messages: {obstacle}. Give every parameter a proper prior, use "
-        "federated_hmc for some hundreds of rounds, write scales of hierarchical models on the "
-        "scale on which their data inform them (centred where there are many, non-centred where "
-        "few), or integrate a site's own parameters out (integrate=True of a formula)."
+        f"{server.messages} messages: {obstacle}. {OF_CHAINS}"
     )
+    if not server.exact:
+        failure = f"few_rounds: {obstacle}. {WITHOUT_GRADIENTS}"
     report: dict[str, Any] = {"rounds_used": server.records}
     weighted = server.memory.weighted() if server.memory.drawn else None
     if weighted is not None and len(weighted.points):

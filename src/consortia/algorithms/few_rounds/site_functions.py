@@ -35,6 +35,10 @@ NOISE = Noise(each=0.15, most=0.4, growth=0.02)
 HEIGHT_NOISE = Noise(each=0.01, most=0.03)
 """Noise of each part of the one at the reference, on which the evidence depends alone."""
 
+RULE_NOISE = Noise(each=0.0005, most=0.001)
+"""Noise of the distances between rules of quadrature: small beside `surrogates.quadrature`'s
+tolerance of their sum."""
+
 
 def _ruled(target: Target, given: Mapping[str, Array]) -> Target:
     """Return the posterior with the rule of quadrature that a query names by its length."""
@@ -272,21 +276,35 @@ def _at_points(arrays: Arrays) -> Evaluation:
 # --- what an answer gives away -------------------------------------------------------------------
 
 
-def _of_log_densities(arrays: Arrays, answer: Arrays, errors: Arrays) -> tuple[Revealed]:
-    """Return the sums at the points and that at the reference."""
+def _of_log_densities(
+    target: Target, arrays: Arrays, answer: Arrays, errors: Arrays
+) -> tuple[Revealed, ...]:
+    """Return the sums at the points and that at the reference, and how far rules are from one."""
     heights = math.hypot(*errors["height"])
     of_points = {0: errors["potentials"][:, None]}
-    reference = np.asarray(arrays["reference"])
-    return (Revealed(arrays["points"], (0,), reference, heights, of_points),)
+    reference, rules = np.asarray(arrays["reference"]), _rule_of(arrays)
+    of_rows = Revealed(arrays["points"], (0,), reference, heights, of_points, rules=rules)
+    if "measured" not in arrays:
+        return (of_rows,)
+    integration = target.model.integration
+    assert integration is not None
+    compared = integration.measured(*(rules or (integration.own,)))
+    apart = {0: errors["errors"]}
+    return of_rows, Revealed(arrays["measured"], (0,), errors=apart, rules=compared)
+
+
+def _rule_of(arrays: Arrays) -> tuple[int, ...]:
+    return (len(arrays["rule"]),) if "rule" in arrays else ()
 
 
 def _of_derivatives(
-    orders: tuple[int, ...], arrays: Arrays, answer: Arrays, errors: Arrays
+    orders: tuple[int, ...], target: Target, arrays: Arrays, answer: Arrays, errors: Arrays
 ) -> tuple[Revealed]:
-    return (Revealed(arrays["points"], orders, np.asarray(arrays["reference"])),)
+    reference = np.asarray(arrays["reference"])
+    return (Revealed(arrays["points"], orders, reference, rules=_rule_of(arrays)),)
 
 
-def _of_products(arrays: Arrays, answer: Arrays, errors: Arrays) -> tuple[Revealed]:
+def _of_products(target: Target, arrays: Arrays, answer: Arrays, errors: Arrays) -> tuple[Revealed]:
     """Return a curvature, which is what products of scores estimate, in as many numbers."""
     return (Revealed(arrays["points"], (2,)),)
 
@@ -311,7 +329,7 @@ FUNCTIONS = {
         shapes=_shapes_of_log_densities,
         complete=_drawn,
         reveals=_of_log_densities,
-        noise={"potentials": NOISE, "height": HEIGHT_NOISE},
+        noise={"potentials": NOISE, "height": HEIGHT_NOISE, "errors": RULE_NOISE},
         bounds={"potentials": HIGHEST},
     ),
     "slopes": SiteFunction(

@@ -13,7 +13,7 @@ import numpy as np
 
 from consortia.core import trees
 from consortia.core.contract import Evaluation
-from consortia.core.privacy import SecretNoise, simulated_generator, with_noise
+from consortia.core.privacy import Dither, SecretNoise, simulated_generator, with_noise
 from consortia.core.queries import Conversation, Rounded, SiteFunction, in_width
 from consortia.data.patterns import rarest_pattern
 from consortia.engines.flower.envelope import Envelope, EnvelopeError
@@ -145,7 +145,7 @@ class QueryRuntime(SiteWork):
         exact = self._programs.answer(function, self._completed(function, request))
         axis = () if function.summed else (0,)
         exact = {name: values[0] if axis else values for name, values in exact.items()}
-        measured = self._secret is not None and function.reveals and not self._target.model.by_site
+        measured = self._secret is not None and function.reveals and self._target.model.has_rows
         asked, before = question_of(request), self._files.kept(NOISE)
         raised = {} if before is None else before.header["factors"]
         if permit is None or not measured:
@@ -179,16 +179,15 @@ class QueryRuntime(SiteWork):
         """Return an answer with noise, and rounded, in the function's type of number."""
         found, errors = dict(exact), {name: np.zeros(np.shape(exact[name])) for name in exact}
         if function.rounding is not None:
-            rng = self._generator(request)
+            rng = self._dither(request)
             arrays, of_rounding = function.rounding(found, self.rows, rng, factor)
             found, errors = dict(arrays), errors | dict(of_rounding)
         if self._secret is not None and function.noise:
-            rng = self._generator(request)
-            for name in sorted(function.noise):
-                noise, drawn = function.noise[name], rng.standard_normal(found[name].shape)
-                sites, numbers = len(self._job.sites), found[name]
-                errors[name] = noise.error(sites, numbers, self.rows, factor)
-                found[name] = numbers + noise.added(drawn, sites, numbers, self.rows, factor)
+            normal = private_generator(self._secret, self._run, question_of(request))
+            for name in sorted(function.noise.keys() & found.keys()):
+                noise, drawn = function.noise[name], normal.standard_normal(found[name].shape)
+                of = len(self._job.sites), self.rows, factor
+                found[name], errors[name] = noise.sent(found[name], drawn, *of)
         if function.privacy is not None:
             privacy = function.privacy(self.dimension)
             sites = len(self._job.sites)
@@ -227,8 +226,8 @@ class QueryRuntime(SiteWork):
                 rules=("honest",),
             )
 
-    def _generator(self, request: Envelope) -> np.random.Generator:
-        """Return the generator of this site's noise in an answer."""
+    def _dither(self, request: Envelope) -> Dither:
+        """Return the generator of how this site rounds an answer."""
         if self._secret is None:
             name = str(request.values["function"])
             return simulated_generator(name, in_width(request.arrays), self._number)
@@ -237,9 +236,7 @@ class QueryRuntime(SiteWork):
     def _secret_noise(self, request: Envelope) -> SecretNoise:
         """Return the noise of privacy in an answer, from the site's secret also in a simulation."""
         secret = secret_of(self._files.folder.parent.parent)
-        question = question_of(request)
-        text = f"private {self._run} {question.place} {question.digest}"
-        return SecretNoise(hmac.new(secret, text.encode(), hashlib.sha256).digest())
+        return private_generator(secret, f"private {self._run}", question_of(request))
 
     def _settles(
         self,
@@ -252,7 +249,8 @@ class QueryRuntime(SiteWork):
         """Count the rows that this answer and those before settle; a refused one does not count."""
         assert function.reveals is not None
         arrays = self._completed(function, request)
-        return self._settled.add(function.reveals(arrays, *leaving), permit, share)
+        revealed = function.reveals(self._target, arrays, *leaving)
+        return self._settled.add(revealed, permit, share)
 
     def summands(self, label: Label, request: Envelope, answer: Answer) -> Answer:
         """Return the numbers that are added over the sites: the answer itself."""
@@ -295,8 +293,7 @@ class QueryRuntime(SiteWork):
         return self._made[1]
 
 
-def private_generator(secret: bytes, run: str, question: Question) -> np.random.Generator:
+def private_generator(secret: bytes, run: str, question: Question) -> SecretNoise:
     """Return the generator of a site's noise in an answer; the same question has the same noise."""
     text = f"noise {run} {question.place} {question.digest}"
-    key = hmac.new(secret, text.encode(), hashlib.sha256).digest()
-    return np.random.Generator(np.random.Philox(key=int.from_bytes(key[:16], "big")))
+    return SecretNoise(hmac.new(secret, text.encode(), hashlib.sha256).digest())

@@ -244,6 +244,7 @@ class FlowerRun(Run):
             f"{done} rounds: draws are of another density than with all; see the group "
             "participation"
         )
+        facts["absent"] = float(1 - present.mean())
         taking_part = xarray.Dataset(
             {"present": (("round", "site"), present)}, {"site": list(self.names)}
         )

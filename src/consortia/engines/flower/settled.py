@@ -10,9 +10,10 @@ more than how wide each column is then knows the rows up to a normal error with 
 in units of the columns' standard deviations, the sum being over all answers. A row is settled where
 one of its values is known to within `NEAR` of that unit. Labels are taken for known, and
 categorical columns, too, where measurements are counted, which can only make the count of settled
-rows larger. Of large sites some rows are looked at, drawn from the site's secret, and all others
-are taken for known. Of models with a likelihood of each site, which is not a sum over rows, it is
-not known.
+rows larger. Of large sites some rows are looked at, half of them those with the most far-out
+values and half drawn from the site's secret, and all others are taken for known. Where levels are
+integrated out the derivative of log L by a row is the mean of that row's over the levels given all
+rows of the site. Of other likelihoods that are no sum over rows, as a partial one, it is not known.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ from filelock import FileLock
 from jaxtyping import Float
 
 from consortia.core import trees
+from consortia.core.arrays import VALUES_AT_ONCE
+from consortia.core.host import RowValues, SiteLikelihood
 from consortia.core.queries import Revealed
 from consortia.core.target import Target
 from consortia.data.patterns import is_categorical, is_response
@@ -52,6 +55,13 @@ ROUNDING = {4: 2.0**-24, 8: 2.0**-53}
 
 POINTS_AT_ONCE = 64
 
+NODES = 5
+"""Nodes of the mean over a level that is integrated out, along each dimension: it is to be right in
+two digits."""
+
+EQUAL = 1 - 1e-6
+"""Correlation of two columns from which on they say the same, as numbers of 24 bits can."""
+
 
 class Statement(NamedTuple):
     """Rows that the answers so far determine."""
@@ -68,8 +78,9 @@ class Statement(NamedTuple):
 class Unknowns(NamedTuple):
     """The values of a site that are taken for unknown."""
 
-    # for each array of the rows the indices of its columns that vary
-    places: tuple[np.ndarray, ...]
+    # for each array of the rows which unknown moves which column, by how many of its own steps:
+    # columns that say the same, as a slope's, are one unknown
+    moves: tuple[tuple[tuple[int, int, float], ...], ...]
     units: np.ndarray  # standard deviations of these columns, in the order of a row's values
     measured: np.ndarray  # which of them are measurements, the others being categorical
     counted: np.ndarray  # which of them are no responses, unless all are
@@ -97,6 +108,8 @@ class Settled:
         self._rng = np.random.default_rng(seed)
         self.unknowns = unknowns_of(rows, self._count, self._rng)
         self._rows = trees.map_leaves(lambda leaf: np.asarray(leaf)[self.unknowns.rows], rows)
+        self._tried: dict[Any, dict[int, Any]] = {}
+        self._every = trees.map_leaves(lambda leaf: np.asarray(leaf)[:count], rows)
 
     @cached_property
     def _compiled(self) -> Callable[..., dict[int, Any]]:
@@ -104,13 +117,33 @@ class Settled:
         of = partial(_derivatives, self._target)
         return jax.jit(of, static_argnums=0, compiler_options=compiler.for_once())
 
-    def _derivatives(self, orders: Sequence[int], points: np.ndarray) -> dict[int, Any]:
+    @cached_property
+    def _site(self) -> SiteLikelihood | None:
+        """The likelihood of all rows, of a model that NumPy evaluates."""
+        host = self._target.model.host
+        return None if host is None else host.site(self._every)
+
+    def _derivatives(
+        self, orders: Sequence[int], points: np.ndarray, rules: Sequence[int]
+    ) -> dict[int, Any]:
         """Return derivatives by the unknowns of sums over rows, and of their derivatives by θ."""
-        if self._target.model.host is not None:
-            return _differences(self._target, self._rows, self.unknowns, orders, points)
-        leaves, structure = jax.tree.flatten(self._rows)
-        places = tuple(tuple(map(int, columns)) for columns in self.unknowns.places)
-        return self._compiled(_Shape(places, structure, tuple(orders)), leaves, points)
+        if self._site is None:
+            leaves, structure = jax.tree.flatten(self._rows)
+            shape = _Shape(self.unknowns.moves, self.unknowns.each, structure, tuple(orders))
+            return self._compiled(shape, leaves, points)
+        given = self._target, self._site, self._rows, self.unknowns, orders, points
+        if len(rules) < 2:
+            return _differences(*given, NODES)
+        *others, last = (_differences(*given, nodes)[0] for nodes in rules)
+        apart = [values - last for values in (*others, last)]
+        return {0: np.stack(apart, axis=1).reshape(-1, last.shape[1])}
+
+    def _derivatives_once(self, revealed: Revealed, points: np.ndarray) -> dict[int, Any]:
+        """Return the same; they are kept while an answer is tried with more and more noise."""
+        asked = revealed.orders, points.tobytes(), revealed.rules
+        if asked not in self._tried:
+            self._tried = {asked: self._derivatives(revealed.orders, points, revealed.rules)}
+        return self._tried[asked]
 
     def add(
         self,
@@ -159,7 +192,8 @@ class Settled:
         points, reference = np.asarray(revealed.points), revealed.reference
         if reference is not None:
             points = np.concatenate([points, reference[None]])
-        made = self._derivatives(revealed.orders, points.astype(self._target.dtype))
+        places = points.astype(self._target.dtype)
+        made = self._derivatives_once(revealed, places)
         units = np.tile(self.unknowns.units, len(self.unknowns.rows))
         exact = ROUNDING[self._target.dtype.itemsize]
         found = []
@@ -220,46 +254,58 @@ def triangular_root(stacked: Float[np.ndarray, "m N"]) -> Float[np.ndarray, "r N
 
 
 def _differences(
-    target: Target, rows: Any, unknowns: Unknowns, orders: Sequence[int], points: np.ndarray
+    target: Target,
+    site: SiteLikelihood,
+    rows: Any,
+    unknowns: Unknowns,
+    orders: Sequence[int],
+    points: np.ndarray,
+    nodes: int | None,
 ) -> dict[int, np.ndarray]:
-    """Return the same derivatives of a model that NumPy evaluates, as central differences."""
-    host, flat, every = target.model.host, target.layout, np.arange(target.dimension)
-    assert host is not None
-    leaves, structure = trees.leaves_of(rows), trees.structure_of(rows)
-    upper = np.triu_indices(target.dimension)
+    """Return the same derivatives of a model that NumPy evaluates, those by θ as differences."""
+    flat, d, upper = target.layout, target.dimension, np.triu_indices(target.dimension)
+    of, every = RowValues(rows, _moved(rows, unknowns), CELL_STEP * unknowns.units), np.arange(d)
 
-    def of_rows(shifted: Any) -> dict[int, np.ndarray]:
-        """Return log-densities of rows and derivatives by θ, (points, numbers, rows)."""
-        likelihood = host.site(shifted)
+    def values(at: np.ndarray) -> np.ndarray:
+        params = flat.params(at)
+        if max(orders) == 0:  # nothing is differentiated by differences
+            params = {name: part.astype(np.float32) for name, part in params.items()}
+        with np.errstate(all="ignore"):  # far out: what is not finite tells nothing
+            made = site.by_values(params, of, nodes)
+        return np.swapaxes(made, 1, 2).reshape(len(at), -1)
 
-        def values(at: np.ndarray) -> np.ndarray:
-            return likelihood.of_rows(flat.params(at), slice(None))
+    def gradients(at: np.ndarray) -> np.ndarray:
+        return np.moveaxis(flat.differences(values, at, every), 0, 1)
 
-        def gradients(at: np.ndarray) -> np.ndarray:
-            return np.moveaxis(flat.differences(values, at, every), 0, 1)
-
-        made = {0: values(points)[:, None]} if 0 in orders else {}
-        if 1 in orders:
-            made[1] = gradients(points)
-        if 2 in orders:
-            made[2] = np.moveaxis(flat.differences(gradients, points, every), 0, 1)[:, *upper]
-        return made
-
-    count = len(unknowns.rows)
     jacobians: dict[int, list[np.ndarray]] = {order: [] for order in orders}
-    columns = [(leaf, column) for leaf, own in enumerate(unknowns.places) for column in own]
-    for (leaf, column), unit in zip(columns, unknowns.units, strict=True):
-        ends = []
-        for sign in (1, -1):
-            moved = [np.array(part.value, np.float64) for part in leaves]
-            moved[leaf].reshape(count, -1)[:, column] += sign * CELL_STEP * unit
-            ends.append(of_rows(structure.unflatten(moved)))
-        for order in orders:
-            jacobians[order].append((ends[0][order] - ends[1][order]) / (2 * CELL_STEP * unit))
-    return {
-        order: np.stack(parts, axis=-1).reshape(-1, count * len(columns))
-        for order, parts in jacobians.items()
-    }
+    each = unknowns.each * len(unknowns.rows) * (2 * d) ** max(orders)
+    width = max(VALUES_AT_ONCE // each, 1)
+    for begin in range(0, len(points), width):
+        at = points[begin : begin + width]
+        if 0 in orders:
+            jacobians[0].append(values(at))
+        if 1 in orders:
+            jacobians[1] += list(gradients(at))
+        if 2 in orders:
+            curvatures = np.moveaxis(flat.differences(gradients, at, every), 0, 1)
+            jacobians[2] += list(curvatures[:, *upper])
+    return {order: np.concatenate(parts) for order, parts in jacobians.items()}
+
+
+def _moved(rows: Any, unknowns: Unknowns) -> Any:
+    """Return the rows with each unknown moved up, and then down, one copy after the other."""
+    leaves, structure = trees.leaves_of(rows), trees.structure_of(rows)
+    count, tables = len(unknowns.rows), []
+    for leaf, moves in zip(leaves, unknowns.moves, strict=True):
+        values = np.asarray(leaf.value)
+        wide = values.astype(np.float64) if values.dtype.kind == "f" else values
+        table = np.concatenate([wide] * (2 * unknowns.each))
+        copies = table.reshape(2, unknowns.each, count, -1)
+        for index, column, ratio in moves:
+            step = CELL_STEP * ratio * unknowns.units[index]
+            copies[:, index, :, column] += np.array([[step], [-step]])
+        tables.append(table)
+    return structure.unflatten(tables)
 
 
 CELL_STEP = 1e-3
@@ -269,8 +315,9 @@ CELL_STEP = 1e-3
 class _Shape(NamedTuple):
     """Sizes that a program is compiled for, hashable."""
 
-    places: tuple[tuple[int, ...], ...]  # columns of measurements of each array of the rows
-    structure: Any  # of these arrays
+    moves: tuple[tuple[tuple[int, int, float], ...], ...]  # see `Unknowns`
+    each: int  # unknowns of a row
+    structure: Any  # of the arrays of the rows
     orders: tuple[int, ...]  # of the derivatives
 
 
@@ -282,23 +329,21 @@ def _derivatives(
     A row's log-density is a function of that row alone, so that one shift of all rows together has
     the derivatives by the measurements of each.
     """
-    each = sum(map(len, shape.places))
 
     def summands(shift: Float[Array, " k"], position: Float[Array, " d"]) -> Float[Array, " n"]:
-        shifted, begin = [], 0
-        for leaf, columns in zip(leaves, shape.places, strict=True):
+        shifted = []
+        for leaf, moves in zip(leaves, shape.moves, strict=True):
             flat = leaf.reshape(leaf.shape[0], -1)
-            added = np.zeros((len(columns), flat.shape[1]), flat.dtype)
-            added[np.arange(len(columns)), list(columns)] = 1
-            if len(columns):
-                part = shift[begin : begin + len(columns)].astype(flat.dtype)
-                flat = flat + part[None] @ added
+            added = np.zeros((shape.each, flat.shape[1]), flat.dtype)
+            for index, column, ratio in moves:
+                added[index, column] = ratio
+            if moves:
+                flat = flat + shift.astype(flat.dtype)[None] @ added
             shifted.append(flat.reshape(leaf.shape))
-            begin += len(columns)
         return target.log_likelihood(position, jax.tree.unflatten(shape.structure, shifted))
 
     def of_order_0(position: Float[Array, " d"]) -> dict[int, Array]:
-        zeros = jnp.zeros(each, points.dtype)
+        zeros = jnp.zeros(shape.each, points.dtype)
         return {0: jax.jacfwd(summands)(zeros, position).ravel()}
 
     function: Callable[[Array], dict[int, Array]] = of_order_0
@@ -340,28 +385,44 @@ def unknowns_of(rows: Any, count: int, rng: np.random.Generator) -> Unknowns:
     Args:
         rows: a pytree of arrays, padding included.
         count: of true rows.
-        rng: by which rows are drawn where there are many.
+        rng: by which half of the rows are drawn where there are many; the others lie far out.
     """
-    places, units, measured, covariates = [], [], [], []
+    moves, units, measured, covariates = [], list[float](), list[bool](), list[bool]()
+    known: list[np.ndarray] = []  # the columns in their units
     for leaf in trees.leaves_of(rows):
         values = np.asarray(leaf.value)
         flat = values.reshape(len(values), -1)[:count].astype(np.float64)
         columns = np.arange(flat.shape[1]) if values.dtype.kind == "f" else np.zeros(0, int)
         numbers = [index for index in columns if not is_categorical(flat[:, index])]
-        response = is_response(leaf)
+        response, own = is_response(leaf), list[tuple[int, int, float]]()
         kept = numbers if response else [index for index in columns if np.ptp(flat[:, index]) > 0]
-        places.append(np.array(kept, int))
-        units += [flat[:, index].std() for index in kept]
-        measured += [index in numbers for index in kept]
-        covariates += [not response] * len(kept)
+        for index in kept:
+            unit = flat[:, index].std()
+            scaled = (flat[:, index] - flat[:, index].mean()) / unit
+            same = [float(scaled @ other) / count for other in known]
+            equal = [k for k, r in enumerate(same) if abs(r) > EQUAL and covariates[k] != response]
+            if equal:
+                ratio = unit / units[equal[0]] * math.copysign(1, same[equal[0]])
+                own.append((equal[0], int(index), float(ratio)))
+                continue
+            own.append((len(units), int(index), 1.0))
+            known.append(scaled)
+            units.append(unit)
+            measured.append(index in numbers)
+            covariates.append(not response)
+        moves.append(tuple(own))
     counted = np.array(covariates, bool)
     each = max(len(units), 1)
     most = max(MOST_UNKNOWNS // each, 1)
     chosen = np.arange(count)
     if count > most:
-        chosen = np.sort(rng.choice(count, most, replace=False))
+        sizes = [np.abs(column) for column, is_one in zip(known, counted, strict=True) if is_one]
+        farthest = np.max(sizes, axis=0, initial=0.0) if sizes else np.zeros(count)
+        order = np.argsort(-farthest, kind="stable")
+        drawn = rng.choice(order[most // 2 :], most - most // 2, replace=False)
+        chosen = np.sort(np.concatenate([order[: most // 2], drawn]))
     return Unknowns(
-        tuple(places),
+        tuple(moves),
         np.array(units),
         np.array(measured, bool),
         counted if counted.any() else ~counted,

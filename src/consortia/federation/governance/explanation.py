@@ -36,6 +36,13 @@ SENT = {
 }
 """Each kind of message in one sentence."""
 
+EXACTLY = (
+    ". EXACT, at places that the server chooses: without noise such sums tell how many of your "
+    "rows share a pattern and, where a row stands out, its values. Few studies need it: ask what "
+    "for, or for the study without gradients = true"
+)
+"""Added to an answer that leaves with all its digits."""
+
 SUMS = {
     MASKED: "Each answer leaves you masked: the server learns the sum over all sites and not "
     "yours, unless all other sites help it. Many sums can still tell rows, and how many share a "
@@ -98,7 +105,11 @@ def sentences(
         ("Leaves you" if not number else "", f"{SENT[kind]} ({kind}; {MORE}#messages)")
         for number, kind in enumerate(terms.leaving)
     ]
-    found += [("", f"{text} ({name})") for one in terms.every for name, text in one.answers]
+    found += [
+        ("", f"{text} ({name}){EXACTLY * (name in one.exact)}")
+        for one in terms.every
+        for name, text in one.answers
+    ]
     found += [
         ("A patient" if not number else "", text)
         for number, text in enumerate(_of_a_patient(terms, rows, columns, numbers))
@@ -317,7 +328,7 @@ def _of_rows(terms: StudyTerms) -> str:
     )
     if terms.usual is None:
         return f"{text} Recommended: ask for the same study with few_rounds, which is measured."
-    return f"{text} Recommended: ask for a model without levels that stay at the sites."
+    return f"{text} Recommended: ask for another family, of which it can be measured."
 
 
 def _of_numbers(terms: StudyTerms, held: int, numbers: Sequence[Declared]) -> str:

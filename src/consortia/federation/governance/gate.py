@@ -403,6 +403,8 @@ class Gate:
         if kind == "query" and not (at is not None and 0 <= at < most):
             found.append(("maximum_messages", f"there are the questions 0 to {most - 1}"))
         again = question.digest in self._answers(question)
+        if kind == "query":
+            found += self._of_function(question, again=again)
         answered, sent = (
             count[self.terms.run] for count in (self._ledger.answers, self._ledger.messages)
         )
@@ -418,6 +420,21 @@ class Gate:
             found.append(("maximum_answers", text))
         if found:
             raise forbidden(f"the message {kind!r} of {question.place}", found)
+
+    def _of_function(self, question: Question, *, again: bool) -> list[tuple[str, str]]:
+        """Return the rule against one more answer of the function that a query names."""
+        terms, index = self.terms, question.label[2]
+        name = terms.functions[index] if index < len(terms.functions) else f"number {index}"
+        if name not in terms.queried:
+            return [("functions", f"the study does not query the function {name}")]
+        if again or self.policy.functions is None:
+            return []
+        places = [place.split() for run, place in self._ledger.answered if run == terms.run]
+        answered = sum(place[0] == "query" and place[3] == str(index) for place in places)
+        most = self.policy.functions.get(name, 0)
+        if answered < most:
+            return []
+        return [("functions", f"{name} was answered {answered} times in this run, at most {most}")]
 
     def _of_arrays(self, payload: bytes, arrays: Mapping[str, np.ndarray]) -> list[tuple[str, str]]:
         policy, found = self.policy, []

@@ -180,6 +180,11 @@ class Policy(BaseModel):
     maximum_norm: float | None = Field(
         None, gt=0, description="largest Euclidean norm of an array of a message"
     )
+    functions: dict[str, Annotated[int, Field(ge=0)]] | None = Field(
+        None,
+        description="most answers of a run by each function of a conversation, by its name; one "
+        "that is left out is not answered. Without this key all that the study names",
+    )
     maximum_messages: int | None = Field(
         None,
         ge=1,
@@ -358,6 +363,11 @@ class Policy(BaseModel):
         kinds = [kind for kind in terms.messages if kind not in self.messages]
         if kinds:
             found.append(("messages", f"it sends messages of the kind {', '.join(kinds)}"))
+        if self.functions is not None:
+            missing = [name for name in terms.queried if not self.functions.get(name)]
+            if missing:
+                text = f"it queries {', '.join(missing)}, which the policy does not permit"
+                found.append(("functions", text))
         if terms.own_levels and not self.own_levels:
             text = "a level of this site is a parameter of it: the study needs integrate = true"
             found.append(("own_levels", text))

@@ -129,7 +129,7 @@ minimum_pattern_rows = {MINIMUM_PATTERN_ROWS}
 maximum_messages = {most}
 maximum_runs = {RUNS * len(every)}
 
-{_limit_numbers(numbers, per_value)}
+{_list_functions(every)}{_limit_numbers(numbers, per_value)}
 # Fewest rows that may have come or gone between two runs: the difference of two runs tells a row.
 minimum_rows_changed = {MINIMUM_ROWS_CHANGED}
 
@@ -166,6 +166,25 @@ def _limit_numbers(numbers: int | None, per_value: float | None) -> str:
 # of the same rows, for each value that these hold. Rows are known by digests that stay with you.
 {limit}
 {budget}
+"""
+
+
+def _list_functions(every: tuple[StudyTerms, ...]) -> str:
+    """Limit how often each function of a conversation answers."""
+    counts: dict[str, int] = {}
+    for one in every:
+        most = proposed_messages(one) - BEFORE_PHASES
+        for name, usual in one.queried.items():
+            limit = most if usual is None else min(LEEWAY * usual, most)
+            counts[name] = max(limit, counts.get(name, 0))
+    if not counts:
+        return ""
+    listed = ", ".join(f"{name} = {count}" for name, count in counts.items())
+    return f"""\
+# Functions that may answer, and most answers of each in a run; `consortia site check --study` says
+# what each tells.
+functions = {{ {listed} }}
+
 """
 
 

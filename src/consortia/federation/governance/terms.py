@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from consortia.core.queries import Conversation
@@ -72,6 +73,13 @@ class StudyTerms:
     # whether a formula has what a site adds of its own, its level or slopes, as parameters of the
     # run, of which the server has draws
     own_levels: bool = False
+    # all functions of the algorithm that answer questions, in the order of their indices
+    functions: tuple[str, ...] = ()
+    # by name how many answers of each a usual run has, None: any of its messages; one that is left
+    # out is not answered in this study
+    queried: Mapping[str, int | None] = field(default_factory=dict)
+    # of these functions those whose answers are sums over rows with all their digits
+    exact: tuple[str, ...] = ()
     # of the functions that answer a server's questions those to whose answers the site adds noise
     # from its own secret
     noisy: tuple[str, ...] = ()
@@ -122,7 +130,11 @@ def terms_of(study: Study, *, run: str = "", version: str | None = None) -> Stud
     # A registered run begins in one message, and a second one where it is resumed.
     before = BEFORE_PHASES - (study.registered is not None)
     traffic = (
-        _of_queries(method, before + usual_messages(study, method))
+        _of_queries(
+            method,
+            before + usual_messages(study, method),
+            method.queried(robust=question is not None and question.robust),
+        )
         if isinstance(method, Conversation)
         else _of_phases(method, rounds)
     )
@@ -147,11 +159,14 @@ def terms_of(study: Study, *, run: str = "", version: str | None = None) -> Stud
         messages=_messages_of(study, traffic.kinds),
         version=__version__ if version is None else version,
         answers=traffic.answers,
+        functions=traffic.functions,
+        queried=dict(traffic.queried),
+        exact=traffic.exact,
         usual=traffic.usual,
         before=before,
         own_levels=question is not None and question.tells_levels,
         noisy=traffic.noisy,
-        measured=traffic.measured and not (question is not None and question.by_site),
+        measured=traffic.measured and (question is None or question.has_rows),
         sums=_sums_of(study, traffic),
         apart=traffic.apart if len(study.data.files or ()) >= MINIMUM_SITES else "",
         besides=tuple(terms_of(one, run=run, version=version) for one in study.besides),
@@ -187,18 +202,25 @@ class _Traffic(NamedTuple):
     noisy: tuple[str, ...] = ()
     measured: bool = False
     apart: str = ""
+    functions: tuple[str, ...] = ()
+    queried: Mapping[str, int | None] = MappingProxyType({})
+    exact: tuple[str, ...] = ()
 
 
-def _of_queries(method: Conversation, usual: int) -> _Traffic:
-    answers = ((name, one.describes) for name, one in sorted(method.functions.items()))
+def _of_queries(method: Conversation, usual: int, queried: Mapping[str, int | None]) -> _Traffic:
+    functions = {name: method.functions[name] for name in sorted(queried)}
+    answers = ((name, one.describes) for name, one in functions.items())
     return _Traffic(
         BEFORE_PHASES + method.most_messages,
         frozenset({"query"}),
         tuple(answers),
         usual,
-        tuple(name for name, one in sorted(method.functions.items()) if one.noise),
-        all(one.reveals is not None for one in method.functions.values()),
-        "" if any(one.summed for one in method.functions.values()) else GATHERED,
+        tuple(name for name, one in functions.items() if one.noise),
+        all(one.reveals is not None for one in functions.values()),
+        "" if any(one.summed for one in functions.values()) else GATHERED,
+        tuple(sorted(method.functions)),
+        queried,
+        tuple(name for name, one in functions.items() if one.is_exact),
     )
 
 

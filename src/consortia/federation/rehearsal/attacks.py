@@ -23,9 +23,12 @@ from consortia.runtime.late import jax, jnp
 from consortia.study.build import Built, Study
 from consortia.surrogates.mode_search import CANDIDATES
 
-CURVATURES, MOST_ASKED, FAR = "derivatives", 12, 9.9
-"""Site function that a lying server asks, how often, and how far out in prior standard deviations:
-as far as a policy permits."""
+MOST_ASKED, FAR = 12, 9.9
+"""Questions of a lying server, and how far out in prior standard deviations: as far as a policy
+permits."""
+
+ATTACKED = {"derivatives": CANDIDATES, "log_densities": 2000}
+"""Site functions that it asks, the first that the study queries, and the points of a question."""
 
 STEEP = 2e5
 """Slope at which the likelihood is a step for all that a file's digits can tell."""
@@ -122,24 +125,25 @@ def lying_server(stage: Stage, name: str, built: Built, steep: float) -> Reading
 
 
 def lying_queries(stage: Stage, name: str, built: Built) -> Reading:
-    """Ask a site for curvatures at positions far out in all directions; return what is settled."""
+    """Ask a site for sums at positions far out in all directions; return what is settled."""
     stage.run(lambda request: request.kind == "query" and request.site == name)
     first, method = stage.halted_at, stage.study.method
     assert first is not None
     assert isinstance(method, Conversation)
-    index = sorted(method.functions).index(CURVATURES)
+    name_of = next(one for one in ATTACKED if one in stage.terms.queried)
+    index = sorted(method.functions).index(name_of)
     target = Target(built.model, start.starting_parameters(built.model, None, 0, 1)[0])
     scale = prior_scale(target, np.zeros(target.dimension))
     rng = np.random.default_rng(0)
     refused, asked = "", 0
     for asked in range(MOST_ASKED):
-        half = rng.uniform(-FAR, FAR, (CANDIDATES // 2, target.dimension))
+        half = rng.uniform(-FAR, FAR, (ATTACKED[name_of] // 2, target.dimension))
         away = np.concatenate([half, -half])  # around the centre: it does not seem to move
         arrays = {"reference": scale.centre, "points": scale.centre + away * scale.sd}
         question = replace(
             first,
             label=(first.label[0], asked, index, 0),
-            values={"function": CURVATURES},
+            values={"function": name_of},
             arrays={key: values.astype(target.dtype) for key, values in arrays.items()},
         )
         answer = stage.ask(name, question)

@@ -28,6 +28,7 @@ from consortia.federation.rehearsal import attacks
 from consortia.federation.rehearsal.membership import FALSE_ALARMS, found_out, most_draws
 from consortia.federation.rehearsal.reading import NEAR
 from consortia.federation.rehearsal.stage import Stage
+from consortia.federation.rehearsal.week import days
 from consortia.runtime.late import jax, jnp
 from consortia.study.build import Built, Study, load_study
 from consortia.study.files import names_of
@@ -87,6 +88,7 @@ def rehearsed(
     *,
     site: str | None = None,
     policy: str | os.PathLike[str] | None = None,
+    week: bool = False,
 ) -> Iterator[Finding]:
     """Try the known attacks on a site's own rows; yield what each comes to.
 
@@ -97,6 +99,7 @@ def rehearsed(
         data: the site's own file.
         site: the site's name in the study; by default the file's.
         policy: under which the site would take part; the one that is proposed when None.
+        week: run several ordinary studies of the file, too, one after the other.
 
     Raises:
         InputError: the study has no such site, or its file or policy cannot be used.
@@ -127,6 +130,8 @@ def rehearsed(
         rehearsal = Rehearsal(path, loaded, built, files, name, before, text, Path(folder))
         honest = _honest(rehearsal, measured=terms.measured)
         yield honest
+        if week:
+            yield from _week(rehearsal)
         if honest.refused and not honest.numbers["answers"]:
             return  # nothing is answered there, whoever asks
         if terms.measured:
@@ -139,6 +144,7 @@ def rehearsed(
 
 def _without(text: str) -> str:
     """Return the text of a policy without the limits on requests."""
+    text = re.sub(r"^functions = .*$", "", text, flags=re.MULTILINE)
     for key, value in WITHOUT.items():
         text = re.sub(rf"^{key} = .*$", f"{key} = {value}", text, flags=re.MULTILINE)
     return text
@@ -198,6 +204,18 @@ def _honest(on: Rehearsal, *, measured: bool) -> Finding:
     )
 
 
+def _week(on: Rehearsal) -> Iterator[Finding]:
+    """Run the ordinary studies of a week, and say what all so far settle."""
+    folder = on.folder / "week"
+    folder.mkdir()
+    for day in days(on.path, on.files[on.name], on.name, list(on.files), folder):
+        refused = f" Refused: {day.refused}" if day.refused else ""
+        text = f"{day.answers} answers leave; so far all studies of a week settle {day.settled} of "
+        numbers: dict[str, float | int | str] = {"answers": day.answers, "settled": day.settled}
+        numbers["refused"] = day.refused
+        yield Finding(f"a week, {day.title}", f"{text}your rows.{refused}", numbers)
+
+
 def _helped(stage: Stage) -> str:
     """Return the parts of secure sums that the rehearsal skips."""
     if stage.terms.sums != MASKED:
@@ -209,12 +227,12 @@ def _helped(stage: Stage) -> str:
 
 
 def _lying_queries(on: Rehearsal) -> Finding:
-    """Try a server that asks for curvatures where a likelihood is a step."""
+    """Try a server that asks for sums where a likelihood is a step."""
     free = attacks.lying_queries(on.stage("free", on.before), on.name, on.built)
     bound = attacks.lying_queries(on.stage("bound", on.policy), on.name, on.built)
     return Finding(
         "a server that lies",
-        f"it asks for curvatures where single rows decide. Without limits on what is settled "
+        f"it asks for sums where single rows decide. Without limits on what is settled "
         f"{free.messages} answers settle {free.rows} of your rows. Under the policy it has "
         f"{bound.messages} answers, which settle {bound.rows}"
         + (f"; then: {bound.refused}." if bound.refused else "."),

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from consortia.data.columns import Table
-from consortia.data.patterns import is_categorical
+from consortia.data.patterns import is_categorical, rows_apart
 from consortia.errors import PolicyError
 from consortia.models.regression.formula import Factor
 from consortia.models.regression.question import Question, is_levels
@@ -112,10 +112,13 @@ def _rarest(factor: Factor, kept: Table, site: str) -> float:
         return np.inf
     values = factor.values(kept, f"site {site!r}")
     known = values[~np.isnan(values)]
-    if not len(known) or not is_categorical(known):
+    if not len(known):
         return np.inf
+    apart = rows_apart(known)
+    if not is_categorical(known):
+        return apart
     counts = np.unique(known, return_counts=True)[1]
-    return np.inf if len(counts) < 2 else float(counts.min())
+    return apart if len(counts) < 2 else float(counts.min())
 
 
 def _told_by(factor: Factor, kept: Table, cells: list[str], site: str) -> np.ndarray:

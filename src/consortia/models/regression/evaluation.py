@@ -14,7 +14,7 @@ much more, and their sums are in double precision.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any
 
@@ -23,7 +23,7 @@ from jaxtyping import Float
 
 from consortia.core.arrays import VALUES_AT_ONCE, sum_rows
 from consortia.core.fingerprints import of_value
-from consortia.core.host import MOST_ROWS, Params, SiteLikelihood
+from consortia.core.host import MOST_ROWS, Params, RowValues, SiteLikelihood
 from consortia.core.model import Model, no_rows
 from consortia.models._integrated import CHOICES, integration, weighted_nodes
 from consortia.models.regression.density import Density
@@ -64,6 +64,11 @@ class Evaluation:
             return of_value((*every, earlier.plain()))
         return of_value((*every, scored) if scored else every)
 
+    @property
+    def has_rows(self) -> bool:
+        """True if a site's likelihood is a product over rows, given levels if there are any."""
+        return self._density.family.of_site is None
+
     def way(self, rows: int) -> str:
         """Return the way in which so many rows are evaluated: "sums", "NumPy" or "compiled"."""
         density = self._density
@@ -82,6 +87,14 @@ class Evaluation:
         density = self._density
         by_differences = self._scores.tails or density.earlier is not None
         return {} if by_differences else density.prior_slopes(params)
+
+    def predict(self, params: Params, rows: Rows) -> np.ndarray:
+        """Compute the means of the response of many points, (K, n, ...)."""
+        return self._density.predict(self._scores.params(params), rows)
+
+    def log_likelihood(self, params: Params, rows: Rows) -> np.ndarray:
+        """Compute log p(z_i | θ) of many points, (K, n)."""
+        return self._density.log_likelihood(self._scores.params(params), rows)
 
     def site(self, rows: Rows) -> SiteLikelihood:
         """Return the likelihood of a site's rows."""
@@ -191,6 +204,10 @@ class SumsOfSquares:
         """Raise: nothing is integrated out."""
         raise TypeError("a model without a rule of quadrature has no error of one")
 
+    def by_values(self, params: Params, values: RowValues, nodes: int | None) -> np.ndarray:
+        """Return the derivatives of log L by values of some of its rows, (K, k, n)."""
+        return by_values(self._density, params, values)
+
     def of_rows(self, params: Params, part: slice) -> np.ndarray:
         """Return log p(z_i | θ) of some rows."""
         return self._density.log_likelihood(params, _part_of(self._rows, part))
@@ -222,6 +239,63 @@ def by_name(density: Density, params: Params, gradient: np.ndarray) -> dict[str,
 
 SCALES = ("log_sd", "correlation_score")
 """Parameters by which effects are a linear function of those in standard deviations."""
+
+
+def by_values(
+    density: Density,
+    params: Params,
+    values: RowValues,
+    averaged: Callable[[Rows, Callable[[np.ndarray], np.ndarray]], np.ndarray] | None = None,
+) -> np.ndarray:
+    """Return the derivatives of log L by values of rows, (K, k, n).
+
+    By values of which η is a linear function they are ∂ℓ/∂η times its slopes; by the others, as a
+    response or a column with a slope that is integrated out, central differences.
+
+    Args:
+        density: of the formula.
+        params: of K points.
+        values: n rows, and k values of each.
+        averaged: means over levels of a function of η; None: there are none.
+    """
+    family, own = density.family, density._own(params)
+    direct = np.array([family.slopes is not None and not density.lead] * len(values.steps))
+    for name, part in values.moved.items():
+        if name not in LINEAR:
+            high, low = part.reshape(2, len(direct), -1)
+            direct &= (high == low).all(axis=1)
+    rest, n = values.some(~direct), len(values.rows["y"]) * bool(direct.any())
+    table = {
+        name: np.concatenate([np.asarray(part)[:n], rest[name]])
+        for name, part in values.rows.items()
+    }
+    head = _part_of(values.rows, slice(n))
+
+    def of(eta: np.ndarray) -> np.ndarray:
+        if not len(rest["y"]):
+            assert family.slopes is not None
+            return family.slopes(eta, head, own)[0]
+        if not n:
+            return family.log_likelihood(eta, rest, own)
+        assert family.slopes is not None
+        first = family.slopes(eta[..., :n], head, own)[0]
+        return np.concatenate([first, family.log_likelihood(eta[..., n:], rest, own)], axis=-1)
+
+    made = np.zeros((len(next(iter(params.values()))), len(direct), len(values.rows["y"])))
+    if averaged is None:
+        means = density.weighted(of(density.predictor(params, table)), table)
+    else:
+        means = averaged(table, of)
+    if n:
+        linear = values.slopes(density.predictor(params, values.some(direct)), direct)
+        made[:, direct] = means[:, None, :n] * linear
+    if not direct.all():
+        made[:, ~direct] = values.slopes(means[:, n:], ~direct)
+    return made
+
+
+LINEAR = ("x", "offset")
+"""Arrays of the rows of which η is a linear function, whatever the levels."""
 
 
 # --- rows ----------------------------------------------------------------------------------------
@@ -345,17 +419,33 @@ class RowByRow:
             if density.lead:  # the classes are the last axis
                 return np.moveaxis(density.weighted(np.moveaxis(first, -1, 0), rows), 0, -1)
             return density.weighted(first, rows)
+        return self._averaged(params, rows, lambda eta: of(eta, rows, own)[0], nodes)
+
+    def _averaged(
+        self, params: Params, rows: Rows, of: Callable[[np.ndarray], np.ndarray], nodes: int | None
+    ) -> np.ndarray:
+        """Average a function of η over the levels given the site's own rows, (K, n)."""
+        density, like = self._density, params["log_sd"]
         predictor = density.predictor_given(params, rows)
-        groups = density.given_levels(params, rows, self._mask, self._groups)
-        size = len(density.specification.staying)
-        shape = (len(params["log_sd"]), self._groups, size)
-        group = rows.get("group", np.zeros(1, int))
-        total = 0.0
-        used = nodes or self._nodes
-        for z, share in weighted_nodes(groups, shape, params["log_sd"], used):
-            first = of(predictor(z), rows, own)[0]
-            total = total + (density.weighted(first, rows) * share[..., group]).sum(axis=0)
-        return np.asarray(total)
+        single = self._single if like.dtype == np.float32 else None
+        every = self._rows if single is None else single
+        groups = density.given_levels(params, every, self._mask, self._groups)
+        shape = (len(like), self._groups, len(density.specification.staying))
+        group, total = rows.get("group", np.zeros(1, int)), np.zeros((len(like), len(rows["y"])))
+        for z, share in weighted_nodes(groups, shape, like, nodes or self._nodes):
+            total += (density.weighted(of(predictor(z)), rows) * share[..., group]).sum(axis=0)
+        return total
+
+    def by_values(self, params: Params, values: RowValues, nodes: int | None) -> np.ndarray:
+        """Return the derivatives of log L by values of some of its rows, (K, k, n).
+
+        Where levels are integrated out they are means over the levels given the site's own rows.
+        """
+        if not self._density.specification.staying:
+            return by_values(self._density, params, values)
+        return by_values(
+            self._density, params, values, lambda rows, of: self._averaged(params, rows, of, nodes)
+        )
 
     def errors(self, params: Params, nodes: tuple[int, ...]) -> np.ndarray:
         """Return the distances of rules of quadrature from the last of them, (K, rules)."""

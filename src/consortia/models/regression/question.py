@@ -133,6 +133,11 @@ class Question:
         return self.family.of_site is not None or any(map(self.stays, self.parsed.groups))
 
     @property
+    def has_rows(self) -> bool:
+        """True if a site's likelihood is a product over rows, given levels if there are any."""
+        return self.family.of_site is None
+
+    @property
     def tells_levels(self) -> bool:
         """True if a site's own effect is a parameter of the run, which the server sees."""
         fixed = any(SITE in one.columns for one in self.parsed.factors.values())

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from consortia.core.arrays import Array, namespace
-from consortia.core.host import Params, SiteLikelihood
+from consortia.core.host import Params, RowValues, SiteLikelihood
 from consortia.core.tails import Tail
 from consortia.models.regression.density import HAZARD, Density
 
@@ -153,6 +153,10 @@ class OfScores:
     def parts(self, params: Params) -> np.ndarray:
         """Return parts of log L whose scores count as independent."""
         return self._likelihood.parts(self._scores.params(params))
+
+    def by_values(self, params: Params, values: RowValues, nodes: int | None) -> np.ndarray:
+        """Return the derivatives of log L by values of some of its rows, (K, k, n)."""
+        return self._likelihood.by_values(self._scores.params(params), values, nodes)
 
     def of_rows(self, params: Params, part: slice) -> np.ndarray:
         """Return log p(z_i | θ) of some rows."""

@@ -33,6 +33,7 @@ class Judged(NamedTuple):
         heaviest: expected share of the draws at one point.
         effective: smallest effective size of the draws, of the bulk and of both tails.
         mass_error: standard error of the logarithm by which q is normalised.
+        withheld: share of the proposals at which a log-density is not finite.
     """
 
     chains: Chains
@@ -44,6 +45,7 @@ class Judged(NamedTuple):
     heaviest: float
     effective: float = math.inf
     mass_error: float = 0.0
+    withheld: float = 0.0
 
     @property
     def counts(self) -> bool:

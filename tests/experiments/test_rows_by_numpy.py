@@ -1,0 +1,360 @@
+"""Rows of lemmas, orders, servers and the de-biased variant, found a second time in NumPy alone."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from experiments import claims, pages
+
+# --- DE-SGLD: 5,000 rows in two dimensions at 100 agents ------------------------------------------
+
+AGENTS, PRIOR = 100, 10.0
+ALL, IDENTITY = np.full((AGENTS, AGENTS), 1 / AGENTS), np.eye(AGENTS)
+RING = (IDENTITY + np.roll(IDENTITY, 1, axis=0) + np.roll(IDENTITY, -1, axis=0)) / 3
+
+
+@functools.cache
+def rows():
+    """Return features (agents, 50, 2) and responses (agents, 50)."""
+    rng = np.random.default_rng(0)
+    truth = rng.normal(size=2) * np.sqrt(PRIOR)
+    x = rng.normal(size=(5000, 2))
+    y = x @ truth + rng.normal(size=5000)
+    order = rng.permutation(5000).reshape(AGENTS, 50)
+    return x[order], y[order]
+
+
+def forces():
+    """Return H (agents, 2, 2) and b (agents, 2) of the agents' gradients Hx − b."""
+    x, y = rows()
+    prior = np.eye(2) / (PRIOR * AGENTS)
+    return np.einsum("nri,nrj->nij", x, x) + prior, np.einsum("nri,nr->ni", x, y)
+
+
+def wasserstein(mean, covariance, other_mean, other_covariance) -> float:
+    values, axes = np.linalg.eigh(other_covariance)
+    root = axes @ np.diag(np.sqrt(values)) @ axes.T
+    middle = np.linalg.eigvalsh(root @ covariance @ root)
+    traces = np.trace(covariance + other_covariance) - 2 * np.sqrt(np.maximum(middle, 0)).sum()
+    return float(np.sqrt(((mean - other_mean) ** 2).sum() + max(traces, 0.0)))
+
+
+@functools.cache
+def slack() -> dict[str, float]:
+    """Return the least ratios of the lemmas' bounds to what 300 runs of 40 iterations find."""
+    h, b = forces()
+    whole, pull = h.sum(axis=0), b.sum(axis=0)
+    mode, cov = np.linalg.solve(whole, pull), np.linalg.inv(whole)
+    values = np.linalg.eigvalsh(h)
+    strong, smooth, n, d = values.min(), values.max(), AGENTS, 2
+    lowest = 0.5 * np.einsum("ni,ni->", b, np.linalg.solve(h, b[..., None])[..., 0])
+    c1 = np.sqrt(2 * smooth * lowest) * (1 + 2 * (smooth + strong) / strong)
+    rng, least = np.random.default_rng(6), dict.fromkeys("2456", np.inf)
+    for weights in (ALL, RING):
+        spectrum = np.linalg.eigvalsh(weights)
+        gap = max(abs(spectrum[0]), abs(spectrum[-2]))
+        for step in (0.001, 0.005):
+            d2 = 4 * smooth**2 * n * mode @ mode
+            d2 += 8 * smooth**2 * c1**2 * step**2 * n / (1 - gap) ** 2
+            d2 += 4 * smooth**2 * d * n / (strong * (1 + spectrum[0] - step * smooth))
+            d2 += 4 * (((h @ mode) - b) ** 2).sum()
+            room = strong * (1 - step * smooth / 2)
+            first = 4 * smooth**2 * d2 * step / (n * (1 - gap) ** 2)
+            last = 8 * d / (1 - gap**2)
+            fifth = step * (step / room + (1 + step * smooth) ** 2 / room**2)
+            fifth *= first + smooth**2 * last
+            x, euler = np.zeros((300, n, 2)), np.zeros((300, 2))
+            for k in range(1, 41):
+                noise = np.sqrt(2 * step) * rng.normal(size=x.shape)
+                slope = np.einsum("nij,cnj->cni", h, x) - b
+                euler = euler - step / n * (euler @ whole - pull) + noise.mean(axis=1)
+                x = np.einsum("nm,cmi->cni", weights, x) - step * slope + noise
+                if k == 1:
+                    continue
+                average = x.mean(axis=1)
+                slope = np.einsum("nij,cnj->cni", h, x) - b
+                apart = (average @ whole - pull) / n - slope.mean(axis=1)
+                bound6 = (1 - strong * step) ** k * np.sqrt(mode @ mode + np.trace(cov))
+                bound6 += 1.65 * smooth / strong * np.sqrt(step * d / n)
+                away = wasserstein(euler.mean(axis=0), np.cov(euler.T), mode, cov)
+                ratios = {
+                    "2": d2 / (slope**2).sum(axis=(1, 2)).mean(),
+                    "4": step * (first + last) / (apart**2).sum(axis=1).mean(),
+                    "5": fifth / ((average - euler) ** 2).sum(axis=1).mean(),
+                    "6": bound6 / away,
+                }
+                least = {name: min(least[name], float(ratios[name])) for name in least}
+    return least
+
+
+def agent_path(weights, step: float, length: int) -> np.ndarray:
+    """Return the first agent's W₂ after each iteration with batches of 25 rows, by moments."""
+    x, y = rows()
+    h, b = forces()
+    whole = h.sum(axis=0)
+    target = np.linalg.solve(whole, b.sum(axis=0)), np.linalg.inv(whole)
+    each, pulls = np.einsum("nri,nrj->nrij", x, x), x * y[..., None]
+    matrix = np.kron(weights, np.eye(2))
+    for n in range(AGENTS):
+        matrix[2 * n : 2 * n + 2, 2 * n : 2 * n + 2] -= step * h[n]
+    mean, cov, path = np.zeros(2 * AGENTS), np.zeros((2 * AGENTS, 2 * AGENTS)), []
+    for _ in range(length):
+        at = mean.reshape(AGENTS, 2)
+        own = cov.reshape(AGENTS, 2, AGENTS, 2)[np.arange(AGENTS), :, np.arange(AGENTS)]
+        slopes = np.einsum("nrij,nj->nri", each, at) - pulls
+        second = np.einsum("nri,nrj->nij", slopes, slopes)
+        second += np.einsum("nrij,njk,nrkl->nil", each, own, each)
+        sums, total = slopes.sum(axis=1), each.sum(axis=1)
+        squares = np.einsum("ni,nj->nij", sums, sums) + total @ own @ total
+        batch = 50 / 25 * second - squares / 25
+        mean = matrix @ mean + step * b.ravel()
+        cov = matrix @ cov @ matrix.T + 2 * step * np.eye(2 * AGENTS)
+        for n in range(AGENTS):
+            cov[2 * n : 2 * n + 2, 2 * n : 2 * n + 2] += step**2 * batch[n]
+        path.append(wasserstein(mean[:2], cov[:2, :2], *target))
+    return np.array(path)
+
+
+def arrived(weights, step: float, length: int) -> int:
+    """Return the first iteration within a tenth of the end of the path."""
+    path = agent_path(weights, step, length)
+    return int(np.argmax(path <= 1.1 * path[-1])) + 1
+
+
+def sooner() -> float:
+    return arrived(ALL, 0.001, 130) / arrived(ALL, 0.009, 40)
+
+
+def fastest() -> float:
+    complete, *others = (arrived(weights, 0.008, 60) for weights in (ALL, RING, IDENTITY))
+    return min(others) / complete
+
+
+def rate_apart() -> float:
+    h, _ = forces()
+    rates = []
+    for weights in (ALL, RING, IDENTITY):
+        matrix = np.kron(weights, np.eye(2))
+        for n in range(AGENTS):
+            matrix[2 * n : 2 * n + 2, 2 * n : 2 * n + 2] -= 0.008 * h[n]
+        rates.append(np.abs(np.linalg.eigvalsh(matrix)).max())
+    return float(min(rates[1:]) - rates[0])
+
+
+# --- stale gradients: x' = x − a x_τ + N(0, 2a), the average of x² from the start N(0, 1) ---------
+
+
+def average_error(a: float, tau: int, length: int) -> tuple[float, float]:
+    """Return bias and variance of the average, by the matrix of all covariances."""
+    answers = np.zeros((length + 1, length + 1))  # to the start, then to each noise
+    answers[0, 0] = 1.0
+    for at in range(length):
+        answers[at + 1] = answers[at] - a * answers[max(at - tau, 0)]
+        answers[at + 1, at + 1] = np.sqrt(2 * a)
+    covariance = answers[1:] @ answers[1:].T
+    return float(np.trace(covariance) / length - 1), float(2 * (covariance**2).sum() / length**2)
+
+
+def least_ratio() -> float:
+    """Return the least MSE at τ = 1 over that at τ = 3, L = 500 τ."""
+    found = []
+    for tau in (1, 3):
+        tries = np.geomspace(0.6, 1.6, 7) * 0.1 / (tau + 0.15)
+        errors = (average_error(a, tau, 500 * tau) for a in tries)
+        found.append(min(bias**2 + variance for bias, variance in errors))
+    return found[0] / found[1]
+
+
+def splitting(h: float, tau: int) -> np.ndarray:
+    """Return covariances of position with position along lags, friction 1 and curvature 1."""
+    size = 2 + tau
+    drift, calm = np.eye(size), np.eye(size)
+    drift[0, 1], calm[1, 1] = h / 2, np.exp(-h / 2)
+    kick = np.eye(size)
+    kick[1, 0 if tau == 0 else size - 1] -= h
+    shift = np.eye(size)
+    if tau:  # the position half a step on is kept for τ updates
+        shift[2:, :] = 0.0
+        shift[2, 0] = 1.0
+        shift[3:, 2:-1] = np.eye(tau - 1)
+    matrix = drift @ calm @ kick @ calm @ drift
+    if tau:
+        # the gradient is of the oldest place; the newest comes in afterwards
+        matrix[2:] = (shift @ drift)[2:]
+    noise = np.zeros(size)
+    noise[:2] = (drift @ calm)[:2, 1] * np.sqrt(2 * h)
+    wide = np.eye(size**2) - np.kron(matrix, matrix)
+    covariance = np.linalg.solve(wide, np.outer(noise, noise).ravel()).reshape(size, size)
+    lags, column = [], covariance[:, 0]
+    for _ in range(400):
+        lags.append(column[0])
+        column = matrix @ column
+    return np.array(lags)
+
+
+def bias_exponent(tau: int) -> float:
+    biases = [abs(splitting(h, tau)[0] - 1) for h in (0.01, 0.04)]
+    return float(np.log(biases[1] / biases[0]) / np.log(4))
+
+
+def length_exponent() -> float:
+    """Return the exponent of L in the least MSE of order 2; 400 lags are all that count."""
+    least = []
+    for length in (64_000, 1_024_000):
+        errors = []
+        for h in np.geomspace(0.15, 0.6, 40):
+            lags = splitting(h, 0)
+            weights = 2 * (1 - np.arange(400) / length)
+            weights[0] = 1.0
+            errors.append((lags[0] - 1) ** 2 + 2 * (weights @ lags**2) / length)
+        least.append(min(errors))
+    return float(np.log(least[1] / least[0]) / np.log(16))
+
+
+def unequal(part: int) -> float:
+    """Return bias (0) or variance (1) of four servers over its bound; τ = 1, 500 updates each."""
+    steps, length = np.array([0.08, 0.04, 0.02, 0.01]), 500
+    errors = np.array([average_error(h, 1, length) for h in steps])[:, part]
+    times = length * steps
+    total, mean = times.sum(), times.mean()
+    if part == 0:
+        constant = (np.abs(errors) / (1 / times + 2 * steps)).max()
+        bound = constant * (1 / mean + times.max() / mean * 2 * steps.max())
+        return float(times @ np.abs(errors) / total / bound)
+    constant = (errors / (1 / times + steps**2)).max()
+    bound = constant * (1 / total + ((times * steps) ** 2).sum() / total**2)
+    return float(times**2 @ errors / total**2 / bound)
+
+
+# --- FA-HMC: clients N(2, 1) and N(0, 4) of even weights, algorithms 3 and B.2 --------------------
+
+MEANS, CURVATURES = np.array([2.0, 0.0]), np.array([1.0, 0.25])
+CENTRE, SPREAD = 1.6, 1.6
+
+
+def federated_round(theta, anchor, momenta, step: float, leapfrogs: int, *, debias: bool):
+    """Return the average after T iterations, one common momentum each."""
+    own = np.full(2, theta)
+    gradients = CURVATURES * (anchor - MEANS)
+    mend = gradients.mean() - gradients if debias else 0.0
+    for momentum in momenta:
+        p = np.full(2, momentum)
+        for _ in range(leapfrogs):
+            p = p - step / 2 * (CURVATURES * (own - MEANS) + mend)
+            own = own + step * p
+            p = p - step / 2 * (CURVATURES * (own - MEANS) + mend)
+    return own.mean()
+
+
+def one_round(step: float, leapfrogs: int, debias: bool):
+    """Return the matrix of (θ, anchor), the constant and the momenta's variance of a round."""
+    run = functools.partial(federated_round, step=step, leapfrogs=leapfrogs, debias=debias)
+    still = np.zeros(10)
+    base = run(0.0, 0.0, still)
+    alpha, back = run(1.0, 0.0, still) - base, run(0.0, 1.0, still) - base
+    push = sum((run(0.0, 0.0, unit) - base) ** 2 for unit in np.eye(10))
+    return np.array([[alpha, back], [1.0, 0.0]]), base, push
+
+
+def settled(step: float, leapfrogs: int, *, debias: bool) -> tuple[float, float]:
+    """Return mean and variance in the long run."""
+    matrix, base, push = one_round(step, leapfrogs, debias)
+    mean = np.linalg.solve(np.eye(2) - matrix, [base, 0.0])
+    wide = np.eye(4) - np.kron(matrix, matrix)
+    return float(mean[0]), float(np.linalg.solve(wide, [push, 0.0, 0.0, 0.0])[0])
+
+
+def arrival(step: float, *, debias: bool) -> float:
+    """Return the rounds from 6 to W₂² < 10⁻⁴, of steps that end there too."""
+    mean, variance = settled(step, 10, debias=debias)
+    if (mean - CENTRE) ** 2 + (np.sqrt(variance) - np.sqrt(SPREAD)) ** 2 >= 1e-4:
+        return np.inf
+    matrix, base, push = one_round(step, 10, debias)
+    mean, cov = np.full(2, 6.0), np.zeros((2, 2))
+    for k in range(1, 600):
+        mean = matrix @ mean + [base, 0.0]
+        cov = matrix @ cov @ matrix.T + np.diag([push, 0.0])
+        if (mean[0] - CENTRE) ** 2 + (np.sqrt(cov[0, 0]) - np.sqrt(SPREAD)) ** 2 < 1e-4:
+            return k
+    return np.inf
+
+
+def error_gain() -> float:
+    errors = []
+    for debias in (False, True):
+        mean, variance = settled(0.02, 10, debias=debias)
+        errors.append(np.hypot(mean - CENTRE, np.sqrt(variance) - np.sqrt(SPREAD)))
+    return float(errors[0] / errors[1])
+
+
+def mean_left() -> float:
+    return abs(settled(0.02, 10, debias=True)[0] - CENTRE)
+
+
+def rounds_gain() -> float:
+    steps = np.geomspace(0.008, 0.05, 80)
+    plain, mended = (min(arrival(h, debias=debias) for h in steps) for debias in (False, True))
+    return plain / mended
+
+
+def bias_at_rest() -> float:
+    return abs(settled(0.5, 5, debias=False)[0] - CENTRE) / np.sqrt(SPREAD)
+
+
+# --- FSGLD(100): a visit forgets where it began, and ends at the posterior's mean whatever shard --
+
+
+def slope_ratio() -> float:
+    rng = np.random.default_rng(7)
+    means = rng.uniform(-6, 6, (10, 1))
+    slopes = []
+    for centres in (means, np.full_like(means, means.mean())):
+        draws = centres[rng.integers(10, size=(400, 2000))][..., 0]
+        draws = draws + 0.07 * rng.normal(size=draws.shape)
+        count = np.unique(np.geomspace(200, 2000, 15).astype(int))
+        running = np.cumsum(draws, axis=1)[:, count - 1] / count
+        error = ((running - means.mean()) ** 2).mean(axis=0)
+        slopes.append(np.polyfit(np.log(count), np.log(error), 1)[0])
+    return float(slopes[0] / slopes[1])
+
+
+CHECKS: dict[tuple[str, str], tuple[Callable[[], float], float, float]] = {
+    ("de-sgld", "lemma2"): (lambda: slack()["2"], 1200.0, 1250.0),
+    ("de-sgld", "lemma4"): (lambda: slack()["4"], 2.2e6, 3.0e6),
+    ("de-sgld", "lemma5"): (lambda: slack()["5"], 2.5e8, 3.3e8),
+    ("de-sgld", "lemma6"): (lambda: slack()["6"], 1.08, 1.16),
+    ("de-sgld", "fig4b-sooner"): (sooner, 16.9, 17.1),
+    ("de-sgld", "fig4c-fastest"): (fastest, 0.79, 0.81),
+    ("de-sgld", "fig4c-rate"): (rate_apart, 0.165, 0.167),
+    ("stale-gradients", "thm3-alike"): (least_ratio, 1.15, 1.25),
+    ("stale-gradients", "thm2-order2"): (lambda: bias_exponent(0), 1.99, 2.01),
+    ("stale-gradients", "thm2-order2-stale"): (lambda: bias_exponent(1), 1.01, 1.03),
+    ("stale-gradients", "cor5-order2"): (length_exponent, -0.81, -0.79),
+    ("stale-gradients", "thm6-unequal"): (lambda: unequal(0), 0.2, 0.5),
+    ("stale-gradients", "thm7-unequal"): (lambda: unequal(1), 0.9, 1.0),
+    ("fa-hmc", "b2-error"): (error_gain, 12.8, 13.0),
+    ("fa-hmc", "b2-mean"): (mean_left, -1e-9, 1e-9),
+    ("fa-hmc", "b2-rounds"): (rounds_gain, 4.6, 5.4),
+    ("fa-hmc", "remark42"): (bias_at_rest, 0.529, 0.531),
+    ("fsgld", "fig3b-as-fast"): (slope_ratio, 0.8, 1.2),
+}
+"""By paper and claim: a second implementation, and between what its number must be."""
+
+
+def test_every_row_that_is_checked_is_a_row_with_a_finding():
+    rows_of = {
+        (name, claim.id): finding
+        for name in claims.PAPERS
+        for _, claim, finding, _ in pages.rows(claims.read(name))
+    }
+    assert all(rows_of[name] is not None for name in CHECKS)
+
+
+@pytest.mark.parametrize("of", CHECKS, ids=lambda of: "-".join(of))
+def test_a_second_implementation_finds_the_same(of):
+    compute, low, high = CHECKS[of]
+    assert low < compute() < high
