@@ -28,6 +28,7 @@ from consortia.models.networks.flax import from_flax
 from consortia.models.networks.torch import from_torch
 from consortia.models.numpyro import from_numpyro
 from consortia.models.pymc import from_pymc
+from consortia.models.regression.causes import cumulative_incidence
 from consortia.models.regression.construction import regression
 from consortia.models.regression.model import Regression
 from consortia.run.calibration import sbc
@@ -52,6 +53,7 @@ __all__ = [
     "Scaling",
     "Sites",
     "__version__",
+    "cumulative_incidence",
     "datasets",
     "de_sghmc",
     "de_sgld",

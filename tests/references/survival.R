@@ -1,4 +1,5 @@
-# Makes bladder.csv and lung.csv, and prints what tests/models/regression/test_weighted_cox.py expects.
+# Makes bladder.csv, lung.csv and mgus.csv, and prints what test_weighted_cox.py and test_baseline.py
+# of tests/models/regression expect.
 library(survival)
 options(digits = 9)
 set.seed(1)
@@ -23,3 +24,37 @@ for (sites in c(3, 8)) for (ties in c("efron", "breslow")) {
   said(paste("lung", ties), sites, coxph(
     Surv(time, status) ~ age + sex + ecog + strata(site), l, weights = w, ties = ties, cluster = id))
 }
+
+# absolute risk: cumulative hazards at 6 and 12 months with standard errors, restricted means
+patients <- data.frame(age = c(60, 70), sex = c(1, 2), ecog = c(1, 0), site = c(0, 1))
+l$site <- l$id %% 3; d$site <- d$id %% 3
+for (ties in c("efron", "breslow")) {
+  curves <- survfit(coxph(Surv(time, status) ~ age + sex + ecog + strata(site), l, ties = ties), patients)
+  for (i in 1:2) {
+    at <- summary(curves[i], times = c(6, 12))
+    cat("risk", ties, at$cumhaz, at$std.chaz, summary(curves[i], rmean = 12)$table["rmean"], "\n")
+  }
+}
+fit <- coxph(Surv(start, stop, event) ~ rx + number + size + strata(site, enum), d)
+at <- summary(survfit(fit, data.frame(rx = 2, number = 2, size = 1, site = 1, enum = 2)), times = c(6, 24))
+cat("risk by enum", at$cumhaz, at$std.chaz, "\n")
+
+# competing risks: cause-specific hazards, and Aalen and Johansen's incidence at one site
+library(cmprsk)
+m <- mgus2[complete.cases(mgus2[, c("age", "sex", "hgb", "mspike")]), ]
+set.seed(1)
+m <- m[sample(nrow(m), 400), ]
+m <- data.frame(id = 1:400, months = ifelse(m$pstat == 0, m$futime, m$ptime),
+                cause = ifelse(m$pstat == 0, 2 * m$death, 1), age = m$age, male = 1 * (m$sex == "M"), hgb = m$hgb)
+write.csv(m, "mgus.csv", row.names = FALSE, quote = FALSE)
+m$site <- m$id %% 3
+times <- sort(unique(m$months[m$site == 1]))
+steps <- sapply(1:2, function(k) {
+  fit <- coxph(Surv(months, cause == k) ~ age + male + strata(site), m)
+  diff(c(0, summary(survfit(fit, data.frame(age = 70, male = 1, site = 1)), times = times)$cumhaz))
+})
+total <- rowSums(steps)
+left <- exp(-c(0, cumsum(total)))[seq_along(times)] * (1 - exp(-total)) * ifelse(total > 0, 1, 0)
+incidence <- apply(left * steps / ifelse(total > 0, total, 1), 2, cumsum)
+for (t in c(60, 120)) cat("incidence", t, incidence[max(which(times <= t)), ], "\n")
+print(timepoints(with(m[m$site == 1, ], cuminc(months, cause)), c(60, 120)))

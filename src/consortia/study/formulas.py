@@ -93,7 +93,8 @@ def question_in(formula: str, options: Mapping[str, Any]) -> Question:
     Raises:
         InputError: they cannot be used.
     """
-    asked = {name: value for name, value in options.items() if name not in ("prior", "breaks")}
+    of_model = ("prior", "breaks", "summaries")
+    asked = {name: value for name, value in options.items() if name not in of_model}
     family = asked.pop("family", "gaussian")
     return called("model", lambda **more: question_of(formula, family, **more), asked)
 
@@ -180,7 +181,8 @@ def formula_rows(
             return facts if key is not None or registered is None else replace(facts, table=None)
 
     facts = gathered(question, names, contribute, read, engine, algorithm, same)
-    made = assembled(question, facts, names, read, prior, breaks, imputation, registered)
+    more = imputation, registered, options.get("summaries")
+    made = assembled(question, facts, names, read, prior, breaks, *more)
     if data.test_share is None:
         return FormulaRows(made, None, ())
     if len(read) < len(names):

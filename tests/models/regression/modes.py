@@ -25,10 +25,10 @@ def host_sites(made: Any) -> list[HostSite]:
     ]
 
 
-def mode_and_spread(made: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Return the mode of the coefficients, and their standard deviations, robust where asked.
+def mode_and_covariance(made: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Return the mode of the coefficients as they are sampled, and their covariance.
 
-    Both are in the units of the columns.
+    The covariance is robust where asked.
     """
     sites = host_sites(made)
     at = np.zeros(sites[0].dimension)
@@ -40,6 +40,15 @@ def mode_and_spread(made: Any) -> tuple[np.ndarray, np.ndarray]:
     if made.model.sandwich is not None:
         scores = [site.part_scores(at) for site in sites]
         covariance = covariance @ sum(one.T @ one for one in scores) @ covariance
+    return at, covariance
+
+
+def mode_and_spread(made: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Return the mode of the coefficients, and their standard deviations, robust where asked.
+
+    Both are in the units of the columns.
+    """
+    at, covariance = mode_and_covariance(made)
     spec, count = made.specification, len(made.names)
     varying = [bool(numbers or levels) for numbers, levels in spec.keys]
     turn = spec.basis[np.ix_(varying, varying)]

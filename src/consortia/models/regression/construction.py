@@ -102,42 +102,40 @@ def regression(
     describe: Mapping[str, Any] | None = None,
     keep: str | None = None,
     prior_from: Any = None,
+    summaries: Mapping[str, Any] | None = None,
 ) -> Regression:
     r"""Return the model of a formula and the rows it needs, from tables that stay at their sites.
 
     To agree on columns sites send levels, means, squares and counts: `data.columns.TableFacts`.
-    Numbers are sampled centred and scaled; `Regression.natural` and `estimates` undo that.
 
     Args:
         formula: ``response ~ terms``, in the words of `consortia.models.regression.formula`.
         sites: one table a site: a dict of names to tables, or a list of them. A table is a path
             (.csv, .xlsx, .sav, .dta, .rds, .sql, .parquet and others), a DataFrame or a dict.
-        family: one of gaussian, student, bernoulli, binomial (both perhaps with another link than
-            the logit: "bernoulli(probit)", "binomial(cloglog)"), poisson, negative_binomial,
-            zero_inflated_poisson, zero_inflated_negative_binomial, gamma, lognormal, beta,
-            ordinal, categorical, weibull, piecewise_exponential, cox (stratified by site).
-        missing: rows with a missing value: ``"refuse"`` them, take the ``"complete"`` ones only,
-            keep them with an ``"indicator"``: a missing number is the mean of all rows and has a
-            column that marks it, a missing level is a separate level; or ``"impute"`` them several
-            times at each site, and pool all posteriors. Rows without a response are left out.
+        family: one of gaussian, student, bernoulli, binomial (both perhaps with another link:
+            "bernoulli(probit)", "binomial(cloglog)"), poisson, negative_binomial, gamma, beta,
+            zero_inflated_poisson, zero_inflated_negative_binomial, lognormal, ordinal,
+            categorical, weibull, piecewise_exponential, cox (stratified by site).
+        missing: ``"refuse"`` rows with a missing value, take the ``"complete"`` ones only, keep all
+            with an ``"indicator"`` (a missing number is the mean and has a column that marks it, a
+            missing level is a level), or ``"impute"`` values several times at each site.
         prior: by the name of a coefficient, of a term, or "coefficients", "intercept", "sd" and so
             on: "normal(0, 1)"; else wide ones (`consortia.models.regression.priors`).
-        levels: of columns, the reference first; sites are not queried for those that are given.
+        levels: of columns, the reference first; sites are not queried for those given.
         weights: column or expression: what each row's log-likelihood is multiplied by.
         weights_are: "frequency", or "sampling": draws then have the spread of a sandwich.
         ties: of cox, how events at one time are taken: "efron", or "breslow".
         persons: of Surv(start, stop, event), whose an interval is: a person is counted once.
         exposure: of families of counts: the time or the number a count is out of.
         trials: of binomial: how many could have been.
-        breaks: of piecewise_exponential: times at which the hazard may change; when None fifths of
-            an exponential time with the mean of all rows.
+        breaks: of piecewise_exponential: times at which the hazard may change; when None four.
         integrate: integrate levels and at most one slope of ``(1 + x | site)`` out at the sites;
             `Regression.levels_of` draws them; when None where it can be. Groups in a site always.
         nodes: of that rule, along each dimension; when None as many as the posterior needs.
         evaluate: how `few_rounds` computes log-densities: "auto" (sums over rows, NumPy, or beyond
             100,000 rows compiled programs) or "compiled", as all other methods do.
-        imputations: how many times missing values are drawn, with ``missing="impute"``.
-        imputation_seed: of these draws; equal seeds give equal ones.
+        imputations: how many times missing values are drawn, to impute them.
+        imputation_seed: of these draws.
         algorithm: what will be sampled with, where ``engine`` runs several processes.
         engine: where every process reads its own sites only; in this process when None.
         harmonise: by site, what is changed in its table as it is read, as in a study file.
@@ -145,6 +143,7 @@ def regression(
             is sent; ``times`` of follow-up, ``by`` a column, ``event`` codes, ``causes`` by code.
         keep: expression that is true of the rows to be analysed, such as ``"service > 0"``.
         prior_from: an earlier run of the formula, or a dict of ``run``, ``weight``, ``robust``.
+        summaries: by name of sites without rows ``estimate``, by coefficient, and ``covariance``.
 
     Returns:
         The model, its rows, and what gives results in the user's terms.
@@ -161,10 +160,11 @@ def regression(
     options: dict[str, Any] = {"missing": missing, "levels": levels, "describe": describe}
     options |= {"weights": weights, "weights_are": weights_are, "ties": ties, "exposure": exposure}
     options |= {"trials": trials, "persons": persons, "integrate": integrate, "nodes": nodes}
-    options |= {"imputations": imputations, "imputation_seed": imputation_seed}
-    question = question_of(formula, family, keep=keep, evaluate=evaluate, **options)
+    options |= {"imputations": imputations, "imputation_seed": imputation_seed, "keep": keep}
+    question = question_of(formula, family, evaluate=evaluate, **options)
     parts = _read_sites(question, sites, harmonise, engine, algorithm)
-    return assembled(*parts, prior, breaks, registered=_earlier(prior_from, formula, family))
+    earlier = _earlier(prior_from, formula, family)
+    return assembled(*parts, prior, breaks, None, earlier, summaries)
 
 
 def kept_rows(keep: str | None) -> Factor | None:
@@ -515,6 +515,7 @@ def assembled(
     breaks: Sequence[float] | None,
     imputation: int | None = None,
     registered: Registration | None = None,
+    summaries: Mapping[str, Any] | None = None,
 ) -> Regression:
     """Return the regression of all sites, with the rows of those that have been read here.
 
@@ -528,7 +529,7 @@ def assembled(
     if prior is not None and not isinstance(prior, Mapping):
         raise InputError(f"prior is {prior!r}: give a dict, such as {{'age': 'normal(0, 1)'}}.")
     earlier = None if registered is None else registered.earlier
-    density = Density(agreed, dict(prior or {}), earlier)
+    density = Density(agreed, dict(prior or {}), earlier, summaries)
     if len(agreed.staying) > MOST_INTEGRATED:
         raise InputError(
             f"formula: ({agreed.blocks[agreed.staying[1]].factor} | {agreed.grouping}) has a slope "
@@ -563,6 +564,7 @@ def assembled(
     notes, first = agreed.notes, sites if isinstance(sites, Sites) else sites[0]
     if earlier is not None:
         notes += (f"the prior is {earlier}",)
+    notes += tuple(str(sent) for sent in density.site_estimates)
     if not first.elsewhere:
         notes += _collinear(agreed, first)
     groups = {}

@@ -27,10 +27,11 @@ from consortia.errors import InputError
 from consortia.models._integrated import GroupDensity, log_integrals
 from consortia.models.regression.correlations import LKJ, cholesky, read_lkj
 from consortia.models.regression.earlier import Earlier
-from consortia.models.regression.families import Family
+from consortia.models.regression.families import CUMULATIVE, Family
 from consortia.models.regression.priors import Prior, read_prior
 from consortia.models.regression.question import EVENT, EXPOSURE, OFFSET, RESPONSE, TIME
 from consortia.models.regression.specification import INTERCEPT, Block, Specification
+from consortia.models.regression.summaries import SiteEstimate, read_summaries
 from consortia.runtime.late import float_type
 from consortia.store.metadata import Scaling
 
@@ -67,6 +68,7 @@ class Density:
     specification: Specification  # what the sites agreed on
     prior: Mapping[str, Any]  # in words, as the user gave them
     earlier: Earlier | None = None  # an earlier posterior, which stands in their place
+    summaries: Any = None  # by site its estimate and covariance, as the user gave them
 
     @property
     def family(self) -> Family:
@@ -242,7 +244,8 @@ class Density:
     def _own(self, params: PyTree) -> dict[str, Array]:
         """Return them beside the rows of η, (..., k) each."""
         bounded = {auxiliary.name for auxiliary in self.family.auxiliaries}
-        return {
+        drawn = {CUMULATIVE: params[CUMULATIVE]} if CUMULATIVE in params else {}
+        return drawn | {
             name: values[..., None] if name in bounded else values
             for name, values in self._auxiliary(params).items()
         }
@@ -432,10 +435,23 @@ class Density:
 
     def log_prior(self, params: PyTree) -> Array:
         """Return log p(θ), (...), with the Jacobians of logarithms; of words it is normalised."""
-        base = self._log_prior_in_words(params)
-        if self.earlier is None:
-            return base
-        return self.earlier.log_prior(params, base, self._axes)
+        total = self._log_prior_in_words(params)
+        if self.earlier is not None:
+            total = self.earlier.log_prior(params, total, self._axes)
+        if self.site_estimates:
+            spec, natural, scale = self.specification, self.at_mean(params), None
+            if spec.blocks:
+                scale = self.group_scale(params, range(len(spec.blocks)))
+                scale = namespace(scale).asarray(self._to_zero, scale.dtype) @ scale
+            for sent in self.site_estimates:
+                total = total + sent.log_likelihood(spec, natural, scale)
+        return total
+
+    @cached_property
+    def site_estimates(self) -> tuple[SiteEstimate, ...]:
+        """Estimates of sites without rows."""
+        known = [] if self.lead else ["intercept"] * self.intercept + [*self.specification.names]
+        return read_summaries(self.summaries, self.specification, known)
 
     def _log_prior_in_words(self, params: PyTree) -> Array:
         spec, total, lead = self.specification, 0.0, len(self.lead)
@@ -674,8 +690,11 @@ class Density:
         """Return parameters drawn from their prior, as they are sampled, (count, ...) each.
 
         Raises:
-            InputError: it is an earlier posterior of a weight below 1, which nothing draws from.
+            InputError: it is an earlier posterior of a weight below 1, or has estimates of sites,
+                which nothing draws from.
         """
+        if self.site_estimates:
+            raise InputError("summaries: nothing can be drawn of a prior with estimates of sites.")
         if self.earlier is None:
             return self._draw_in_words(rng, count)
         if self.earlier.weight < 1:

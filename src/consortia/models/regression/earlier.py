@@ -26,9 +26,16 @@ from consortia.diagnostics.influence import smoothed
 from consortia.errors import InputError
 from consortia.store.metadata import Labels, recorded
 
-COMPONENTS, MOST_POINTS, SURE = (2, 3, 4), 20_000, 1.0
+COMPONENTS, MOST_POINTS, SURE = (2, 4, 6), 20_000, 1.0
 """Numbers of components that are tried beside one, draws of a fit, and by how many standard errors
-the log density at draws that were held out must grow for a larger number."""
+the log density at draws that were held out must grow for a larger number. Of four the 2.5 %
+quantile of the log of a standard deviation between six sites was wrong by 0.23 sd, of six 0.01."""
+
+FEW_FIRST = 8
+"""One draw of so many is fitted first, then all from there on."""
+
+MOST_BENT, MOST_NUMBERS = 150, 8_000_000
+"""Parameters up to which there are several components, and numbers of an array of a fit."""
 
 EM_STEPS, SETTLED = 500, 1e-6
 """Steps of a fit, and the growth of the mean log density at which it ends: components of a skewed
@@ -196,8 +203,9 @@ def _fitted(points: Float[np.ndarray, "n d"]) -> Fit:
     single = np.ones(1), np.zeros((1, points.shape[1])), np.eye(points.shape[1])[None]
     white = white[:: -(-len(white) // (2 * MOST_POINTS))]
     best, known = 1, _heights(white[1::2], *single)[1]
-    for components in COMPONENTS:
-        gains = _heights(white[1::2], *_mixture(white[::2], components))[1] - known
+    for components in COMPONENTS if points.shape[1] <= MOST_BENT else ():
+        fitted = _mixture(white[::2], components)
+        gains = _heights(white[1::2], *fitted)[1] - known
         if gains.mean() > SURE * gains.std() / math.sqrt(len(gains)):
             best, known = components, known + gains
     shares, centres, scales = single if best == 1 else _mixture(white, best)
@@ -210,27 +218,57 @@ def _fitted(points: Float[np.ndarray, "n d"]) -> Fit:
 
 def _mixture(white: Float[np.ndarray, "n d"], components: int) -> Fit:
     """Return a mixture by expectation and maximisation, begun along the most skewed direction."""
-    n, d = white.shape
+    d = white.shape[1]
+    upper, width = np.triu_indices(d), d * (d + 1) // 2
+    white = white[:: max(len(white) * width // MOST_NUMBERS, 1)]
+    n = len(white)
+    # a component's log density is linear in these, and their sums are all that a step needs
+    features = np.concatenate([white[:, upper[0]] * white[:, upper[1]], white, np.ones((n, 1))], 1)
     _, axes = np.linalg.eigh(np.einsum("n,na,nb->ab", (white**2).sum(axis=1), white, white))
     places = np.array_split(np.argsort(white @ axes[:, -1]), components)
-    parts, reached = np.zeros((components, n)), -math.inf
+    parts, fit = np.zeros((n, components)), None
     for index, place in enumerate(places):
-        parts[index, place] = 1.0
-    for _ in range(EM_STEPS):
-        counts = parts.sum(axis=1) + 1e-9
-        centres = parts @ white / counts[:, None]
-        scales = np.stack(
-            [
-                ((white - centre).T * part @ (white - centre) + 2 * d * np.eye(d)) / (total + 2 * d)
-                for part, centre, total in zip(parts, centres, counts, strict=True)
-            ]
-        )
-        shares = counts / counts.sum()
-        heights, total = _heights(white, shares, centres, scales)
-        parts, before, reached = np.exp(heights - total), reached, float(total.mean())
-        if reached - before < SETTLED:
-            break
-    return shares, centres, scales
+        parts[place, index] = 1.0
+    for thin in (FEW_FIRST, 1):
+        some, reached = features[::thin], -math.inf
+        parts = parts[::thin] if fit is None else _shares(some, fit)[0]
+        for _ in range(EM_STEPS):
+            sums = parts.T @ some
+            counts = sums[:, -1] + 1e-9
+            centres, scales = sums[:, width:-1] / counts[:, None], np.empty((components, d, d))
+            scales[:, *upper] = scales[:, *upper[::-1]] = sums[:, :width]
+            scales -= counts[:, None, None] * centres[:, :, None] * centres[:, None]
+            scales = (scales + 2 * d * np.eye(d)) / (counts + 2 * d)[:, None, None]
+            fit = counts / counts.sum(), centres, scales
+            before = reached
+            parts, reached = _shares(some, fit)
+            if reached - before < SETTLED:
+                break
+    assert fit is not None
+    return fit
+
+
+def _shares(features: np.ndarray, fit: Fit) -> tuple[np.ndarray, float]:
+    """Return each component's share in each point, (n, J), and the mean log density."""
+    heights = features @ _coefficients(*fit).T
+    top = heights.max(axis=1, keepdims=True)
+    parts = np.exp(heights - top)
+    total = parts.sum(axis=1, keepdims=True)
+    return parts / total, float((top + np.log(total)).mean())
+
+
+def _coefficients(*fit: np.ndarray) -> np.ndarray:
+    """Return the log density of each component by the products of coordinates, these, and 1."""
+    shares, centres, scales = fit
+    d = centres.shape[1]
+    rows, columns = np.triu_indices(d)
+    inverses = np.linalg.inv(scales)
+    squares = -inverses[:, rows, columns] * np.where(rows == columns, 0.5, 1.0)
+    slopes = np.einsum("jab,jb->ja", inverses, centres)
+    constants = -0.5 * (
+        np.linalg.slogdet(scales)[1] + (slopes * centres).sum(axis=1) + d * math.log(2 * math.pi)
+    )
+    return np.concatenate([squares, slopes, (np.log(shares) + constants)[:, None]], axis=1)
 
 
 def _heights(points: np.ndarray, *fit: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

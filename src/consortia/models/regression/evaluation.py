@@ -60,8 +60,10 @@ class Evaluation:
         priors = {name: str(prior) for name, prior in density.priors.items()}
         scored, earlier = list(self._scores.tails), density.earlier
         every = density.specification.digest, priors, str(density.correlation_prior)
-        if earlier is not None:
-            return of_value((*every, earlier.plain()))
+        sent = [estimate.plain() for estimate in density.site_estimates]
+        if earlier is not None or sent:
+            more = [] if earlier is None else [earlier.plain()]
+            return of_value((*every, *more, *sent))
         return of_value((*every, scored) if scored else every)
 
     @property
@@ -85,7 +87,7 @@ class Evaluation:
     def prior_slopes(self, params: Params) -> dict[str, np.ndarray]:
         """Compute the gradient of the log-prior by coefficients; of scores differences do."""
         density = self._density
-        by_differences = self._scores.tails or density.earlier is not None
+        by_differences = self._scores.tails or density.site_estimates or density.earlier is not None
         return {} if by_differences else density.prior_slopes(params)
 
     def predict(self, params: Params, rows: Rows) -> np.ndarray:

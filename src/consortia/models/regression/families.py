@@ -494,7 +494,7 @@ def _piecewise_slopes(eta: Array, batch: PyTree, own: Own) -> Slopes:
     return _of(batch, "event", eta) - lived, -lived
 
 
-class _AtRisk(NamedTuple):
+class AtRisk(NamedTuple):
     """Parts of Cox's likelihood."""
 
     event: Array  # 1 of a row with an event
@@ -506,7 +506,8 @@ class _AtRisk(NamedTuple):
     inside: Array  # the sum of w e^η over the rows at risk of each event, 1 of other rows
 
 
-def _at_risk(eta: Array, batch: PyTree, mask: Array) -> _AtRisk:
+def at_risk(eta: Array, batch: PyTree, mask: Array) -> AtRisk:
+    """Return who is at risk of each event of a site's rows."""
     xp = namespace(eta)
     event = xp.where(mask, _of(batch, "event", eta), 0)
     last = xp.asarray(batch["last"]).astype(xp.int32)
@@ -524,7 +525,7 @@ def _at_risk(eta: Array, batch: PyTree, mask: Array) -> _AtRisk:
         at_risk = xp.cumsum(weighted, axis=-1)[..., last]
     tied = sums_of_groups(event * weighted, last, eta.shape[-1])[..., last]
     inside = xp.where(event > 0, at_risk - share * tied, 1)
-    return _AtRisk(event, last, weight, tie_weight, shifted, sizes, inside)
+    return AtRisk(event, last, weight, tie_weight, shifted, sizes, inside)
 
 
 def _cox(eta: Array, batch: PyTree, mask: Array) -> Array:
@@ -538,7 +539,7 @@ def _cox(eta: Array, batch: PyTree, mask: Array) -> Array:
     with a row's time. With strata, or rows that start later than 0, the first sum is over rows of
     the same stratum that had started, s_j < t_i.
     """
-    xp, at = namespace(eta), _at_risk(eta, batch, mask)
+    xp, at = namespace(eta), at_risk(eta, batch, mask)
     return sum_rows(at.event * (at.weight * at.shifted - at.tie_weight * xp.log(at.inside)))
 
 
@@ -548,7 +549,7 @@ def _cox_parts(eta: Array, batch: PyTree, mask: Array) -> Array:
     Their sum is ℓ and a constant, and their gradients are the score residuals of Lin and Wei
     (1989). Events at which a row is at risk are those from ``since`` to before ``until``.
     """
-    xp, at = namespace(eta), _at_risk(eta, batch, mask)
+    xp, at = namespace(eta), at_risk(eta, batch, mask)
     since, until = (xp.asarray(batch[name]).astype(xp.int32) for name in ("since", "until"))
     rows, count = eta.shape[-1], _of(batch, "tie_count", eta)
     hazard = at.event * at.tie_weight / at.inside
@@ -645,8 +646,14 @@ def _no_draw(rng: Any, eta: np.ndarray, batch: PyTree, own: Mapping[str, Any]) -
     raise InputError("family 'cox' says nothing of when events are: nothing can be simulated.")
 
 
-def _no_rows(eta: Array, batch: PyTree, own: Own) -> Array:
-    raise InputError("family 'cox' has no likelihood of a row.")
+CUMULATIVE = "cumulative_hazard"
+"""Name of the baseline Λ at the end of a row's follow-up, where it was drawn."""
+
+
+def _no_event(eta: Array, batch: PyTree, own: Own) -> Array:
+    if CUMULATIVE not in own:
+        raise InputError("family 'cox' has no likelihood of a row.")
+    return -own[CUMULATIVE] * namespace(eta).exp(eta)
 
 
 def _draw_piecewise(rng: Any, eta: np.ndarray, batch: PyTree, own: Mapping[str, Any]) -> np.ndarray:
@@ -843,7 +850,7 @@ FAMILIES: dict[str, Family] = {
             "cox",
             "log of the hazard, each site with a baseline of its own",
             "time",
-            _no_rows,
+            _no_event,
             None,
             None,
             _no_draw,

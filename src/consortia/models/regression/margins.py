@@ -26,6 +26,7 @@ from consortia.errors import InputError
 from consortia.models.regression.density import Density
 from consortia.models.regression.design import new_rows, time_rows
 from consortia.models.regression.estimates import Drawn, Line, interval_ends, short
+from consortia.models.regression.families import CUMULATIVE
 from consortia.models.regression.formula import SITE
 from consortia.models.regression.heterogeneity import ROW_NAMES
 from consortia.models.regression.persons import once_each
@@ -61,6 +62,8 @@ class Rows(NamedTuple):
     table: Table  # the rows
     levels: np.ndarray  # levels and slopes of the groups that stay at the site, (draws, groups, K)
     group: np.ndarray  # the index of each row's group, (rows,)
+    baseline: np.ndarray | None = None  # cumulative hazards of cox, (draws, strata, times)
+    stratum: np.ndarray | None = None  # the index of each row's stratum, (rows,)
 
     def of(self, draws: np.ndarray) -> Rows:
         """Return the same with these of the draws."""
@@ -267,7 +270,9 @@ def _site_averages(
     size = rows_of(given.table)
     draws = {name: np.asarray(values, float) for name, values in params.items()}
     fixed: list[PyTree] = [{}]
-    if times is not None:
+    if times is not None and given.baseline is not None:
+        fixed = [{"time": place} for place in range(len(times))]
+    elif times is not None:
         ends = np.zeros(size)
         fixed = [time_rows(agreed, ends + time, ends) for time in times]
     found = {}
@@ -423,6 +428,8 @@ def _averages(
     for part in blocks_of(len(given.levels), len(share)):
         some = {name: values[part] for name, values in params.items()}
         levels = given.levels[part][:, given.group]
+        if given.baseline is not None:
+            some[CUMULATIVE] = given.baseline[part, :, fixed["time"]][:, given.stratum]
 
         def predictor(rows: PyTree, some: PyTree = some, levels: np.ndarray = levels) -> np.ndarray:
             shift = np.einsum("rk,nrk->nr", rows["slopes"], levels)

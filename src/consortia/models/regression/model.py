@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -27,6 +27,12 @@ from consortia.data.tables import read_table
 from consortia.diagnostics.natural import natural
 from consortia.diagnostics.units import scaling_in
 from consortia.errors import InputError
+from consortia.models.regression.baseline import (
+    Baseline,
+    SiteRows,
+    new_baseline,
+    site_baseline,
+)
 from consortia.models.regression.checking import (
     VARIANCES,
     PredictiveCheck,
@@ -64,9 +70,12 @@ from consortia.models.regression.margins import (
 )
 from consortia.models.regression.participants import TableOne, table_one
 from consortia.models.regression.prediction import (
+    NewRows,
     censored,
+    chains_of,
     levels_given_rows,
     levels_of_new,
+    of_chains,
     predicted,
     shift_of_groups,
     survival,
@@ -79,6 +88,7 @@ from consortia.models.regression.proportional import (
 )
 from consortia.models.regression.question import RESPONSE, in_order
 from consortia.models.regression.registration import Registration
+from consortia.models.regression.risk import curve_times, restricted_mean
 from consortia.models.regression.scores import Scores
 from consortia.models.regression.sensitivity import Sensitivity, lines_of, usual_priors
 from consortia.models.regression.specification import Specification
@@ -480,7 +490,8 @@ class Regression:
             site: whose levels they have; None for a site that is not among them, whose levels and
                 slopes are drawn from their law, as those of all groups inside it are. A group that
                 the site has, by its label, keeps its levels and slopes.
-            at: times, of families with ``Surv``.
+            at: times, of families with ``Surv``. Of cox the baseline hazard is drawn given the
+                rows of the site, or of all sites for a new one, which must be in this process.
             responses: draw a response for each row, in the place of its mean.
             new_groups: take groups that the site does not have for new ones, drawn from their law.
             seed: of what is drawn.
@@ -492,10 +503,73 @@ class Regression:
 
         Raises:
             InputError: a column is not there, a value misses, the site or a group is unknown, or
-                its levels stay there and its rows are not in this process.
+                its levels or baseline stay there and its rows are not in this process, or a time
+                is after the end of its follow-up.
         """
-        import xarray  # heavy, and only wanted here
+        given = self._prepared(tree, table, site, seed, new_groups=new_groups)
+        rows, spec, coords, dims = given.rows, self.specification, dict[str, Any](), ["row"]
+        if responses:
+            if self.family.response == "time":
+                rows = censored(spec, rows, 1.0)
+            rng = np.random.default_rng(seed + 1)
+            values = self.density.simulated(rng, given.params, rows, given.shift)
+        elif at is not None:
+            times = self._times(at)
+            values = np.exp(-self._hazards(given, times))
+            dims, coords = [*dims, "time"], {"time": times}
+        else:
+            values = predicted(self.density, given.params, rows, given.shift)
+            if self.family.name in ("ordinal", "categorical"):
+                dims, coords = [*dims, "class"], {"class": list(spec.levels[RESPONSE])}
+            elif self.family.base == "bernoulli":
+                values = values[..., 1]
+        return of_chains(tree, values, dims, coords)
 
+    def restricted_mean(
+        self,
+        tree: Any,
+        table: Any,
+        site: str | None = None,
+        *,
+        until: float,
+        new_groups: bool = False,
+        seed: int = 0,
+    ) -> Any:
+        """Return the mean time without the event, up to a time: the area under survival.
+
+        Args:
+            tree: result of a run of this model, of a family with ``Surv``.
+            table: people, as `predict` takes them.
+            site: whose baseline and levels they have; None for a new one.
+            until: the time.
+            new_groups: as `predict` takes it.
+            seed: of what is drawn; equal seeds give differences within the same site.
+
+        Returns:
+            `xarray.DataArray` of (chain, draw, row), in units of time.
+
+        Raises:
+            InputError: as `predict`, or follow-up ends before the time.
+        """
+        (end,) = self._times([until])
+        given = self._prepared(tree, table, site, seed, new_groups=new_groups)
+        times, steps = self._curve_times(site, end)
+        means = [
+            restricted_mean(hazards, times, steps=steps)
+            for hazards in self._hazard_curves(given, times)
+        ]
+        return of_chains(tree, np.stack(means, axis=1), ["row"])
+
+    def _curve_times(self, site: str | None, end: float) -> tuple[np.ndarray, bool]:
+        """Return times of a curve up to an end, and True if it is constant between them."""
+        steps = self.family.of_site is not None and site is not None
+        sites = [self._site_rows(str(site))] if steps else []
+        return curve_times(self.specification, sites, end), steps
+
+    def _prepared(
+        self, tree: Any, table: Any, site: str | None, seed: int, *, new_groups: bool
+    ) -> NewRows:
+        """Return new rows as the model takes them, with the levels of groups."""
         spec = self.specification
         if site is not None and site not in spec.sites:
             raise InputError(
@@ -517,28 +591,65 @@ class Regression:
         shift = shift_of_groups(
             self.density, params, by_group, groups, known, seed, fitted, new_site=site is None
         )
-        coords: dict[str, Any] = {}
-        dims = ["chain", "draw", "row"]
-        if responses:
-            if self.family.response == "time":
-                rows = censored(spec, rows, 1.0)
-            rng = np.random.default_rng(seed + 1)
-            values = self.density.simulated(rng, params, rows, shift)
-        elif at is not None:
-            times = self._times(at)
-            batches = [censored(spec, rows, one) for one in times]
-            values = survival(self.density, params, batches, shift)
-            dims, coords = [*dims, "time"], {"time": times}
-        else:
-            values = predicted(self.density, params, rows, shift)
-            if self.family.name in ("ordinal", "categorical"):
-                dims, coords = [*dims, "class"], {"class": list(spec.levels[RESPONSE])}
-            elif self.family.base == "bernoulli":
-                values = values[..., 1]
-        chains = next(iter(sampled_draws(tree).values())).shape[:2]
-        return xarray.DataArray(
-            values.reshape(*chains, *values.shape[1:]), dims=dims, coords=coords
-        )
+        return NewRows(params, rows, shift, read, site, seed)
+
+    def _hazards(
+        self, given: NewRows, times: Sequence[float], drawn: Baseline | None = None
+    ) -> np.ndarray:
+        """Return cumulative hazards at the times, (draws, rows, times).
+
+        ``drawn`` is the baseline of cox at the times, where it was drawn already.
+        """
+        if self.family.of_site is None:
+            batches = [censored(self.specification, given.rows, time) for time in times]
+            return -np.log(survival(self.density, given.params, batches, given.shift))
+        drawn = drawn or self._baseline(given.params, given.site, times, given.seed)
+        where = "a new site" if given.site is None else f"site {given.site!r}"
+        strata = drawn.of_rows(self.specification, given.table, times, where)
+        eta = self.density.predictor(given.params, given.rows) + given.shift
+        return drawn.hazards[:, strata] * np.exp(eta)[..., None]
+
+    def _hazard_curves(self, given: NewRows, times: np.ndarray) -> Iterator[np.ndarray]:
+        """Yield the cumulative hazards of each row, (draws, times), the first time being 0."""
+        drawn, after = None, times[1:].tolist()
+        if self.family.of_site is not None:
+            drawn = self._baseline(given.params, given.site, after, given.seed)
+        for row in given.split():
+            hazards = self._hazards(row, after, drawn)[:, 0]
+            yield np.concatenate([np.zeros_like(hazards[:, :1]), hazards], axis=1)
+
+    def _site_rows(self, site: str) -> SiteRows:
+        """Return the rows of a site for its baseline hazard.
+
+        Raises:
+            InputError: they are in another process, or some of their values are drawn.
+        """
+        if not isinstance(self.sites, Sites):
+            raise InputError(
+                "at: values are imputed: look at one, imputation(0).predict(...), with the draws "
+                "given its rows."
+            )
+        if site not in self.tables:
+            raise InputError(
+                f"at: the baseline hazard of site {site!r} stays there, and its rows are in "
+                "another process: predict where they are. weibull and piecewise_exponential have "
+                "a baseline of few numbers that all sites share."
+            )
+        rows = {key: np.asarray(values) for key, values in self.sites.site(site).items()}
+        return SiteRows(rows, self.tables[site])
+
+    def _baseline(
+        self, params: Mapping[str, np.ndarray], site: str | None, times: Sequence[float], seed: int
+    ) -> Baseline:
+        """Draw the cumulative baseline hazard of a site, or of a new one, at the times."""
+        sites = self.specification.sites
+        if site is not None:
+            rng = np.random.default_rng((seed, sites.index(site)))
+            return site_baseline(self.density, params, self._site_rows(site), times, rng)
+        if len(sites) < 2:
+            raise InputError("site: there is one, which says nothing of others: name it.")
+        every = [self._site_rows(name) for name in sites]
+        return new_baseline(self.density, params, every, times, np.random.default_rng(seed))
 
     def _levels_of_groups(
         self,
@@ -575,7 +686,7 @@ class Regression:
         return (which, self._levels(params, site, seed)[:, own]) if own else None
 
     def _times(self, at: Sequence[float]) -> list[float]:
-        if self.family.response != "time" or self.family.of_site is not None:
+        if self.family.response != "time":
             raise InputError(f"at: family {self.family.name!r} has no probabilities of times.")
         return [arguments.positive("at", float(one)) for one in at]
 
@@ -602,8 +713,8 @@ class Regression:
         between each level and the reference, where all else in a row is as it is: over the rows of
         all sites, and over those of each. The mean is a probability for bernoulli and binomial (of
         binomial averaged over the trials), and the count that a row's exposure makes for poisson
-        and negative_binomial; ordinal and categorical have an effect on the probability of each
-        level. Rows count equally, whatever their weights in the likelihood; one in which a column
+        and negative_binomial; of ordinal and categorical the probability of each level.
+        Rows count equally, whatever their weights in the likelihood; one in which a column
         misses has no part in its effect. A column that cannot be moved a little from its values,
         as that of ``sqrt(z)`` at 0, has none, and a note says so.
 
@@ -613,8 +724,8 @@ class Regression:
                 ``sites``; the response need not be there, and groups inside a site are new ones.
                 When None the model's own rows, of the sites whose rows are in this process.
             columns: whose effects are wanted; when None all that are in a term.
-            at: times, of families with ``Surv``: the effect on the probability of no event before
-                each. weibull and piecewise_exponential need it, cox has neither mean nor this.
+            at: times, of families with ``Surv``, which need them: the effect on the probability of
+                no event before each.
             level: probability inside the central intervals.
             draws: so many at most, evenly spaced over those of all chains.
             seed: of levels that are drawn at sites, see `levels_of`, and of new groups.
@@ -629,14 +740,13 @@ class Regression:
         spec, family = self.specification, self.family
         arguments.positive("level", level, below=1.0)
         names = chosen(spec, columns)
-        if family.predict is None and (at is None or family.of_site is not None):
-            remedy = "; give at=[...], times at which the probability of no event so far is wanted"
+        if family.predict is None and at is None:
             raise InputError(
-                f"marginal_effects: family {family.name!r} has no mean to change"
-                f"{'' if family.of_site is not None else remedy}."
+                f"marginal_effects: family {family.name!r} has no mean to change; give at=[...], "
+                "times at which the probability of no event so far is wanted."
             )
         times = None if at is None else self._times(at)
-        notes = jumps(spec, names)
+        notes, new = jumps(spec, names), data is not None
         if data is not None:
             for name in data:
                 if name not in spec.sites:
@@ -665,7 +775,7 @@ class Regression:
             own = {name: values[drawn] for name, values in params.items()}
             places = np.searchsorted(drawn, which)
             rows = {
-                site: made._with_levels(own, table, site, seed, new=data is not None).of(places)
+                site: made._with_levels(own, table, site, seed, times, new=new).of(places)
                 for site, table in (made.tables if data is None else given).items()
             }
             own = {name: values[places] for name, values in own.items()}
@@ -690,12 +800,24 @@ class Regression:
         return [(self.imputation(one), kept[of_draws == one]) for one in np.unique(of_draws)]
 
     def _with_levels(
-        self, params: Mapping[str, np.ndarray], table: Table, site: str, seed: int, *, new: bool
+        self,
+        params: Mapping[str, np.ndarray],
+        table: Table,
+        site: str,
+        seed: int,
+        times: Sequence[float] | None,
+        *,
+        new: bool,
     ) -> Rows:
-        """Return rows of a site with the levels and slopes that stay there."""
+        """Return rows of a site with what stays there: levels and slopes, or a baseline hazard."""
         spec, group = self.specification, np.zeros(rows_of(table), int)
         if not spec.staying:
-            return Rows(table, np.zeros((len(next(iter(params.values()))), 1, 0)), group)
+            rows = Rows(table, np.zeros((len(next(iter(params.values()))), 1, 0)), group)
+            if times is None or self.family.of_site is None:
+                return rows
+            drawn, where = self._baseline(params, site, times, seed), f"site {site!r}"
+            strata = drawn.of_rows(spec, table, times, where)
+            return rows._replace(baseline=drawn.hazards, stratum=strata)
         if spec.grouping != SITE:
             column = column_of(table, str(spec.grouping), f"site {site!r}")
             texts, group = np.unique(as_levels(column), return_inverse=True)
@@ -757,8 +879,7 @@ class Regression:
         import xarray  # heavy, and only wanted here
 
         values = self._levels(self._flat(tree), site, seed)
-        chains = next(iter(sampled_draws(tree).values())).shape[:2]
-        values = values.reshape(*chains, *values.shape[1:])
+        values = values.reshape(*chains_of(tree), *values.shape[1:])
         dims = {"group": list(self.groups.get(site, ())), "coefficient": []}
         dims["coefficient"] = [spec.blocks[place].term for place in spec.staying]
         found = xarray.DataArray(

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from consortia.core.arrays import VALUES_AT_ONCE
+from consortia.core.parameters import sampled_draws
+from consortia.data.columns import Table, rows_of
 from consortia.errors import InputError
 from consortia.models._integrated import resampled
 from consortia.models.regression.density import Density
@@ -19,6 +21,41 @@ from consortia.models.regression.specification import Specification
 PyTree = Any
 
 MEAN, SURVIVAL = "mean", "survival"
+
+
+class NewRows(NamedTuple):
+    """Rows to be predicted, and what is known of them."""
+
+    params: Mapping[str, np.ndarray]  # draws as the density takes them, (draws, ...) each
+    rows: PyTree  # as the model takes them
+    shift: np.ndarray  # part of η from levels that are no parameters, (draws, rows, ...)
+    table: Table  # the rows as they were read
+    site: str | None  # whose they are; None of a new one
+    seed: int  # of what is drawn
+
+    def split(self) -> Iterator[NewRows]:
+        """Yield each row alone."""
+        for index in range(rows_of(self.table)):
+            only = np.array([index])
+            table = {name: column.take(only) for name, column in self.table.items()}
+            rows = {name: values[only] for name, values in self.rows.items()}
+            yield self._replace(rows=rows, shift=self.shift[:, only], table=table)
+
+
+def chains_of(tree: Any) -> tuple[int, int]:
+    """Return the numbers of chains and of draws of each."""
+    chains, draws = next(iter(sampled_draws(tree).values())).shape[:2]
+    return chains, draws
+
+
+def of_chains(
+    tree: Any, values: np.ndarray, dims: Sequence[str], coords: Mapping[str, Any] | None = None
+) -> Any:
+    """Return values of all draws, (draws, ...), as an `xarray.DataArray` of chains and draws."""
+    import xarray  # heavy, and only wanted here
+
+    shaped = values.reshape(*chains_of(tree), *values.shape[1:])
+    return xarray.DataArray(shaped, dims=["chain", "draw", *dims], coords=coords)
 
 
 def levels_given_rows(
