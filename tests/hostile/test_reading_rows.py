@@ -411,7 +411,7 @@ def test_the_rehearsal_of_a_method_that_is_measured_knows_all(tmp_path: Path) ->
     study = study_of(tmp_path, NAMES, chains=4)
     study.write_text(
         study.read_text()
-        .replace('"fa_ld"\nstep_size = 0.05\nlocal_steps = 1', '"few_rounds"')
+        .replace('"fa_ld"\nstep_size = 0.05\nlocal_steps = 1', '"few_rounds"\ngradients = true')
         .replace("rounds = 14", "rounds = 20")
     )
     found = {one.attack: one for one in rehearsed(study, HOSPITALS / "north.csv")}

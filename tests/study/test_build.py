@@ -382,8 +382,8 @@ def test_an_unknown_name_is_answered_with_its_key_and_the_nearest_known_one(
         ("step_size = 0.05", "step_size = -1", "[algorithm] step_size is -1"),
         (
             '"fa_hmc"\nstep_size = 0.05\nleapfrog_steps = 2\nlocal_steps = 3',
-            '"dsgld"\nstep_size = 0.05',
-            "algorithm.local_steps is missing",
+            '"private_posterior"\nclip = 1.0',
+            "algorithm.epsilon is missing",
         ),
         ('dataset = "iris"', "", "[data] give exactly one of dataset and files"),
         ('kind = "softmax_regression"', "", "give exactly one of formula, kind and factory"),

@@ -176,15 +176,21 @@ def search(
     many = problem.near.mode.size > DIRECTIONS and projects and method.gradient_rows is None
     tried = compared(problem.projected() if many else problem, method, fits, price, begin)
     found: list[Tried] = []
+    reasons: list[InputError] = []
     for number, made in enumerate(tried):
+        whole: Tried | None = made
         if many or number == 0:
             more = REFINEMENTS if not found else BISECTIONS
-            whole = _tried(problem, method, dict(made.settings), fits, price, made.step, more)
-            found += [] if whole is None else [whole]
-        else:
-            found.append(made)
+            try:
+                whole = _tried(problem, method, dict(made.settings), fits, price, made.step, more)
+            except InputError as error:  # these have no law in all directions
+                reasons.append(error)
+                whole = None
+        found += [] if whole is None else [whole]
         if many and len(found) == SHOWN:
             break
+    if not found and reasons:
+        raise reasons[0]
     return sorted(found, key=lambda made: made.cost)
 
 

@@ -8,6 +8,7 @@ import json
 import numpy as np
 import pytest
 from engines import toy_conversation as toy
+from federation import hospitals
 from parity import flower_sites
 
 import consortia
@@ -243,3 +244,19 @@ def test_a_study_between_institutions_runs_under_its_proposed_policy(study, tmp_
     np.testing.assert_allclose(
         tree["posterior"]["intercept"], expected["posterior"]["intercept"], atol=1e-4
     )
+
+
+@pytest.mark.parametrize("more", ["", "\ngradients = true"])
+def test_the_officer_reads_which_answers_are_exact(tmp_path, more):
+    path = tmp_path / "study.toml"
+    path.write_text(hospitals.study(f'name = "few_rounds"{more}'))
+    study = load_study(path)
+    terms = terms_of(study)
+    texts = [text for _, text in sentences(study, terms)]
+    named = {name for name, _ in terms.answers}
+    exact = {name for name in named if any(f"({name}). EXACT" in text for text in texts)}
+    assert exact == (set() if not more else {"derivatives", "scores", "slopes"})
+    assert named - exact == {"local_fits", "log_densities"}
+    counts = "local_fits = 4, log_densities = 12"
+    counts += ", scores = 4, derivatives = 12, slopes = 12" if more else ""
+    assert f"functions = {{ {counts} }}" in proposed(terms)
