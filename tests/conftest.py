@@ -6,8 +6,11 @@ import functools
 import gc
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +28,28 @@ for number, usual in (
 
 # Tests compile for longer than they compute. XLA's newer code generator for loops takes more than
 # twice as long as the older one, and so does splitting a program to compile it in many threads.
-QUICKLY = "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
-if QUICKLY not in os.environ.get("XLA_FLAGS", ""):
-    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {QUICKLY}".strip()
+FLAGS = ("--xla_cpu_use_fusion_emitters=false", "--xla_cpu_parallel_codegen_split_count=1")
+
+
+def is_known(flag: str) -> bool:
+    """Return False where this version of XLA has no such flag, for which it would end the tests.
+
+    It is asked in a process of its own, once for each version.
+    """
+    name = f"{version('jaxlib')} {flag}".replace("=", " ")
+    answer = Path(__file__).parents[1] / ".pytest_cache" / "flags" / name
+    if not answer.exists():
+        asked = [sys.executable, "-c", "import jax; jax.devices()"]
+        given = os.environ | {"XLA_FLAGS": flag}
+        known = subprocess.run(asked, env=given, capture_output=True).returncode == 0
+        answer.parent.mkdir(parents=True, exist_ok=True)
+        answer.write_text(str(known))
+    return answer.read_text() != "False"
+
+
+for option in FLAGS:
+    if option not in os.environ.get("XLA_FLAGS", "") and is_known(option):
+        os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {option}".strip()
 
 # Where an operation stands in the source is for profilers: it is written into no program here.
 os.environ.setdefault("JAX_TRACEBACK_IN_LOCATIONS_LIMIT", "0")
