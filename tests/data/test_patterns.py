@@ -20,8 +20,18 @@ def test_beside_measurements_the_values_of_columns_that_have_two_count() -> None
     rare = np.repeat([0.0, 1.0], [38, 2])
     assert smallest_cell({"x": np.stack([measured, sex], 1), "y": sex}) == 15
     assert smallest_cell({"x": np.stack([measured, sex, rare], 1), "y": sex}) == 2
-    score = np.r_[np.zeros(39), 7.0] + (np.arange(40) % 3 == 0)  # a measurement of few values
-    assert smallest_cell({"x": np.stack([measured, sex, score], 1), "y": rare}) == 15
+    score = np.r_[np.zeros(39), 7.0] + (np.arange(40) % 3 == 0)  # 26 rows have the same value
+    assert smallest_cell({"x": np.stack([measured, sex, score], 1), "y": rare}) == 14
+
+
+def test_halves_of_a_column_count_as_its_rarer_value_does() -> None:
+    measured = np.linspace(0, 1, 10)
+    half = np.repeat([0.0, 1.0], 5)
+    assert smallest_cell({"x": np.stack([measured, half], 1), "y": half}) == 5
+    tied = np.r_[np.zeros(5), np.arange(1.0, 6.0)]  # half of the rows have one value
+    assert smallest_cell({"x": np.stack([measured, tied], 1), "y": half}) == 5
+    few = np.r_[np.zeros(4), np.arange(1.0, 7.0)]
+    assert smallest_cell({"x": np.stack([measured, few], 1), "y": half}) == 10
 
 
 def test_without_categorical_columns_there_is_no_pattern() -> None:

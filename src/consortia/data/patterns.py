@@ -26,8 +26,8 @@ def smallest_cell(rows: Any) -> int:
     """Count the rows of the rarest pattern of covariates that occurs.
 
     A pattern is one of all columns together where all are categorical, else a value of a column
-    that has two, such as that of a level, or all values beside the one that most rows have.
-    Without such a column there is none: it is all rows.
+    that has two, such as that of a level, or all values beside the most frequent one, of
+    half of the rows or more. Without such a column there is none: it is all rows.
 
     Args:
         rows: a pytree of arrays, (rows, ...).
@@ -40,13 +40,14 @@ def smallest_cell(rows: Any) -> int:
 
 
 def rows_apart(column: np.ndarray) -> int:
-    """Count the rows without the value that most rows have; all rows where there is no such value.
+    """Count the rows without the most frequent value; all rows where fewer than half have it.
 
-    Of two values it is the number of the rarer one. A spline with its knots around a patient, or a
-    product with a column that few patients have, is 0 of all others.
+    Of two values it is the number of the rarer one, of two equally frequent ones half of the rows.
+    A spline with its knots around a patient, or a product with a column that few patients have, is
+    0 of all others.
     """
-    apart = int((column != np.median(column)).sum())
-    return apart if 0 < apart < len(column) / 2 else len(column)
+    apart = len(column) - int(np.unique(column, return_counts=True)[1].max(initial=0))
+    return apart if 0 < apart <= len(column) / 2 else len(column)
 
 
 def rarest_pattern(rows: Any) -> int:
