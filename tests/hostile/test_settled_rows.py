@@ -289,6 +289,12 @@ def test_a_number_far_below_the_reference_is_withheld(factor: float) -> None:
     sent, errors = noise.sent(np.array([110.0]), np.zeros(1), 3, rows, factor)
     assert np.isinf(sent).all()
     assert errors == noise.error(3, 110.0, rows, factor)
+    # However far above a number lies: where its noise lets it leave all the same, it is counted.
+    high = most + 5 * noise.sd(3, np.array([1e3]), factor)
+    down = np.array([-1e6])
+    sent, errors = noise.sent(high, down, 3, rows, factor)
+    assert np.isfinite(sent).all()
+    assert errors == noise.error(3, high, rows, factor)
 
 
 def test_a_region_of_withheld_numbers_is_no_good_posterior() -> None:

@@ -95,7 +95,7 @@ class Noise(NamedTuple):
 
         Where a row is nearly all of a number, noise that is a share of it hides little: a number
         that is with its noise above `withheld_above` leaves as infinite. One that lies surely above
-        that says nothing.
+        that and is withheld says nothing.
         """
         noisy = numbers + self.added(drawn, sites, numbers, rows, factor)
         errors = self.error(sites, numbers, rows, factor)
@@ -103,7 +103,8 @@ class Noise(NamedTuple):
             return noisy, errors
         most = withheld_above(rows)
         above = numbers > most + SURELY * self.sd(sites, numbers, factor)
-        return np.where(noisy > most, np.inf, noisy), np.where(above, np.inf, errors)
+        withheld = noisy > most
+        return np.where(withheld, np.inf, noisy), np.where(above & withheld, np.inf, errors)
 
     def _slope(self, factor: float) -> float:
         return min(factor, FAR_FIRST) * self.growth
