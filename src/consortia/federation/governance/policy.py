@@ -114,7 +114,8 @@ class Policy(BaseModel):
         MINIMUM_PATTERN_ROWS,
         ge=1,
         description="fewest rows that share a pattern of covariates: of all columns together where "
-        "all are categorical, else a value of a column that has two; DataSHIELD's nfilter.tab",
+        "all are categorical, else a value of a column that has two, or the rows that do not have "
+        "a column's most frequent value; DataSHIELD's nfilter.tab",
     )
     own_levels: bool = Field(
         True,
@@ -342,9 +343,10 @@ class Policy(BaseModel):
             found.append(("maximum_parameters_per_row", text))
         if cell is not None and cell < self.minimum_pattern_rows:
             text = (
-                f"a pattern of the categorical columns, or a value of one that has two, has {cell} "
-                f"rows, fewer than {self.minimum_pattern_rows}: exact sums over the rows would "
-                "tell that number. Merge rare levels, or take the column out of the study"
+                "a pattern of the categorical columns, a value of one that has two, or the rows "
+                f"without a column's most frequent value, has {cell} rows, fewer than "
+                f"{self.minimum_pattern_rows}: exact sums over the rows would tell that number. "
+                "Merge rare levels, or take the column out of the study"
             )
             found.append(("minimum_pattern_rows", text))
         if found:
