@@ -38,8 +38,9 @@ SENT = {
 
 EXACTLY = (
     ". EXACT, at places that the server chooses: without noise such sums tell how many of your "
-    "rows share a pattern and, where a row stands out, its values. Few studies need it: ask what "
-    "for, or for the study without gradients = true"
+    "rows share a pattern and, where a row stands out, its values. Few studies need it: ask the "
+    "coordinator why, or ask for the study without `gradients = true` (studies with sampling "
+    "weights always need it)"
 )
 """Added to an answer that leaves with all its digits."""
 
