@@ -158,7 +158,8 @@ def lying_queries(stage: Stage, name: str, built: Built) -> Reading:
 
 def settled_rows(stage: Stage, name: str) -> list[str]:
     """Read from a site's ledger the number of rows settled at each answer."""
-    entries = verify(stage.folder / name / LEDGER).entries
+    ledger = stage.folder / name / LEDGER
+    entries = verify(ledger).entries if ledger.exists() else ()
     return [one.details[SETTLED] for one in entries if SETTLED in one.details]
 
 

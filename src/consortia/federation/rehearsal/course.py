@@ -70,6 +70,7 @@ class Rehearsal(NamedTuple):
     before: str  # text of a policy without limits on requests
     policy: str  # of the one under which the site would take part
     folder: Path  # for what sites keep
+    given: bool  # the policy is the site's, not a proposed one
 
     @property
     def rows(self) -> np.ndarray:
@@ -127,7 +128,8 @@ def rehearsed(
     yield _count(loaded, built, file, names.index(name))
     with tempfile.TemporaryDirectory() as folder:
         files = dict.fromkeys(names, file)
-        rehearsal = Rehearsal(path, loaded, built, files, name, before, text, Path(folder))
+        policies, given = (before, text), policy is not None
+        rehearsal = Rehearsal(path, loaded, built, files, name, *policies, Path(folder), given)
         honest = _honest(rehearsal, measured=terms.measured)
         yield honest
         if week:
@@ -205,15 +207,24 @@ def _honest(on: Rehearsal, *, measured: bool) -> Finding:
 
 
 def _week(on: Rehearsal) -> Iterator[Finding]:
-    """Run the ordinary studies of a week, and say what all so far settle."""
+    """Run the ordinary studies of a week; say how each ends, and what is settled so far."""
     folder = on.folder / "week"
     folder.mkdir()
-    for day in days(on.path, on.files[on.name], on.name, list(on.files), folder):
-        refused = f" Refused: {day.refused}" if day.refused else ""
-        text = f"{day.answers} answers leave; so far all studies of a week settle {day.settled} of "
-        numbers: dict[str, float | int | str] = {"answers": day.answers, "settled": day.settled}
-        numbers["refused"] = day.refused
-        yield Finding(f"a week, {day.title}", f"{text}your rows.{refused}", numbers)
+    policy = on.policy if on.given else None
+    under = "your policy" if on.given else "the policy that is proposed for it, with more runs"
+    for day in days(on.path, on.files[on.name], on.name, list(on.files), folder, policy):
+        attack = f"a week, {day.title}"
+        if day.untried:
+            yield Finding(attack, f"not tried: {day.untried}", {}, known=False)
+            continue
+        yield Finding(
+            attack,
+            f"{day.answers} answers leave under {under}. The most that the answers on one "
+            f"version of your rows settle, of all studies so far, is {day.settled} of them. What "
+            "differences between versions tell is not measured, only refused by "
+            f"minimum_rows_changed.{f' Refused: {day.refused}' if day.refused else ''}",
+            {"answers": day.answers, "settled": day.settled, "refused": day.refused},
+        )
 
 
 def _helped(stage: Stage) -> str:

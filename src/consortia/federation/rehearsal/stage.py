@@ -45,6 +45,7 @@ class Stage:
         private: sites draw what is private from secrets of their own, as between institutions;
             else all random numbers follow from the seed.
         liars: by name, sites that lie.
+        origin: where a copy of a study file comes from, beside which its other files are.
 
     Attributes:
         log: of each site the messages to it, and what it answered.
@@ -60,9 +61,10 @@ class Stage:
         *,
         private: bool = True,
         liars: Mapping[str, Liar] | None = None,
+        origin: Path | None = None,
     ) -> None:
         self.path, self.folder = study, folder
-        self.study = load_study(study)
+        self.study = load_study(study, origin)
         self.terms = terms_of(self.study)
         self.names = names_of(self.study.data.files or [])
         self.log: dict[str, list[Exchange]] = {name: [] for name in self.names}

@@ -1,8 +1,9 @@
-"""A week of ordinary studies of one file, and what all of them together settle.
+"""A week of ordinary studies of one file, and what is settled of each version of its rows.
 
 A patient shows in the difference of two honest studies before any server lies. The studies are run
 one after the other by sites that keep what they have answered, each under the policy that is
-proposed for it.
+proposed for it, or all under the site's. What differences between versions of the rows tell is not
+measured.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from consortia.errors import ConsortiaError
-from consortia.federation.governance.proposal import RUNS, proposed
+from consortia.federation.governance.proposal import proposed
 from consortia.federation.governance.terms import terms_of
 from consortia.federation.rehearsal.attacks import settled_rows
 from consortia.federation.rehearsal.stage import Stage
@@ -23,22 +24,33 @@ MORE_ROWS = 12
 """Rows of an updated export, more than `minimum_rows_changed`."""
 
 
+TEXTS = (".csv", ".tsv", ".txt")
+"""Kinds of files whose rows are lines."""
+
+FORMULA = re.compile(r"""^(formula *= *(["'])[^"'~]*~[^"'(|]*) \+ [\w.]+\2""", re.MULTILINE)
+"""A formula that ends with a covariate, which can be left out."""
+
+
 class Day(NamedTuple):
     """One study of the week, and how it ended."""
 
     title: str
-    answers: int  # that left the site
-    settled: int  # rows that all answers on the same values settle, of all studies so far
-    refused: str  # what the site said; "" where there is a posterior
+    answers: int = 0  # that left the site
+    settled: int = 0  # most rows that the answers on one version of them settle, of all days so far
+    refused: str = ""  # what the site said; "" where there is a posterior
+    untried: str = ""  # why it was not tried
 
 
 class _Variant(NamedTuple):
     title: str
     study: str  # text of the study file
-    rows: list[str]  # lines of the site's file
+    rows: bytes = b""  # of the site's file; as it is where empty
+    untried: str = ""  # why there is none
 
 
-def days(study: Path, data: Path, name: str, sites: list[str], folder: Path) -> Iterator[Day]:
+def days(
+    study: Path, data: Path, name: str, sites: list[str], folder: Path, policy: str | None = None
+) -> Iterator[Day]:
     """Run the studies of a week; yield how each ends.
 
     Args:
@@ -47,44 +59,74 @@ def days(study: Path, data: Path, name: str, sites: list[str], folder: Path) -> 
         name: of the site.
         sites: names of all.
         folder: for studies, files, and what sites keep.
+        policy: text of the policy of all days; that which is proposed for each study when None,
+            with more runs.
     """
-    for number, one in enumerate(_variants(study.read_text(encoding="utf-8"), data)):
-        own = folder / f"day{number}"
-        own.mkdir()
-        file, path = data, own / study.name
-        if one.rows:
-            file = own / data.name
-            file.write_text("\n".join(one.rows) + "\n", encoding="utf-8")
-        path.write_text(one.study, encoding="utf-8")
-        text = proposed(terms_of(load_study(path)), two_sites=True, rows=1)
-        text = text.replace(f"maximum_runs = {RUNS}", "maximum_runs = 100")
-        stage = Stage(path, dict.fromkeys(sites, file), folder / "sites", text)
-        before, refused = len(settled_rows(stage, name)) if number else 0, ""
+    most = 0
+    for number, variant in enumerate(_variants(study.read_text(encoding="utf-8"), data)):
+        if variant.untried:
+            yield Day(variant.title, settled=most, untried=variant.untried)
+            continue
+        day = folder / f"day{number}"
+        day.mkdir()
+        file, path = data, day / study.name
+        if variant.rows:
+            file = day / data.name
+            file.write_bytes(variant.rows)
+        path.write_text(variant.study, encoding="utf-8")
+        try:
+            text = _proposed(path, study) if policy is None else policy
+            stage = Stage(path, dict.fromkeys(sites, file), folder / "sites", text, origin=study)
+        except ConsortiaError as error:
+            yield Day(variant.title, settled=most, untried=str(error))
+            continue
+        before, refused = len(settled_rows(stage, name)), ""
         try:
             stage.run()
         except ConsortiaError as error:
             refused = str(error)
         settled = settled_rows(stage, name)
-        worst = max((int(line.split()[0]) for line in settled), default=0)
-        yield Day(one.title, len(settled) - before, worst, refused)
+        most = max((int(line.split()[0]) for line in settled), default=0)
+        yield Day(variant.title, len(settled) - before, most, refused)
+
+
+def _proposed(path: Path, origin: Path) -> str:
+    """Return the policy that is proposed for a study, with runs for a week."""
+    text = proposed(terms_of(load_study(path, origin)), two_sites=True, rows=1)
+    return re.sub(r"^maximum_runs = \d+", "maximum_runs = 100", text, flags=re.MULTILINE)
 
 
 def _variants(text: str, data: Path) -> Iterator[_Variant]:
-    """List the studies: those that the text and the file of the study allow."""
-    yield _Variant("the study", text, [])
-    yield _Variant("the same with another seed", _with_seed(text), [])
-    formula = re.search(r'^(formula *= *"[^"~]*~[^"(|]*) \+ [\w.]+"', text, re.MULTILINE)
-    if formula is not None:
-        fewer = text.replace(formula[0], f'{formula[1]}"', 1)
-        yield _Variant("a covariate less", fewer, [])
-    if data.suffix != ".csv":
+    """List the studies; of each that cannot be made of the study and its file, why."""
+    yield _Variant("the study", text)
+    yield _Variant("the same with another seed", _with_seed(text))
+    fewer, formula = "a covariate less", FORMULA.search(text)
+    if formula is None:
+        why = "the study has no formula of several covariates, or one with functions or levels."
+        yield _Variant(fewer, text, untried=why)
+    else:
+        yield _Variant(fewer, text.replace(formula[0], formula[1] + formula[2], 1))
+    titles = (
+        f"an updated export, {MORE_ROWS} rows more",
+        "an export with one row more",
+        "the rows without the first half",
+    )
+    content = data.read_bytes()
+    head, *rows = [line for line in content.splitlines() if line] or [b""]
+    why = ""
+    if data.suffix.lower() not in TEXTS:
+        why = f"{data.name} is no text file: export it as .csv."
+    elif b"\0" in content or any(line.count(b'"') % 2 for line in rows):
+        why = (
+            f"the rows of {data.name} are not its lines: save it in UTF-8, no cell with two lines."
+        )
+    if why:
+        yield from (_Variant(title, text, untried=why) for title in titles)
         return
-    head, *rows = data.read_text(encoding="utf-8").split("\n")
-    rows = [row for row in rows if row]
     repeated = rows[:: max(len(rows) // MORE_ROWS, 1)][:MORE_ROWS]
-    yield _Variant(f"an updated export, {MORE_ROWS} rows more", text, [head, *rows, *repeated])
-    yield _Variant("an export with one row more", text, [head, *rows, rows[0]])
-    yield _Variant("the rows without the first half", text, [head, *rows[len(rows) // 2 :]])
+    exports = [*rows, *repeated], [*rows, *rows[:1]], rows[len(rows) // 2 :]
+    for title, lines in zip(titles, exports, strict=True):
+        yield _Variant(title, text, b"\n".join([head, *lines, b""]))
 
 
 def _with_seed(text: str) -> str:

@@ -1,0 +1,145 @@
+"""The studies of a week: what each is made of, and under which policy it runs."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from consortia.federation.app import POLICY
+from consortia.federation.rehearsal import rehearsed
+from consortia.federation.rehearsal.stage import Stage
+from consortia.federation.rehearsal.week import Day, days
+from tests.federation.hospitals import HOSPITALS, NAMES
+from tests.federation.same_rows import COMPARED, FORMULA
+
+FACTORY = """[data]
+files = ["north.csv", "south.csv", "west.csv"]
+target = "ill"
+[model]
+factory = "our_week:made"
+[algorithm]
+name = "few_rounds"
+"""
+PLAIN = {"formula": "ill ~ age + dose", "require": "", "missing": "complete", "more": ""}
+EXPORTS = [
+    "an updated export, 12 rows more",
+    "an export with one row more",
+    "the rows without the first half",
+]
+
+
+@pytest.fixture
+def stages(monkeypatch: pytest.MonkeyPatch) -> list[Stage]:
+    """The stages that were made; none of them runs."""
+    made: list[Stage] = []
+    monkeypatch.setattr(Stage, "run", lambda stage: made.append(stage))
+    return made
+
+
+def week(folder: Path, text: str, data: Path, policy: str | None = None) -> dict[str, Day]:
+    (folder / "study.toml").write_text(text)
+    kept = folder / "week"
+    kept.mkdir()
+    found = days(folder / "study.toml", data, data.stem, [*NAMES], kept, policy)
+    return {day.title: day for day in found}
+
+
+def north(folder: Path) -> Path:
+    return Path(shutil.copy(HOSPITALS / "north.csv", folder))
+
+
+def policy_of(stage: Stage) -> str:
+    return (stage.folder / "north" / POLICY).read_text()
+
+
+def test_a_factory_beside_the_study_is_found(tmp_path: Path, stages: list[Stage]) -> None:
+    (tmp_path / "our_week.py").write_text("def made():\n    pass\n")
+    found = week(tmp_path, FACTORY, north(tmp_path))
+    assert [title for title, day in found.items() if day.untried] == ["a covariate less"]
+    assert len(stages) == 5
+    assert {stage.study.path for stage in stages} == {tmp_path / "study.toml"}
+
+
+@pytest.mark.parametrize(
+    "formula", ["ill ~ age", "ill ~ age + (1 | site)", "ill ~ age + log(dose)"]
+)
+def test_a_study_that_cannot_be_made_is_named(
+    tmp_path: Path, stages: list[Stage], formula: str
+) -> None:
+    rows = tmp_path / "north.npz"
+    np.savez(rows, age=np.zeros(3), ill=np.zeros(3))
+    found = week(tmp_path, FORMULA.format(**PLAIN | {"formula": formula}), rows)
+    untried = {title: day.untried for title, day in found.items() if day.untried}
+    assert [*untried] == ["a covariate less", *EXPORTS]
+    assert "no formula of several covariates" in untried.pop("a covariate less")
+    assert {*untried.values()} == {"north.npz is no text file: export it as .csv."}
+    assert len(stages) == 2
+
+
+def test_a_covariate_is_left_out_whatever_quotes_the_formula_has(
+    tmp_path: Path, stages: list[Stage]
+) -> None:
+    text = FORMULA.format(**PLAIN).replace('"ill ~ age + dose"', "'ill ~ age + dose'")
+    assert not week(tmp_path, text, north(tmp_path))["a covariate less"].untried
+    assert [stage.study.model.formula for stage in stages[1:4]] == [
+        "ill ~ age + dose",
+        "ill ~ age",
+        "ill ~ age + dose",
+    ]
+
+
+def test_rows_are_copied_in_the_encoding_that_they_have(
+    tmp_path: Path, stages: list[Stage]
+) -> None:
+    data = tmp_path / "north.csv"
+    lines = [b"ill,age,dose,ward", *(b"1,%d,2,M\xfcnchen" % age for age in range(24))]
+    data.write_bytes(b"\r\n".join(lines))
+    week(tmp_path, FORMULA.format(**PLAIN), data)
+    exports = [
+        (tmp_path / "week" / f"day{number}" / "north.csv").read_bytes().splitlines()
+        for number in (3, 4, 5)
+    ]
+    assert exports == [
+        [*lines, *lines[1::2]],
+        [*lines, lines[1]],
+        [lines[0], *lines[13:]],
+    ]
+
+
+def test_a_cell_of_two_lines_is_not_cut(tmp_path: Path, stages: list[Stage]) -> None:
+    data = tmp_path / "north.csv"
+    data.write_text('ill,age,note\n1,2,"a\nb"\n')
+    found = week(tmp_path, FORMULA.format(**PLAIN), data)
+    assert all("no cell with two lines" in found[title].untried for title in EXPORTS)
+
+
+def test_a_proposed_policy_has_runs_for_all_days(tmp_path: Path, stages: list[Stage]) -> None:
+    week(tmp_path, FORMULA.format(**PLAIN) + COMPARED, north(tmp_path))
+    assert stages
+    assert "\nmaximum_runs = 100\n" in policy_of(stages[-1])
+
+
+def test_all_days_have_the_policy_that_is_given(tmp_path: Path, stages: list[Stage]) -> None:
+    week(tmp_path, FORMULA.format(**PLAIN), north(tmp_path))
+    given = policy_of(stages[-1]).replace("maximum_runs = 100", "maximum_runs = 7")
+    shutil.rmtree(tmp_path / "week")
+    week(tmp_path, FORMULA.format(**PLAIN), north(tmp_path), given)
+    assert policy_of(stages[-1]) == given
+
+
+def test_a_rehearsal_says_which_policy_the_days_had(tmp_path: Path) -> None:
+    (tmp_path / "study.toml").write_text(FORMULA.format(**PLAIN))
+    data, policy = north(tmp_path), tmp_path / "site-policy.toml"
+    limits = 'models = ["any"]\nmessages = []\nmaximum_rounds = 1\nminimum_rows = 1\n'
+    policy.write_text(f'studies = ["{"0" * 64}"]\n{limits}')
+    found = rehearsed(tmp_path / "study.toml", data, policy=policy, week=True)
+    sentences = [each.sentence for each in found if each.attack.startswith("a week, ")]
+    assert len(sentences) == 6
+    for sentence in sentences:
+        assert sentence.startswith("0 answers leave under your policy. The most that the answers")
+        assert "on one version of your rows settle, of all studies so far, is 0" in sentence
+        assert "What differences between versions tell is not measured" in sentence
+        assert "Refused: " in sentence
