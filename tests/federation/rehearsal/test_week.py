@@ -75,7 +75,7 @@ def test_a_study_that_cannot_be_made_is_named(
     untried = {title: day.untried for title, day in found.items() if day.untried}
     assert [*untried] == ["a covariate less", *EXPORTS]
     assert "no formula of several covariates" in untried.pop("a covariate less")
-    assert {*untried.values()} == {"north.npz is no text file: export it as .csv."}
+    assert {*untried.values()} == {"north.npz does not hold text: export it as .csv."}
     assert len(stages) == 2
 
 
@@ -113,7 +113,7 @@ def test_a_cell_of_two_lines_is_not_cut(tmp_path: Path, stages: list[Stage]) -> 
     data = tmp_path / "north.csv"
     data.write_text('ill,age,note\n1,2,"a\nb"\n')
     found = week(tmp_path, FORMULA.format(**PLAIN), data)
-    assert all("no cell with two lines" in found[title].untried for title in EXPORTS)
+    assert all("a line of north.csv is not a row" in found[title].untried for title in EXPORTS)
 
 
 def test_a_proposed_policy_has_runs_for_all_days(tmp_path: Path, stages: list[Stage]) -> None:

@@ -62,10 +62,9 @@ def days(
         policy: text of the policy of all days; that which is proposed for each study when None,
             with more runs.
     """
-    most = 0
     for number, variant in enumerate(_variants(study.read_text(encoding="utf-8"), data)):
         if variant.untried:
-            yield Day(variant.title, settled=most, untried=variant.untried)
+            yield Day(variant.title, untried=variant.untried)
             continue
         day = folder / f"day{number}"
         day.mkdir()
@@ -78,7 +77,7 @@ def days(
             text = _proposed(path, study) if policy is None else policy
             stage = Stage(path, dict.fromkeys(sites, file), folder / "sites", text, origin=study)
         except ConsortiaError as error:
-            yield Day(variant.title, settled=most, untried=str(error))
+            yield Day(variant.title, untried=str(error))
             continue
         before, refused = len(settled_rows(stage, name)), ""
         try:
@@ -100,33 +99,24 @@ def _variants(text: str, data: Path) -> Iterator[_Variant]:
     """List the studies; of each that cannot be made of the study and its file, why."""
     yield _Variant("the study", text)
     yield _Variant("the same with another seed", _with_seed(text))
-    fewer, formula = "a covariate less", FORMULA.search(text)
-    if formula is None:
-        why = "the study has no formula of several covariates, or one with functions or levels."
-        yield _Variant(fewer, text, untried=why)
-    else:
-        yield _Variant(fewer, text.replace(formula[0], formula[1] + formula[2], 1))
-    titles = (
-        f"an updated export, {MORE_ROWS} rows more",
-        "an export with one row more",
-        "the rows without the first half",
-    )
-    content = data.read_bytes()
+    formula = FORMULA.search(text)
+    fewer = text.replace(formula[0], formula[1] + formula[2], 1) if formula else ""
+    why = "the study has no formula of several covariates, or one with functions or levels."
+    yield _Variant("a covariate less", fewer, untried="" if formula else why)
+    content, why = data.read_bytes(), ""
     head, *rows = [line for line in content.splitlines() if line] or [b""]
-    why = ""
     if data.suffix.lower() not in TEXTS:
-        why = f"{data.name} is no text file: export it as .csv."
+        why = f"{data.name} does not hold text: export it as .csv."
     elif b"\0" in content or any(line.count(b'"') % 2 for line in rows):
-        why = (
-            f"the rows of {data.name} are not its lines: save it in UTF-8, no cell with two lines."
-        )
-    if why:
-        yield from (_Variant(title, text, untried=why) for title in titles)
-        return
+        why = f"a line of {data.name} is not a row: save it in UTF-8, each cell in a line."
     repeated = rows[:: max(len(rows) // MORE_ROWS, 1)][:MORE_ROWS]
-    exports = [*rows, *repeated], [*rows, *rows[:1]], rows[len(rows) // 2 :]
-    for title, lines in zip(titles, exports, strict=True):
-        yield _Variant(title, text, b"\n".join([head, *lines, b""]))
+    exports = {
+        f"an updated export, {MORE_ROWS} rows more": [*rows, *repeated],
+        "an export with one row more": [*rows, *rows[:1]],
+        "the rows without the first half": rows[len(rows) // 2 :],
+    }
+    for title, lines in exports.items():
+        yield _Variant(title, text, b"\n".join([head, *lines, b""]), why)
 
 
 def _with_seed(text: str) -> str:
