@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 import consortia
-from consortia.algorithms.few_rounds.site_functions import FUNCTIONS
 from consortia.core.queries import Revealed
 from consortia.core.target import Target
 from consortia.engines.flower.settled import CELL_STEP, Settled
@@ -18,7 +17,9 @@ from consortia.federation.governance.proposal import proposed
 from consortia.federation.governance.terms import terms_of
 from consortia.federation.rehearsal import rehearsed
 from consortia.study.build import load_study
-from consortia.surrogates.fit_rounding import CURVATURE_UNIT, PULL_UNIT, rounded_fits
+from consortia.surrogates.fit_rounding import rounded_fits
+from consortia.surrogates.heterogeneity import moments, widened
+from consortia.surrogates.mode_search import symmetric
 
 PNEUMONIA = Path(__file__).parents[2] / "examples" / "pneumonia"
 
@@ -28,6 +29,7 @@ CASES = {
     "slopes": ("y ~ x + z + (1 + x | site)", "bernoulli", {}),
     "groups": ("y ~ x + z + (1 | site:ward)", "poisson", {}),
     "response": ("y ~ x + z + (1 | site)", "gaussian", {}),
+    "no columns": ("y ~ 1 + (1 | site)", "gaussian", {}),
     "tails": ("y ~ x + z + (1 | site)", "bernoulli", {"prior": {"x": "cauchy(0, 1)"}}),
 }
 
@@ -92,7 +94,9 @@ def test_the_derivatives_by_rows_are_those_of_the_site_s_log_density(
         return {0: values(points), 1: gradients(points), 2: curvatures[:, *upper]}
 
     made = measure._derivatives((0, 1, 2), points, ())
-    assert measure.unknowns.each == {"response": 3, "weights": 4, "groups": 3}.get(case, 2)
+    assert measure.unknowns.each == {"response": 3, "weights": 4, "groups": 3, "no columns": 1}.get(
+        case, 2
+    )
     column = 0
     for row in measure.unknowns.rows:
         for unknown in range(measure.unknowns.each):
@@ -106,42 +110,29 @@ def test_the_derivatives_by_rows_are_those_of_the_site_s_log_density(
     assert column == made[0].shape[1]
 
 
-@pytest.mark.parametrize("case", ["levels", "slopes", "response"])
-def test_a_widened_fit_says_no_more_than_is_measured(case: str, tmp_path: Path) -> None:
-    target, rows = site_of(case, rows=16)
-    measure, function = measure_of(target, rows, tmp_path), FUNCTIONS["local_fits"]
-    start = np.zeros(target.dimension)
-    arrays = {"starts": start[None], "reference": start, "share": np.array(0.5)}
-
-    def fit(held: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        assert function.evaluate is not None
-        return dict(function.evaluate(target, arrays, target.host_site(held, 16, 0.5)))
-
-    def numbers(answer: dict[str, np.ndarray]) -> np.ndarray:
-        w, wb, _, wv, *_ = answer["spread"]
-        return np.concatenate([answer["precisions"][0], answer["pulls"][0], wb / w, wv / w])
-
-    exact, (answer, errors) = fit(rows), rounded_fits(fit(rows), 16, np.random.default_rng(0), 1.0)
-    v = exact["spread"][3] / exact["spread"][0]
-    of_v, of_b = v * CURVATURE_UNIT / np.sqrt(16), np.sqrt(v) * PULL_UNIT
-    spread = np.concatenate([of_b, of_v]) / np.sqrt(6)
-    error = np.concatenate([errors["precisions"][0], errors["pulls"][0], spread])
-    columns = []
-    for row in measure.unknowns.rows:
-        for unknown in range(measure.unknowns.each):
-            ends = [numbers(fit(moved(measure, rows, row, unknown, sign))) for sign in (1, -1)]
-            columns.append((ends[0] - ends[1]) / (2 * CELL_STEP) / error)
-    said = np.stack(columns, axis=1)
-    believed = np.concatenate(
-        [measure._information(one) for one in function.reveals(target, arrays, answer, errors)]  # type: ignore[misc]
-    )
-    sd = [
-        np.sqrt(np.diagonal(np.linalg.inv(part.T @ part + np.eye(part.shape[1]))))
-        for part in (said, believed)
-    ]
-    assert sd[0].min() < 0.95  # it says something
-    assert (sd[1] < 1.02 * sd[0]).mean() > 0.95
-    assert sd[1].min() < 1.02 * sd[0].min()
+def test_what_a_fit_says_of_the_spread_follows_from_its_rounded_curvature() -> None:
+    """Whatever is lost by rounding is lost in all that leaves: b, w and v say no more."""
+    rng, between = np.random.default_rng(3), np.array([1.0, 0.0, 0.3])
+    root = rng.normal(size=(3, 3))
+    precision, away = 200 * root @ root.T, rng.normal(0, 0.2, 3)
+    upper = np.triu_indices(3)
+    answer = {"precisions": precision[upper][None], "pulls": (precision @ away)[None]}
+    for coarser in (1.0, 4.0, 16.0):
+        plain = rounded_fits(answer, 300, np.random.default_rng(1), coarser)
+        wide = rounded_fits({**answer, "between": between}, 300, np.random.default_rng(1), coarser)
+        assert wide.errors.keys() == plain.errors.keys()
+        for name, values in plain.errors.items():
+            np.testing.assert_array_equal(wide.errors[name], values)
+        kept = symmetric(plain.arrays["precisions"][0], 3)
+        values, vectors = np.linalg.eigh(kept)
+        kept = vectors * np.maximum(values, 1e-6 * values.max()) @ vectors.T
+        moved = np.linalg.lstsq(
+            symmetric(plain.arrays["precisions"][0], 3), plain.arrays["pulls"][0], rcond=None
+        )[0]
+        np.testing.assert_allclose(wide.arrays["spread"], moments(moved, kept, between), rtol=1e-9)
+        common = widened(kept, between)
+        np.testing.assert_allclose(wide.arrays["precisions"][0], common[upper], rtol=1e-9)
+        np.testing.assert_allclose(wide.arrays["pulls"][0], common @ moved, rtol=1e-9)
 
 
 def test_distances_between_rules_are_counted(tmp_path: Path) -> None:

@@ -40,7 +40,10 @@ class RowValues(NamedTuple):
         """Return the rows with only these values moved, 2 (values) n."""
         n, k = len(self.rows["y"]), len(self.steps)
         parts = {name: part.reshape(2, k, n, *part.shape[1:]) for name, part in self.moved.items()}
-        return {name: part[:, which].reshape(-1, *part.shape[3:]) for name, part in parts.items()}
+        count = 2 * int(which.sum()) * n
+        return {
+            name: part[:, which].reshape(count, *part.shape[3:]) for name, part in parts.items()
+        }
 
     def slopes(self, ends: Float[np.ndarray, "K m"], which: np.ndarray) -> np.ndarray:
         """Return central differences (K, values, n) of numbers of the rows of `some`."""

@@ -200,13 +200,13 @@ def rounded_sum(
         first: index of the first of these sites.
     """
     assert function.rounding is not None
-    totals = {name: np.zeros(values.shape[1:]) for name, values in each.items()}
+    totals: Answer = {}
     for index in range(len(next(iter(each.values())))):
         rng = simulated_generator(query.function, query.arrays, first + index)
         answer = {name: values[index] for name, values in each.items()}
         rounded = function.rounding(answer, int(sizes[first + index]), rng, 1.0).arrays
         with np.errstate(invalid="ignore"):  # +inf and -inf of two sites are NaN, as in a sum
-            totals = {name: totals[name] + rounded[name] for name in totals}
+            totals = {name: totals.get(name, 0.0) + made for name, made in rounded.items()}
     return totals
 
 

@@ -11,18 +11,23 @@ a site, so that one row is hidden among few as among many.
 with powers of two, which say little of A. Whether a number is rounded up or down follows from a
 secret dither, U uniform: x becomes u⌊x/u + U⌋, whose mean is x and whose error has the variance
 u²/6 on average. All fits of an answer have the same dither, so that equal ones stay equal.
+
+What a site of a hierarchical model says of the spread between sites follows from its rounded fits,
+and they leave widened by it: all of that says no more than they do.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
-from jaxtyping import Float
 
 from consortia.core.privacy import Dither
 from consortia.core.queries import Arrays, Revealed, Rounded
 from consortia.core.target import Target
+from consortia.surrogates.heterogeneity import moments, widened
 from consortia.surrogates.mode_search import symmetric
 
 CURVATURE_UNIT, PULL_UNIT = 0.5, 0.25
@@ -33,8 +38,8 @@ def rounded_fits(answer: Arrays, rows: int, rng: Dither, coarser: float) -> Roun
     """Return fits of one site in the units in which they leave.
 
     Args:
-        answer: upper triangles ``precisions`` (fits, t), ``pulls`` (fits, d), ``squares``
-            and ``spread`` (6, d) of models with a spread between sites.
+        answer: upper triangles ``precisions`` (fits, t) and ``pulls`` (fits, d), of models with a
+            spread between sites also ``between`` (d,), τ₀².
         rows: of the site.
         rng: of the dither.
         coarser: factor of all units.
@@ -50,12 +55,40 @@ def rounded_fits(answer: Arrays, rows: int, rng: Dither, coarser: float) -> Roun
     }
     exact = {"precisions": triangles, "pulls": pulls}
     arrays = {name: _dithered(exact[name], units[name], rng) for name in sorted(units)}
+    errors = {name: unit / math.sqrt(6) for name, unit in units.items()}
+    if "between" in answer:
+        arrays = _of_common(arrays, np.asarray(answer["between"], float))
     # of the rounded ones, so that they say no more than these
-    squares = [_square(*fit) for fit in zip(*arrays.values(), strict=True)]
+    squares = [_square(*fit) for fit in zip(arrays["precisions"], arrays["pulls"], strict=True)]
     arrays["squares"] = np.array(squares)[:, None]
-    if "spread" in answer:
-        arrays["spread"] = _rounded_spread(np.asarray(answer["spread"], float), relative, rng)
-    return Rounded(arrays, {name: unit / math.sqrt(6) for name, unit in units.items()})
+    return Rounded(arrays, errors)
+
+
+def _of_common(fits: Mapping[str, np.ndarray], between: Any) -> dict[str, Any]:
+    """Compute fits of what is common to the sites, and moments of the first, from a site's own.
+
+    Where rounding leaves a curvature that is not positive its smallest eigenvalues are raised.
+    """
+    upper, kept = np.triu_indices(between.size), list[tuple[Any, Any]]()
+    for triangle, pull in zip(fits["precisions"], fits["pulls"], strict=True):
+        precision = symmetric(triangle, between.size)
+        if not (np.isfinite(precision).all() and np.isfinite(pull).all()):
+            kept.append((np.full_like(precision, np.nan), np.full_like(pull, np.nan)))
+            continue
+        values, vectors = np.linalg.eigh(precision)
+        least = max(LEAST_EIGENVALUE * np.abs(values).max(), np.finfo(np.float32).tiny)
+        away = np.linalg.lstsq(precision, pull, rcond=None)[0]
+        kept.append((vectors * np.maximum(values, least) @ vectors.T, away))
+    wide = [(widened(precision, between), away) for precision, away in kept]
+    return {
+        "precisions": np.stack([precision[upper] for precision, _ in wide]),
+        "pulls": np.stack([precision @ away for precision, away in wide]),
+        "spread": moments(kept[0][1], kept[0][0], between),
+    }
+
+
+LEAST_EIGENVALUE = 1e-6
+"""Smallest eigenvalue of a curvature by its largest, as single precision can tell."""
 
 
 def _square(triangle: np.ndarray, pull: np.ndarray) -> float:
@@ -77,11 +110,7 @@ def wrong_share(arrays: Arrays, sites: int) -> str | None:
 def revealed_by_fits(
     target: Target, arrays: Arrays, answer: Arrays, errors: Arrays
 ) -> tuple[Revealed]:
-    """Return curvatures at the modes, and gradients at the reference of these quadratics.
-
-    Fits that are widened by the spread between sites have smaller units than the curvature A of the
-    rows has; these say no more than A in its own units, and so do w, b and v.
-    """
+    """Return curvatures at the modes, and gradients at the reference of these quadratics."""
     kept, away = [], []
     for index, pull in enumerate(np.asarray(answer["pulls"][:-1], float)):
         precision = symmetric(answer["precisions"][index], pull.size)
@@ -90,44 +119,9 @@ def revealed_by_fits(
             away.append(np.linalg.lstsq(precision, pull, rcond=None)[0])
     from_reference = np.reshape(away, (-1, len(arrays["reference"])))
     of_fits = {1: errors["pulls"][kept], 2: errors["precisions"][kept]}
-    if "spread" in answer:
-        coarser = _own_units(answer, kept)
-        first, second = np.triu_indices(from_reference.shape[1])
-        pairs = coarser[:, first] * coarser[:, second]
-        # both say it: once widened, once by the sums of the spread
-        of_fits = {1: of_fits[1] * coarser / _TWICE, 2: of_fits[2] * pairs / _TWICE}
     points = arrays["reference"] + from_reference
     rules = (len(arrays["rule"]),) if "rule" in arrays else ()
     return (Revealed(points, (1, 2), errors=of_fits, away=from_reference, rules=rules),)
-
-
-_TWICE = math.sqrt(2)
-
-
-def _own_units(answer: Arrays, kept: list[int]) -> Float[np.ndarray, "fits d"]:
-    """Return by what the roots of A's diagonal are larger than those of widened fits, at least.
-
-    A diagonal element is at least 1/v.
-    """
-    w, wv = (np.asarray(answer["spread"], float)[place] for place in (0, 3))
-    first, second = np.triu_indices(w.size)
-    widened = np.asarray(answer["precisions"], float)[kept][:, first == second]
-    with np.errstate(all="ignore"):
-        ratio = np.sqrt(w / wv / widened)
-    return np.where(np.isfinite(ratio), np.maximum(ratio, 1.0), 1.0)
-
-
-def _rounded_spread(
-    sums: Float[np.ndarray, "6 d"], relative: float, rng: Dither
-) -> Float[np.ndarray, "6 d"]:
-    """Return w, w b, w b², w v, w² v and w² of w, b and v that are rounded, so that they agree."""
-    w = sums[0]
-    known = np.where(w > 0, w, 1)
-    b, v = sums[1] / known, sums[3] / known
-    w = _dithered(w, _power_of_two(relative * w), rng)
-    b = _dithered(b, _power_of_two(PULL_UNIT * np.sqrt(v)), rng)
-    v = _dithered(v, _power_of_two(relative * v), rng)
-    return np.stack([w, w * b, w * b**2, w * v, w**2 * v, w**2])
 
 
 def _power_of_two(most: np.ndarray) -> np.ndarray:

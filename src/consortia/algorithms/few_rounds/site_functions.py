@@ -19,7 +19,6 @@ from consortia.core.queries import Arrays, Noise, Reply, Revealed, SiteFunction
 from consortia.core.target import Target
 from consortia.runtime.late import Array, jax, jnp
 from consortia.surrogates.fit_rounding import revealed_by_fits, rounded_fits, wrong_share
-from consortia.surrogates.heterogeneity import moments, widened
 from consortia.surrogates.newton import newton
 from consortia.surrogates.proposals.mixture import Mixture, envelope_points
 
@@ -94,13 +93,13 @@ def _derivatives(target: Target, given: Mapping[str, Array], site: Site) -> Repl
 
 
 def _local_fits(target: Target, given: Mapping[str, Array], site: Site) -> Reply:
-    r"""Fit Gaussians to the site's own posterior: A_c, A_c δ_c, δ_c' A_c δ_c with δ_c = m_c - r.
+    r"""Fit Gaussians to the site's own posterior: A_c and A_c δ_c, with δ_c = m_c - r.
 
     From each start, m_c is where damped Newton steps on log L_c + (1/S) log p end, with S sites,
     and A_c is minus the curvature there. The first fit is the first one that reached a mode. It
     comes once more at the end, as 0 of a site with few rows: where a scale is a parameter, such a
-    site fits its rows exactly, and claims a precision that it does not have. Of a hierarchical
-    model A_c is that of what is common to the sites, with `moments` for the spread between them.
+    site fits its rows exactly, and claims a precision that it does not have. With the variance
+    between sites of a hierarchical model `rounded_fits` makes of these what leaves.
     """
     from consortia.surrogates.curvature import mode_of
 
@@ -116,18 +115,16 @@ def _local_fits(target: Target, given: Mapping[str, Array], site: Site) -> Reply
     *fits, there = jax.lax.map(from_start, given["starts"])
     # The other fits stay those of their starts at all sites: a sum over modes would be of none.
     precisions, away = (fitted.at[0].set(fitted[jnp.argmax(there)]) for fitted in fits)
-    spread: Reply = {}
+    between: Reply = {}
     if target.model.group_sd is not None:
-        between = target.group_sd(given["reference"]) ** 2 / given["share"]
-        spread = {"spread": moments(away[0], precisions[0], between)}
-        precisions = jax.vmap(widened, (0, None))(precisions, between)
+        between = {"between": target.group_sd(given["reference"]) ** 2 / given["share"]}
     pulls = jnp.einsum("nij,nj->ni", precisions, away)
-    fits = precisions[:, upper[0], upper[1]], pulls, (pulls * away).sum(axis=1, keepdims=True)
+    fits = precisions[:, upper[0], upper[1]], pulls
     enough = jnp.sum(mask) >= ROWS_PER_PARAMETER * target.dimension
-    precisions, pulls, squares = (
+    precisions, pulls = (
         jnp.concatenate([fitted, jnp.where(enough, fitted[:1], 0)]) for fitted in fits
     )
-    return {"precisions": precisions, "pulls": pulls, "squares": squares, **spread}
+    return {"precisions": precisions, "pulls": pulls, **between}
 
 
 def _errors(target: Target, given: Mapping[str, Array], site: Site) -> Reply:
@@ -197,16 +194,14 @@ def _host_fits(target: Target, given: Arrays, site: HostSite) -> Arrays:
     away = np.stack([fit.position for fit in fits]) - reference
     first = int(np.argmax([fit.converged for fit in fits]))
     precisions[0], away[0] = precisions[first], away[first]
-    spread: dict[str, Any] = {}
+    between: dict[str, Any] = {}
     if target.model.group_sd is not None:
-        between: Any = target.group_sds(reference[None])[0] ** 2 / float(given["share"])
-        spread["spread"] = moments(away[0], precisions[0], between)
-        precisions = np.stack([widened(matrix, between) for matrix in precisions])
+        between["between"] = target.group_sds(reference[None])[0] ** 2 / float(given["share"])
     enough = site.size >= ROWS_PER_PARAMETER * target.dimension
     pulls = np.einsum("nij,nj->ni", precisions, away)
-    found = precisions[:, *upper], pulls, (pulls * away).sum(axis=1, keepdims=True)
-    precisions, pulls, squares = (np.concatenate([fit, fit[:1] * enough]) for fit in found)
-    return {"precisions": precisions, "pulls": pulls, "squares": squares, **spread}
+    found = precisions[:, *upper], pulls
+    precisions, pulls = (np.concatenate([fit, fit[:1] * enough]) for fit in found)
+    return {"precisions": precisions, "pulls": pulls, **between}
 
 
 def _host_scores(target: Target, given: Arrays, site: HostSite) -> Arrays:

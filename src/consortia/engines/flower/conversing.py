@@ -39,8 +39,9 @@ from consortia.engines.phases import rows_of_sites
 from consortia.engines.programs import SitePrograms
 from consortia.errors import PolicyError
 
-SETTLED = "settled"
-"""Folder at the site of what answers have given away."""
+SETTLED, MEASURE = "settled", 2
+"""Folder at the site of what answers have given away, and the version of how rows are chosen and
+measured: what another one has stored is of other values."""
 
 LEFT_OVER = 0.7
 """Share of what settles a row that an answer leaves to those after it, if more noise can: one that
@@ -266,10 +267,11 @@ class QueryRuntime(SiteWork):
 
     @functools.cached_property
     def _settled(self) -> Settled:
-        """Answers about the same values, in any run."""
+        """Answers about the same values, in any run of the same way to choose and measure rows."""
         assert self._secret is not None
         rows = rows_of_sites(self._job.model, self._job.sites, np.array([self._number]))
-        named = hmac.new(self._secret, f"values {self.digest}".encode(), hashlib.sha256).hexdigest()
+        text = f"values {MEASURE} {self.digest}"
+        named = hmac.new(self._secret, text.encode(), hashlib.sha256).hexdigest()
         path = self._files.folder.parent.parent / SETTLED / f"{named[:32]}.bin"
         whole = trees.map_leaves(lambda leaf: leaf[0], rows)
         return Settled(self._target, whole, self.rows, path, int(named[32:], 16))

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -424,7 +424,11 @@ class RowByRow:
         return self._averaged(params, rows, lambda eta: of(eta, rows, own)[0], nodes)
 
     def _averaged(
-        self, params: Params, rows: Rows, of: Callable[[np.ndarray], np.ndarray], nodes: int | None
+        self,
+        params: Params,
+        rows: Rows,
+        of: Callable[[np.ndarray], np.ndarray],
+        nodes: int | None,
     ) -> np.ndarray:
         """Average a function of η over the levels given the site's own rows, (K, n)."""
         density, like = self._density, params["log_sd"]
@@ -443,11 +447,12 @@ class RowByRow:
 
         Where levels are integrated out they are means over the levels given the site's own rows.
         """
-        if not self._density.specification.staying:
-            return by_values(self._density, params, values)
-        return by_values(
-            self._density, params, values, lambda rows, of: self._averaged(params, rows, of, nodes)
-        )
+        density, parts = self._density, []
+        for part in self._points(params, self._size):
+            stays = bool(density.specification.staying)
+            averaged = partial(self._averaged, part, nodes=nodes) if stays else None
+            parts.append(by_values(density, part, values, averaged))
+        return np.concatenate(parts)
 
     def errors(self, params: Params, nodes: tuple[int, ...]) -> np.ndarray:
         """Return the distances of rules of quadrature from the last of them, (K, rules)."""
