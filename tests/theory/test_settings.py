@@ -309,6 +309,17 @@ def test_what_a_target_is_refused_by_is_its_half_where_that_is_kept(
     assert set(kept) == {TARGET.halved()}
 
 
+def test_a_step_that_is_given_and_has_no_law_is_refused_with_the_reason(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With the friction open alone, not as a step that misses the target."""
+    monkeypatch.setattr(bias, "LARGEST_SYSTEM", 1)
+    problem, method = problem_of("alike"), consortia.de_sghmc(step_size=0.01)
+    assert settings.open_settings(method)
+    with pytest.raises(InputError, match="too many for the matrix"):
+        tuning.choose_step(problem, method, TARGET, rounds=10**6, chains=4)
+
+
 def _regression(kind: str, d: int, count: int, seed: int, shift: float) -> Any:
     """A logistic or Poisson regression at sites whose columns lie apart."""
     rng = np.random.default_rng(seed)
