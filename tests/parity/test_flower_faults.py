@@ -274,6 +274,39 @@ def test_a_run_without_some_sites_has_the_forecast_of_those_that_took_part(tmp_p
 
 
 @pytest.mark.engines
+def test_a_resumed_run_without_some_sites_says_that_its_forecast_is_not_known(tmp_path):
+    sites = flower_sites.Sites(tmp_path / "cut", "fa_hmc", 3, 1)
+    sites.method = expanding(sites.method)
+    last = []
+
+    def absent(node: int, message: str, request: bytes, good: Arrival) -> list[Arrival]:
+        asked = decode(request)
+        if asked.kind == "round" and asked.label[1] == last[0]:
+            return []
+        if asked.kind == "round" and asked.label[1] == 4 and node == flower_sites.FIRST_NODE + 2:
+            return [Arrival(message, 1, None, "the node is not connected")]
+        return [good]
+
+    options = {"on_missing": "go on", "minimum_sites": 1, "deadline": 0.3, "resend": 0.01}
+    last.append(13)
+    with pytest.raises(SiteMissingError):
+        sites.sampled(
+            sites.engine(absent, **options), rounds=ROUNDS, store=tmp_path / "run", thin=1
+        )
+    last[0] = None
+    engine = sites.engine(absent, **options)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        parts = sites.model, sites._read(engine), sites.method
+        over = consortia.resume(tmp_path / "run", *parts, engine=engine, progress=False)
+    assert not over["participation"]["present"].values[4, 2]
+    for tree in (over, consortia.open_run(tmp_path / "run")):
+        forecast = prediction_in(tree)
+        assert forecast.shift is None
+        assert "some sites were absent" in forecast.reason
+
+
+@pytest.mark.engines
 def test_too_few_sites_stop_the_run(tmp_path):
     sites = flower_sites.Sites(tmp_path, "fa_hmc", 3, 1, warmup=0)
 

@@ -267,7 +267,8 @@ def test_settings_without_a_law_in_all_directions_give_way_to_those_that_have_on
     assert all(dict(made.settings)["correction"] is False for made in choice.tried)
 
 
-def test_half_of_the_target_is_kept_where_the_posterior_is_far_from_its_gaussian_law() -> None:
+def far_from_gaussian() -> Problem:
+    """A Poisson posterior, of which it is said that draws of its Gaussian law stand in badly."""
     rng = np.random.default_rng(0)
     rows = [{"y": rng.poisson(0.3, 3).astype(np.float32)} for _ in range(3)]
     model = consortia.Model(
@@ -278,10 +279,45 @@ def test_half_of_the_target_is_kept_where_the_posterior_is_far_from_its_gaussian
     problem = Problem(model, consortia.Sites.from_list(rows))
     assert problem.k_hat is not None
     vars(problem)["_known"] = problem._known | {"k_hat": 0.9}
+    return problem
+
+
+def test_half_of_the_target_is_kept_where_the_posterior_is_far_from_its_gaussian_law() -> None:
+    problem = far_from_gaussian()
     options: dict[str, Any] = {"rounds": 10**6, "chains": 4}
     choice = tuning.choose_step(problem, consortia.fa_hmc(), TARGET, **options)
     assert TARGET.halved().met(known_law(choice.method, problem), problem.near.sd)
     assert "half of the target" in choice.line(TARGET)
+
+
+def test_what_a_target_is_refused_by_is_its_half_where_that_is_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Advice, too, rests on the half: what meets the whole would be refused in turn."""
+    problem = far_from_gaussian()
+    kept, best = [], tuning._best
+
+    def noted(problem: Problem, method: Any, target: tuning.BiasTarget) -> Any:
+        kept.append(target)
+        return best(problem, method, target)
+
+    monkeypatch.setattr(tuning, "_best", noted)
+    method = consortia.fa_ld(step_size=None, local_steps=3)
+    with pytest.raises(InputError, match="within half of the target, 2.5 % of an sd"):
+        tuning.choose_step(problem, method, TARGET, rounds=1, chains=1)
+    assert len(kept) > 1
+    assert set(kept) == {TARGET.halved()}
+
+
+def test_a_step_that_is_given_and_has_no_law_is_refused_with_the_reason(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With the friction open alone, not as a step that misses the target."""
+    monkeypatch.setattr(bias, "LARGEST_SYSTEM", 1)
+    problem, method = problem_of("alike"), consortia.de_sghmc(step_size=0.01)
+    assert settings.open_settings(method)
+    with pytest.raises(InputError, match="too many for the matrix"):
+        tuning.choose_step(problem, method, TARGET, rounds=10**6, chains=4)
 
 
 def _regression(kind: str, d: int, count: int, seed: int, shift: float) -> Any:

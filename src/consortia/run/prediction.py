@@ -41,6 +41,12 @@ PILOT_DRAWS, LEAST_PILOT, MOST_PILOT = 20, 50, 2000
 PILOTS = 3
 """Pilots, each with half the step of the one before, until one confirms the step."""
 
+FORGOTTEN = (
+    "some sites were absent, and what a prediction without them rests on was known only until the "
+    "run was resumed"
+)
+"""Reason why a resumed run with absent sites has no prediction: that for all is not of it."""
+
 RESPONSES = ("warn", "raise", "ignore")
 
 
@@ -92,6 +98,8 @@ def predicted_by(
 
     ``participation``, (rounds, sites), says which sites took part in which round, if not all did.
     """
+    if fitted == ():  # by a server that went on: the sites alone have it
+        return BiasPrediction(reason=FORGOTTEN)
     left = expansion_left(fitted)
     if left is None:
         return BiasPrediction(reason="the search for the mode did not end in the steps it has")

@@ -290,7 +290,10 @@ def _tried(
 
     if not isinstance(vars(method)["step_size"], Unchosen):
         (schedule,) = method.step_schedules
-        return at(schedule.value) if isinstance(schedule, Constant) else None
+        made = at(schedule.value) if isinstance(schedule, Constant) else None
+        if made is None and reasons:
+            raise reasons[-1]
+        return made
     best, step = at(begin), begin
     tries = 1
     while best is None and tries <= HALVINGS:

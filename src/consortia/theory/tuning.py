@@ -176,8 +176,12 @@ def choose_step(
     """
     try:
         far = not problem.near.gaussian and (problem.k_hat or 0.0) > K_HAT
+        kept, within = target, str(target)
+        if far:
+            kept = target.halved()
+            within = f"half of the target, {kept}, as the posterior is far from its Gaussian law"
         with one_thread():
-            found = _best(problem, method, target.halved() if far else target)
+            found = _best(problem, method, kept)
     except InputError as error:
         text = str(error).rstrip(".")
         raise InputError(
@@ -189,17 +193,17 @@ def choose_step(
         ) from error
     if found is None:
         raise InputError(
-            f"no step size of {method.name} meets the target, {target}. "
-            f"{_advice(problem, method, target, rounds, chains)}"
+            f"no step size of {method.name} meets {within if far else f'the target, {kept}'}. "
+            f"{_advice(problem, method, kept, rounds, chains)}"
         )
     draws = rounds * chains / found.rounds_per_draw
     if draws < LEAST_DRAWS:
         needed = math.ceil(LEAST_DRAWS * found.rounds_per_draw / chains)
         raise InputError(
             f"no step size within the budget can: with {found.step_size:.3g}, the largest of "
-            f"{method.name} within {target}, {rounds:,} rounds of {chains} chains are worth "
+            f"{method.name} within {within}, {rounds:,} rounds of {chains} chains are worth "
             f"{draws:.0f} independent draws in the slowest direction; {needed:,} rounds would make "
-            f"{LEAST_DRAWS:.0f}. {_advice(problem, method, target, rounds, chains)}"
+            f"{LEAST_DRAWS:.0f}. {_advice(problem, method, kept, rounds, chains)}"
         )
     return replace(found, margin=far)
 

@@ -245,9 +245,8 @@ class FlowerRun(Run):
             "participation"
         )
         facts["absent"] = float(1 - present.mean())
-        taking_part = xarray.Dataset(
-            {"present": (("round", "site"), present)}, {"site": list(self.names)}
-        )
+        names = np.array(self.names, dtype=object)  # Zarr has no stable form of fixed-length text
+        taking_part = xarray.Dataset({"present": (("round", "site"), present)}, {"site": names})
         return facts, {"participation": taking_part}
 
     def expected(self, messages: int) -> str:
