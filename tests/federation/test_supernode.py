@@ -102,7 +102,7 @@ def test_any_app_is_stored_only_where_that_was_asked_for() -> None:
 def test_a_flower_that_receives_apps_otherwise_is_not_started() -> None:
     module = flower()
     del module._verify_fab
-    with pytest.raises(SystemExit, match=r"install flwr>=1\.41,<1\.42"):
+    with pytest.raises(SystemExit, match=r"install flwr>=1\.41,<1\.43"):
         supernode.approve(module, list)
 
 

@@ -106,7 +106,7 @@ def example(name, **more):
         lambda value: example("fa_hmc", debias="none" if value is None else value),
         lambda value: example("fa_hmc", replace=value),
         lambda value: example("dsgld", replace=value),
-        lambda value: example("de_sgld", averaged_noise=value),
+        lambda value: example("de_sgld", averaged_noise="" if value is None else value),
         lambda value: example("stale_sgld", replace=value),
         lambda value: example("decentralized_hmc", draw_before_mixing=value),
         lambda value: consortia.models.logistic_regression(2, intercept=value),

@@ -34,6 +34,7 @@ class Engine:
     """Gathers from this process and from another one, which has the other sites' rows."""
 
     request: tuple[str, np.ndarray] | None = None
+    participation = None
 
     def __init__(self, other: SitePotentials, there: set[int]) -> None:
         self._other, self._there = other, there
@@ -91,6 +92,8 @@ def test_what_one_process_has_not_found_is_evaluated_by_all():
 
     class Other:
         """Gathers from this process and from one that has found nothing."""
+
+        participation = None
 
         def allgather(self, make: Callable[[], Any]) -> list[Any]:
             return [make(), False]

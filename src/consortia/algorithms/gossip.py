@@ -268,7 +268,7 @@ class DESGLD(Gossip):
             )
         averaged = self.averaged_noise
         if averaged is not None or not isinstance(self.step_size, schedules.Unchosen):
-            averaged = arguments.flag("averaged_noise", averaged or False)
+            averaged = arguments.flag("averaged_noise", False if averaged is None else averaged)
         arguments.keep(self, averaged_noise=averaged, momentum=momentum)
 
     def agent_step(self, target: Target) -> Callable[..., tuple[Agent, PyTree, Info]]:

@@ -270,3 +270,11 @@ def test_what_is_not_known_is_refused(lung: tuple[Any, Any]) -> None:
         by_enum.predict(at, {**BLADDER, "enum": [9.0]}, site="s1", at=[6])
     with pytest.raises(InputError, match="of the stratum '2': follow-up ends at"):
         by_enum.predict(at, BLADDER, site="s1", at=[600])
+
+
+def test_incidences_stay_numbers_where_an_event_is_certain() -> None:
+    hazards = np.array([[[0.0, 1.0, np.inf, np.inf]], [[0.0, 0.5, 0.5, 0.5]]])
+    shares = incidences(hazards)
+    assert np.isfinite(shares).all()
+    np.testing.assert_allclose(shares[:, 0, -1].sum(), 1.0)
+    assert (np.diff(shares, axis=-1) >= 0).all()

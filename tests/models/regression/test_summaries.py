@@ -132,8 +132,10 @@ def test_the_density_is_that_of_the_estimate_with_the_levels_of_its_site() -> No
         ({"p": {"estimate": {"bgc": 1}, "covariance": [[1]]}}, "estimate: 'bgc': .*'bcg'"),
         ({"p": {"estimate": {"bcg": 1}, "covariance": [[1, 0]]}}, r"shape \(1, 2\): give 1 lines"),
         ({"p": {"estimate": {"bcg": 1}, "covariance": [[-1]]}}, "symmetric and positive"),
-        ({"p": {"estimate": {"bcg": "a"}, "covariance": [[1]]}}, "something else than numbers"),
+        ({"p": {"estimate": {"bcg": "a"}, "covariance": [[1]]}}, "something other than numbers"),
         ({"p": {"estimate": {"bcg": 1}}}, "summaries.p: give estimate"),
+        ({"p": {"estimate": 0.7, "covariance": [[1]]}}, r"estimate is 0.7: .* such as {'"),
+        ({"p": {"estimate": [], "covariance": []}}, r"estimate is \[\]: give a number for each"),
         ([1], "give a dict, by site"),
     ],
 )

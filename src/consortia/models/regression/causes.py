@@ -48,7 +48,11 @@ def cumulative_incidence(
         raise InputError("causes: give two or more, each a regression and the result of its run.")
     models = [made for made, _ in causes.values()]
     trees = [tree for _, tree in causes.values()]
-    wanted = models[0]._times(at)
+    for name, made in zip(causes, models, strict=True):
+        try:
+            wanted = made._times(at)
+        except InputError as error:
+            raise InputError(f"causes: {name}: {error}") from error
     given = [
         made._prepared(tree, table, site, seed + number, new_groups=False)
         for number, (made, tree) in enumerate(causes.values())

@@ -128,14 +128,15 @@ def regression(
         persons: of Surv(start, stop, event), whose an interval is: a person is counted once.
         exposure: of families of counts: the time or the number a count is out of.
         trials: of binomial: how many could have been.
-        breaks: of piecewise_exponential: times at which the hazard may change; when None four.
+        breaks: of piecewise_exponential: times at which the hazard may change; when None
+            four, the fifths of an exponential law with the mean time.
         integrate: integrate levels and at most one slope of ``(1 + x | site)`` out at the sites;
             `Regression.levels_of` draws them; when None where it can be. Groups in a site always.
         nodes: of that rule, along each dimension; when None as many as the posterior needs.
         evaluate: how `few_rounds` computes log-densities: "auto" (sums over rows, NumPy, or beyond
             100,000 rows compiled programs) or "compiled", as all other methods do.
         imputations: how many times missing values are drawn, to impute them.
-        imputation_seed: of these draws.
+        imputation_seed: seed of the imputed values.
         algorithm: what will be sampled with, where ``engine`` runs several processes.
         engine: where every process reads its own sites only; in this process when None.
         harmonise: by site, what is changed in its table as it is read, as in a study file.
@@ -143,7 +144,8 @@ def regression(
             is sent; ``times`` of follow-up, ``by`` a column, ``event`` codes, ``causes`` by code.
         keep: expression that is true of the rows to be analysed, such as ``"service > 0"``.
         prior_from: an earlier run of the formula, or a dict of ``run``, ``weight``, ``robust``.
-        summaries: by name of sites without rows ``estimate``, by coefficient, and ``covariance``.
+        summaries: sites that send only an estimate: for each name a dict with ``estimate``, by
+            coefficient, and ``covariance``.
 
     Returns:
         The model, its rows, and what gives results in the user's terms.

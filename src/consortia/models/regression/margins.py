@@ -67,7 +67,8 @@ class Rows(NamedTuple):
 
     def of(self, draws: np.ndarray) -> Rows:
         """Return the same with these of the draws."""
-        return self._replace(levels=self.levels[draws])
+        baseline = None if self.baseline is None else self.baseline[draws]
+        return self._replace(levels=self.levels[draws], baseline=baseline)
 
 
 class Average(NamedTuple):

@@ -602,7 +602,8 @@ class Regression:
         """
         if self.family.of_site is None:
             batches = [censored(self.specification, given.rows, time) for time in times]
-            return -np.log(survival(self.density, given.params, batches, given.shift))
+            free = survival(self.density, given.params, batches, given.shift)
+            return -np.log(np.maximum(free, np.finfo(float).tiny))  # far beyond the last event
         drawn = drawn or self._baseline(given.params, given.site, times, given.seed)
         where = "a new site" if given.site is None else f"site {given.site!r}"
         strata = drawn.of_rows(self.specification, given.table, times, where)

@@ -53,6 +53,10 @@ def restricted_mean(
     return (survival[:, :-1] + survival[:, 1:]) / 2 @ width
 
 
+CERTAIN = 700.0
+"""Cumulative hazard by which an event is certain: of larger ones exp(-hazard) is no number."""
+
+
 def incidences(
     hazards: Float[np.ndarray, "causes draws times"],
 ) -> Float[np.ndarray, "causes draws times"]:
@@ -60,6 +64,7 @@ def incidences(
 
     Between two times the hazards of the causes are in proportion.
     """
+    hazards = np.minimum(hazards, CERTAIN)
     steps = np.diff(hazards, axis=-1)
     total = steps.sum(axis=0)
     before = np.exp(-hazards.sum(axis=0))[:, :-1]

@@ -101,18 +101,28 @@ def read_summaries(
         return ()
     if not isinstance(given, Mapping):
         raise InputError("summaries: give a dict, by site, of estimate and covariance.")
-    if not known or agreed.question.robust:
+    if agreed.question.robust:
         raise InputError(
-            "summaries: an estimate goes with one coefficient of a column, without weights of a "
-            "sample or cluster(...)."
+            "summaries: an estimate does not go with weights of a sample or cluster(...): leave "
+            "these out, or the estimate."
+        )
+    if not known:
+        raise InputError(
+            f"summaries: with family {agreed.question.family.name} and this formula no column has "
+            "one coefficient that an estimate could be of."
         )
     found = []
     for site, values in given.items():
         where = f"summaries.{site}"
         if not isinstance(values, Mapping) or set(values) != KEYS:
             raise InputError(f"{where}: give estimate, by coefficient, and covariance.")
+        if not isinstance(values["estimate"], Mapping) or not values["estimate"]:
+            raise InputError(
+                f"{where}.estimate is {values['estimate']!r}: give a number for each coefficient "
+                f"by name, such as {{{next(iter(known))!r}: 0.7}}."
+            )
         if site in agreed.sites:
-            raise InputError(f"{where}: this site has rows: give one of them.")
+            raise InputError(f"{where}: this site has rows: give either its rows or its estimate.")
         for name in values["estimate"]:
             if name not in known:
                 raise InputError(f"{where}.estimate: {name!r}: {unknown(name, known)}.")
@@ -120,8 +130,9 @@ def read_summaries(
             estimate = np.array([float(value) for value in values["estimate"].values()])
             covariance = np.array(values["covariance"], float)
         except (TypeError, ValueError):
-            raise InputError(f"{where}: estimate and covariance hold something else than numbers."
-            ) from None  # fmt: skip
+            raise InputError(
+                f"{where}: estimate or covariance contains something other than numbers."
+            ) from None
         size = len(estimate)
         if covariance.shape != (size, size) or not size:
             raise InputError(
@@ -133,8 +144,8 @@ def read_summaries(
         every = np.isfinite(covariance).all() and np.isfinite(estimate).all() and same.all()
         if not every or np.linalg.eigvalsh(covariance)[0] <= 0:
             raise InputError(
-                f"{where}.covariance is none: it is to be symmetric and positive, with variances "
-                "(squares of standard errors) on its diagonal."
+                f"{where}: estimates must be finite, and covariance symmetric and positive "
+                "definite, with variances (squares of standard errors) on its diagonal."
             )
         found.append(SiteEstimate(str(site), tuple(values["estimate"]), estimate, covariance))
     return tuple(found)
