@@ -128,8 +128,7 @@ def regression(
         persons: of Surv(start, stop, event), whose an interval is: a person is counted once.
         exposure: of families of counts: the time or the number a count is out of.
         trials: of binomial: how many could have been.
-        breaks: of piecewise_exponential: times at which the hazard may change; when None
-            four, the fifths of an exponential law with the mean time.
+        breaks: of piecewise_exponential: times of change; when None at fifths of a mean hazard.
         integrate: integrate levels and at most one slope of ``(1 + x | site)`` out at the sites;
             `Regression.levels_of` draws them; when None where it can be. Groups in a site always.
         nodes: of that rule, along each dimension; when None as many as the posterior needs.
@@ -144,8 +143,7 @@ def regression(
             is sent; ``times`` of follow-up, ``by`` a column, ``event`` codes, ``causes`` by code.
         keep: expression that is true of the rows to be analysed, such as ``"service > 0"``.
         prior_from: an earlier run of the formula, or a dict of ``run``, ``weight``, ``robust``.
-        summaries: sites that send only an estimate: for each name a dict with ``estimate``, by
-            coefficient, and ``covariance``.
+        summaries: sites that send only ``estimate``, by coefficient, and ``covariance``, by name.
 
     Returns:
         The model, its rows, and what gives results in the user's terms.

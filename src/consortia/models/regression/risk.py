@@ -54,7 +54,7 @@ def restricted_mean(
 
 
 CERTAIN = 700.0
-"""Cumulative hazard by which an event is certain: of larger ones exp(-hazard) is no number."""
+"""Cumulative hazard by which an event is certain; exp(-hazard) of a larger one underflows."""
 
 
 def incidences(

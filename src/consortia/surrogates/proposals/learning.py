@@ -236,8 +236,9 @@ def _pooled(
     given = coordinates
     coordinates, envelope = _covering(weighted, own, given, rng)
     if coordinates is not given:
-        z, volume, usable = _mapped(coordinates, memory.points)
-        fitted = regression.fit_surrogate(z[usable], (memory.heights - volume)[usable], rng)
+        refitted = _fitted(coordinates, memory, rng, least=0.0)
+        assert refitted is not None
+        fitted = refitted
     power = _earned(fitted, envelope, memory, coordinates)
     envelope = _stretched(envelope, missed, coordinates, memory.best)
     found = proposal.clipped(fitted, envelope, coordinates, rng, power)
@@ -256,7 +257,8 @@ def _surrogate(
     """Return the surrogate in the coordinates in which it predicts best."""
     found = _fitted(base, memory, rng)
     if found is None:
-        found, base = regression.fit_surrogate(memory.points, memory.heights, rng), Plain()
+        found, base = _fitted(Plain(), memory, rng, least=0.0), Plain()
+    assert found is not None
     if found.error >= EXACT and isinstance(base, Plain):
         for tried in (other, fit_warp(memory.best, covariance, profiles)):
             fitted = None if tried is None else _fitted(tried, memory, rng)
@@ -265,10 +267,12 @@ def _surrogate(
     return found, base
 
 
-def _fitted(coordinates: Coordinates, memory: Memory, rng: np.random.Generator) -> Surrogate | None:
-    """Return the surrogate in some coordinates; None where they do not suit the points."""
+def _fitted(
+    coordinates: Coordinates, memory: Memory, rng: np.random.Generator, least: float = USABLE
+) -> Surrogate | None:
+    """Fit the surrogate in some coordinates, where they suit; None if they suit few points."""
     z, volume, usable = _mapped(coordinates, memory.points)
-    if usable.mean() < USABLE:
+    if usable.mean() < least:
         return None
     return regression.fit_surrogate(z[usable], (memory.heights - volume)[usable], rng)
 
