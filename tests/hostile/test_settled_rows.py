@@ -327,10 +327,18 @@ def test_noise_is_the_site_s_own_and_the_same_for_the_same_question(tmp_path: Pa
     request = replace(asked.request, run=exact.halted_at.run)  # type: ignore[union-attr]
     plain = exact.ask("north", request)
     depths = plain.arrays["potentials"].astype(float)
-    sd = 0.15 + 0.02 * np.abs(depths)
-    assert sd.min() < 0.2
-    assert sd.max() > 0.5
-    noise = (asked.answer.arrays["potentials"] - depths - sd**2 / 2) / sd
+    # Whether a row stands out depends on the secret: a site that adds more says by what factor.
+    factor, limit = float(asked.answer.values.get("noise", 1.0)), exact_up_to(120)
+
+    def sd_at(depth: np.ndarray) -> np.ndarray:
+        return 0.15 * max(1.0, factor / 8) + 0.02 * min(factor, 8.0) * np.abs(depth)
+
+    sd, mean = sd_at(depths), sd_at(np.clip(depths, -limit, limit)) ** 2 / 2
+    leaves = depths + mean + 5 * sd < withheld_above(120)  # the few beyond may be withheld
+    assert leaves.mean() > 0.99
+    assert sd.min() < 0.2 * max(1.0, factor / 8)
+    assert sd[leaves].max() > 0.5
+    noise = ((asked.answer.arrays["potentials"] - depths - mean) / sd)[leaves]
     assert noise.std() == pytest.approx(1, rel=0.05)
     assert noise.mean() == pytest.approx(0, abs=4 / np.sqrt(noise.size))
     moved = asked.answer.arrays["height"] - plain.arrays["height"]

@@ -238,19 +238,26 @@ def rehearse(
     with reported(as_json), _study_in(study) as path:
         from consortia.federation.rehearsal import rehearsed
 
-        found, unknown, refused = [], 0, False
-        for one in rehearsed(path, data, site=name, policy=policy, week=week):
-            found.append(
-                {"attack": one.attack, "known": one.known, "sentence": one.sentence, **one.numbers}
+        findings, unknown, refused = [], 0, False
+        for finding in rehearsed(path, data, site=name, policy=policy, week=week):
+            findings.append(
+                {
+                    "attack": finding.attack,
+                    "known": finding.known,
+                    "sentence": finding.sentence,
+                    **finding.numbers,
+                }
             )
-            unknown += not one.known
-            refused = refused or one.refused
+            unknown += not finding.known
+            refused = refused or finding.refused
             if not as_json:
-                name = typer.style(f"{one.attack[:1].upper()}{one.attack[1:]}", bold=True)
-                mark = "" if one.known else typer.style("UNKNOWN, ", fg=typer.colors.YELLOW)
-                typer.echo(f"{name}: {mark}{one.sentence}\n")
+                heading = typer.style(
+                    f"{finding.attack[:1].upper()}{finding.attack[1:]}", bold=True
+                )
+                mark = "" if finding.known else typer.style("UNKNOWN, ", fg=typer.colors.YELLOW)
+                typer.echo(f"{heading}: {mark}{finding.sentence}\n")
         if as_json:
-            typer.echo(json.dumps(found))
+            typer.echo(json.dumps(findings))
         if refused:
             raise typer.Exit(REFUSED)
         if unknown:

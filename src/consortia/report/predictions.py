@@ -41,7 +41,7 @@ def write_predictions(
     Raises:
         InputError: as `consortia.Regression.predict`, or the run is of no formula that can be built
             here.
-        StoreError: the file exists or cannot be written, or there is no run.
+        StoreError: the file exists or cannot be written, or the run is missing.
     """
     path = Path(file)
     if path.exists():
@@ -57,11 +57,11 @@ def write_predictions(
     labels = list(values.coords[kinds[0]].values) if kinds else []
     columns = [values.mean(("chain", "draw")), values.std(("chain", "draw"))]
     columns += [values.quantile(share, ("chain", "draw")) for share in QUANTILES.values()]
-    numbers = np.stack([np.asarray(one).ravel() for one in columns], axis=-1)
-    places: list[list[object]] = [
+    numbers = np.stack([np.asarray(column).ravel() for column in columns], axis=-1)
+    labelled: list[list[object]] = [
         [row + 1, *label]
         for row in range(values.sizes["row"])
-        for label in ([[one] for one in labels] if kinds else [[]])
+        for label in ([[name] for name in labels] if kinds else [[]])
     ]
     try:
         with (
@@ -71,7 +71,7 @@ def write_predictions(
             writer = csv.writer(opened)
             writer.writerow(["row", *kinds, "mean", "sd", *QUANTILES])
             writer.writerows(
-                [*place, *line] for place, line in zip(places, numbers.tolist(), strict=True)
+                [*label, *line] for label, line in zip(labelled, numbers.tolist(), strict=True)
             )
     except OSError as error:
         raise StoreError(f"{str(file)!r} cannot be written: {error}.") from error

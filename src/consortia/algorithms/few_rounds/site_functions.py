@@ -199,8 +199,8 @@ def _host_fits(target: Target, given: Arrays, site: HostSite) -> Arrays:
         between["between"] = target.group_sds(reference[None])[0] ** 2 / float(given["share"])
     enough = site.size >= ROWS_PER_PARAMETER * target.dimension
     pulls = np.einsum("nij,nj->ni", precisions, away)
-    found = precisions[:, *upper], pulls
-    precisions, pulls = (np.concatenate([fit, fit[:1] * enough]) for fit in found)
+    fitted = precisions[:, *upper], pulls
+    precisions, pulls = (np.concatenate([part, part[:1] * enough]) for part in fitted)
     return {"precisions": precisions, "pulls": pulls, **between}
 
 

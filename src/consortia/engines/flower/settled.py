@@ -55,6 +55,9 @@ ROUNDING = {4: 2.0**-24, 8: 2.0**-53}
 
 POINTS_AT_ONCE = 64
 
+KEPT = 2
+"""Derivatives that are kept: of one answer those at its points and those of rules of quadrature."""
+
 NODES = 5
 """Nodes of the mean over a level that is integrated out, along each dimension: it is to be right in
 two digits."""
@@ -142,7 +145,8 @@ class Settled:
         """Return the same; they are kept while an answer is tried with more and more noise."""
         asked = revealed.orders, points.tobytes(), revealed.rules
         if asked not in self._tried:
-            self._tried = {asked: self._derivatives(revealed.orders, points, revealed.rules)}
+            made = self._derivatives(revealed.orders, points, revealed.rules)
+            self._tried = dict([*self._tried.items(), (asked, made)][-KEPT:])
         return self._tried[asked]
 
     def add(

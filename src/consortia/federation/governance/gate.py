@@ -429,8 +429,8 @@ class Gate:
             return [("functions", f"the study does not query the function {name}")]
         if again or self.policy.functions is None:
             return []
-        places = [place.split() for run, place in self._ledger.answered if run == terms.run]
-        answered = sum(place[0] == "query" and place[3] == str(index) for place in places)
+        labels = [text.split() for run, text in self._ledger.answered if run == terms.run]
+        answered = sum(label[0] == "query" and label[3] == str(index) for label in labels)
         most = self.policy.functions.get(name, 0)
         if answered < most:
             return []

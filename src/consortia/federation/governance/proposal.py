@@ -172,9 +172,9 @@ def _limit_numbers(numbers: int | None, per_value: float | None) -> str:
 def _list_functions(every: tuple[StudyTerms, ...]) -> str:
     """Limit how often each function of a conversation answers."""
     counts: dict[str, int] = {}
-    for one in every:
-        most = proposed_messages(one) - BEFORE_PHASES
-        for name, usual in one.queried.items():
+    for terms in every:
+        most = proposed_messages(terms) - BEFORE_PHASES
+        for name, usual in terms.queried.items():
             limit = most if usual is None else min(LEEWAY * usual, most)
             counts[name] = max(limit, counts.get(name, 0))
     if not counts:

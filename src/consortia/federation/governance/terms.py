@@ -209,18 +209,18 @@ class _Traffic(NamedTuple):
 
 def _of_queries(method: Conversation, usual: int, queried: Mapping[str, int | None]) -> _Traffic:
     functions = {name: method.functions[name] for name in sorted(queried)}
-    answers = ((name, one.describes) for name, one in functions.items())
+    answers = ((name, function.describes) for name, function in functions.items())
     return _Traffic(
         BEFORE_PHASES + method.most_messages,
         frozenset({"query"}),
         tuple(answers),
         usual,
-        tuple(name for name, one in functions.items() if one.noise),
-        all(one.reveals is not None for one in functions.values()),
-        "" if any(one.summed for one in functions.values()) else GATHERED,
+        tuple(name for name, function in functions.items() if function.noise),
+        all(function.reveals is not None for function in functions.values()),
+        "" if any(function.summed for function in functions.values()) else GATHERED,
         tuple(sorted(method.functions)),
         queried,
-        tuple(name for name, one in functions.items() if one.is_exact),
+        tuple(name for name, function in functions.items() if function.is_exact),
     )
 
 

@@ -130,7 +130,7 @@ def lying_queries(stage: Stage, name: str, built: Built) -> Reading:
     first, method = stage.halted_at, stage.study.method
     assert first is not None
     assert isinstance(method, Conversation)
-    name_of = next(one for one in ATTACKED if one in stage.terms.queried)
+    name_of = next(name for name in ATTACKED if name in stage.terms.queried)
     index = sorted(method.functions).index(name_of)
     target = Target(built.model, start.starting_parameters(built.model, None, 0, 1)[0])
     scale = prior_scale(target, np.zeros(target.dimension))

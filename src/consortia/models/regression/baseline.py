@@ -57,7 +57,7 @@ class Baseline(NamedTuple):
         """Return the index of each row's stratum.
 
         Raises:
-            InputError: there is no such stratum, or a time is beyond its follow-up.
+            InputError: the stratum is unknown, or a time is beyond its follow-up.
         """
         known = {labels: index for index, labels in enumerate(self.strata)}
         wanted = _labels(agreed, table)

@@ -62,7 +62,7 @@ class Earlier:
     def __post_init__(self) -> None:
         if self.weight < 1 and self.robust > 0:
             raise InputError("prior_from: give a weight below 1 or robust above 0, not both.")
-        # the factors of the density, once: they raise where a covariance is none
+        # the factors of the density, once: they raise if a matrix is not a covariance
         try:
             roots = np.linalg.cholesky(self.covariances)
         except np.linalg.LinAlgError:
@@ -225,10 +225,10 @@ def _mixture(white: Float[np.ndarray, "n d"], components: int) -> Fit:
     # a component's log density is linear in these, and their sums are all that a step needs
     features = np.concatenate([white[:, upper[0]] * white[:, upper[1]], white, np.ones((n, 1))], 1)
     _, axes = np.linalg.eigh(np.einsum("n,na,nb->ab", (white**2).sum(axis=1), white, white))
-    places = np.array_split(np.argsort(white @ axes[:, -1]), components)
+    groups = np.array_split(np.argsort(white @ axes[:, -1]), components)
     parts, fit = np.zeros((n, components)), None
-    for index, place in enumerate(places):
-        parts[place, index] = 1.0
+    for index, nearest in enumerate(groups):
+        parts[nearest, index] = 1.0
     for thin in (FEW_FIRST, 1):
         some, reached = features[::thin], -math.inf
         parts = parts[::thin] if fit is None else _shares(some, fit)[0]

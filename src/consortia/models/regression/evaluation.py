@@ -274,14 +274,13 @@ def by_values(
     head = _part_of(values.rows, slice(n))
 
     def of(eta: np.ndarray) -> np.ndarray:
-        if not len(rest["y"]):
+        parts = []
+        if n:
             assert family.slopes is not None
-            return family.slopes(eta, head, own)[0]
-        if not n:
-            return family.log_likelihood(eta, rest, own)
-        assert family.slopes is not None
-        first = family.slopes(eta[..., :n], head, own)[0]
-        return np.concatenate([first, family.log_likelihood(eta[..., n:], rest, own)], axis=-1)
+            parts.append(family.slopes(eta[..., :n], head, own)[0])
+        if len(rest["y"]):
+            parts.append(family.log_likelihood(eta[..., n:] if n else eta, rest, own))
+        return np.concatenate(parts, axis=-1)
 
     made = np.zeros((len(next(iter(params.values()))), len(direct), len(values.rows["y"])))
     if averaged is None:

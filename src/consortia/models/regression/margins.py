@@ -272,7 +272,7 @@ def _site_averages(
     draws = {name: np.asarray(values, float) for name, values in params.items()}
     fixed: list[PyTree] = [{}]
     if times is not None and given.baseline is not None:
-        fixed = [{"time": place} for place in range(len(times))]
+        fixed = [{"time": index} for index in range(len(times))]
     elif times is not None:
         ends = np.zeros(size)
         fixed = [time_rows(agreed, ends + time, ends) for time in times]

@@ -161,7 +161,7 @@ class Prior:
 
     def __str__(self) -> str:
         """Return it as it is written."""
-        return f"{self.form}({', '.join(f'{one + 0.0:.4g}' for one in self.arguments)})"
+        return f"{self.form}({', '.join(f'{number + 0.0:.4g}' for number in self.arguments)})"
 
     @property
     def lower(self) -> float:

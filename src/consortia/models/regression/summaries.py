@@ -111,7 +111,7 @@ def read_summaries(
             f"summaries: with family {agreed.question.family.name} and this formula no column has "
             "one coefficient that an estimate could be of."
         )
-    found = []
+    estimates = []
     for site, values in given.items():
         where = f"summaries.{site}"
         if not isinstance(values, Mapping) or set(values) != KEYS:
@@ -147,5 +147,5 @@ def read_summaries(
                 f"{where}: estimates must be finite, and covariance symmetric and positive "
                 "definite, with variances (squares of standard errors) on its diagonal."
             )
-        found.append(SiteEstimate(str(site), tuple(values["estimate"]), estimate, covariance))
-    return tuple(found)
+        estimates.append(SiteEstimate(str(site), tuple(values["estimate"]), estimate, covariance))
+    return tuple(estimates)
