@@ -23,10 +23,10 @@ MORE = "docs/threat-model.md"
 SENT = {
     "description": "Once: how many rows you have, the names and types of the columns, the least "
     "and the largest response, and a code of your rows that only you can check.",
-    "moments": "Once: of each column the mean and the spread, as in a table of descriptive "
-    "statistics; with a formula also the names of the levels of its factors, the numbers of "
-    "missing values, and which words and numbers may be codes for them, with the "
-    "number of their rows.",
+    "moments": "Once: of each column the mean and the spread, of a formula in two digits, with the "
+    "names of the levels of its factors, the numbers of missing values, and which words and "
+    "numbers may be codes for them, with the number of their rows. Recommended: ask for the study "
+    "with a table [registered], in which no site tells any of this.",
     "fit": "Before the rounds: sums over all your rows that describe the shape of their "
     "likelihood (a best value, slopes, curvatures).",
     "setup": "Once for each chain: a sum over all your rows at the place where the chain starts.",
