@@ -56,7 +56,7 @@ FEATURES = (
         ("models/regression", "models/_integrated.py", "core/arrays.py", "study/formulas.py"),
         8650,
     ),
-    Feature("between institutions", ("federation", "engines/flower", "engines/letters"), 8900),
+    Feature("between institutions", ("federation", "engines/flower", "engines/letters"), 9050),
     Feature("run and store", ("run", "store"), 5000),
     Feature("report", ("report", "diagnostics/figures"), 3550),
     Feature("theory", ("theory",), 3700),

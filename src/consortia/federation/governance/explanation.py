@@ -70,6 +70,7 @@ def sentences(
     columns: int | None = None,
     numbers: Sequence[Declared] = (),
     choices: RowChoices | None = None,
+    before: str = "",
 ) -> list[tuple[str, str]]:
     """Return pairs of a heading and a text; no data are read.
 
@@ -80,6 +81,7 @@ def sentences(
         columns: of it, the response included.
         numbers: of the study, and of those that are run after it, what their messages hold.
         choices: rows and values of the site's file that the study uses, where it was read.
+        before: what differs from studies that the site has answered before, where that is known.
     """
     found = [
         ("Study", study.title or study.name),
@@ -93,6 +95,7 @@ def sentences(
         ("Length", _length(study, terms)),
     ]
     chosen = [*_chosen(study, choices), *_nonlinear(study)]
+    found[3:3] = [("Before", before)] if before else []
     found[3:3] = [("Look at" if not number else "", text) for number, text in enumerate(chosen)]
     found += [
         (
