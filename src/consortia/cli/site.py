@@ -328,7 +328,12 @@ def _explained(
         numbers = declared_of(study, data, index)
         each = [one.proposed for one in numbers]
         limits = {"numbers": max(each), "per_value": sum(each) / facts.values}
-    given: dict[str, Any] = {"rows": rows, "columns": columns, "numbers": numbers, "choices": choices}
+    given: dict[str, Any] = {
+        "rows": rows,
+        "columns": columns,
+        "numbers": numbers,
+        "choices": choices,
+    }
     if folder is not None:
         given["before"] = differences(study, answered_before(folder, terms.study))
     explained = sentences(study, terms, **given)

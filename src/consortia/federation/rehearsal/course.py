@@ -290,6 +290,9 @@ def _week(on: Rehearsal) -> Iterator[Finding]:
     folder = on.folder / "week"
     folder.mkdir()
     policy = on.policy if on.given else None
+    account = "The answers of all studies on all versions of your rows together"
+    if on.study.model.question is None:
+        account = "The answers of all studies on one version of your rows, at most,"
     under = "your policy" if on.given else "the policy that is proposed for it, with more runs"
     for day in days(on.path, on.files[on.name], on.name, list(on.files), folder, policy):
         attack = f"a week, {day.title}"
@@ -298,10 +301,8 @@ def _week(on: Rehearsal) -> Iterator[Finding]:
             continue
         yield Finding(
             attack,
-            f"{day.answers} answers leave under {under}. The most that the answers on one "
-            f"version of your rows settle, of all studies so far, is {day.settled} of them. What "
-            "differences between versions tell is not measured, only refused by "
-            f"minimum_rows_changed.{f' Refused: {day.refused}' if day.refused else ''}",
+            f"{day.answers} answers leave under {under}. {account} so far settle {day.settled} of "
+            f"them.{f' Refused: {day.refused}' if day.refused else ''}",
             {"answers": day.answers, "settled": day.settled, "refused": day.refused},
         )
 
