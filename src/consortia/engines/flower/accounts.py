@@ -25,7 +25,7 @@ class Columns(NamedTuple):
 
     names: tuple[str, ...]
     measured: np.ndarray  # bool, of each whether it is a measurement, the others being categorical
-    counted: np.ndarray  # bool, of each whether it is no response
+    counted: np.ndarray  # bool, of each whether it is a covariate
 
     def and_those_of(self, other: Columns) -> Columns:
         """Return these columns, and those of others that are not among them."""
@@ -50,17 +50,15 @@ class Account(NamedTuple):
         if not path.exists():
             return None
         found = read(path)
-        flags = (np.array(found.header[name], bool) for name in ("measured", "counted"))
-        columns = Columns(tuple(found.header["columns"]), *flags)
-        rows = RowDigests(found.arrays["names"], found.arrays["cells"])
-        return cls(columns, rows, found.arrays["root"])
+        arrays, names = found.arrays, tuple(found.header["columns"])
+        columns = Columns(names, arrays["measured"], arrays["counted"])
+        return cls(columns, RowDigests(arrays["names"], arrays["cells"]), arrays["root"])
 
     def write(self, path: Path) -> None:
         """Write it."""
-        header = {"columns": list(self.columns.names)}
-        header |= {name: getattr(self.columns, name).tolist() for name in ("measured", "counted")}
+        flags = {"measured": self.columns.measured, "counted": self.columns.counted}
         arrays = {"names": self.rows.names, "cells": self.rows.cells, "root": self.root}
-        write(path, Checkpoint(header, arrays))
+        write(path, Checkpoint({"columns": list(self.columns.names)}, arrays | flags))
 
     def of(self, rows: RowDigests, columns: Sequence[str]) -> Float[np.ndarray, "r N"]:
         """Return the information on other rows and columns, 0 where there is none."""
@@ -85,15 +83,14 @@ def same_rows(before: RowDigests, now: RowDigests) -> np.ndarray:
     whole = np.dtype((np.void, past.dtype.itemsize * len(old)))
     keys = [np.ascontiguousarray(cells).view(whole).ravel() for cells in (past, present)]
     waiting: dict[bytes, list[int]] = {}
-    for index, key in enumerate(keys[0].tolist()):
-        waiting.setdefault(key, []).append(index)
+    for index, key in enumerate(keys[0]):
+        waiting.setdefault(key.tobytes(), []).append(index)
     for row in np.flatnonzero(np.isin(keys[1], keys[0])):
         if indices := waiting[keys[1][row].tobytes()]:
             found[row] = indices.pop(0)
     for index in sorted(index for indices in waiting.values() for index in indices):
         differ = (present != past[index]).sum(axis=1)
         differ[found >= 0] = len(old)
-        row = int(differ.argmin())
-        if differ[row] <= 1 < len(old):
-            found[row] = index
+        if differ.min() <= 1 < len(old):
+            found[differ.argmin()] = index
     return found

@@ -451,8 +451,7 @@ def unknowns_of(
                 continue
             own.append((len(units), int(index), 1.0))
             labels = [of for of in every if len(of) == flat.shape[1] and not response]
-            named = labels[0][index] if labels else f"{leaf.path} {index} of {model}"
-            names.append(named)
+            names.append(labels[0][index] if labels else f"{leaf.path} {index} of {model}")
             known.append(scaled)
             units.append(unit)
             measured.append(index in numbers)
@@ -470,5 +469,5 @@ def unknowns_of(
             others = others[np.argsort(~before[others], kind="stable")]
         chosen = np.sort(np.concatenate([order[: most // 2], others[: most - most // 2]]))
     of_covariates = counted if counted.any() else ~counted
-    columns = Columns(tuple(names), np.array(measured, bool), of_covariates)
-    return Unknowns(tuple(moves), np.array(units), columns, chosen.astype(np.int32))
+    of_row = Columns(tuple(names), np.array(measured, bool), of_covariates)
+    return Unknowns(tuple(moves), np.array(units), of_row, chosen.astype(np.int32))

@@ -124,20 +124,17 @@ def rehearsed(
     if name not in names:
         raise InputError(f"the study has the sites {', '.join(names)}, not {name!r}: give --site.")
     terms = terms_of(loaded)
-    text = proposed(terms, two_sites=True, rows=1)
+    before = _without(text := proposed(terms, two_sites=True, rows=1))
     if policy is not None:
         load_policy(policy)
         text = Path(policy).read_text(encoding="utf-8")
-    before = _without(proposed(terms, two_sites=True, rows=1))
-    own = dict.fromkeys(range(len(names)), file)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
-        built = loaded.build(own=own)
+        built = loaded.build(own=dict.fromkeys(range(len(names)), file))
     yield _count(loaded, built, file, names.index(name))
     with tempfile.TemporaryDirectory() as folder:
-        files = dict.fromkeys(names, file)
-        policies, given = (before, text), policy is not None
-        rehearsal = Rehearsal(path, loaded, built, files, name, *policies, Path(folder), given)
+        more = before, text, Path(folder), policy is not None
+        rehearsal = Rehearsal(path, loaded, built, dict.fromkeys(names, file), name, *more)
         honest = _honest(rehearsal, measured=terms.measured)
         yield honest
         if week:
@@ -270,9 +267,9 @@ def _advice(on: Rehearsal, refused: str) -> str:
     """Name what to change so that no patient's values far out end a run."""
     if "maximum_settled_rows" not in refused:
         return ""
-    names = () if on.study.model.question is None else on.study.model.question.columns
-    table, far = read_table(on.files[on.name], on.name), list[str]()
-    for name in (name for name in names if name in table and table[name].kind == "number"):
+    question, table = on.study.model.question, read_table(on.files[on.name], on.name)
+    far, names = list[str](), () if question is None else {*question.columns} & table.keys()
+    for name in sorted(name for name in names if table[name].kind == "number"):
         values = table[name].values[~table[name].missing]
         away = float(np.ptp(values) and abs(values - values.mean()).max() / values.std())
         if away > FAR_OUT:
