@@ -58,9 +58,10 @@ POINTS_AT_ONCE = 64
 KEPT = 2
 """Derivatives that are kept: of one answer those at its points and those of rules of quadrature."""
 
-NODES = 5
+NODES = 3
 """Nodes of the mean over a level that is integrated out, along each dimension: it is to be right in
-two digits."""
+two digits. Beside 15 nodes the derivatives of seven models are off by 1.6 % of their size at most
+with 14 rows, by 0.2 % with 60."""
 
 EQUAL = 1 - 1e-6
 """Correlation of two columns from which on they say the same, as numbers of 24 bits can."""
