@@ -57,7 +57,7 @@ FEATURES = (
         8650,
     ),
     Feature("between institutions", ("federation", "engines/flower", "engines/letters"), 8840),
-    Feature("run and store", ("run", "store"), 5000),
+    Feature("run and store", ("run", "store"), 4890),
     Feature("report", ("report", "diagnostics/figures"), 3550),
     Feature("theory", ("theory",), 3700),
 )
