@@ -92,6 +92,22 @@ def test_with_weights_it_is_the_study_of_the_outcome(folder: Path) -> None:
     assert terms_of(load_study(folder / "study.toml")).study != after.study
 
 
+def test_levels_and_scales_of_the_treatment_go_with_its_run(folder: Path) -> None:
+    done = CliRunner().invoke(app, ["register", str(folder / "study.toml")])
+    assert done.exit_code == 0, done.output
+    text = (folder / "study.toml").read_text()
+    study = load_study(folder / "study.toml")
+    assert study.registered is not None
+    assert {*study.registered.numbers} == {"age", "size", "response()"}
+    (folder / "study.toml").write_text(with_weights(text, WEIGHTS))
+    assert load_study(folder / "study.toml").registered is None
+    done = CliRunner().invoke(app, ["register", str(folder / "study.toml")])
+    assert done.exit_code == 0, done.output
+    study = load_study(folder / "study.toml")
+    assert study.registered is not None
+    assert {*study.registered.numbers} == {"time()", "event()", "weights()"}
+
+
 def test_a_run_has_both_and_can_be_reported(folder: Path) -> None:
     run = CliRunner().invoke(app, ["run", str(folder / "study.toml"), "-o", str(folder / "out")])
     assert run.exit_code == 0, run.output
@@ -140,7 +156,7 @@ def test_a_run_has_both_and_can_be_reported(folder: Path) -> None:
             '[compare]\nformula = "event ~ arm"\n[algorithm]',
             r"leave \[compare\] out",
         ),
-        ("[algorithm]", "[registered]\n[algorithm]", "the run before it gives weights"),
+        ("[algorithm]", "[registered]\n[algorithm]", "registered: age is missing"),
     ],
 )
 def test_what_does_not_go_with_it_is_refused(

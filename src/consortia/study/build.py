@@ -151,11 +151,6 @@ class Study(Table):
             raise ValueError("propensity: it gives the weights of one model: leave [compare] out")
         changes: dict[str, Any] = {"model": table.model(self.model)}
         if self.awaits_weights:
-            if self.registered is not None:
-                raise ValueError(
-                    "registered: it is of the outcome, and the run before it gives weights: leave "
-                    "it out until propensity.weights are there"
-                )
             run = self.run.model_copy(update={"verify": None, "loo": None})
             changes |= {"question": None, "run": run, "stop": None, "reference": None}
             changes |= {"title": f"{self.title}: who was treated"} if self.title else {}

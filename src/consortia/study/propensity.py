@@ -19,6 +19,7 @@ from consortia.study.model import ModelTable
 from consortia.study.tables import Table
 
 HEAD = re.compile(r"^[ \t]*\[[ \t]*propensity[ \t]*\][ \t]*(#.*)?$", re.MULTILINE)
+TABLES, REGISTERED = re.compile(r"^(?=[ \t]*\[)", re.MULTILINE), re.compile(r"\s*\[\s*registered\b")
 WEIGHTED = ("weights", "weights_are")
 
 
@@ -105,10 +106,13 @@ def weights_of(table: Propensity | None, run: Path) -> str:
 def with_weights(text: str, weights: str) -> str:
     """Return the text of a study file with weights under ``[propensity]``.
 
+    Levels and scales that it states are of the treatment's formula, and are left out.
+
     Raises:
         InputError: it has no such line.
     """
     if not HEAD.search(text):
         raise InputError("propensity: the study file has no line [propensity].")
     line = f"weights = '''{weights}'''" if '"' in weights else f'weights = "{weights}"'
-    return HEAD.sub(lambda match: f"{match[0]}\n{line}", text, count=1)
+    parts = [part for part in TABLES.split(text) if not REGISTERED.match(part)]
+    return HEAD.sub(lambda match: f"{match[0]}\n{line}", "".join(parts), count=1)
