@@ -32,6 +32,8 @@ levels = { arm = ["none", "hormone"] }
 [propensity] # who was treated
 formula = "I(arm == 'hormone') ~ age + size + grade"
 estimand = "overlap"
+[model.describe]
+cells = 5
 [algorithm]
 name = "few_rounds"
 [output]
@@ -66,6 +68,7 @@ def test_without_weights_it_is_the_study_of_who_was_treated(folder: Path) -> Non
     assert study.awaits_weights
     assert study.model.formula == "I(arm == 'hormone') ~ age + size + grade"
     assert study.model.options == {"family": "bernoulli", "levels": {"arm": ["none", "hormone"]}}
+    assert load_study(folder / "study.toml").propensity is not None
     assert (study.name, study.title) == ("study-propensity", "Hormone therapy: who was treated")
     assert study.question is None
     regression = study.build().regression
@@ -85,6 +88,9 @@ def test_with_weights_it_is_the_study_of_the_outcome(folder: Path) -> None:
     regression = study.build().regression
     assert regression is not None
     rows = regression.rows.site("s1")
+    described = regression.specification.question.described
+    assert described is not None
+    assert described.treated == "I(arm == 'hormone')"
     assert set(np.round(rows["weight"] / rows["weight"].min(), 6)) == {1.0, 3.0}
     after = terms_of(study)
     assert after.study != before
@@ -93,6 +99,7 @@ def test_with_weights_it_is_the_study_of_the_outcome(folder: Path) -> None:
 
 
 def test_levels_and_scales_of_the_treatment_go_with_its_run(folder: Path) -> None:
+    changed(folder, "[model.describe]\ncells = 5\n", "")
     done = CliRunner().invoke(app, ["register", str(folder / "study.toml")])
     assert done.exit_code == 0, done.output
     text = (folder / "study.toml").read_text()
@@ -117,6 +124,11 @@ def test_a_run_has_both_and_can_be_reported(folder: Path) -> None:
     assert settings["model"]["weights"] == settings["propensity"]["weights"] == text
     assert "widths are a sandwich's" in str(consortia.summary(second))
     assert text in (folder / "out" / "study.toml").read_text()
+    page = CliRunner().invoke(app, ["report", str(folder / "out"), "-o", str(folder / "out.html")])
+    assert page.exit_code == 0, page.output
+    content = " ".join((folder / "out.html").read_text().split())
+    assert "Balance: standardised mean differences" in content
+    assert "weights for the effect in patients who might have had either treatment" in content
     assert (folder / "study.toml").read_text() == STUDY
     again = CliRunner().invoke(app, ["resume", str(folder / "out")])
     assert again.exit_code == 0, again.output

@@ -70,7 +70,9 @@ class Propensity(Table):
         except InputError as error:
             raise ValueError(f"propensity.{error}") from None
         weights = self.weights or parsed.response[0].text  # to refuse the outcome before it is due
-        more = {"weights": weights, "weights_are": "sampling"}
+        more: dict[str, Any] = {"weights": weights, "weights_are": "sampling"}
+        if isinstance(described := options.get("describe"), dict):
+            more["describe"] = {"treated": parsed.response[0].text} | described
         weighted = ModelTable.model_validate({"formula": outcome.formula, **options, **more})
         if self.weights is not None:
             return weighted
@@ -99,8 +101,9 @@ def weights_of(table: Propensity | None, run: Path) -> str:
             f"{run} is of the formula {then!r}, and propensity.formula is {table.formula!r}: run "
             "this study first, before its weights are there."
         )
-    options = {"estimand": table.estimand, "stabilise": table.stabilise, "trim": table.trim}
-    return propensity_weights(tree, **options)
+    return propensity_weights(
+        tree, estimand=table.estimand, stabilise=table.stabilise, trim=table.trim
+    )
 
 
 def with_weights(text: str, weights: str) -> str:

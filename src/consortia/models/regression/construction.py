@@ -140,7 +140,7 @@ def regression(
         engine: where every process reads its own sites only; in this process when None.
         harmonise: by site, what is changed in its table as it is read, as in a study file.
         describe: what sites send of participants: ``cells`` (5), the fewest rows of a number that
-            is sent; ``times`` of follow-up, ``by`` a column, ``event`` codes, ``causes`` by code.
+            is sent; ``times``, ``by`` a column, ``event`` codes, ``causes`` by code; ``treated``.
         keep: expression that is true of the rows to be analysed, such as ``"service > 0"``.
         prior_from: an earlier run of the formula, or a dict of ``run``, ``weight``, ``robust``.
         summaries: sites that send only ``estimate``, by coefficient, and ``covariance``, by name.
