@@ -361,11 +361,22 @@ def _integrated_by_default(question: Question) -> Question:
 
 
 def _check_integrated(family: str, question: Question) -> None:
-    """Refuse levels that cannot be integrated out at the sites."""
+    """Refuse levels that cannot be integrated out at the sites, or that nothing is known of."""
     parsed, of = question.parsed, question.family
+    if of.of_site and any(group.by == SITE and "" in group.inside for group in parsed.groups):
+        raise InputError(
+            f"formula: (1 | {SITE}): family {family!r} has a baseline of each site, in which "
+            f"its level is: leave it out, or write (0 + x | {SITE}) for a slope of each site. A "
+            "frailty of sites goes with family 'piecewise_exponential' or 'weibull'."
+        )
     staying = {group.by: f"(... | {group.by})" for group in parsed.groups if question.stays(group)}
     if staying and (of.of_site or of.response == "levels"):
-        hint = "; weibull and piecewise_exponential do" if of.response == "time" else ""
+        hint = ""
+        if of.response == "time":
+            hint = (
+                "; weibull and piecewise_exponential do, and with ten breaks at quantiles of the "
+                "times of events the latter has nearly the coefficients of cox"
+            )
         raise InputError(
             f"formula: {next(iter(staying.values()))} is integrated out at the sites, which family "
             f"{family!r} does not allow{hint}."
