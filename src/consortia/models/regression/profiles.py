@@ -38,7 +38,7 @@ NODES = 40
 class SiteProfile:
     """Log-likelihood of a site's own coefficient, in the units of its column, on a grid.
 
-    Beyond the grid it goes on straight, and never rises outwards.
+    Beyond the grid it continues straight, and never rises outwards.
     """
 
     site: str
