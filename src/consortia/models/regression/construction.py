@@ -143,7 +143,7 @@ def regression(
             is sent; ``times``, ``by`` a column, ``event`` codes, ``causes`` by code; ``treated``.
         keep: expression that is true of the rows to be analysed, such as ``"service > 0"``.
         prior_from: an earlier run of the formula, or a dict of ``run``, ``weight``, ``robust``.
-        summaries: by site without rows ``estimate``, by coefficient, ``covariance``; or ``profile``.
+        summaries: by site without rows ``estimate``, by coefficient, ``covariance`` or ``profile``.
 
     Returns:
         The model, its rows, and what gives results in the user's terms.
