@@ -35,6 +35,12 @@ def register(
             metavar="DIR", help="A run of the same formula, whose posterior is to be the prior."
         ),
     ] = None,
+    propensity: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="The run of who was treated: write weights, and nothing else."
+        ),
+    ] = None,
     weight: Annotated[
         float, typer.Option(min=0.0, max=1.0, help="How often each row behind that prior counts.")
     ] = 1.0,
@@ -47,14 +53,28 @@ def register(
 
     They are those of an earlier run, or of the sites' files where all are here. Of a study that is
     registered nothing is written. With --prior-from the study also states a mixture of normal laws
-    that is fitted to the run's draws, in place of the prior; its sites may be others.
+    that is fitted to the run's draws, in place of the prior; its sites may be others. With
+    --propensity it states the weights that follow from a run of who was treated.
     """
     with reported(False):
         from consortia.federation.governance import terms_of
         from consortia.store.durable import replace_file
         from consortia.study.build import load_study, study_of
+        from consortia.study.propensity import weights_of, with_weights
 
         given, earlier = load_study(study), run or prior_from
+        if propensity is not None:
+            if run is not None or prior_from is not None or not given.awaits_weights:
+                raise InputError(
+                    "register --propensity: it takes a study with [propensity] that has no weights "
+                    "yet, and no --run or --prior-from: register levels once the weights are there."
+                )
+            text = with_weights(
+                study.read_text(encoding="utf-8"), weights_of(given.propensity, propensity)
+            )
+            study_of(tomllib.loads(text), study)  # refuses it before anything is written
+            replace_file(study, [text.encode()])
+            given = load_study(study)
         if given.registered is not None and earlier is not None:
             option = "--run" if prior_from is None else "--prior-from"
             raise InputError(
@@ -62,7 +82,7 @@ def register(
             )
         if run is not None and prior_from is not None:
             raise InputError("register: give --run or --prior-from, not both.")
-        if given.registered is None:
+        if given.registered is None and propensity is None:
             known = _of_files(given) if earlier is None else _of_run(given, earlier, run is None)
             found = known if prior_from is None else _with_prior(known, prior_from, weight, robust)
             text = study.read_text(encoding="utf-8")
@@ -74,9 +94,10 @@ def register(
         if as_json:
             typer.echo(json.dumps({"study": str(study), "digest": digest}))
             return
-        typer.echo(
-            f"{study} states the levels and scales of its formula; no site is queried for them."
-        )
+        stated = "the levels and scales of its formula; no site is queried for them"
+        if propensity is not None:
+            stated = "the weights of its rows, which each site computes"
+        typer.echo(f"{study} states {stated}.")
         typer.echo(
             "For the protocol, and the same for everybody with this study (title, comments and "
             "order of the file do not count):"
