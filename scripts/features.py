@@ -56,7 +56,7 @@ FEATURES = (
         ("models/regression", "models/_integrated.py", "core/arrays.py", "study/formulas.py"),
         9020,
     ),
-    Feature("between institutions", ("federation", "engines/flower", "engines/letters"), 8840),
+    Feature("between institutions", ("federation", "engines/flower", "engines/letters"), 9070),
     Feature("run and store", ("run", "store"), 5000),
     Feature("report", ("report", "diagnostics/figures"), 3550),
     Feature("theory", ("theory",), 3700),
