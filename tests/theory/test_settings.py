@@ -257,6 +257,13 @@ def test_settings_of_many_parameters_are_near_the_best_in_all_directions() -> No
     assert cost_of(problem, choice.method) <= 1.2 * whole[0].cost
 
 
+def test_a_travelling_chain_of_many_parameters_chooses_its_settings() -> None:
+    """Noise of rows, which full gradients have not, is not asked for in a few directions."""
+    problem = problem_of("alike", d=20)
+    choice = tuning.choose_step(problem, consortia.dsgld(), TARGET, rounds=10**7, chains=4)
+    assert TARGET.met(known_law(choice.method, problem), problem.near.sd)
+
+
 def test_settings_without_a_law_in_all_directions_give_way_to_those_that_have_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -295,13 +302,13 @@ def test_what_a_target_is_refused_by_is_its_half_where_that_is_kept(
 ) -> None:
     """Advice, too, rests on the half: what meets the whole would be refused in turn."""
     problem = far_from_gaussian()
-    kept, best = [], tuning._best
+    kept, best = [], tuning.best_choice
 
     def noted(problem: Problem, method: Any, target: tuning.BiasTarget) -> Any:
         kept.append(target)
         return best(problem, method, target)
 
-    monkeypatch.setattr(tuning, "_best", noted)
+    monkeypatch.setattr(tuning, "best_choice", noted)
     method = consortia.fa_ld(step_size=None, local_steps=3)
     with pytest.raises(InputError, match="within half of the target, 2.5 % of an sd"):
         tuning.choose_step(problem, method, TARGET, rounds=1, chains=1)

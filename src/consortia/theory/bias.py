@@ -496,6 +496,8 @@ def _minibatch_noise(
     method: StaleGradients | DSGLD, problem: Problem
 ) -> Float[np.ndarray, "S d d"]:
     """Return the covariance of the gradient that each site estimates, at the mode."""
+    if method.batch_size is None:  # a few directions have no rows
+        return np.zeros_like(problem.near.curvatures)
     pairs = zip(problem.row_covariances, problem.near.sizes, strict=True)
     noise = [
         minibatch_noise(rows, int(size), method.batch_size, replace=method.replace)
@@ -564,7 +566,7 @@ def _around(
     return constant - moved, slope
 
 
-def _unfitted(method: Method, problem: Problem) -> bool:
+def unfitted(method: Method, problem: Problem) -> bool:
     """Return True if a law takes surrogates as ideal that the sites are still to fit.
 
     An anchored one with second derivatives is ideal where everything is Gaussian.
@@ -634,7 +636,7 @@ def predicted(method: Method, problem: Problem) -> BiasPrediction:
     def make() -> BiasPrediction:
         try:
             law = known_law(method, problem)
-            if law.stable and _unfitted(method, problem):
+            if law.stable and unfitted(method, problem):
                 return BiasPrediction(reason=UNFITTED)
             return prediction_by(method, problem, law)
         except InputError as error:
