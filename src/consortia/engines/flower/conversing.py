@@ -163,7 +163,7 @@ class QueryRuntime(SiteWork):
         for factor, share in tried:
             leaving = self._leaving(function, request, exact, factor)
             try:
-                statement = self._settles(function, request, leaving, permit, share)
+                statement = self._settles(function, request, exact, leaving.errors, permit, share)
                 break
             except PolicyError as error:
                 if (factor, share) == tried[-1] or not error.of_rows:
@@ -243,14 +243,15 @@ class QueryRuntime(SiteWork):
         self,
         function: SiteFunction,
         request: Envelope,
-        leaving: Rounded,
+        exact: Answer,
+        errors: Answer,
         permit: Permit,
         share: float,
     ) -> Statement:
         """Count the rows that this answer and those before settle; a refused one does not count."""
         assert function.reveals is not None
         arrays = self._completed(function, request)
-        revealed = function.reveals(self._target, arrays, *leaving)
+        revealed = function.reveals(self._target, arrays, exact, errors)
         return self._settled.add(revealed, permit, share)
 
     def summands(self, label: Label, request: Envelope, answer: Answer) -> Answer:

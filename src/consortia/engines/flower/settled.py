@@ -207,6 +207,8 @@ class Settled:
         }
         if revealed.away is not None:
             jacobians[1] = jacobians[1] + _from_afar(jacobians[2], revealed.away)
+        if revealed.turn is not None:
+            jacobians = {n: _turned(jacobians[n], revealed.turn, n) for n in (1, 2)}
         for order, jacobian in jacobians.items():
             if order == 0 and reference is not None:
                 jacobian, base = jacobian[:-1], jacobian[-1:]
@@ -245,11 +247,31 @@ def _from_afar(
     curvatures: Float[np.ndarray, "mt N"], away: Float[np.ndarray, "m d"]
 ) -> Float[np.ndarray, "md N"]:
     """Return the curvatures' part in gradients of quadratics around points that far away."""
-    count, d = away.shape
+    whole = _whole(curvatures, *away.shape)
+    return -np.einsum("mjkn,mk->mjn", whole, away).reshape(away.size, -1)
+
+
+def _whole(
+    curvatures: Float[np.ndarray, "mt N"], count: int, d: int
+) -> Float[np.ndarray, "m d d N"]:
+    """Return symmetric matrices of upper triangles."""
     first, second = np.triu_indices(d)
     whole = np.zeros((count, d, d, curvatures.shape[1]))
     whole[:, first, second] = whole[:, second, first] = curvatures.reshape(count, len(first), -1)
-    return -np.einsum("mjkn,mk->mjn", whole, away).reshape(count * d, -1)
+    return whole
+
+
+def _turned(
+    jacobian: Float[np.ndarray, "mk N"], turn: Float[np.ndarray, "m d d"], order: int
+) -> Float[np.ndarray, "mk N"]:
+    """Return the derivatives of T g from those of gradients g, of T A T' from those of A."""
+    count, d, _ = turn.shape
+    if order == 1:
+        gradients = jacobian.reshape(count, d, -1)
+        return np.asarray(np.einsum("mij,mjn->min", turn, gradients).reshape(jacobian.shape))
+    whole = _whole(jacobian, count, d)
+    made = np.einsum("mij,mjkn,mlk->miln", turn, whole, turn, optimize=True)
+    return np.asarray(made[:, *np.triu_indices(d)].reshape(jacobian.shape))
 
 
 def triangular_root(stacked: Float[np.ndarray, "m N"]) -> Float[np.ndarray, "r N"]:
