@@ -59,7 +59,7 @@ FEATURES = (
     Feature("between institutions", ("federation", "engines/flower", "engines/letters"), 9070),
     Feature("run and store", ("run", "store"), 5000),
     Feature("report", ("report", "diagnostics/figures"), 3550),
-    Feature("theory", ("theory",), 3700),
+    Feature("theory", ("theory",), 3850),
 )
 
 
