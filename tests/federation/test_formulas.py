@@ -57,6 +57,33 @@ def test_a_policy_keeps_the_names_of_rare_levels_back(
     assert facts.described is None
 
 
+def test_means_and_spreads_leave_in_two_digits(tmp_path: Path) -> None:
+    formula = STUDY.replace("died ~ stage", "died ~ age + scale(dose)")
+    (tmp_path / "study.toml").write_text(formula)
+    rng, died = np.random.default_rng(1), np.arange(400) < 3
+    table = np.column_stack([rng.normal(61, 9, 400), rng.gamma(2, 1, 400), died])
+    for name in ("oslo", "lima"):
+        np.savetxt(
+            tmp_path / f"{name}.csv", table, "%.4f", ",", header="age,dose,died", comments=""
+        )
+    (tmp_path / "policy.toml").write_text(
+        'studies = ["any"]\nmaximum_rounds = 100\nminimum_rows = 1\n'
+    )
+    node = {"site": "oslo", "data": str(tmp_path / "oslo.csv"), "folder": str(tmp_path)}
+    node["policy"] = str(tmp_path / "policy.toml")
+    facts = site_of(load_study(tmp_path / "study.toml"), node, {})._contribute()
+    assert facts.table is not None
+    moments = {name: found[:3] for name, found in facts.table.moments.items()}
+    rows, mean, squares = moments["age"]
+    sd = float(f"{np.sqrt(squares / rows):.6g}")
+    assert sd == float(f"{table[:, 0].std():.1e}")
+    assert mean / sd * 20 == pytest.approx(round(table[:, 0].mean() / sd * 20))
+    # it defines the term, so that two digits would be another model
+    assert moments["scale(dose)"][1] == pytest.approx(table[:, 1].mean(), rel=1e-3)
+    assert moments["scale(dose)"][1] != float(f"{moments['scale(dose)'][1]:.2g}")
+    assert moments["response()"][1] == 0.0075  # an event stays one, however rare
+
+
 def test_the_smallest_number_of_participants_is_the_study_s_or_the_policy_s(tmp_path: Path) -> None:
     (tmp_path / "study.toml").write_text(f"{STUDY}[model.describe]\ncells = 4\n")
     (tmp_path / "oslo.csv").write_text(ROWS)

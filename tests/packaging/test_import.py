@@ -85,6 +85,7 @@ PROCESSES: tuple[dict[str, list[str]], ...] = (
         "describe": ["describe", "study.toml"],
         "site key": ["site", "key", "aarhus"],
         "site check": ["site", "check", "--study", "study.toml", "--data", "aarhus.csv"],
+        "site rehearse": ["site", "rehearse", "letters.toml", "--data", "aarhus.csv"],
         "register": ["register", "letters.toml"],
     },
     {"letter open": ["letter", "open", "letters.toml", "--folder", "letters", "--shared", "post"]},
@@ -180,6 +181,9 @@ def test_a_command_on_a_formula_does_not_load_jax(command, modules):
     assert "jax" not in modules[command]
 
 
+RUNNING = "letter open", "letter next", "site rehearse"
+"""Other commands that run a study, or a part of it."""
+
 UNUSED = {"arviz_base", "arviz_stats", "sklearn", "networkx", "pooch", "flwr"}
 """What no command but a report uses, which smooths weights by ArviZ."""
 
@@ -187,7 +191,7 @@ UNUSED = {"arviz_base", "arviz_stats", "sklearn", "networkx", "pooch", "flwr"}
 @pytest.mark.parametrize("command", [name for name in WITHOUT_JAX if "report" not in name])
 def test_a_command_loads_nothing_that_it_does_not_use(command, modules):
     assert not modules[command] & UNUSED
-    if not command.startswith("run") and command not in ("letter open", "letter next"):
+    if not command.startswith("run") and command not in RUNNING:
         assert not modules[command] & {"matplotlib", "pandas", "xarray", "zarr"}
 
 

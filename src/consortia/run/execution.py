@@ -29,7 +29,14 @@ from consortia.run.conversation import converse
 from consortia.run.finishing import finished
 from consortia.run.interrupts import Interrupts, interrupted
 from consortia.run.loop import ResumePoint, RunLength, RunLoop
-from consortia.run.prediction import chosen, predicted, predicted_by, respond, with_scales
+from consortia.run.prediction import (
+    chosen,
+    predicted,
+    predicted_by,
+    respond,
+    starts_near_mode,
+    with_scales,
+)
 from consortia.run.progress import Progress, Written, doing, progress_of
 from consortia.run.recording import NEVER
 from consortia.run.specification import Request, check_extensible, check_same, rounding_of
@@ -68,6 +75,7 @@ def _execute(task: Task) -> Any:
     posterior = task.posterior()
     begin = _start_of(task, posterior.target)
     settled = _settled(task, posterior.target, begin)
+    begin = begin._replace(positions=settled.positions)
     run = engine.prepare(posterior.target, sites, settled.algorithm, begin.chains)
     checks.check_thinning(request.thin, request.rounds, run.draws_per_iteration)
     specification: dict[str, Any] = {}
@@ -117,6 +125,7 @@ class Settled:
     step_line: str | None  # what the plan says of it
     notes: tuple[str, ...]  # of the plan
     warned: bool  # whether a warning of its stability was given
+    positions: np.ndarray  # where the chains start, (chains, d)
 
 
 def _start_of(task: Task, target: Target) -> Start:
@@ -167,7 +176,11 @@ def _settled(task: Task, target: Target, begin: Start) -> Settled:
             lambda: checks.judged_stability(algorithm, model, sites, first)
         )
     notes, warned = checks.check_stability(judgements)
-    return Settled(algorithm, prediction, choice, step_line, notes, warned)
+    fresh = task.resumption is None or task.resumption.checkpoint is None
+    if fresh and task.init is None and unchosen(task.algorithm):
+        problem = problem or Problem(model, sites, first, engine)
+        positions = starts_near_mode(problem, positions, task.request.seed)
+    return Settled(algorithm, prediction, choice, step_line, notes, warned, positions)
 
 
 def _pilot(task: Task) -> Callable[[Method, int, Any], Any]:
