@@ -112,7 +112,7 @@ integrate = {integrate}
 [algorithm]
 name = "federated_hmc"
 step_size = 0.1
-leapfrog_steps = 2
+leapfrog_steps = 1
 mass_matrix = "identity"
 [run]
 rounds = 3
@@ -201,10 +201,16 @@ def lengths(folder: Path) -> set[int]:
     }
 
 
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of a study whose levels stay at their sites, after its run."""
+    return ran(tmp_path_factory.mktemp("levels") / "kept", integrate=True).parent
+
+
 def test_no_level_of_a_hospital_is_in_its_ledger_or_at_the_server_where_the_policy_keeps_it(
-    tmp_path: Path,
+    kept: Path,
 ) -> None:
-    run = ran(tmp_path / "kept", integrate=True)
+    run = kept / "run"
     tree = consortia.open_run(run)
     # two coefficients, the common level and the spread: nothing of a site's own
     assert set(tree["posterior"].data_vars) == {"coefficients", "intercept", "sd"}
@@ -216,7 +222,7 @@ def test_no_level_of_a_hospital_is_in_its_ledger_or_at_the_server_where_the_poli
     assert all(word in text for word in ("age", "stage[II]", "odds ratio", "sd between sites"))
     assert not any(f"\n{name} " in text for name in NAMES)
     for name in NAMES:
-        assert max(lengths(tmp_path / "kept" / name)) == 2 * 4, name
+        assert max(lengths(kept / name)) == 2 * 4, name
 
 
 @pytest.mark.slow
@@ -240,12 +246,14 @@ def test_participants_are_told_in_numbers_that_study_and_policy_allow(
             assert all(n == 0 or n >= least for n in [*counts.values(), rest])
 
 
-def test_a_harmonised_table_gives_the_draws_of_the_one_that_is_meant(tmp_path: Path) -> None:
-    clean, unlike = (ran(tmp_path / str(one), integrate=True, unlike=one) for one in (False, True))
-    trees = [consortia.open_run(run)["posterior"].to_dataset() for run in (clean, unlike)]
+def test_a_harmonised_table_gives_the_draws_of_the_one_that_is_meant(
+    kept: Path, tmp_path: Path
+) -> None:
+    unlike = ran(tmp_path / "unlike", integrate=True, unlike=True).parent
+    trees = [consortia.open_run(each / "run")["posterior"].to_dataset() for each in (kept, unlike)]
     for name in trees[0].data_vars:
         np.testing.assert_array_equal(trees[0][name], trees[1][name])
-    studies = [load_study(tmp_path / str(one) / "study.toml") for one in (False, True)]
+    studies = [load_study(each / "study.toml") for each in (kept, unlike)]
     hashes = [(terms.study, terms.model) for terms in map(terms_of, studies)]
     assert hashes[0][0] != hashes[1][0]
     assert hashes[0][1] != hashes[1][1]

@@ -35,6 +35,12 @@ def register(
             metavar="DIR", help="A run of the same formula, whose posterior is to be the prior."
         ),
     ] = None,
+    propensity: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="The run of who was treated: write weights, and nothing else."
+        ),
+    ] = None,
     dictionary: Annotated[
         Path | None,
         typer.Option(metavar="COLUMNS.csv", help="Column, low and high of numbers, levels."),
@@ -52,7 +58,8 @@ def register(
     They are those of an earlier run, of a data dictionary, or, in two digits, of the sites' files
     where all are here. Of a study that is registered nothing is written. With --prior-from the
     study also states a mixture of normal laws that is fitted to the run's draws, in place of the
-    prior; its sites may be others.
+    prior; its sites may be others. With --propensity it states the weights that follow from a run
+    of who was treated.
     """
     with reported(False):
         from consortia.federation.governance import terms_of
@@ -62,6 +69,14 @@ def register(
 
         given, earlier = load_study(study), run or prior_from
         options = {"--run": run, "--prior-from": prior_from, "--dictionary": dictionary}
+        if propensity is not None:
+            if any(options.values()) or not given.awaits_weights:
+                raise InputError(
+                    "register --propensity: it takes a study with [propensity] that has no weights "
+                    f"yet, and none of {', '.join(options)}: register levels once the weights are "
+                    "there."
+                )
+            given = _weighted(given, study, propensity)
         if given.registered is not None and any(options.values()):
             option = next(name for name, value in options.items() if value)
             raise InputError(
@@ -69,7 +84,7 @@ def register(
             )
         if sum(value is not None for value in options.values()) > 1:
             raise InputError(f"register: give one of {', '.join(options)}.")
-        if given.registered is None:
+        if given.registered is None and propensity is None:
             if dictionary is not None:
                 known = registration_of(given, read_dictionary(dictionary))
             else:
@@ -86,14 +101,27 @@ def register(
         if as_json:
             typer.echo(json.dumps({"study": str(study), "digest": digest}))
             return
-        typer.echo(
-            f"{study} states the levels and scales of its formula; no site is queried for them."
-        )
+        stated = "the levels and scales of its formula; no site is queried for them"
+        if propensity is not None:
+            stated = "the weights of its rows, which each site computes"
+        typer.echo(f"{study} states {stated}.")
         typer.echo(
             "For the protocol, and the same for everybody with this study (title, comments and "
             "order of the file do not count):"
         )
         typer.echo(f"SHA-256 {digest}")
+
+
+def _weighted(given: Study, study: Path, run: Path) -> Study:
+    """Write the weights that follow from a run of who was treated; return the study with them."""
+    from consortia.store.durable import replace_file
+    from consortia.study.build import load_study, study_of
+    from consortia.study.propensity import weights_of, with_weights
+
+    text = with_weights(study.read_text(encoding="utf-8"), weights_of(given.propensity, run))
+    study_of(tomllib.loads(text), study)  # refuses it before anything is written
+    replace_file(study, [text.encode()])
+    return load_study(study)
 
 
 def _of_files(study: Study) -> Registration:

@@ -159,6 +159,8 @@ def _data(study: Study) -> str:
                 "means and spreads, missing values, events and follow-up, none of fewer rows than "
                 f"{wanted.cells} or the minimum_pattern_rows of your policy, whichever is larger."
             )
+            if wanted.treated is not None:
+                text += f" So do means of the rows of which {wanted.treated} is true, and weighted."
         return text
     text = (
         f"one file of each of {len(data.files)} sites. The column {data.target!r} is the response; "
