@@ -7,7 +7,7 @@ import pytest
 
 from consortia.engines.flower.questions import COARSEST
 from consortia.surrogates.fit_rounding import rounded_fits
-from consortia.surrogates.heterogeneity import moments
+from consortia.surrogates.heterogeneity import moments, widened
 
 
 def fits(d: int = 4, seed: int = 0) -> tuple[dict[str, np.ndarray], np.ndarray]:
@@ -100,3 +100,49 @@ def test_sums_of_a_spread_between_sites_are_those_of_the_rounded_fit() -> None:
     np.testing.assert_allclose(made[2], w * centre**2)
     np.testing.assert_allclose(made[4], w**2 * variance)
     np.testing.assert_allclose(made[5], w**2)
+
+
+def hierarchical(seed: int, between: np.ndarray) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """The fits of a site of a hierarchical model, two directions of which are hardly told apart."""
+    answer, precisions = fits(4, seed)
+    alike = np.eye(4) + 30 * np.outer([1, -1, 0, 0], [1, -1, 0, 0])
+    precisions = alike @ precisions @ alike
+    upper = np.triu_indices(4)
+    answer["precisions"] = np.stack([one[upper] for one in precisions])[[0, 1, 0]]
+    return answer | {"between": between}, precisions
+
+
+def test_without_rounding_what_leaves_is_the_fit_of_what_is_common() -> None:
+    between = np.array([1.0, 0.5, 0.0, 0.0])
+    answer, precisions = hierarchical(4, between)
+    made = rounded_fits(answer, 10**12, np.random.default_rng(1), 1e-4).arrays
+    upper = np.triu_indices(4)
+    for precision, pull, found, away in zip(
+        precisions, answer["pulls"], made["precisions"], made["pulls"], strict=False
+    ):
+        wide = widened(precision, between)
+        np.testing.assert_allclose(found, wide[upper], rtol=1e-3, atol=1e-5 * np.abs(wide).max())
+        exact = wide @ np.linalg.solve(precision, pull)
+        np.testing.assert_allclose(away, exact, rtol=1e-3, atol=1e-3 * np.abs(exact).max())
+
+
+def test_rounding_moves_a_fit_widened_by_the_spread_by_little() -> None:
+    """Directions that the rows leave open stay in their place where the spread is larger."""
+    between, worst = np.array([1.0, 0.5, 0.0, 0.0]), list[float]()
+    for seed in range(50):
+        answer, precisions = hierarchical(seed, between)
+        made = rounded_fits(answer, 100, np.random.default_rng(seed), 1.0).arrays
+        root = np.linalg.cholesky(np.linalg.inv(widened(precisions[0], between)))
+        found = np.zeros((4, 4))
+        found[np.triu_indices(4)] = made["precisions"][0]
+        found = found + np.triu(found, 1).T
+        worst.append(np.abs(np.linalg.eigvalsh(root.T @ found @ root) - 1).max())
+    assert np.median(worst) < 0.1
+    assert max(worst) < 0.35
+
+
+def test_the_coarsest_units_leave_nothing_of_a_fit_of_a_hierarchical_model() -> None:
+    answer, _ = hierarchical(1, np.array([1.0, 0.5, 0.0, 0.0]))
+    made = rounded_fits(answer, 280, np.random.default_rng(1), COARSEST).arrays
+    assert not made["pulls"].any()
+    assert np.abs(made["precisions"]).max() < 1e-30

@@ -215,6 +215,8 @@ class Revealed(NamedTuple):
             ones where left out.
         away: from where gradients are taken that are those of the quadratic around a point, to the
             point, (m, d); None: they are taken at the points.
+        turn: T by which these gradients g and the curvatures A are multiplied in the answer, to T g
+            and T A T', (m, d, d); None: they are not.
         rules: nodes of the rule of quadrature in the sums; of several rules the numbers of order 0
             are the distances from the last. Empty: of the model's own, if it has one.
     """
@@ -225,6 +227,7 @@ class Revealed(NamedTuple):
     height: float | None = None
     errors: Mapping[int, np.ndarray] = MappingProxyType({})
     away: Float[np.ndarray, "m d"] | None = None
+    turn: Float[np.ndarray, "m d d"] | None = None
     rules: tuple[int, ...] = ()
 
 

@@ -35,6 +35,13 @@ POLICIES = {
 }
 """Treatments of missing values, by the name of the policy."""
 
+WHOSE = {
+    "ATE": "all patients",
+    "ATT": "the treated",
+    "overlap": "patients who might have had either treatment",
+}
+"""Populations of an effect, by estimand."""
+
 
 class Item(NamedTuple):
     """One item of a checklist."""
@@ -133,6 +140,20 @@ def _of_design(report: RunReport, response: Response, found: Mapping[str, Any]) 
     ]
 
 
+def weighting(report: RunReport) -> str:
+    """Return the origin of weights by the probability of treatment; "" of other runs."""
+    settings = report.record.get("settings")
+    table = settings.get("propensity") if isinstance(settings, Mapping) else None
+    if not isinstance(table, Mapping) or "weights" not in table:
+        return ""
+    of_all = table.get("estimand") == "ATE"
+    text = f"weights for the effect in {WHOSE.get(str(table.get('estimand')), 'some patients')}"
+    text += f", from the probability of treatment of the first run, {table.get('formula')}"
+    text += ", stabilised" if of_all and table.get("stabilise") else ""
+    trim = table.get("trim", 0)
+    return text + (f", probabilities kept from {trim:g} to {1 - trim:g}" if trim else "")
+
+
 def _of_methods(
     report: RunReport, response: Response, found: Mapping[str, Any], looked: Examined
 ) -> list[Item]:
@@ -154,7 +175,11 @@ def _of_methods(
             "reported",
             f"{response.family or 'linear'} regression, {formula}; adjusted for the terms beside "
             "the one of interest"
-            + ("; weights of a sample, widths by a sandwich" if "weights_are" in found else "")
+            + (
+                f"; {weighting(report) or 'weights of a sample'}, widths by a sandwich"
+                if "weights_are" in found
+                else ""
+            )
             + (f"; widths by clusters of rows, {found['cluster']}" if "cluster" in found else ""),
         ),
         Item(
@@ -199,6 +224,7 @@ def _of_participants(response: Response, found: Mapping[str, Any], looked: Exami
     arguments = response.name.removeprefix("Surv(").split(",")
     intervals = time and len(arguments) > 2 and "persons" not in found
     means = [] if looked.participants is None else looked.participants.lines
+    balanced = looked.participants is not None and bool(looked.participants.balance)
     times = {name.strip() for name in arguments[:-1]}
     timed = any(line.variable in times and not line.level for line in means)
 
@@ -216,7 +242,8 @@ def _of_participants(response: Response, found: Mapping[str, Any], looked: Exami
         item("STROBE 13b", "reasons for leaving out", "reported", "a missing value, by column; and "
              "what the study does not keep"),
         item("STROBE 13c", "flow diagram", "in part", "as a table, by site and overall"),
-        item("STROBE 14a", "characteristics of participants", "reported", "Table 1"),
+        item("STROBE 14a", "characteristics of participants", "reported", "Table 1"
+             + (", and 'Balance' of treated and other rows" if balanced else "")),
         item("STROBE 14b", "missing data by variable", "reported", "'Who was analysed'"),
         Item("STROBE 14c", "follow-up time", "not applicable", "the response is not a time to an "
              "event") if not time else

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from consortia.diagnostics.prediction import in_sd
 from consortia.models.regression.question import RESPONSE
 from consortia.report.effects import LEVEL, SURE, Response, estimates, response_of
-from consortia.report.items import POLICIES, quadrature_in
+from consortia.report.items import POLICIES, quadrature_in, weighting
 from consortia.report.run_report import RunReport
 from consortia.report.tables import fitted_settings
 
@@ -117,7 +117,11 @@ def _of_rows(report: RunReport, response: Response | None) -> str:
     if "keep" in found:
         text += f"Analysed were the rows of which {found['keep']} is true. "
     beside = found.get("beside", {})
+    trial = weighting(report)
     for name, column in beside.items() if isinstance(beside, Mapping) else ():
+        if name == "weights" and trial:
+            text += f"Rows have {trial}. "
+            continue
         text += (
             f"A row counts as often as its {column} says. "
             if name == "weights" and "weights_are" not in found

@@ -12,8 +12,20 @@ with powers of two, which say little of A. Whether a number is rounded up or dow
 secret dither, U uniform: x becomes u⌊x/u + U⌋, whose mean is x and whose error has the variance
 u²/6 on average. All fits of an answer have the same dither, so that equal ones stay equal.
 
-What a site of a hierarchical model says of the spread between sites follows from its rounded fits,
-and they leave widened by it: all of that says no more than they do.
+In a hierarchical model a site's own A is only an intermediate: what leaves is widened by the
+variance B between sites, and little of A is left where it is large. There the rounded numbers are
+those of A after a sweep over the parameters V that differ between sites, S being all others: the
+covariance of V given S, which is added to B, its regression on S, and the curvature of the profile
+log-likelihood of S.
+
+.. math:: M = \begin{pmatrix} A_{VV}^{-1} & G \\ G^T & A_{SS} - A_{SV} G \end{pmatrix}, \quad
+          G = A_{VV}^{-1} A_{VS}, \qquad
+          T = \begin{pmatrix} A_{VV}^{-1} & 0 \\ -G^T & I \end{pmatrix}, \quad dM = T\, dA\, T^T
+
+with T p in place of the pull p. All that leaves follows from the rounded M and T p, and says no
+more than these.
+
+Source: the sweep operator of Goodnight, "A tutorial on the SWEEP operator" (1979).
 """
 
 from __future__ import annotations
@@ -45,7 +57,15 @@ def rounded_fits(answer: Arrays, rows: int, rng: Dither, coarser: float) -> Roun
         coarser: factor of all units.
     """
     triangles, pulls = (np.asarray(answer[name], float) for name in ("precisions", "pulls"))
-    first, second = np.triu_indices(pulls.shape[1])
+    between = np.asarray(answer.get("between", np.zeros(pulls.shape[1])), float)
+    varies = np.flatnonzero(between > 0)
+    first, second = upper = np.triu_indices(pulls.shape[1])
+    if varies.size:
+        precisions = [symmetric(triangle, pulls.shape[1]) for triangle in triangles]
+        turns = np.stack([_turn(precision, varies) for precision in precisions])
+        swept = [_swept(*both, varies) for both in zip(precisions, turns, strict=True)]
+        triangles = np.stack([matrix[upper] for matrix in swept])
+        pulls = np.einsum("njk,nk->nj", turns, pulls)
     root = np.sqrt(np.abs(triangles[:, first == second]))
     relative = coarser * CURVATURE_UNIT / math.sqrt(max(rows, 1))
     scale = np.maximum(root[:, first] * root[:, second], np.abs(triangles))
@@ -57,34 +77,88 @@ def rounded_fits(answer: Arrays, rows: int, rng: Dither, coarser: float) -> Roun
     arrays = {name: _dithered(exact[name], units[name], rng) for name in sorted(units)}
     errors = {name: unit / math.sqrt(6) for name, unit in units.items()}
     if "between" in answer:
-        arrays = _of_common(arrays, np.asarray(answer["between"], float))
+        arrays = _of_common(arrays, units["precisions"][:, first == second], relative, between)
     # of the rounded ones, so that they say no more than these
     squares = [_square(*fit) for fit in zip(arrays["precisions"], arrays["pulls"], strict=True)]
     arrays["squares"] = np.array(squares)[:, None]
     return Rounded(arrays, errors)
 
 
-def _of_common(fits: Mapping[str, np.ndarray], between: Any) -> dict[str, Any]:
+def _turn(precision: np.ndarray, varies: np.ndarray) -> np.ndarray:
+    """Compute T, the identity where A is not finite."""
+    turn = np.eye(len(precision))
+    if varies.size and np.isfinite(precision).all():
+        covariance = np.linalg.inv(_raised(precision[np.ix_(varies, varies)], LEAST_EIGENVALUE))
+        turn[:, varies] = -precision[:, varies] @ covariance
+        turn[np.ix_(varies, varies)] = covariance
+    return turn
+
+
+def _swept(precision: np.ndarray, turn: np.ndarray, varies: np.ndarray) -> np.ndarray:
+    """Compute M of A and T, A itself where it is not finite."""
+    if not np.isfinite(precision).all():
+        return precision
+    others = np.setdiff1d(np.arange(len(precision)), varies)
+    matrix = turn @ precision @ turn.T
+    matrix[np.ix_(varies, others)] = -turn[np.ix_(others, varies)].T
+    matrix[np.ix_(others, varies)] = -turn[np.ix_(others, varies)]
+    matrix[np.ix_(varies, varies)] = turn[np.ix_(varies, varies)]
+    return matrix
+
+
+def _of_common(
+    fits: Mapping[str, np.ndarray], units: np.ndarray, relative: float, between: np.ndarray
+) -> dict[str, Any]:
     """Compute fits of what is common to the sites, and moments of the first, from a site's own.
 
-    Where rounding leaves a curvature that is not positive its smallest eigenvalues are raised.
+    Args:
+        fits: M and T p, rounded.
+        units: of the diagonals of M.
+        relative: unit of a number of M by its size; above 1 nothing is left of a fit.
+        between: B.
     """
-    upper, kept = np.triu_indices(between.size), list[tuple[Any, Any]]()
-    for triangle, pull in zip(fits["precisions"], fits["pulls"], strict=True):
-        precision = symmetric(triangle, between.size)
-        if not (np.isfinite(precision).all() and np.isfinite(pull).all()):
-            kept.append((np.full_like(precision, np.nan), np.full_like(pull, np.nan)))
+    upper, varies = np.triu_indices(between.size), np.flatnonzero(between > 0)
+    kept = list[tuple[np.ndarray, np.ndarray]]()
+    for triangle, pull, finest in zip(fits["precisions"], fits["pulls"], units, strict=True):
+        fit = symmetric(triangle, between.size), pull
+        if not all(np.isfinite(part).all() for part in fit):
+            kept.append((np.full_like(fit[0], np.nan), np.full_like(pull, np.nan)))
             continue
-        values, vectors = np.linalg.eigh(precision)
-        least = max(LEAST_EIGENVALUE * np.abs(values).max(), np.finfo(np.float32).tiny)
-        away = np.linalg.lstsq(precision, pull, rcond=None)[0]
-        kept.append((vectors * np.maximum(values, least) @ vectors.T, away))
+        if varies.size:
+            fit = _unswept(*fit, varies, finest, relative)
+        precision, away = fit[0], np.linalg.lstsq(*fit, rcond=None)[0]
+        kept.append((_raised(precision, LEAST_EIGENVALUE), away))
     wide = [(widened(precision, between), away) for precision, away in kept]
     return {
         "precisions": np.stack([precision[upper] for precision, _ in wide]),
         "pulls": np.stack([precision @ away for precision, away in wide]),
         "spread": moments(kept[0][1], kept[0][0], between),
     }
+
+
+def _unswept(
+    matrix: np.ndarray, pull: np.ndarray, varies: np.ndarray, units: np.ndarray, relative: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Compute A and p from the rounded M and T p; eigenvalues lost in the rounding are raised."""
+    if relative > 1:
+        return np.zeros_like(matrix), np.zeros_like(pull)
+    block = np.ix_(varies, varies)
+    others = np.setdiff1d(np.arange(len(matrix)), varies)
+    size = np.sqrt(np.maximum(np.diagonal(matrix), units))[varies]
+    covariance = _raised(matrix[block] / np.outer(size, size), relative) * np.outer(size, size)
+    back, inner = np.eye(len(matrix)), matrix.copy()
+    back[block] = np.linalg.inv(covariance)
+    back[np.ix_(others, varies)] = matrix[np.ix_(others, varies)] @ back[block]
+    inner[block] = covariance
+    inner[np.ix_(varies, others)] = inner[np.ix_(others, varies)] = 0
+    return back @ inner @ back.T, back @ pull
+
+
+def _raised(matrix: np.ndarray, least: float) -> np.ndarray:
+    """Raise the smallest eigenvalues of a symmetric matrix to that share of the largest."""
+    values, vectors = np.linalg.eigh(matrix)
+    floor = max(least * np.abs(values).max(), np.finfo(np.float32).tiny)
+    return np.asarray(vectors * np.maximum(values, floor) @ vectors.T)
 
 
 LEAST_EIGENVALUE = 1e-6
@@ -110,18 +184,29 @@ def wrong_share(arrays: Arrays, sites: int) -> str | None:
 def revealed_by_fits(
     target: Target, arrays: Arrays, answer: Arrays, errors: Arrays
 ) -> tuple[Revealed]:
-    """Return curvatures at the modes, and gradients at the reference of these quadratics."""
-    kept, away = [], []
-    for index, pull in enumerate(np.asarray(answer["pulls"][:-1], float)):
-        precision = symmetric(answer["precisions"][index], pull.size)
+    """Return curvatures at the modes and gradients of these quadratics, both turned by T.
+
+    The gradients are those at the reference; in a hierarchical model where V is best, given all
+    others there.
+    """
+    reference, pulls = np.asarray(arrays["reference"]), np.asarray(answer["pulls"][:-1], float)
+    d = reference.size
+    varies = np.asarray(answer.get("between", np.zeros(d))) > 0
+    kept, away, turns = list[int](), list[np.ndarray](), list[np.ndarray]()
+    for index, pull in enumerate(pulls):
+        precision = symmetric(answer["precisions"][index], d)
         if np.isfinite(precision).all() and np.isfinite(pull).all():
+            turn = _turn(precision, np.flatnonzero(varies))
+            mode = np.linalg.lstsq(precision, pull, rcond=None)[0]
             kept.append(index)
-            away.append(np.linalg.lstsq(precision, pull, rcond=None)[0])
-    from_reference = np.reshape(away, (-1, len(arrays["reference"])))
-    of_fits = {1: errors["pulls"][kept], 2: errors["precisions"][kept]}
-    points = arrays["reference"] + from_reference
+            turns.append(turn)
+            away.append(np.stack([mode, np.where(varies, turn @ pull, 0)]))
+    modes, given_others = np.moveaxis(np.reshape(away, (-1, 2, d)), 1, 0)
     rules = (len(arrays["rule"]),) if "rule" in arrays else ()
-    return (Revealed(points, (1, 2), errors=of_fits, away=from_reference, rules=rules),)
+    turned = np.reshape(turns, (-1, d, d)) if varies.any() else None
+    by_order = {1: errors["pulls"][kept], 2: errors["precisions"][kept]}
+    of_fits = Revealed(reference + modes, (1, 2), errors=by_order, away=modes - given_others)
+    return (of_fits._replace(turn=turned, rules=rules),)
 
 
 def _power_of_two(most: np.ndarray) -> np.ndarray:

@@ -20,9 +20,7 @@ from __future__ import annotations
 import numpy as np
 from jaxtyping import Float
 
-from consortia.core.arrays import namespace
 from consortia.core.target import Target
-from consortia.runtime.late import Array
 from consortia.surrogates.local_fits import Guesses
 from consortia.surrogates.proposals.groups import SpreadOf
 
@@ -30,17 +28,20 @@ GRID = np.linspace(-7, 7, 281)
 """Places of log τ, from its start."""
 
 
-def widened(precision: Float[Array, "d d"], between: Float[Array, " d"]) -> Float[Array, "d d"]:
+def widened(
+    precision: Float[np.ndarray, "d d"], between: Float[np.ndarray, " d"]
+) -> Float[np.ndarray, "d d"]:
     """Return (A⁻¹ + diag(τ₀²))⁻¹, the precision of what is common to the sites."""
-    xp = namespace(precision)
-    root = xp.diag(xp.sqrt(between))
-    inner = xp.eye(len(between), dtype=root.dtype) + root @ precision @ root
-    return precision - precision @ root @ xp.linalg.solve(inner, root @ precision)
+    root = np.diag(np.sqrt(between))
+    inner = np.eye(len(between)) + root @ precision @ root
+    return precision - precision @ root @ np.linalg.solve(inner, root @ precision)
 
 
 def moments(
-    away: Float[Array, " d"], precision: Float[Array, "d d"], between: Float[Array, " d"]
-) -> Float[Array, "6 d"]:
+    away: Float[np.ndarray, " d"],
+    precision: Float[np.ndarray, "d d"],
+    between: Float[np.ndarray, " d"],
+) -> Float[np.ndarray, "6 d"]:
     """Return w, w b, w b², w v, w² v and w² of each parameter, which are added over the sites.
 
     Args:
@@ -48,12 +49,11 @@ def moments(
         precision: A; v is the diagonal of its inverse.
         between: τ₀².
     """
-    xp = namespace(away)
-    v = xp.diagonal(xp.linalg.inv(precision))
-    known = xp.isfinite(v) & (v > 0) & xp.isfinite(away)
-    v, b = xp.where(known, v, 0), xp.where(known, away, 0)
-    w = xp.where(known, 1 / (v + xp.where(between > 0, between, 1)), 0)
-    return xp.stack([w, w * b, w * b**2, w * v, w**2 * v, w**2])
+    v = np.diagonal(np.linalg.inv(precision))
+    known = np.isfinite(v) & (v > 0) & np.isfinite(away)
+    v, b = np.where(known, v, 0), np.where(known, away, 0)
+    w = np.where(known, 1 / (v + np.where(between > 0, between, 1)), 0)
+    return np.stack([w, w * b, w * b**2, w * v, w**2 * v, w**2])
 
 
 def with_spreads(
