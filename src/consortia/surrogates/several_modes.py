@@ -185,9 +185,8 @@ def distinct(modes: Sequence[Mode]) -> list[Mode]:
     """Return the modes that lie apart and hold something, the highest first."""
     kept: list[Mode] = []
     for mode in sorted(modes, key=lambda one: one.potential):
-        if kept and mode.potential > kept[0].potential + deepest(mode.position.size):
-            break
-        if apart(mode.position, (other.law for other in kept)):
+        high = not kept or mode.potential <= kept[0].potential + deepest(mode.position.size)
+        if high and apart(mode.position, (other.law for other in kept)):
             kept.append(mode)
     return kept
 

@@ -501,8 +501,7 @@ def _climb(server: Server) -> Generator[Query, Arrays, Sent | None]:
         return None
     server.memory.forget_drawn()
     server.reference, server.covariance = reached[0].position, reached[0].covariance
-    centres, covariances = [mode.position for mode in reached], [one.covariance for one in reached]
-    return _exploration(server, centres, covariances)
+    return _exploration(server, [m.position for m in reached], [m.covariance for m in reached])
 
 
 def _with_parabolas(server: Server, lines: list[Line]) -> list[Line]:
