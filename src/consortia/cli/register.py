@@ -66,7 +66,6 @@ def register(
         from consortia.store.durable import replace_file
         from consortia.study.build import load_study, study_of
         from consortia.study.dictionary import read_dictionary, registration_of
-        from consortia.study.propensity import weights_of, with_weights
 
         given, earlier = load_study(study), run or prior_from
         options = {"--run": run, "--prior-from": prior_from, "--dictionary": dictionary}
@@ -77,12 +76,7 @@ def register(
                     f"yet, and none of {', '.join(options)}: register levels once the weights are "
                     "there."
                 )
-            text = with_weights(
-                study.read_text(encoding="utf-8"), weights_of(given.propensity, propensity)
-            )
-            study_of(tomllib.loads(text), study)  # refuses it before anything is written
-            replace_file(study, [text.encode()])
-            given = load_study(study)
+            given = _weighted(given, study, propensity)
         if given.registered is not None and any(options.values()):
             option = next(name for name, value in options.items() if value)
             raise InputError(
@@ -116,6 +110,18 @@ def register(
             "order of the file do not count):"
         )
         typer.echo(f"SHA-256 {digest}")
+
+
+def _weighted(given: Study, study: Path, run: Path) -> Study:
+    """Write the weights that follow from a run of who was treated; return the study with them."""
+    from consortia.store.durable import replace_file
+    from consortia.study.build import load_study, study_of
+    from consortia.study.propensity import weights_of, with_weights
+
+    text = with_weights(study.read_text(encoding="utf-8"), weights_of(given.propensity, run))
+    study_of(tomllib.loads(text), study)  # refuses it before anything is written
+    replace_file(study, [text.encode()])
+    return load_study(study)
 
 
 def _of_files(study: Study) -> Registration:
