@@ -138,8 +138,8 @@ MUTANTS = (
     ),
     Mutant(  # a mode without draws is not told
         "surrogates/several_modes.py",
-        "if share > FORGOTTEN]",
-        "if share > 2]",
+        "shares > FORGOTTEN",
+        "shares > 2",
         "surrogates/test_several_modes.py::test_a_mode_without_draws_is_unknown_with_its_place",
     ),
     Mutant(

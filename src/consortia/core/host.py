@@ -169,6 +169,7 @@ class Flat:
         wide = np.asarray(positions, np.float64)
         return np.stack([wide + by, wide - by])
 
+    @np.errstate(invalid="ignore")  # far out both values may be infinite: the slope is none
     def differences(
         self,
         function: Callable[[np.ndarray], np.ndarray],

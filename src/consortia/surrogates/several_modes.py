@@ -185,9 +185,8 @@ def distinct(modes: Sequence[Mode]) -> list[Mode]:
     """Return the modes that lie apart and hold something, the highest first."""
     kept: list[Mode] = []
     for mode in sorted(modes, key=lambda one: one.potential):
-        if kept and mode.potential > kept[0].potential + deepest(mode.position.size):
-            break
-        if apart(mode.position, (other.law for other in kept)):
+        high = not kept or mode.potential <= kept[0].potential + deepest(mode.position.size)
+        if high and apart(mode.position, (other.law for other in kept)):
             kept.append(mode)
     return kept
 
@@ -268,8 +267,7 @@ def with_modes(proposal: Proposal, modes: Sequence[Mode], prior: PriorScale) -> 
     shares = list(OF_MODES * (normalised(log_masses(reached)) + 1 / len(reached)) / 2)
     centres, scales = [one.position for one in reached], [WIDER * one.covariance for one in reached]
     if len(prior.sd) <= OVER_PRIOR:
-        shares.append(OF_PRIOR)
-        centres.append(prior.centre)
+        shares, centres = [*shares, OF_PRIOR], [*centres, prior.centre]
         scales.append(np.diag(prior.sd**2))
     if isinstance(proposal.coordinates, Plain):
         learnt = proposal.envelope
@@ -297,8 +295,8 @@ def unseen(
     """
     d, best = draws.shape[1], memory.heights.max(initial=-np.inf)
     shares = normalised(log_masses(modes)) if len(modes) > 1 else np.zeros(len(modes))
-    held = [mode for mode, share in zip(modes, shares, strict=True) if share > FORGOTTEN]
-    laws = [(mode.law, NEAR * (1 + d)) for mode in held]
+    held = zip(modes, shares > FORGOTTEN, strict=True)
+    laws = [(mode.law, NEAR * (1 + d)) for mode, holds in held if holds]
     for law in guesses:
         near = squares(memory.points, *law) < APART * d
         if memory.heights[near].max(initial=-np.inf) > best - deepest(d) / 2:

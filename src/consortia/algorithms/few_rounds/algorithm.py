@@ -501,8 +501,7 @@ def _climb(server: Server) -> Generator[Query, Arrays, Sent | None]:
         return None
     server.memory.forget_drawn()
     server.reference, server.covariance = reached[0].position, reached[0].covariance
-    centres, covariances = [mode.position for mode in reached], [one.covariance for one in reached]
-    return _exploration(server, centres, covariances)
+    return _exploration(server, [m.position for m in reached], [m.covariance for m in reached])
 
 
 def _with_parabolas(server: Server, lines: list[Line]) -> list[Line]:
@@ -873,10 +872,10 @@ def _outcome(
 
 
 OF_CHAINS = (
-    "Give every parameter a proper prior, use federated_hmc for some hundreds of rounds, write "
-    "scales of hierarchical models on the scale on which their data inform them (centred where "
-    "there are many, non-centred where few), or integrate a site's own parameters out "
-    "(integrate=True of a formula)."
+    "Give every parameter a proper prior, use federated_hmc(target_acceptance=0.95) for some "
+    "hundreds of rounds, write scales of hierarchical models on the scale on which their data "
+    "inform them (centred where there are many, non-centred where few), or integrate a site's own "
+    "parameters out (integrate=True of a formula: a level and one slope, as in (1 + x | site))."
 )
 WITHOUT_GRADIENTS = (
     "Exact gradients of the sites were not queried, as the study does not ask for them. Bound "

@@ -162,6 +162,7 @@ def _nodes(target: Target, given: Arrays) -> int | None:
     return nodes
 
 
+@np.errstate(invalid="ignore")  # a far-off reference has an infinite U, and all points none
 def _host_log_densities(target: Target, given: Arrays, site: HostSite) -> Arrays:
     nodes, errors = _nodes(target, given), {}
     if "measured" in given:
