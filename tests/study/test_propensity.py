@@ -157,7 +157,7 @@ def test_a_run_has_both_and_can_be_reported(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("~ arm", "~ arm + (1 | site)", "no robust standard errors|does not allow"),
+        ("~ arm", "~ arm + (1 | site)", "a baseline of each site"),
         ('question = "arm"', 'question = "age"', "is not a column of a term"),
         ("[propensity]", 'weights = "age"\n[propensity]', "it gives the weights"),
         ("~ age", "age", "propensity.formula is"),
