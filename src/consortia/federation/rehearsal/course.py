@@ -287,9 +287,10 @@ def _week(on: Rehearsal) -> Iterator[Finding]:
     folder = on.folder / "week"
     folder.mkdir()
     policy = on.policy if on.given else None
-    account = "The answers of all studies on all versions of your rows together"
+    account, caveat = "The answers of all studies on all versions of your rows together", ""
     if on.study.model.question is None:
         account = "The answers of all studies on one version of your rows, at most,"
+        caveat = " What differences between versions tell is not measured, only refused."
     under = "your policy" if on.given else "the policy that is proposed for it, with more runs"
     for day in days(on.path, on.files[on.name], on.name, list(on.files), folder, policy):
         attack = f"a week, {day.title}"
@@ -299,7 +300,7 @@ def _week(on: Rehearsal) -> Iterator[Finding]:
         yield Finding(
             attack,
             f"{day.answers} answers leave under {under}. {account} so far settle {day.settled} of "
-            f"them.{f' Refused: {day.refused}' if day.refused else ''}",
+            f"them.{caveat}{f' Refused: {day.refused}' if day.refused else ''}",
             {"answers": day.answers, "settled": day.settled, "refused": day.refused},
         )
 
