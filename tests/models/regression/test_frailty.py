@@ -138,3 +138,21 @@ def test_what_cox_does_not_know_is_refused_with_the_remedy(term: str, message: s
         consortia.regression(
             f"Surv(time, event) ~ a + {term}", at_sites(rows, rows["group"] % 3), family="cox"
         )
+
+
+@pytest.mark.slow
+def test_a_new_hospital_predicts_from_a_run_of_others_and_no_row_of_theirs() -> None:
+    rows, formula = table("lung"), "Surv(time, status) ~ age + sex + (1 | site)"
+    sites = at_sites(rows, rows["id"] % 3)
+    more: dict[str, Any] = {"family": "weibull"}
+    every = consortia.regression(formula, sites, **more)
+    method = consortia.few_rounds(effective_size=400)
+    parts = (every.model, every.sites, method)
+    tree = consortia.sample(*parts, seed=1, progress=False, metadata=every.metadata)
+    few = {name: values[:12] for name, values in sites["s0"].items()}
+    here = consortia.regression(formula, {"bern": few}, prior_from=tree, **more)
+    patients = {"age": np.array([60.0, 70.0]), "sex": np.array([1.0, 2.0])}
+    found = np.asarray(here.predict(tree, patients, at=[6, 12], seed=3))
+    np.testing.assert_array_equal(found, every.predict(tree, patients, at=[6, 12], seed=3))
+    assert ((found > 0) & (found < 1)).all()
+    assert (found[..., 1] < found[..., 0]).all()

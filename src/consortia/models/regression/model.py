@@ -634,7 +634,8 @@ class Regression:
             raise InputError(
                 f"at: the baseline hazard of site {site!r} stays there, and its rows are in "
                 "another process: predict where they are. weibull and piecewise_exponential have "
-                "a baseline of few numbers that all sites share."
+                f"a baseline of few numbers that all sites share, and with (1 | {SITE}) that of a "
+                "new one."
             )
         rows = {key: np.asarray(values) for key, values in self.sites.site(site).items()}
         return SiteRows(rows, self.tables[site])
@@ -648,7 +649,10 @@ class Regression:
             rng = np.random.default_rng((seed, sites.index(site)))
             return site_baseline(self.density, params, self._site_rows(site), times, rng)
         if len(sites) < 2:
-            raise InputError("site: there is one, which says nothing of others: name it.")
+            raise InputError(
+                "site: there is one, which says nothing of others: name it. A run of several sites "
+                f"with weibull or piecewise_exponential and (1 | {SITE}) has a new site's hazard."
+            )
         every = [self._site_rows(name) for name in sites]
         return new_baseline(self.density, params, every, times, np.random.default_rng(seed))
 
