@@ -272,7 +272,7 @@ def test_without_a_source_tree_papers_says_where_they_are(tmp_path, monkeypatch)
     monkeypatch.setattr(module, "__file__", str(tmp_path / "a" / "b" / "c" / "papers.py"))
     outcome = invoke("papers")
     assert outcome.exit_code == 2
-    assert "come with the source tree" in outcome.stderr
+    assert "are in the source tree" in outcome.stderr
 
 
 def test_a_device_that_is_not_there_and_a_full_disk_for_the_output_are_said(tmp_path, monkeypatch):

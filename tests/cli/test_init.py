@@ -239,7 +239,7 @@ def test_three_messy_tables_are_the_clean_ones_after_two_answers(tmp_path, monke
     outcome = invoke("init", *files, "--response", "died", answers="y\ny\n")
     assert outcome.exit_code == 0, outcome.output
     for words in (
-        "lima: it is not UTF-8, and read as cp1252",
+        "lima: not UTF-8; read as cp1252",
         "lima: the column 'Age' is 'age'",
         "bern: the column 'crp_mg_l' is 'crp'",
         "'Female'",
@@ -312,7 +312,7 @@ def test_what_is_not_taken_is_not_written_and_what_stays_unlike_is_left_out(tmp_
     assert "the response 'crp' is missing at lima, bern" in outcome.output
     outcome = invoke("init", *files, "--response", "sex", answers="n\nn\n")
     assert outcome.exit_code == 2
-    assert "nothing is written, for the study would be refused" in outcome.output
+    assert "nothing was written, because the study would be refused" in outcome.output
     assert '[harmonise.lima.recode.sex] "Female" = "female"' in outcome.output
     assert not (tmp_path / "study.toml").exists()
 
@@ -565,7 +565,7 @@ def test_an_event_is_known_in_the_writing_of_each_site_or_refused(tmp_path, monk
         ),
         (("--response", "died", "--family", "cox"), "'cox' needs a response Surv(time, event)"),
         (("--response", "died", "--missing", "drop"), "missing is 'drop'"),
-        (("--response", "died", "-o", "study.yaml"), "ends in .toml"),
+        (("--response", "died", "-o", "study.yaml"), "must end in .toml"),
     ],
 )
 def test_what_cannot_be_used_is_named_with_the_nearest_that_can(folder, arguments, words):

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from consortia.study.build import Study
 
 NOT_HERE = (
-    "where the rows of the sites are not here, take what the sites agreed on in an earlier run "
-    "(--run DIR), or write [registered] by hand, as docs/study-file.md has it"
+    "if the sites' rows are not on this machine, use what the sites agreed on in an earlier run "
+    "(--run DIR), or write [registered] by hand, as docs/study-file.md describes"
 )
 
 
@@ -27,19 +27,25 @@ def register(
     study: StudyFile,
     run: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="A run of the same formula, whose sites have agreed."),
+        typer.Option(
+            metavar="DIR",
+            help="An earlier run of the same formula: take the levels and scales on which its "
+            "sites agreed.",
+        ),
     ] = None,
     prior_from: Annotated[
         Path | None,
         typer.Option(
-            metavar="DIR", help="A run of the same formula, whose posterior is to be the prior."
+            metavar="DIR",
+            help="An earlier run of the same formula: use its posterior as the prior.",
         ),
     ] = None,
     weight: Annotated[
-        float, typer.Option(min=0.0, max=1.0, help="How often each row behind that prior counts.")
+        float, typer.Option(min=0.0, max=1.0, help="Weight of each row behind that prior.")
     ] = 1.0,
     robust: Annotated[
-        float, typer.Option(min=0.0, max=1.0, help="Share of the prior in words, mixed with it.")
+        float,
+        typer.Option(min=0.0, max=1.0, help="Share of the ordinary prior that is mixed with it."),
     ] = 0.0,
     as_json: Json = False,
 ) -> None:
@@ -58,7 +64,7 @@ def register(
         if given.registered is not None and earlier is not None:
             option = "--run" if prior_from is None else "--prior-from"
             raise InputError(
-                f"{study} has a table [registered]: take it out, or leave {option} out."
+                f"{study} already has a table [registered]: remove it, or omit {option}."
             )
         if run is not None and prior_from is not None:
             raise InputError("register: give --run or --prior-from, not both.")
@@ -75,10 +81,11 @@ def register(
             typer.echo(json.dumps({"study": str(study), "digest": digest}))
             return
         typer.echo(
-            f"{study} states the levels and scales of its formula; no site is queried for them."
+            f"{study} already states the levels and scales of its formula; no site is queried for "
+            "them."
         )
         typer.echo(
-            "For the protocol, and the same for everybody with this study (title, comments and "
+            "For the protocol; everybody with this study gets the same hash (title, comments and "
             "order of the file do not count):"
         )
         typer.echo(f"SHA-256 {digest}")
@@ -89,7 +96,7 @@ def _of_files(study: Study) -> Registration:
     from consortia.models.regression.registration import Registration
 
     if study.model.formula is None or study.data.files is None:
-        raise InputError("register: levels and scales are of model.formula and data.files.")
+        raise InputError("register: the study needs model.formula and data.files.")
     try:
         built = study.build()
     except InputError as error:
@@ -129,5 +136,5 @@ def _of_run(study: Study, run: Path, any_sites: bool) -> Registration:
         kept["data.files"] = files
     if agreed is None or kept:
         differ = ", ".join(f"{name} {value!r}" for name, value in kept.items()) or "no formula"
-        raise InputError(f"{run} is a run of another study ({differ}): give one of the same.")
+        raise InputError(f"{run} belongs to another study ({differ}): give a run of this study.")
     return Registered.model_validate(agreed).registration
