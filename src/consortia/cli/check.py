@@ -215,7 +215,7 @@ def _show(
         natural = built.model.natural is not None  # what is predicted has other names than those
         own = () if natural else [_labelled(one, built.labels) for one in prediction.names]
         lines = prediction.lines(own)
-        console.print("", "[bold]Predicted bias[/]", *map(escape, lines), sep="\n")
+        console.print("", "[bold]Bias of the method[/]", *map(escape, lines), sep="\n")
     if verdict is not None:
         console.print("", verdict_text(verdict), sep="\n")
         if prediction.diverges:
