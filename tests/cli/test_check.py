@@ -100,7 +100,7 @@ def test_check_prints_plan_cost_and_predicted_bias(study):
     outcome = invoke("check", study)
     assert outcome.exit_code == 0, outcome.output
     words = ["nodes", "memory", "network", "Cost of the whole run", "bytes", "gradients"]
-    words += ["Predicted means within", "It rests on", "Run it with"]
+    words += ["Predicted means within", "The prediction rests on", "Run it with"]
     told = " ".join(outcome.stdout.split())  # wherever the lines end
     assert re.search(r"farthest: coefficients\[\w+, [a-z ]+", told)  # not a number
     places = [outcome.stdout.index(word) for word in words]

@@ -240,8 +240,10 @@ def test_the_number_of_draws_is_judged(draws, severity):
 )
 def test_a_measured_bias_counts_beyond_its_monte_carlo_error(shift, severity):
     report = report_of(tree_of(draws=2000, shift=shift), reference=tree_of(draws=2000, seed=1))
-    assert severity_of(report, "How far off is it?") is severity
-    card = next(one for one in report.verdict.checks if one.title == "How far off is it?")
+    assert severity_of(report, "How large is the measured bias?") is severity
+    card = next(
+        one for one in report.verdict.checks if one.title == "How large is the measured bias?"
+    )
     assert ("federated_hmc, which is exact" in card.action) == (severity is not Severity.GOOD)
 
 

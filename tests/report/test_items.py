@@ -263,9 +263,13 @@ def test_the_page_of_a_study_fits_a_phone_and_a_desk_and_has_the_checklist(
 
 def test_a_good_verdict_names_what_was_not_looked_at() -> None:
     good = Check(Severity.GOOD, "Do the chains agree?", "yes", "They do.")
-    unknown = Check(Severity.UNKNOWN, "How far off is it?", "not measured", "", counts=False)
-    assert Verdict((good,)).explanation == "Everything that was looked at is as it should be."
-    assert Verdict((good, unknown)).explanation.endswith("Not looked at: how far off is it?")
+    unknown = Check(
+        Severity.UNKNOWN, "How large is the measured bias?", "not measured", "", counts=False
+    )
+    assert Verdict((good,)).explanation == "All checks passed."
+    assert Verdict((good, unknown)).explanation.endswith(
+        "Not checked: how large is the measured bias?"
+    )
 
 
 def test_intercepts_of_levels_are_called_so_beside_coefficients() -> None:
