@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import functools
 import gc
+import hashlib
+import itertools
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -12,6 +15,7 @@ from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 # Before JAX starts; an explicit choice, say of a GPU, stands.
@@ -176,6 +180,33 @@ def x64() -> Iterator[None]:
     """Run the test in double precision; compiled functions of the two precisions never mix."""
     with jax.enable_x64(True):
         yield
+
+
+@pytest.fixture(autouse=True)
+def secrets_by_test(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Draw what sites keep secret from a test's name, so that a run of it has one noise.
+
+    Processes that the test starts draw theirs anew, or all that are forked would have the same.
+    """
+    process, counted, drawn = os.getpid(), itertools.count(), secrets.token_hex
+
+    def token_hex(count: int) -> str:
+        if os.getpid() != process:
+            return drawn(count)
+        name = request.node.nodeid.partition("@")[0]  # before what xdist adds
+        text = f"{name} {next(counted)}"
+        return hashlib.shake_256(text.encode()).hexdigest(count)
+
+    for module in DRAWING:
+        monkeypatch.setattr(f"{module}.secrets", SimpleNamespace(token_hex=token_hex))
+
+
+DRAWING = (
+    "consortia.engines.flower.engine",
+    "consortia.engines.flower.files",
+    "consortia.federation.letters.coordinating",
+)
+"""Modules that draw the secret of a site, or a run's identity, which is in its noise, too."""
 
 
 @pytest.fixture

@@ -263,3 +263,4 @@ seed = 1
     assert lying.numbers["settled_before"] > 0  # for all the noise of its answers
     assert lying.numbers["settled_after"] == 0
     assert "maximum_settled_rows" in lying.numbers["refused"]
+    assert not findings["who took part, from the draws alone"].known
