@@ -86,7 +86,7 @@ def test_a_study_is_written_over_when_told_to(folder):
 def test_what_is_left_out_and_missing_is_said_with_the_reason(folder):
     text = " ".join(init("--response", "died").stdout.split())
     for words in (
-        "record: it tells rows apart: an identifier",
+        "record: it identifies rows",
         "came: a date",
         "unit: it is 'mg' in every row",
         "ward: only bern has it",
@@ -98,7 +98,7 @@ def test_what_is_left_out_and_missing_is_said_with_the_reason(folder):
     ):
         assert words in text, words
     comments = (folder / "study.toml").read_text()
-    assert "#   record: it tells rows apart" in comments
+    assert "#   record: it identifies rows" in comments
 
 
 def test_check_takes_the_study_as_it_was_written(folder):
@@ -412,7 +412,7 @@ def test_a_patient_of_several_rows_is_asked_about_and_is_no_covariate(tmp_path, 
     )
     outcome = invoke("init", *files, "--response", "y")
     text = " ".join(outcome.output.split())
-    assert "patient: 30 values in 120 rows: are these rows of one patient or ward?" in text
+    assert "patient: 30 values in 120 rows: do these identify a patient or a ward?" in text
     assert "--group ward writes (1 | site:ward)" in text
     assert load_study("study.toml").model.formula == "y ~ x + age + site"
     again = ["--response", "y", "--group", "patient", "--drop", "ward", "--force"]
@@ -435,7 +435,7 @@ def test_identifiers_are_those_of_all_rows_and_a_covariate_of_few_values_is_kept
         code=lambda place, row: f"P{place}-{row}",
     )
     outcome = invoke("init", *files, "--response", "y")
-    assert "code: it tells rows apart" in outcome.output
+    assert "code: it identifies rows" in outcome.output
     assert load_study("study.toml").model.formula == "y ~ x + grade + dose + site"
 
 
@@ -549,9 +549,9 @@ def test_an_event_is_known_in_the_writing_of_each_site_or_refused(tmp_path, monk
             "the response 'dyed' is not a column: unknown; did you mean 'died'",
         ),
         (("--response", "died", "--by-site", "arn"), "did you mean 'arm'"),
-        (("--response", "died", "--by-site", "record"), "it tells rows apart"),
+        (("--response", "died", "--by-site", "record"), "it identifies rows"),
         (("--response", "died", "--reference", "arm=olt"), "unknown; did you mean 'old'"),
-        (("--response", "died", "--reference", "age=60"), "it holds no strings"),
+        (("--response", "died", "--reference", "age=60"), "the column holds no strings"),
         (("--response", "died", "--reference", "arm"), "give COLUMN=LEVEL"),
         (("--response", "died", "--drop", "arm", "--reference", "arm=old"), "no such term"),
         (("--response", "ward"), "the response 'ward' is missing at oslo, lima"),
@@ -597,8 +597,8 @@ def test_a_column_that_says_what_another_says_is_left_out(folder):
         rewritten(path, "crp", lambda row: str(3 * (1 + row % 3) - 40))  # of the grade
     outcome = init("--response", "died")
     assert outcome.exit_code == 0
-    assert "unit: arm says the same in every row" in outcome.stdout
-    assert "crp: grade says the same in every row" in outcome.stdout
+    assert "unit: it duplicates arm" in outcome.stdout
+    assert "crp: it duplicates grade" in outcome.stdout
     assert load_study("study.toml").model.formula == "died ~ age + arm + grade + site"
     rewritten(folder / "bern.csv", "unit", lambda row: ["0.5", "2.25"][row % 5 == 1])
     again = init("--response", "died", "--force")
@@ -614,7 +614,7 @@ def test_the_response_in_other_words_is_no_term(folder):
         said = ["1" if row.endswith("yes") else "0" for row in rows]
         rows = [f"{row}{separator}{one}" for row, one in zip(rows, said, strict=True)]
         path.write_text("\n".join([f"{first}{separator}dead", *rows, ""]))
-    assert "dead: died says the same in every row" in init("--response", "died").stdout
+    assert "dead: it duplicates died" in init("--response", "died").stdout
 
 
 def test_rows_of_which_none_is_complete_are_refused_with_the_column(folder):
@@ -622,13 +622,13 @@ def test_rows_of_which_none_is_complete_are_refused_with_the_column(folder):
     rewritten(folder / "bern.csv", "age", lambda row: "61.5" if row < 30 else "NA")
     outcome = init("--response", "died")
     assert outcome.exit_code == 2
-    assert "bern has no complete row; of most rows 'crp' misses" in outcome.stderr
+    assert "bern has no complete row; 'crp' is missing most often" in outcome.stderr
 
 
 def test_a_slip_in_a_number_is_said_with_its_line(folder):
     rewritten(folder / "oslo.csv", "age", lambda row: "6O" if row == 3 else f"{50 + row}.5")
     text = " ".join(init("--response", "died").stdout.split())
-    assert "age: at oslo 1 of 40 values are no numbers, the first in line 5" in text
+    assert "age: at oslo 1 of 40 values are not numbers, the first in line 5" in text
 
 
 def test_nothing_is_written_over(folder):
@@ -699,7 +699,7 @@ def test_intervals_of_persons_are_written_with_a_title_without_a_formula(tmp_pat
         "init", "oslo.csv", "lima.csv", "--response", "Surv(start, stop, death)", "--yes"
     )
     assert ended.exit_code == 0, ended.output
-    assert "patient is the person of each interval" in " ".join(ended.output.split())
+    assert "patient identifies the person of each interval" in " ".join(ended.output.split())
     study = tomllib.loads((tmp_path / "study.toml").read_text())
     assert study["title"] == "Time to death, 2 sites"
     assert study["model"]["persons"] == "patient"
