@@ -43,7 +43,7 @@ bench-guard: setup-dev ## ratios of speed that no change may spoil, in five minu
 	$(BIN)/python -m benchmarks --only guard
 
 # Every check runs, also after one failed; mypy beside the others.
-lint: SOURCES := --doctest-modules --doctest-glob=README.md src README.md tests/docs tests/mutants tests/packaging tests/test_rooms.py
+lint: SOURCES := --doctest-modules --doctest-glob=README.md src README.md tests/algorithms/test_shapes.py tests/docs tests/mutants tests/packaging tests/test_rooms.py
 lint: setup-dev ## ruff, types, rooms, English, docstrings and their examples
 	@status=0; \
 	$(BIN)/mypy & types=$$!; \

@@ -31,6 +31,7 @@ from consortia.models.pymc import from_pymc
 from consortia.models.regression.causes import cumulative_incidence
 from consortia.models.regression.construction import regression
 from consortia.models.regression.model import Regression
+from consortia.models.regression.propensity import propensity_weights
 from consortia.run.calibration import sbc
 from consortia.run.sampling import resume, sample
 from consortia.run.sizes import plan_size
@@ -86,6 +87,7 @@ __all__ = [
     "plan_size",
     "preconditioned",
     "predict",
+    "propensity_weights",
     "read_sites",
     "recover",
     "regression",

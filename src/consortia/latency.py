@@ -232,6 +232,14 @@ class Recorded:
         """Nothing is added to what was recorded."""
         return 0.0
 
+    def updates(self, max_staleness: int | None) -> int:
+        """Return the updates of the first server, without gradients that are too stale."""
+        done = 0
+        for server, version in zip(self.servers, self.versions, strict=True):
+            kept = max_staleness is None or done - version <= max_staleness
+            done += server == 0 and kept
+        return done
+
     def check(self, workers: int) -> None:
         """Refuse events of workers that do not exist."""
         for event, worker in enumerate(self.workers):

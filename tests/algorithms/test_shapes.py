@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 SCRIPT = """
 import warnings
 import jaxtyping
@@ -63,6 +65,7 @@ else:
 """
 
 
+@pytest.mark.lint
 def test_every_algorithm_keeps_to_the_shapes_that_it_states() -> None:
     command = [sys.executable, "-c", SCRIPT]
     done = subprocess.run(command, capture_output=True, text=True, timeout=1200)

@@ -61,6 +61,8 @@ def test_methods_compare_hash_and_describe_themselves() -> None:
     assert plain["subtract_noise"] == [0.5, 0.25]
     assert make().cost(np.array([30]), 3).row_gradients == 5
     assert stale_sgld(0.1, workers=3).cost(np.array([10, 20, 30]), 3).row_gradients == 20
+    task = stale_sgld(0.1, 5, workers=3, local_steps=4).cost(np.array([30]), 3)
+    assert (task.gradients, task.row_gradients, task.vectors) == (4, 20, 2)
 
 
 @pytest.mark.parametrize(
@@ -77,6 +79,10 @@ def test_methods_compare_hash_and_describe_themselves() -> None:
         (lambda: stale_sgld(0.1, workers=2, shares=[0.5, 0.6]), "shares sum to"),
         (lambda: stale_sgld(0.1, workers=2, temperature=-1), "temperature"),
         (lambda: stale_sgld(-0.1, workers=2), "step_size"),
+        (lambda: stale_sgld(0.1, workers=2, local_steps=0), "local_steps is 0"),
+        (lambda: stale_sgld([0.1, 0.2], workers=2, servers=2, local_steps=3), "local_steps=3"),
+        (lambda: stale_sgld(np.array([0.1, 0.2]), workers=2, local_steps=3), "one constant step"),
+        (lambda: stale_sgld(0.1, workers=2, adaptation=1, local_steps=3), "no adaptation"),
         (lambda: stale_sghmc(0.1, 0.0, workers=2), "friction is 0"),
         (lambda: stale_sghmc(0.5, 2.1, workers=2), "at most 1"),
         (lambda: stale_sghmc(0.1, 1.0, workers=2, integrator="leapfrog"), "integrator"),

@@ -382,7 +382,7 @@ def test_a_chain_that_runs_away_ends_the_run_and_is_explained():
     # In the middle the surrogates are the likelihoods. Further out, where a chain comes now and
     # then, that of the north is far too narrow.
     model, both = flattening()
-    arguments: dict[str, Any] = {"rounds": 4000, "chains": 1, "seed": 1, "progress": False}
+    arguments: dict[str, Any] = {"rounds": 2000, "chains": 1, "seed": 1, "progress": False}
     method = consortia.fsgld(1e-4, 500, probabilities=(0.5, 0.5))
     with pytest.raises(NonFiniteError, match="at site 'north' the correction drives") as caught:
         consortia.sample(model, both, method, **arguments)

@@ -21,6 +21,7 @@ from consortia.algorithms.registry import ALGORITHMS
 from consortia.cli import exits
 from consortia.cli.commands import app
 from consortia.cli.exits import EXIT_CODES, reported
+from consortia.diagnostics.figures import comparison
 from consortia.report.run_report import load_run
 from consortia.study.build import load_study
 from consortia.study.model import FROM_DATA, MODELS
@@ -47,6 +48,29 @@ def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 # --- check ---------------------------------------------------------------------------------------
+
+
+def test_a_plot_has_the_methods_that_could_do_it_and_the_study(study, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(comparison, "write_figure", lambda figure, path: drawn.append(figure))
+    shown = invoke("check", study, "--plot", "methods.png")
+    assert shown.exit_code == 0, shown.output
+    assert "Bias against messages: methods.png" in shown.stdout
+    assert "  without fsgld: " in shown.stdout
+    (axes,) = drawn[0].axes
+    (legend,) = drawn[0].legends
+    names = [text.get_text() for text in legend.get_texts()]
+    assert {"fa_hmc", "de_sgld", "this study"} <= set(names)
+    assert "few_rounds" in " ".join(text.get_text() for text in axes.texts)
+    assert not any("$" in label.get_text() for label in axes.get_yticklabels())
+
+
+def test_a_plot_is_written(study):
+    assert invoke("check", study, "--plot", "methods.svg", "--json").exit_code == 0
+    assert Path("methods.svg").stat().st_size > 1000
+    refused = invoke("check", study, "--plot", "methods.txt")
+    assert refused.exit_code == 2
+    assert ".png, .svg, .pdf" in refused.output
 
 
 def test_the_cost_that_check_tells_is_the_one_that_the_run_records(study):

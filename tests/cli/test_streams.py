@@ -34,6 +34,14 @@ chains = 2
 [output]
 figure = false
 """
+COMPILES_NOTHING = (
+    STUDY.partition("[algorithm]")[0]
+    + """[algorithm]
+name = "few_rounds"
+[output]
+figure = false
+"""
+)
 ROWS = "".join(f"{i % 7},{i % 5},{'haut' if i % 3 else 'bas'}\n" for i in range(40))
 FULL = Path("/dev/full")
 
@@ -44,6 +52,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("streams")
     (made / "a.csv").write_text("y,x,étage\n" + ROWS, encoding="utf-8")
     (made / "s.toml").write_text(STUDY, encoding="utf-8")
+    (made / "few.toml").write_text(COMPILES_NOTHING, encoding="utf-8")
     assert command(made, "run", "s.toml", "-o", "whole").returncode == 0
     return made
 
@@ -74,7 +83,7 @@ def command(folder: Path, *words: str, shell: str = "", options: str = "", **mor
 def test_a_run_whose_output_cannot_be_written_is_on_the_disk(folder, tmp_path, shell, more):
     if "full" in shell and not FULL.exists():
         pytest.skip("the system has no /dev/full")
-    ended = command(folder, "run", "s.toml", "-o", str(tmp_path / "run"), shell=shell, **more)
+    ended = command(folder, "run", "few.toml", "-o", str(tmp_path / "run"), shell=shell, **more)
     assert ended.returncode == 0, ended.stderr
     assert b"Traceback" not in ended.stderr
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["parameters"]
@@ -196,7 +205,7 @@ def test_runs_that_begin_together_have_a_directory_each(folder):
 
 
 def test_without_assertions_a_run_is_refused_before_it_begins(folder, tmp_path):
-    ended = command(folder, "run", "s.toml", "-o", str(tmp_path / "run"), options="-O")
+    ended = command(folder, "run", "few.toml", "-o", str(tmp_path / "run"), options="-O")
     assert ended.returncode == 3
     assert b"Python runs with -O" in ended.stderr
     assert not (tmp_path / "run").exists()

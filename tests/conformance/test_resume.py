@@ -130,10 +130,25 @@ def test_a_checkpoint_holds_no_keys_and_nothing_pickled(
         assert saved.header["specification"]["request"]["seed"] == 5
 
 
-def test_asynchronous_workers_with_sites_of_their_own_cannot_be_run_longer(
+@pytest.mark.parametrize("local_steps", [1, 3])
+def test_sums_of_the_sites_gradients_can_be_run_longer(
+    model: Any, three_sites: Any, tmp_path: Path, local_steps: int
+) -> None:
+    method = consortia.stale_sgld(0.01, batch_size=3, workers=3, local_steps=local_steps)
+    options: dict[str, Any] = {"chains": 1, "progress": False}
+    whole = consortia.sample(model, three_sites, method, rounds=90, warmup=30, **options)
+    consortia.sample(
+        model, three_sites, method, rounds=60, warmup=30, store=tmp_path / "run", **options
+    )
+    longer = consortia.resume(tmp_path / "run", model, three_sites, method, rounds=90)
+    for name, values in whole.posterior.data_vars.items():
+        np.testing.assert_array_equal(longer.posterior[name], values)
+
+
+def test_asynchronous_workers_that_are_weighted_by_their_shares_cannot_be_run_longer(
     model: Any, three_sites: Any, tmp_path: Path
 ) -> None:
-    method = consortia.stale_sgld(step_size=0.01, batch_size=3, workers=3)
+    method = consortia.stale_sgld(step_size=0.01, batch_size=3, workers=3, aggregate="each")
     options: dict[str, Any] = {"chains": 1, "rounds": 60, "progress": False}
     before = consortia.sample(model, three_sites, method, store=tmp_path / "run", **options)
     with pytest.raises(consortia.errors.InputError, match="another density"):

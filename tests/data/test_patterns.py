@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
-from consortia.data.patterns import MOST_LEVELS, is_categorical, smallest_cell
+import consortia
+from consortia.data.patterns import MOST_LEVELS, is_categorical, rarest_pattern, smallest_cell
 
 
 def test_where_all_columns_are_categorical_their_patterns_count() -> None:
@@ -43,3 +46,13 @@ def test_a_column_is_categorical_up_to_a_number_of_values_in_all_rows() -> None:
     assert is_categorical(few)
     assert not is_categorical(np.r_[few, MOST_LEVELS])
     assert not is_categorical(np.arange(5000.0))
+
+
+def test_the_order_of_times_is_not_a_covariate() -> None:
+    times = np.array([1.0, 1, 2, 2, 2, 3, 4, 4, 5, 6, 7, 8])
+    table = {"t": times, "event": np.tile([1.0, 1, 0], 4), "arm": np.repeat([0.0, 1], 6)}
+    table |= {"w": 1 + table["arm"]}
+    more: dict[str, Any] = {"family": "cox", "weights": "w", "weights_are": "sampling"}
+    rows = consortia.regression("Surv(t, event) ~ arm", {"s": table}, **more).rows.site("s")
+    assert {"tie_count", "since", "until"} <= {*rows}
+    assert rarest_pattern(rows) == smallest_cell(rows) == 6

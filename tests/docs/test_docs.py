@@ -69,7 +69,7 @@ def test_the_blocks_on_formulas_run_from_three_files(tmp_path, monkeypatch, caps
     files = [f"{site}.csv" for site in ("oslo", "lima", "bern")]
     for file, columns in zip(files, patients(), strict=True):
         pd.DataFrame(columns).to_csv(file, index=False)
-    effects, by_site, margins, compared, checked = blocks(DOCS / "formulas.md")
+    effects, by_site, margins, weighted, compared, checked = blocks(DOCS / "formulas.md")
     first: dict[str, Any] = {}
     exec(effects, first)
     assert "odds ratio" in capsys.readouterr().out
@@ -86,6 +86,7 @@ def test_the_blocks_on_formulas_run_from_three_files(tmp_path, monkeypatch, caps
     assert Path("forest.png").exists()
     exec(margins, second)
     assert "on the probability of died" in capsys.readouterr().out
+    exec(weighted, first | {"sites": files})
     exec(compared, {**first, "other": first["made"], "other_tree": first["tree"]})
     assert "elpd" in capsys.readouterr().out
     exec(checked, first)

@@ -189,16 +189,17 @@ class Toy(Conversation):
 MODEL = replace(consortia.models.logistic_regression(2, intercept=True), host=None)  # compiled
 
 
-def sites(count: int = 5) -> consortia.Sites:
-    """Unlike sites of unlike sizes."""
+def sites(count: int = 5, sizes: tuple[int, ...] = SIZES) -> consortia.Sites:
+    """Unlike sites of unlike sizes; those of one size share their compiled functions."""
     rng = np.random.default_rng(0)
+    rows = [sizes[number % len(sizes)] for number in range(count)]
     return consortia.Sites.from_list(
         [
             {
-                "x": rng.normal(number % 5 / 2, 1, (SIZES[number % 5], 2)),
-                "y": (rng.uniform(size=SIZES[number % 5]) < 0.4).astype(np.int32),
+                "x": rng.normal(number % 5 / 2, 1, (size, 2)),
+                "y": (rng.uniform(size=size) < 0.4).astype(np.int32),
             }
-            for number in range(count)
+            for number, size in enumerate(rows)
         ]
     )
 

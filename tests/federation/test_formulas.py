@@ -57,6 +57,33 @@ def test_a_policy_keeps_the_names_of_rare_levels_back(
     assert facts.described is None
 
 
+def test_means_and_spreads_leave_in_two_digits(tmp_path: Path) -> None:
+    formula = STUDY.replace("died ~ stage", "died ~ age + scale(dose)")
+    (tmp_path / "study.toml").write_text(formula)
+    rng, died = np.random.default_rng(1), np.arange(400) < 3
+    table = np.column_stack([rng.normal(61, 9, 400), rng.gamma(2, 1, 400), died])
+    for name in ("oslo", "lima"):
+        np.savetxt(
+            tmp_path / f"{name}.csv", table, "%.4f", ",", header="age,dose,died", comments=""
+        )
+    (tmp_path / "policy.toml").write_text(
+        'studies = ["any"]\nmaximum_rounds = 100\nminimum_rows = 1\n'
+    )
+    node = {"site": "oslo", "data": str(tmp_path / "oslo.csv"), "folder": str(tmp_path)}
+    node["policy"] = str(tmp_path / "policy.toml")
+    facts = site_of(load_study(tmp_path / "study.toml"), node, {})._contribute()
+    assert facts.table is not None
+    moments = {name: found[:3] for name, found in facts.table.moments.items()}
+    rows, mean, squares = moments["age"]
+    sd = float(f"{np.sqrt(squares / rows):.6g}")
+    assert sd == float(f"{table[:, 0].std():.1e}")
+    assert mean / sd * 20 == pytest.approx(round(table[:, 0].mean() / sd * 20))
+    # it defines the term, so that two digits would be another model
+    assert moments["scale(dose)"][1] == pytest.approx(table[:, 1].mean(), rel=1e-3)
+    assert moments["scale(dose)"][1] != float(f"{moments['scale(dose)'][1]:.2g}")
+    assert moments["response()"][1] == 0.0075  # an event stays one, however rare
+
+
 def test_the_smallest_number_of_participants_is_the_study_s_or_the_policy_s(tmp_path: Path) -> None:
     (tmp_path / "study.toml").write_text(f"{STUDY}[model.describe]\ncells = 4\n")
     (tmp_path / "oslo.csv").write_text(ROWS)
@@ -85,7 +112,7 @@ integrate = {integrate}
 [algorithm]
 name = "federated_hmc"
 step_size = 0.1
-leapfrog_steps = 2
+leapfrog_steps = 1
 mass_matrix = "identity"
 [run]
 rounds = 3
@@ -174,10 +201,16 @@ def lengths(folder: Path) -> set[int]:
     }
 
 
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of a study whose levels stay at their sites, after its run."""
+    return ran(tmp_path_factory.mktemp("levels") / "kept", integrate=True).parent
+
+
 def test_no_level_of_a_hospital_is_in_its_ledger_or_at_the_server_where_the_policy_keeps_it(
-    tmp_path: Path,
+    kept: Path,
 ) -> None:
-    run = ran(tmp_path / "kept", integrate=True)
+    run = kept / "run"
     tree = consortia.open_run(run)
     # two coefficients, the common level and the spread: nothing of a site's own
     assert set(tree["posterior"].data_vars) == {"coefficients", "intercept", "sd"}
@@ -189,7 +222,7 @@ def test_no_level_of_a_hospital_is_in_its_ledger_or_at_the_server_where_the_poli
     assert all(word in text for word in ("age", "stage[II]", "odds ratio", "sd between sites"))
     assert not any(f"\n{name} " in text for name in NAMES)
     for name in NAMES:
-        assert max(lengths(tmp_path / "kept" / name)) == 2 * 4, name
+        assert max(lengths(kept / name)) == 2 * 4, name
 
 
 @pytest.mark.slow
@@ -213,12 +246,14 @@ def test_participants_are_told_in_numbers_that_study_and_policy_allow(
             assert all(n == 0 or n >= least for n in [*counts.values(), rest])
 
 
-def test_a_harmonised_table_gives_the_draws_of_the_one_that_is_meant(tmp_path: Path) -> None:
-    clean, unlike = (ran(tmp_path / str(one), integrate=True, unlike=one) for one in (False, True))
-    trees = [consortia.open_run(run)["posterior"].to_dataset() for run in (clean, unlike)]
+def test_a_harmonised_table_gives_the_draws_of_the_one_that_is_meant(
+    kept: Path, tmp_path: Path
+) -> None:
+    unlike = ran(tmp_path / "unlike", integrate=True, unlike=True).parent
+    trees = [consortia.open_run(each / "run")["posterior"].to_dataset() for each in (kept, unlike)]
     for name in trees[0].data_vars:
         np.testing.assert_array_equal(trees[0][name], trees[1][name])
-    studies = [load_study(tmp_path / str(one) / "study.toml") for one in (False, True)]
+    studies = [load_study(each / "study.toml") for each in (kept, unlike)]
     hashes = [(terms.study, terms.model) for terms in map(terms_of, studies)]
     assert hashes[0][0] != hashes[1][0]
     assert hashes[0][1] != hashes[1][1]

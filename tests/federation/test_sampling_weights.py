@@ -41,8 +41,11 @@ POLICY = """models = ["any"]
 messages = ["description", "moments", "query"]
 maximum_rounds = 1000
 minimum_rows = 50
+minimum_pattern_rows = 1
 maximum_settled_rows = 0
 """
+"""It permits moments with all digits, as one process has them."""
+
 PEOPLE = 2000
 """At each site, of whom some 720 are in the sample."""
 

@@ -71,8 +71,8 @@ def killed(store, where, at):
 @pytest.mark.parametrize(
     ("where", "places"),
     sparse(
-        [("asking", (1, 4, 2, 2)), ("a file", (3, 9, 4, 13))],
-        [("asking", (1, 4, 2, 2))],
+        [("asking", (1, 4)), ("asking", (1, 4, 2, 2)), ("a file", (3, 9, 4, 13))],
+        [("asking", (1, 4))],
     ),
 )
 def test_a_conversation_survives_kills(tmp_path, where, places):

@@ -129,10 +129,17 @@ MUTANTS = (
         "WIDEST = 0.1",
         "surrogates/test_several_modes.py::test_lines_reach_to_where_the_prior_does",
     ),
+    Mutant(  # what the exploration saw where no proposal is, is ignored
+        "surrogates/several_modes.py",
+        "share = float(normalised(before.log_weights)[beyond].sum())",
+        "share = 0.0",
+        "surrogates/test_several_modes.py::"
+        "test_points_that_a_proposal_does_not_reach_are_uncovered_with_their_mass",
+    ),
     Mutant(  # a mode without draws is not told
         "surrogates/several_modes.py",
-        "if share > FORGOTTEN and",
-        "if share > 2 and",
+        "if share > FORGOTTEN]",
+        "if share > 2]",
         "surrogates/test_several_modes.py::test_a_mode_without_draws_is_unknown_with_its_place",
     ),
     Mutant(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
@@ -75,38 +76,50 @@ def test_a_method_that_is_gone_is_no_public_name_and_names_another():
 PNEUMONIA = Path(__file__).resolve().parents[2] / "examples" / "pneumonia"
 TABLES = ["aarhus.csv", "bilbao.csv", "cork.csv"]
 
-WITHOUT_JAX = {
-    "help": ["--help"],
-    "schema": ["schema"],
-    "init": ["init", *TABLES, "--response", "died", "--yes", "--output", "made.toml"],
-    "check": ["check", "study.toml"],
-    "describe": ["describe", "study.toml"],
-    "site key": ["site", "key", "aarhus"],
-    "site check": ["site", "check", "--study", "study.toml", "--data", "aarhus.csv"],
-    "register": ["register", "letters.toml"],
-    "letter open": ["letter", "open", "letters.toml", "--folder", "letters", "--shared", "post"],
-    "letter answer": [
-        *("letter", "answer", "post/aarhus/question-001.letter", "--data", "aarhus.csv"),
-        *("--folder", "aarhus", "--yes"),
-    ],
-    "letter next": ["letter", "next", "letters"],
-    "run": ["run", "study.toml", "--output", "made"],
-    "report": ["report", "made"],
-    "run without levels": ["run", "letters.toml", "--output", "plain"],
-    "report without levels": ["report", "plain"],
-    "run privately": ["run", "private.toml"],
-}
-"""Commands on a formula that compile nothing, in the order in which they are run."""
+PROCESSES: tuple[dict[str, list[str]], ...] = (
+    {
+        "help": ["--help"],
+        "schema": ["schema"],
+        "init": ["init", *TABLES, "--response", "died", "--yes", "--output", "made.toml"],
+        "check": ["check", "study.toml"],
+        "describe": ["describe", "study.toml"],
+        "site key": ["site", "key", "aarhus"],
+        "site check": ["site", "check", "--study", "study.toml", "--data", "aarhus.csv"],
+        "site rehearse": ["site", "rehearse", "letters.toml", "--data", "aarhus.csv"],
+        "register": ["register", "letters.toml"],
+    },
+    {"letter open": ["letter", "open", "letters.toml", "--folder", "letters", "--shared", "post"]},
+    {
+        "letter answer": [
+            *("letter", "answer", "post/aarhus/question-001.letter", "--data", "aarhus.csv"),
+            *("--folder", "aarhus", "--yes"),
+        ]
+    },
+    {
+        "letter next": ["letter", "next", "letters"],
+        "run": ["run", "study.toml", "--output", "made"],
+        "run without levels": ["run", "letters.toml", "--output", "plain"],
+        "run privately": ["run", "private.toml"],
+    },
+    {"report": ["report", "made"], "report without levels": ["report", "plain"]},
+)
+"""Commands on a formula that compile nothing, in the order in which they are run.
 
-COMMAND = """
-import sys
+Those of one process load what those before them have loaded, too: the first that fails is at fault.
+"""
+
+WITHOUT_JAX = [name for commands in PROCESSES for name in commands]
+
+COMMANDS = """
+import json, sys
 from consortia.cli import main
-try:
-    main()
-except SystemExit as ended:
-    assert not ended.code, ended.code
-finally:
-    print("modules:", *sys.modules)
+for name, arguments in json.loads(sys.argv[1]).items():
+    sys.argv[1:] = arguments
+    try:
+        main()
+    except SystemExit as ended:
+        assert not ended.code, (name, ended.code)
+    print("modules:", name, *sys.modules, sep="|")
 """
 
 
@@ -145,19 +158,21 @@ def modules(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
     (folder / "private.toml").write_text(PRIVATE)
     (folder / "aarhus").mkdir()
     (folder / "aarhus" / "site-policy.toml").write_text(POLICY)
-    found = {}
-    for name, arguments in WITHOUT_JAX.items():
+    modules_by_command = {}
+    for commands in PROCESSES:
         outcome = subprocess.run(
-            [sys.executable, "-c", COMMAND, *arguments],
+            [sys.executable, "-c", COMMANDS, json.dumps(commands)],
             cwd=folder,
             capture_output=True,
             text=True,
             check=False,
         )
-        assert outcome.returncode == 0, (name, outcome.stderr)
-        listing = outcome.stdout.rpartition("modules:")[2]
-        found[name] = {module.split(".")[0] for module in listing.split()}
-    return found
+        assert outcome.returncode == 0, (list(commands), outcome.stderr)
+        for line in outcome.stdout.splitlines():
+            if line.startswith("modules:|"):
+                _, name, *names = line.split("|")
+                modules_by_command[name] = {module.split(".")[0] for module in names}
+    return modules_by_command
 
 
 @pytest.mark.parametrize("command", WITHOUT_JAX)
@@ -166,6 +181,9 @@ def test_a_command_on_a_formula_does_not_load_jax(command, modules):
     assert "jax" not in modules[command]
 
 
+RUNNING = "letter open", "letter next", "site rehearse"
+"""Other commands that run a study, or a part of it."""
+
 UNUSED = {"arviz_base", "arviz_stats", "sklearn", "networkx", "pooch", "flwr"}
 """What no command but a report uses, which smooths weights by ArviZ."""
 
@@ -173,7 +191,7 @@ UNUSED = {"arviz_base", "arviz_stats", "sklearn", "networkx", "pooch", "flwr"}
 @pytest.mark.parametrize("command", [name for name in WITHOUT_JAX if "report" not in name])
 def test_a_command_loads_nothing_that_it_does_not_use(command, modules):
     assert not modules[command] & UNUSED
-    if not command.startswith("run") and command not in ("letter open", "letter next"):
+    if not command.startswith("run") and command not in RUNNING:
         assert not modules[command] & {"matplotlib", "pandas", "xarray", "zarr"}
 
 

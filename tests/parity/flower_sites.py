@@ -37,8 +37,8 @@ class OpenGate:
     def data(self, rows: Any, values: int) -> None:
         """Any rows."""
 
-    def holds(self) -> bool:
-        return True
+    def holds(self) -> str:
+        return "all"
 
     def place(self, place: Place, *, again: bool) -> None:
         self.places.append(place)

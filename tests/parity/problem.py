@@ -110,6 +110,7 @@ ASYNCHRONOUS: dict[str, tuple[str, int, int, dict[str, Any]]] = {
     for name, chains in (("stale_sgld", 2), ("stale_sghmc", 1), ("stale_sgnht", 2))
 } | {
     "stale_sgld-sites": ("stale_sgld", 3, 1, {"shares": (0.4, 0.4, 0.2)}),
+    "stale_sgld-steps": ("stale_sgld", 3, 2, {"local_steps": 4, "max_staleness": 4}),
     "stale_sghmc-capped": ("stale_sghmc", 1, 1, {"max_staleness": 4}),
 }
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import errno
 import importlib
 import multiprocessing
-import os
 import signal
 import subprocess
 import sys
-import threading
+from pathlib import Path
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from run.signalling import send_in_run
 from typer.testing import CliRunner
 
 import consortia
@@ -224,9 +224,7 @@ def test_a_handler_of_the_program_stands():
 
 
 def test_a_run_that_is_told_to_end_keeps_its_draws_and_can_be_gone_on_with(tmp_path):
-    timer = threading.Timer(0.6, os.kill, (os.getpid(), signal.SIGTERM))
-    sample(rounds=2)  # compiles
-    timer.start()
+    send_in_run(signal.SIGTERM)
     with held(), pytest.warns(UserWarning, match="interrupted after round"):
         tree = sample(rounds=2**30, thin=2**12, store=tmp_path / "run")
     assert tree.attrs["state"] == "interrupted"
@@ -239,15 +237,16 @@ def test_a_run_that_is_told_to_end_keeps_its_draws_and_can_be_gone_on_with(tmp_p
 
 
 LOOP = """
-import os, signal, sys, threading
+import sys
+sys.path.insert(0, sys.argv[4])
 import consortia, numpy as np
+from signalling import send_in_run
 rows = {"x": np.ones((4, 1), np.float32), "y": np.float32([1, 2, 3, 2])}
 model, sites = consortia.models.linear_regression(1), consortia.Sites.from_list([rows, rows])
 method = consortia.fa_ld(0.01, 1)
 number, thin = int(sys.argv[2]), int(sys.argv[3])
-consortia.sample(model, sites, method, rounds=2, progress=False)
 for seed in range(3):
-    threading.Timer(1.0, os.kill, (os.getpid(), number)).start()
+    send_in_run(number, draws=int(thin < 2**20))
     try:
         consortia.sample(model, sites, method, rounds=2**30, thin=thin, seed=seed, progress=False,
                          store=f"{sys.argv[1]}/{seed}")
@@ -277,6 +276,7 @@ def test_a_signal_ends_a_loop_over_seeds_after_the_run_is_saved(tmp_path, number
         str(tmp_path),
         str(int(number)),
         str(thin),
+        str(Path(__file__).parent),
     ]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert ended.returncode == -number, ended.stderr
@@ -287,9 +287,7 @@ def test_a_signal_ends_a_loop_over_seeds_after_the_run_is_saved(tmp_path, number
 
 def test_at_a_prompt_an_interrupt_ends_the_run_and_the_draws_come_back(monkeypatch):
     monkeypatch.setattr(sys, "ps1", ">>> ", raising=False)
-    timer = threading.Timer(0.6, os.kill, (os.getpid(), signal.SIGINT))
-    sample(rounds=2)  # compiles
-    timer.start()
+    send_in_run(signal.SIGINT)
     with pytest.warns(UserWarning, match="the draws so far are returned"):
         tree = sample(rounds=2**30, thin=2**12)
     assert tree["posterior"].sizes["draw"] > 0

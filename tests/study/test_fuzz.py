@@ -144,7 +144,7 @@ def test_no_mistake_in_a_study_ends_in_a_traceback(tmp_path, study):
     check(tmp_path, study)
 
 
-@settings(max_examples=40, **FUZZ)
+@settings(max_examples=15, **FUZZ)
 @given(content=st.one_of(st.text(max_size=60), st.binary(max_size=60)))
 def test_a_file_that_is_no_study_has_exit_code_2(tmp_path, content):
     path = tmp_path / "fuzz.toml"

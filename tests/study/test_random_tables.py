@@ -292,12 +292,12 @@ def run(seeds: range, folder: Path) -> None:
 
 
 def test_random_tables_are_read_as_they_are_meant_or_refused_with_a_remedy(tmp_path) -> None:
-    run(range(100), tmp_path)
+    run(range(40), tmp_path)
 
 
 @pytest.mark.slow
 def test_two_thousand_random_tables_are_read_as_they_are_meant_or_refused(tmp_path) -> None:
-    run(range(100, 2100), tmp_path)
+    run(range(40, 2040), tmp_path)
 
 
 if __name__ == "__main__":

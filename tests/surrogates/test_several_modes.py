@@ -11,6 +11,7 @@ import pytest
 import consortia
 from consortia.core.prior import PriorScale
 from consortia.surrogates import several_modes
+from consortia.surrogates.proposals.memory import Memory, Weighted
 from consortia.surrogates.proposals.rays import Line, profile_of, within
 from consortia.surrogates.several_modes import Mode
 
@@ -53,7 +54,7 @@ def test_lines_reach_to_where_the_prior_does() -> None:
     centre = np.array([0.0, 0.3])
     lines = several_modes.lines_to_prior(centre, scale, np.random.default_rng(0))
     points = np.concatenate([line.at(centre) for line in lines])
-    assert len(points) == several_modes.points_to_prior(2)
+    assert len(points) == (several_modes.LINES + 4) * len(several_modes.SHARES)
     assert (points.min(axis=0) < [-30, -2]).all()
     assert (points.max(axis=0) > [55, 2]).all()
 
@@ -97,13 +98,55 @@ def test_climbs_share_their_messages_and_end_at_unlike_modes() -> None:
 
 def test_a_mode_without_draws_is_unknown_with_its_place() -> None:
     modes = [Mode(np.array([at, 1.0]), np.eye(2) / 4, 0.0, True) for at in (0.0, 20.0)]
-    draws = np.random.default_rng(0).normal([0, 1], 0.5, (4, 50, 2))
-    (fault,) = several_modes.unseen(modes, draws)
+    draws = np.random.default_rng(0).normal([0, 1], 0.5, (200, 2))
+    both, none = np.concatenate([draws, draws + np.array([20, 0])]), Memory(np.zeros((0, 2)))
+    (fault,) = several_modes.unseen(modes, [], none, draws)
     assert "near (20, 1)" in fault.text
     assert fault.unseen
-    assert several_modes.unseen(modes, np.concatenate([draws, draws + np.array([20, 0])])) == ()
+    assert several_modes.unseen(modes, [], none, both) == ()
     low = modes[1]._replace(potential=9.0)  # e⁻⁹ of the mass
-    assert several_modes.unseen([modes[0], low], draws) == ()
+    assert several_modes.unseen([modes[0], low], [], none, draws) == ()
+
+
+def test_a_guess_with_high_points_and_no_draws_is_unknown() -> None:
+    guess = (np.array([20.0, 1.0]), np.eye(2) / 4)
+    draws = np.random.default_rng(0).normal([0, 1], 0.5, (200, 2))
+    points = np.array([[0.0, 1.0], [20.0, 1.2]])
+    high = Memory(points, np.array([0.0, -3.0]))
+    (fault,) = several_modes.unseen([], [guess], high, draws)
+    assert "near (20, 1)" in fault.text
+    low = Memory(points, np.array([0.0, -30.0]))  # nothing is there
+    assert several_modes.unseen([], [guess], low, draws) == ()
+
+
+def normal(points: np.ndarray, mean: float) -> np.ndarray:
+    return -((points[:, 0] - mean) ** 2) / 2
+
+
+def test_points_that_a_proposal_does_not_reach_are_uncovered_with_their_mass() -> None:
+    """A fifth of the mass lies around 20, where the proposal is not."""
+    points = np.concatenate([np.linspace(-3, 3, 61), 20 + np.linspace(-3, 3, 61)])[:, None]
+    heights = np.logaddexp(normal(points, 0.0), normal(points, 20.0) + np.log(0.25))
+    before = Weighted(points, heights, heights)  # drawn evenly
+    mass, beyond = several_modes.uncovered(before, lambda x: normal(x, 0.0), 0.0)
+    assert mass == pytest.approx(0.2, rel=1e-3)
+    assert beyond.shape == (61, 1)
+    assert beyond[0, 0] == pytest.approx(20.0)
+
+    def of_both(x: np.ndarray) -> np.ndarray:
+        return np.logaddexp(normal(x, 0.0), normal(x, 20.0) - 2)
+
+    mass, beyond = several_modes.uncovered(before, of_both, 0.0)
+    assert mass == 0.0
+    assert not len(beyond)
+
+
+def test_places_to_climb_from_are_spread_and_apart_from_known_modes() -> None:
+    known = Mode(np.zeros(1), np.eye(1), 0.0, True)
+    points = np.array([[20.0], [20.1], [19.9], [3.0], [-30.0], [40.0]])
+    chosen = several_modes.spread_out(points, [known], np.array([10.0]))
+    assert [float(one[0]) for one in chosen[:3]] == [20.0, -30.0, 40.0]
+    assert 3.0 not in [float(one[0]) for one in chosen]
 
 
 def test_lines_without_steps_on_a_side_stay_within() -> None:

@@ -8,6 +8,19 @@ one step with it and answers that worker alone. By the time a gradient arrives t
 
 with θ̂ what the server broadcast then. With W workers τ is W − 1 on average, whatever their speeds.
 
+With several local steps a worker moves by itself before it sends. Beside θ̂ = y it fetches G, the
+sum of the sites' last gradients, and takes T steps with its own gradient made fresh,
+
+.. math:: z_{k+1} = z_k - h\bigl[G - \nabla U_c(y) + \nabla U_c(z_k)\bigr] + \sqrt{2h}\,\zeta_k
+
+It sends the mean g_c of its T gradients and the sum of its noise, with which the server does one
+step of size hT,
+
+.. math:: \theta_{l+1} = \theta_l - hT \sum_c g_c + \sqrt{2h} \sum_k \zeta_k
+
+With T = 1 that is the single step above. It rests at the mode of the sum and nowhere else, however
+unlike the sites are.
+
 A worker's own random numbers are counted by its task, the shared ones by the server's update; a
 worker does not know at which update its gradient will arrive, and so reads nothing that is shared.
 """
@@ -19,6 +32,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,12 +46,14 @@ from consortia.core.contract import (
     Claims,
     Cost,
     Draws,
+    Evaluation,
     Info,
     Mailbox,
     Phase,
     SelfSetting,
     ServerBased,
     Site,
+    no_numbers,
 )
 from consortia.core.random import RandomStreams
 from consortia.core.target import Target, in_jax_width
@@ -51,7 +67,7 @@ from consortia.dynamics.stochastic_steps import (
 )
 from consortia.errors import InputError
 from consortia.latency import lognormal
-from consortia.runtime.late import Array, PyTree, jnp
+from consortia.runtime.late import Array, PyTree, jax, jnp
 from consortia.schedules import Schedule
 
 Vector = Float[Array, " d"]
@@ -148,6 +164,11 @@ class StaleGradients(Workers, SelfSetting, ServerBased):
         return 0.0
 
     @property
+    def steps_a_task(self) -> int:
+        """T, the steps that a worker takes between two messages."""
+        return 1
+
+    @property
     def latest_only(self) -> bool:
         """True if the server keeps the last gradient of every site and sums them.
 
@@ -187,9 +208,10 @@ class StaleGradients(Workers, SelfSetting, ServerBased):
         return sizes / sizes.sum()
 
     def cost(self, sizes: np.ndarray, dimension: int) -> Cost:
-        """Return one gradient an accepted update; what dropped ones cost is in the trace."""
-        rows = self.batch_size
-        return Cost(1, round(float(np.mean(sizes))) if rows is None else rows)
+        """Return the gradients of an accepted update; what dropped ones cost is in the trace."""
+        rows, steps = self.batch_size, self.steps_a_task
+        rows = round(float(np.mean(sizes))) if rows is None else rows
+        return Cost(steps, steps * rows, vectors=1 + (steps > 1))
 
     def step_weights(self, iterations: np.ndarray) -> np.ndarray | None:
         """Return h of each update, of each server if they differ; None where all are equal.
@@ -227,7 +249,7 @@ class StaleGradients(Workers, SelfSetting, ServerBased):
         if not np.all(np.isfinite(places)):
             return {}
         steps = [schedules.evaluate(schedule, [iteration])[0] for schedule in self.step_schedules]
-        each = np.broadcast_to(np.asarray(steps, np.float64), self.servers)
+        each = self.steps_a_task * np.broadcast_to(np.asarray(steps, np.float64), self.servers)
         chains = places.reshape(self.servers, -1, places.shape[-1])
         values = []
         for f, own, over in zip(shares, chains, each / self.noise_strength, strict=True):
@@ -245,9 +267,10 @@ class StaleGradients(Workers, SelfSetting, ServerBased):
 
     def build(self, target: Target) -> Algorithm:
         """Return one phase: a gradient at a worker, `Mailbox`, a step at the server."""
+        who = self.workers, self.servers, self.max_staleness, self.latency, self.shares
         phase = Phase(
             partial(_gradient, self, target),
-            Mailbox(self.workers, self.servers, self.max_staleness, self.latency, self.shares),
+            Mailbox(*who, by_share=not self.latest_only),
             hub=partial(_update, self),
             noise=partial(_rows, self, target),
             shared=partial(_step_and_noise, self, target),
@@ -281,6 +304,12 @@ class StaleSGLD(StaleGradients):
     and as in its paper's experiments the term for that is left out: as h falls the draws tend to a
     law with up to twice the posterior's variance, `consortia.oracles.psgld_short_memory_variance`.
 
+    With ``local_steps`` = T a worker takes T steps before it sends: one message in place of T. The
+    law is about as wide as that of single steps of size hT with T times the batch: where
+    minibatches bound the step a draw takes a T-th of the messages, where staleness does it takes as
+    many. Sites of their own do not pull the mean aside, since every step has the last gradients of
+    all others; ``aggregate="each"`` leaves these out, and the mean is then far off.
+
     **Draw**: θ after each accepted update. Each server is a chain of its own.
 
     **Step size**: h, drift h, noise variance 2h: h' = h.
@@ -302,14 +331,17 @@ class StaleSGLD(StaleGradients):
             `consortia.latency`; log-normal when None.
         temperature: T ≥ 0, factor of the noise's variance.
         replace: minibatches with replacement; without costs more and bounds their size.
-        shares: f_c, positive and summing to one, where workers are real processes; when None they
-            are counted in the simulated trace, after the warm-up.
+        shares: f_c, positive and summing to one, where ``aggregate="each"`` divides by them and
+            workers are real processes; when None they are counted in the simulated trace, after the
+            warm-up.
         aggregate: where workers hold their own sites, ``"latest"``: the sum of the last gradient
             of every site (zero before the first), which needs no shares. ``"each"``: every gradient
             by itself, divided by f_c; the mean is then biased, as a worker fetches right after its
             own update, when the parameters are displaced towards its own site. One site needs
             neither: its gradient is the sum.
         weighting: of the servers' estimates, ``"time"`` (Σh) or ``"equal"``.
+        local_steps: T ≥ 1, steps that a worker takes between two messages; the latencies are then
+            those of T gradients. Above 1 with one constant step size, without ``adaptation``.
         adaptation: α of the preconditioner, in (0, 1]: 1 weighs all gradients since the start
             equally, the warm-up's included; None has none.
         floor: its least denominator, in the units of ∇U; above 0.
@@ -322,13 +354,15 @@ class StaleSGLD(StaleGradients):
         4
 
     Source: Chen, Ding, Li, Zhang, Carin, "Stochastic gradient MCMC with stale gradients" (2016),
-    sections 3 and 4; sites with data of their own are an addition. The preconditioner: Li, Chen,
-    Carlson, Carin (2016), whose step is 2h/n and whose λ is floor/n, of n rows.
+    sections 3 and 4; sites with data of their own and local steps are additions. The
+    preconditioner: Li, Chen, Carlson, Carin (2016), whose step is 2h/n and whose λ is floor/n, of
+    n rows.
     """
 
     step_size: Any = None
     batch_size: int | None = None
     _: KW_ONLY
+    local_steps: int = 1
     adaptation: float | None = None
     floor: float = 1e-3
 
@@ -354,7 +388,33 @@ class StaleSGLD(StaleGradients):
                     "the step, with G about 1 / (the root mean square of a gradient)."
                 )
         floor = arguments.positive("floor", self.floor)
-        arguments.keep(self, adaptation=alpha, floor=floor)
+        steps = arguments.whole("local_steps", self.local_steps, 1)
+        constant = isinstance(self.step_size, schedules.Constant | schedules.Unchosen)
+        if steps > 1 and (alpha is not None or not constant):
+            raise InputError(
+                f"local_steps={steps} needs one constant step_size for all servers, and no "
+                f"adaptation: got step_size={self.step_size!r} and adaptation={alpha}."
+            )
+        arguments.keep(self, adaptation=alpha, floor=floor, local_steps=steps)
+
+    def build(self, target: Target) -> Algorithm:
+        """Return the phase, with T steps at the worker where there are several."""
+        algorithm = super().build(target)
+        if self.local_steps == 1:
+            return algorithm
+        phase = algorithm.phases[0]._replace(
+            local=partial(_task, self, target),
+            hub=partial(_add, self),
+            noise=partial(_rows_and_noise, self, target),
+            shared=no_numbers,
+            evaluation=lambda inbox: Evaluation(inbox.position),
+        )
+        return algorithm._replace(init=partial(_start_tasks, self), phases=(phase,))
+
+    @property
+    def steps_a_task(self) -> int:
+        """T, the steps that a worker takes between two messages."""
+        return self.local_steps
 
     @property
     def dynamics(self) -> Langevin:
@@ -660,6 +720,99 @@ def _update(
     if method.steps_ahead != 0:
         point = point + method.steps_ahead * ahead * chain.momentum
     return Server(chain, latest), point, {}
+
+
+# --- several steps at a worker -------------------------------------------------------------------
+
+
+class Broadcast(NamedTuple):
+    """The reply of a server: θ, and the sum of the sites' last gradients where it keeps them."""
+
+    position: Vector
+    gradient: PyTree[Vector]  # () where it does not
+
+
+class Task(NamedTuple):
+    """The message of T steps: the sum of their noise, the mean of their gradients, and the site."""
+
+    noise: Vector
+    gradient: Vector
+    site: PyTree[Count]  # () where the server needs none
+
+
+class TaskNoise(NamedTuple):
+    """The random numbers of a task: of its T gradients, and its ζ."""
+
+    rows: PyTree
+    normal: Float[Array, "T d"]
+
+
+def _start_tasks(method: StaleSGLD, position: Vector) -> tuple[tuple[()], Server, Broadcast]:
+    """Start as `_start` does, with a sum of no gradients beside the start."""
+    state, server, start = _start(method, position)
+    return state, server, Broadcast(start, jnp.zeros_like(start) if method.latest_only else ())
+
+
+def _rows_and_noise(method: StaleSGLD, target: Target, rng: RandomStreams) -> TaskNoise:
+    declare = gradients.estimate(target, method.batch_size, replace=method.replace).numbers
+    shape = method.local_steps, target.dimension
+    return TaskNoise(declare(rng, "gradient", (method.local_steps, 1)), rng.normal("steps", shape))
+
+
+def _task(
+    method: StaleSGLD,
+    target: Target,
+    noise: TaskNoise,
+    shared: tuple[()],
+    state: tuple[()],
+    inbox: Broadcast,
+    site: Site,
+) -> tuple[tuple[()], Task, Info]:
+    """Take T steps from the fetched point, with the other sites' last gradients."""
+    oracle = gradients.estimate(target, method.batch_size, replace=method.replace)
+    evaluate, rows = oracle.bind(site), oracle.prepare(noise.rows, site)
+    weight, h = jnp.asarray(site.weight, inbox.position.dtype), _task_step(method, inbox.position)
+    moves = jnp.sqrt(2 * method.temperature * h) * noise.normal
+
+    def force(rows: PyTree, theta: Vector) -> Vector:
+        gradient = evaluate(rows, theta)
+        return gradient if method.latest_only else gradient / weight
+
+    first, later = (jax.tree.map(itemgetter(part), rows) for part in (0, slice(1, None)))
+    total = force(first, inbox.position)
+    others = jnp.zeros_like(total)
+    if method.latest_only:  # a site that is alone has the whole gradient
+        others = jnp.where(weight < 1, inbox.gradient - total, others)
+
+    def step(carry: tuple[Vector, Vector], drawn: tuple[PyTree, Vector]) -> tuple[Any, None]:
+        theta, total = carry
+        gradient = force(drawn[0], theta)
+        return (theta - h * (others + gradient) + drawn[1], total + gradient), None
+
+    carry = inbox.position - h * (others + total) + moves[0], total
+    scanned, length = (later, moves[1:]), method.local_steps - 1
+    (_, total), _ = jax.lax.scan(step, carry, scanned, length=length)
+    named = site.number if method.latest_only else ()
+    return state, Task(jnp.sum(moves, axis=0), total / method.local_steps, named), {}
+
+
+def _add(
+    method: StaleSGLD, shared: tuple[()], server: Server, task: Task
+) -> tuple[Server, Broadcast, Info]:
+    """Make the step of a task at the server, with the last gradients of the other sites."""
+    gradient, latest = task.gradient, server.latest
+    sent: PyTree = ()
+    if method.latest_only:
+        latest = jnp.asarray(latest).at[task.site].set(gradient)
+        gradient = sent = jnp.sum(latest, axis=0)
+    length = method.local_steps * _task_step(method, gradient)
+    position = server.chain.position - length * gradient + task.noise
+    return Server(State(position), latest), Broadcast(position, sent), {}
+
+
+def _task_step(method: StaleSGLD, like: Vector) -> Scalar:
+    """Return h, which is constant."""
+    return jnp.asarray(method.step_size(0), like.dtype)
 
 
 # --- arguments -----------------------------------------------------------------------------------

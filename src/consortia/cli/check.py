@@ -6,6 +6,7 @@ import contextlib
 import json
 import warnings
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -13,6 +14,7 @@ import typer
 from consortia.cli.exits import BAD, reported
 from consortia.cli.options import Chains, Code, Json, Rounds, Seed, StudyFile
 from consortia.core.printable import printable
+from consortia.errors import InputError
 
 if TYPE_CHECKING:
     from consortia.core.contract import Plan
@@ -41,6 +43,13 @@ def check(
             "--time", help="Time some rounds on this machine and estimate how long the run takes."
         ),
     ] = False,
+    plot: Annotated[
+        Path | None,
+        typer.Option(
+            "--plot",
+            help="Draw bias against messages of the methods that could do it: FILE.png or .svg.",
+        ),
+    ] = None,
     code: Code = False,
     as_json: Json = False,
 ) -> None:
@@ -82,6 +91,7 @@ def check(
             doubts = readings_in({"settings": built.metadata.settings}, "doubts")
             kept = costs["draws_kept"] or None
             verdict = judge(prediction, rounds=rounds, draws=kept, doubts=doubts)
+        drawn = [] if plot is None else compared(built, given.run.chains, plot)
         if as_json:
             found: dict[str, Any] = {"study": str(study), "plan": dict(plan.lines)}
             found |= {"notes": plan.warnings}
@@ -95,6 +105,8 @@ def check(
             if built.regression is not None:
                 typer.echo(str(built.regression))
             _show(given, plan, costs, prediction, built, verdict)
+            for line in drawn:
+                typer.echo(printable(line))
     if verdict is not None and verdict.severity is Severity.BAD:
         raise typer.Exit(BAD)
 
@@ -124,6 +136,38 @@ def plan_of(study: Study, built: Built, *, bias: bool = True) -> Plan:
             on_plan=on_plan,
         )
     return found[0]
+
+
+def compared(built: Built, chains: int, path: Path) -> list[str]:
+    """Draw bias against messages of the methods that could sample the posterior.
+
+    Returns:
+        Where it is, and which methods are left out and why, in lines.
+
+    Raises:
+        InputError: the posterior has no mode, or too many parameters, for the laws.
+    """
+    from consortia.algorithms.few_rounds import FewRounds
+    from consortia.core.target import Target
+    from consortia.diagnostics.figures.canvas import check_picture
+    from consortia.diagnostics.figures.comparison import draw_comparison
+    from consortia.run.conversation import usual_messages
+    from consortia.theory import comparison
+    from consortia.theory.bias import Problem
+    from consortia.theory.tuning import BiasTarget
+
+    check_picture(path)
+    problem, study = Problem(built.model, built.rows), None
+    curves, reasons = comparison.curves(problem, BiasTarget(), chains)
+    exact = {
+        "few_rounds": float(usual_messages(FewRounds(), Target(built.model, problem.start))),
+        "federated_hmc": comparison.exact_messages(problem, chains),
+    }
+    with contextlib.suppress(InputError):  # what is exact, or has no law, has no point
+        study = comparison.point(built.algorithm, problem, chains)
+    draw_comparison(curves, exact, path, study=study)
+    left_out = (f"  without {name}: {reason}" for name, reason in reasons.items())
+    return [f"Bias against messages: {path}", *left_out]
 
 
 def cost(study: Study, built: Built, plan: Plan) -> dict[str, Any]:

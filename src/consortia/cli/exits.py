@@ -58,7 +58,7 @@ EXIT_CODES = {
     "bias; or the ranks of `consortia sbc` are not uniform",
     UNKNOWN: "`consortia site rehearse` cannot tell what an attack would read, or how many rows "
     "the messages determine",
-    REFUSED: "`consortia site rehearse` predicts that an honest run would end without a result",
+    REFUSED: "`consortia site rehearse` finds that an honest run may end without a result",
     INTERRUPTED: "interrupted; the draws so far are kept, and `consortia resume` continues",
 }
 """Meaning of each exit code of ``consortia check``, ``run`` and ``resume``."""

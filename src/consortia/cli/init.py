@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -16,6 +18,7 @@ from consortia.errors import InputError
 if TYPE_CHECKING:
     from consortia.data.columns import Guess, LazyTable, Table
     from consortia.data.harmonisation import Harmonisation
+    from consortia.study.dictionary import Entry
     from consortia.study.likeness import Suggestion
     from consortia.study.proposal import Proposal
 
@@ -95,18 +98,32 @@ Missing = Annotated[
     str | None,
     typer.Option(help="Rows with missing values: refuse, complete, indicator or impute."),
 ]
+Dictionary = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="COLUMNS.csv",
+        help="In the place of tables: column, low and high of numbers, levels of words. The study "
+        "is registered: no site is queried for means or levels.",
+    ),
+]
+SiteNames = Annotated[
+    str | None,
+    typer.Option(metavar="NAME,NAME,...", help="With --dictionary: the sites, each with NAME.csv."),
+]
 """Options whose help takes several lines."""
 
 
 def init(
     tables: Annotated[
-        list[Path],
+        list[Path] | None,
         typer.Argument(
-            metavar="TABLE...",
+            metavar="[TABLE]...",
             help="One table a site: .csv, .tsv, .xlsx, .sav, .dta, .sas7bdat, .rds, .sql, "
             ".parquet, .feather, .npz.",
         ),
-    ],
+    ] = None,
+    dictionary: Dictionary = None,
+    sites: SiteNames = None,
     response: Response = None,
     by_site: BySite = None,
     question: Question = None,
@@ -147,12 +164,16 @@ def init(
 
     Left out, each with a reason, are columns that tell rows apart, dates, strings of many levels,
     columns of one value, repeated and missing columns. The tables are read here and sent nowhere.
+    Between institutions nobody has all tables: give --dictionary and --sites.
     """
-    with reported(quiet=False):
+    with reported(quiet=False), tempfile.TemporaryDirectory() as folder:
         from consortia.study.proposal import propose
 
-        by_name = _named(tables, output, force=force)
-        changes, read = _alike(by_name, wanted=harmonise, yes=yes)
+        _check_output(output, force=force)
+        entries, by_name = _given(tables or (), dictionary, sites, Path(folder))
+        if entries:
+            missing = missing or "complete"
+        changes, read = _alike(by_name, wanted=harmonise and not entries, yes=yes)
         if response is None:
             response = _asked(read)
         if (family or "").startswith("binomial") and trials is None:
@@ -167,23 +188,76 @@ def init(
             references=dict(_pair(one, "--reference", "arm=control") for one in reference or ()),
             levels=dict(map(_order, levels or ())),
         )
-        _write(found, changes, tables, output, title=title)
+        if entries:
+            _write_registered(found, entries, output, title=title)
+        else:
+            _write(found, changes, [*by_name.values()], output, title=title)
 
 
-def _named(tables: Sequence[Path], output: Path, *, force: bool) -> dict[str, Path]:
-    """Return the tables by the names of their sites; check that the study can be written."""
-    from consortia.study.files import names_of
-
+def _check_output(output: Path, *, force: bool) -> None:
+    """Check that the study can be written."""
     if output.exists() and not force:
         raise InputError(
             f"{output} already exists: choose another --output, or pass --force to overwrite it."
         )
     if output.suffix != ".toml":
         raise InputError(f"--output {output}: the name of a study must end in .toml.")
-    names = names_of([str(path) for path in tables])
+
+
+def _given(
+    tables: Sequence[Path], dictionary: Path | None, sites: str | None, folder: Path
+) -> tuple[dict[str, Entry], dict[str, Path]]:
+    """Return the entries of a dictionary, and by site its table, or a made-up one in a folder."""
+    from consortia.study.dictionary import made_up, read_dictionary
+    from consortia.study.files import names_of
+
+    names = [name.strip() for name in (sites or "").split(",")]
+    given = {"TABLE": bool(tables), "--dictionary": dictionary is not None, "--sites": bool(sites)}
+    if [name for name, is_given in given.items() if is_given] not in (
+        ["TABLE"],
+        ["--dictionary", "--sites"],
+    ):
+        raise InputError(
+            "give one TABLE a site; or, where nobody has all tables, --dictionary COLUMNS.csv and "
+            "--sites NAME,NAME,..."
+        )
+    if dictionary is None:
+        names = [*names_of([str(path) for path in tables])]
     if len(set(names)) < len(names):
-        raise InputError("the same table is given twice.")
-    return dict(zip(names, tables, strict=True))
+        raise InputError("a table, or a site, is given twice.")
+    if dictionary is None:
+        return {}, dict(zip(names, tables, strict=True))
+    if wrong := [name for name in names if Path(f"{name}.csv").name != f"{name}.csv" or not name]:
+        raise InputError(f"--sites: {wrong[0]!r} cannot name a file: NAME.csv is the site's.")
+    entries = read_dictionary(dictionary)
+    return entries, made_up(entries, names, folder)
+
+
+def _write_registered(
+    found: Proposal, entries: Mapping[str, Entry], output: Path, *, title: str | None
+) -> None:
+    """Write the study of a dictionary, with levels and scales that no row was read for; show it."""
+    import tomllib
+
+    from consortia.store.durable import replace_file, writing
+    from consortia.study.build import study_of
+    from consortia.study.dictionary import registration_of
+
+    used = tuple(replace(each, note="") for each in found.used)
+    why = f"Family {found.family}, by the data dictionary. No row was read for this study."
+    found = replace(found, why=why, used=used)
+    files = [f"{site}.csv" for site in found.sites]
+    content = found.toml(files, title or f"{_words(found)}, {len(files)} sites")
+    stated = registration_of(study_of(tomllib.loads(content), output), entries).toml()
+    content = f"{content}\n# By the data dictionary: the sites tell none of this.\n{stated}"
+    study_of(tomllib.loads(content), output)
+    with writing(output):
+        replace_file(output, [content.encode()])
+    for name, reason in found.left_out:
+        typer.echo(f"left out: {name}: {reason}")
+    typer.echo(f"{stated}\n{found.formula}\n\nwritten: {output}. Next:")
+    typer.echo(f"  consortia register {output}      # its digest, for the protocol")
+    typer.echo(f"  consortia letter open {output} --keys KEYS")
 
 
 def _write(

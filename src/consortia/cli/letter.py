@@ -21,6 +21,11 @@ LOOK_SECONDS = 2.0
 
 DECLINED = 1
 
+UNREGISTERED = (
+    "note: the study is not registered: each site tells means, spreads and levels of its columns, "
+    "in a letter of its own. To state them before: consortia register"
+)
+
 letter = typer.Typer(
     help="A study by letters: files in a shared folder, by mail or on a stick.",
     no_args_is_help=True,
@@ -57,7 +62,10 @@ def open_(
         from consortia.federation.letters.coordinating import Coordinator, open_study
         from consortia.study.build import load_study
 
-        home = folder or Path("letters") / load_study(study).name
+        given = load_study(study)
+        if given.model.formula is not None and given.registered is None:
+            typer.echo(f"{UNREGISTERED} {study} --dictionary COLUMNS.csv", err=True)
+        home = folder or Path("letters") / given.name
         open_study(study, home, shared or home / "post", x64=x64, keys=keys)
         _show(Coordinator(home).proceed(), home, shared or home / "post", as_json)
 
@@ -207,7 +215,7 @@ def _show_request(shown: Shown, data: Path | None) -> None:
     if shown.study is not None:
         from consortia.cli.site import show_study
 
-        show_study(shown.study, data)
+        show_study(shown.study, data, shown.folder)
     for line in shown.lines:
         typer.echo(line)
 

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from consortia.study.build import Study
 
 NOT_HERE = (
-    "if the sites' rows are not on this machine, use what the sites agreed on in an earlier run "
-    "(--run DIR), or write [registered] by hand, as docs/study-file.md describes"
+    "where the rows of the sites are not here, take the bounds of a data dictionary (--dictionary "
+    "COLUMNS.csv), or what the sites agreed on in an earlier run (--run DIR)"
 )
 
 
@@ -40,6 +40,16 @@ def register(
             help="An earlier run of the same formula: use its posterior as the prior.",
         ),
     ] = None,
+    propensity: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="The run of who was treated: write weights, and nothing else."
+        ),
+    ] = None,
+    dictionary: Annotated[
+        Path | None,
+        typer.Option(metavar="COLUMNS.csv", help="Column, low and high of numbers, levels."),
+    ] = None,
     weight: Annotated[
         float, typer.Option(min=0.0, max=1.0, help="Weight of each row behind that prior.")
     ] = 1.0,
@@ -51,25 +61,42 @@ def register(
 ) -> None:
     """Write levels and scales into a study that has none; print the digest for its protocol.
 
-    They are those of an earlier run, or of the sites' files where all are here. Of a study that is
-    registered nothing is written. With --prior-from the study also states a mixture of normal laws
-    that is fitted to the run's draws, in place of the prior; its sites may be others.
+    They are those of an earlier run, of a data dictionary, or, in two digits, of the sites' files
+    where all are here. Of a study that is registered nothing is written. With --prior-from the
+    study also states a mixture of normal laws that is fitted to the run's draws, in place of the
+    prior; its sites may be others. With --propensity it states the weights that follow from a run
+    of who was treated.
     """
     with reported(False):
         from consortia.federation.governance import terms_of
         from consortia.store.durable import replace_file
         from consortia.study.build import load_study, study_of
+        from consortia.study.dictionary import read_dictionary, registration_of
 
         given, earlier = load_study(study), run or prior_from
-        if given.registered is not None and earlier is not None:
-            option = "--run" if prior_from is None else "--prior-from"
+        options = {"--run": run, "--prior-from": prior_from, "--dictionary": dictionary}
+        if propensity is not None:
+            if any(options.values()) or not given.awaits_weights:
+                raise InputError(
+                    "register --propensity: it takes a study with [propensity] that has no weights "
+                    f"yet, and none of {', '.join(options)}: register levels once the weights are "
+                    "there."
+                )
+            given = _weighted(given, study, propensity)
+        if given.registered is not None and any(options.values()):
+            option = next(name for name, value in options.items() if value)
             raise InputError(
                 f"{study} already has a table [registered]: remove it, or omit {option}."
             )
-        if run is not None and prior_from is not None:
-            raise InputError("register: give --run or --prior-from, not both.")
-        if given.registered is None:
-            known = _of_files(given) if earlier is None else _of_run(given, earlier, run is None)
+        if sum(value is not None for value in options.values()) > 1:
+            raise InputError(f"register: give one of {', '.join(options)}.")
+        if given.registered is None and propensity is None:
+            if dictionary is not None:
+                known = registration_of(given, read_dictionary(dictionary))
+            else:
+                known = (
+                    _of_files(given) if earlier is None else _of_run(given, earlier, run is None)
+                )
             found = known if prior_from is None else _with_prior(known, prior_from, weight, robust)
             text = study.read_text(encoding="utf-8")
             made = f"{text.rstrip()}\n\n{found.toml()}"
@@ -80,10 +107,10 @@ def register(
         if as_json:
             typer.echo(json.dumps({"study": str(study), "digest": digest}))
             return
-        typer.echo(
-            f"{study} already states the levels and scales of its formula; no site is queried for "
-            "them."
-        )
+        stated = "the levels and scales of its formula; no site is queried for them"
+        if propensity is not None:
+            stated = "the weights of its rows, which each site computes"
+        typer.echo(f"{study} states {stated}.")
         typer.echo(
             "For the protocol; everybody with this study gets the same hash (title, comments and "
             "order of the file do not count):"
@@ -91,9 +118,22 @@ def register(
         typer.echo(f"SHA-256 {digest}")
 
 
+def _weighted(given: Study, study: Path, run: Path) -> Study:
+    """Write the weights that follow from a run of who was treated; return the study with them."""
+    from consortia.store.durable import replace_file
+    from consortia.study.build import load_study, study_of
+    from consortia.study.propensity import weights_of, with_weights
+
+    text = with_weights(study.read_text(encoding="utf-8"), weights_of(given.propensity, run))
+    study_of(tomllib.loads(text), study)  # refuses it before anything is written
+    replace_file(study, [text.encode()])
+    return load_study(study)
+
+
 def _of_files(study: Study) -> Registration:
-    """Return levels and units of the sites, whose files are all here."""
+    """Return levels and units of the sites, whose files are all here, in two digits."""
     from consortia.models.regression.registration import Registration
+    from consortia.study.dictionary import rounded
 
     if study.model.formula is None or study.data.files is None:
         raise InputError("register: the study needs model.formula and data.files.")
@@ -102,7 +142,7 @@ def _of_files(study: Study) -> Registration:
     except InputError as error:
         raise InputError(f"{error}\nregister: {NOT_HERE}.") from error
     assert built.regression is not None
-    return Registration.of(built.regression.specification)
+    return rounded(Registration.of(built.regression.specification))
 
 
 def _with_prior(known: Registration, run: Path, weight: float, robust: float) -> Registration:

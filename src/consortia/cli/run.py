@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import tomllib
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -27,7 +28,12 @@ from consortia.report.study_run import sample_and_report
 from consortia.study.reference import begun_aside, left_away
 from consortia.study.runs import beginning, compared_over, keep_request, left_out_over
 
+if TYPE_CHECKING:
+    from consortia.study.build import Study
+
 RUNS = Path("runs")
+FIRST = "-propensity"
+"""End of the name of the directory of the run that gives weights."""
 
 
 def run(
@@ -74,14 +80,19 @@ def run(
     ] = False,
     quiet: Quiet = False,
 ) -> None:
-    """Sample the posterior of a study; write draws, summary and figure to a directory."""
+    """Sample the posterior of a study; write draws, summary and figure to a directory.
+
+    A study with [propensity] has two: of who was treated, and of the outcome with the weights that
+    follow from the first.
+    """
     over = engine_of(engine, devices, (coordinator, processes, process))
     quiet = quiet or not over.root
     with reported(quiet, over):
         from consortia.data.facts import run_on_all
         from consortia.store.runs import RunStore
-        from consortia.study.build import load_study
+        from consortia.study.build import load_study, study_of
         from consortia.study.code import remember
+        from consortia.study.propensity import weights_of, with_weights
 
         given = run_on_all(over, lambda: load_study(study))
         if over.root:
@@ -89,34 +100,76 @@ def run(
         # One that holds something is refused before anything is read.
         own = None if output is None else RunStore(output).path
         changes = {"seed": seed, "chains": chains, "rounds": rounds}
-        given = given.with_run(**changes)
-        verify, loo = verify or bool(given.run.verify), loo or given.left_out is not None
-        built = given.build(over)
-        directory = _directory(given.name, own, over)
-
-        def request() -> None:
-            options = {**changes, "reference": reference, "verify": verify, "loo": loo}
-            keep_request(directory, study, options)
-
-        begin = beginning(given, built, directory, over, anyway=anyway)
-        pooled = given.reference is not None and left_away(built, wanted=reference) is None
-        without = None
-        if loo:
-            without = left_out_over(given, built, directory, over, quiet=quiet)
-        with begun_aside(study, context.obj, wanted=pooled and not verify) as aside:
-            ended = sample_and_report(
-                given,
-                built,
-                directory,
-                begin,
-                request=request,
-                reference=reference,
-                aside=aside,
-                verify=compared_over(built, over, quiet=quiet) if verify else None,
-                leave_out=without,
-                quiet=quiet,
+        options = {**changes, "reference": reference, "verify": verify, "loo": loo}
+        more = {"own": own, "context": context.obj, "anyway": anyway, "quiet": quiet}
+        text = None
+        if given.awaits_weights:
+            aside = None if own is None else RunStore(own.with_name(f"{own.name}{FIRST}")).path
+            first = options | {"verify": False, "loo": False}
+            ended, directory = _sampled(given, study, over, first, **{**more, "own": aside})
+            if not ended:
+                raise typer.Exit(INTERRUPTED)
+            made = over.allgather(
+                lambda: weights_of(given.propensity, directory) if over.root else ""
             )
+            text = with_weights(study.read_text(encoding="utf-8"), "".join(made))
+            given = study_of(tomllib.loads(text), study)
+        ended, _ = _sampled(given, study, over, options, text=text, **more)
     raise typer.Exit(0 if ended else INTERRUPTED)
+
+
+def _sampled(
+    study: Study,
+    source: Path,
+    over: Any,
+    options: dict[str, Any],
+    *,
+    own: Path | None,
+    context: Any,
+    anyway: bool,
+    quiet: bool,
+    text: str | None = None,
+) -> tuple[bool, Path]:
+    """Run a study over an engine; return whether it ended, and its directory.
+
+    Args:
+        study: the study.
+        source: its file.
+        over: the engine.
+        options: of the command, which a resumed run takes again.
+        own: directory of the run; by default one of the study's name.
+        context: of the command line, for a process aside.
+        anyway: run settings that are predicted to diverge, too.
+        quiet: print errors only.
+        text: of the study, where the file has another.
+    """
+    given = study.with_run(**{name: options[name] for name in ("seed", "chains", "rounds")})
+    verify = options["verify"] or bool(given.run.verify)
+    loo = options["loo"] or given.left_out is not None
+    built = given.build(over)
+    directory = _directory(given.name, own, over)
+
+    def request() -> None:
+        keep_request(directory, source, {**options, "verify": verify, "loo": loo}, text)
+
+    begin = beginning(given, built, directory, over, anyway=anyway)
+    reference = options["reference"]
+    pooled = given.reference is not None and left_away(built, wanted=reference) is None
+    without = left_out_over(given, built, directory, over, quiet=quiet) if loo else None
+    with begun_aside(source, context, wanted=pooled and not verify) as aside:
+        ended = sample_and_report(
+            given,
+            built,
+            directory,
+            begin,
+            request=request,
+            reference=reference,
+            aside=aside,
+            verify=compared_over(built, over, quiet=quiet) if verify else None,
+            leave_out=without,
+            quiet=quiet,
+        )
+    return ended, directory
 
 
 def _directory(name: str, own: Path | None, engine: Any) -> Path:

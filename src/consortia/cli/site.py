@@ -61,6 +61,10 @@ def check(
             metavar="FILE", help="Public keys of coordinator and sites, for the policy proposed."
         ),
     ] = None,
+    folder: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Of the site: studies that it answered are compared."),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Validate a policy; say in sentences what a study wants, and whether the policy permits it.
@@ -79,7 +83,7 @@ def check(
         found = None if policy is None else load_policy(policy)
         if found is not None and found.apps == ["any"] and (found.studies or found.models):
             warn(UNBOUND)
-        terms, of_app, explained, limits = _terms(study, app, data)
+        terms, of_app, explained, limits = _terms(study, app, data, folder)
         if terms is None:
             if found is None:
                 raise InputError("give a policy, or --study, or --app.")
@@ -285,9 +289,9 @@ def _study_in(path: Path) -> Iterator[Path]:
         yield found
 
 
-def show_study(path: Path, data: Path | None) -> None:
-    """Print what a study asks of a site, in sentences."""
-    terms, of_app, explained, _ = _terms(path, None, data)
+def show_study(path: Path, data: Path | None, folder: Path | None) -> None:
+    """Print what a study asks of a site, in sentences; compare it with others in its folder."""
+    terms, of_app, explained, _ = _terms(path, None, data, folder)
     assert terms is not None
     _show(terms, of_app, explained)
 
@@ -296,23 +300,24 @@ def show_study(path: Path, data: Path | None) -> None:
 
 
 def _terms(
-    study: Path | None, app: Path | None, data: Path | None
+    study: Path | None, app: Path | None, data: Path | None, folder: Path | None
 ) -> tuple[StudyTerms | None, str | None, list[tuple[str, str]], dict[str, Any]]:
     """Return the terms of a study or of that in an app, its hash, sentences, and counted limits."""
     from consortia.federation.bundle import app_hash, study_of
 
     if study is not None:
-        return _explained(study, data, None)
+        return _explained(study, data, None, folder)
     if app is None:
         return None, None, [], {}
     with study_of(app) as path:
-        return _explained(path, data, app_hash(app))
+        return _explained(path, data, app_hash(app), folder)
 
 
 def _explained(
-    path: Path, data: Path | None, hashed: str | None
+    path: Path, data: Path | None, hashed: str | None, folder: Path | None
 ) -> tuple[StudyTerms, str | None, list[tuple[str, str]], dict[str, Any]]:
     from consortia.federation.governance import terms_of
+    from consortia.federation.governance.approved import answered_before, differences
     from consortia.federation.governance.declared import declared_of
     from consortia.federation.governance.explanation import sentences
     from consortia.study.build import load_study
@@ -332,9 +337,15 @@ def _explained(
         numbers = declared_of(study, data, index)
         each = [one.proposed for one in numbers]
         limits = {"numbers": max(each), "per_value": sum(each) / facts.values}
-    explained = sentences(
-        study, terms, rows=rows, columns=columns, numbers=numbers, choices=choices
-    )
+    given: dict[str, Any] = {
+        "rows": rows,
+        "columns": columns,
+        "numbers": numbers,
+        "choices": choices,
+    }
+    if folder is not None:
+        given["before"] = differences(study, answered_before(folder, terms.study))
+    explained = sentences(study, terms, **given)
     return terms, hashed, explained, limits
 
 

@@ -115,6 +115,8 @@ class Mailbox:
         latency: how long a task takes, a value of `consortia.latency`.
         shares: the workers' weights as they see them in `Site`, when each holds a site of its own;
             their shares of the accepted updates when None.
+        by_share: ``local`` divides by these weights. False where they do not matter, so that they
+            need not be known beforehand and may change.
     """
 
     workers: int
@@ -122,6 +124,7 @@ class Mailbox:
     max_staleness: int | None = None
     latency: Any = None
     shares: tuple[float, ...] | None = None
+    by_share: bool = True
 
 
 Exchange = Mean | Sum | Mix | Route | Mailbox

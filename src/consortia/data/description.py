@@ -24,6 +24,13 @@ DIGITS = 2
 """Decimals of a standard deviation to which means and spreads leave a site."""
 
 
+Balance = dict[str, tuple[float, ...]]
+"""Mean, spread and weighted mean of treated rows, then of the others, by covariate."""
+
+BALANCE_NUMBERS = 6
+"""Numbers of an entry of a balance."""
+
+
 @dataclass(frozen=True)
 class Wanted:
     """Description requested of every site's participants, beside what the formula says.
@@ -38,13 +45,14 @@ class Wanted:
     # a column of codes, 0 where follow-up ended; when None the event of the formula
     event: str | None = None
     causes: tuple[tuple[int, str], ...] = ()  # names of the codes of ``event``
+    treated: str | None = None  # expression that is true of rows whose balance is reported
 
     @classmethod
     def read(cls, given: Any) -> Wanted:
         """Check a dict that a user gives, and return its values."""
         if not isinstance(given, Mapping):
             raise InputError(f"describe is {given!r}: give a dict, such as {{'cells': 5}}.")
-        known = ("cells", "times", "by", "event", "causes")
+        known = ("cells", "times", "by", "event", "causes", "treated")
         for name in given:
             if name not in known:
                 raise InputError(f"describe: {name!r}: {unknown(str(name), known)}.")
@@ -60,7 +68,10 @@ class Wanted:
             raise InputError(
                 "describe: give both event and causes (the names of its codes), or neither."
             )
-        return cls(cells, times, by, event, () if causes is None else _causes(causes))
+        treated = given.get("treated")
+        if treated is not None and not isinstance(treated, str):
+            raise InputError(f"describe.treated is {treated!r}: give an expression of columns.")
+        return cls(cells, times, by, event, () if causes is None else _causes(causes), treated)
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -105,6 +116,8 @@ class SiteDescription:
     not_kept: Range = (0, 0)  # range of the number of rows that the study's ``keep`` leaves out
     # persons of the analysed rows, of whom then are all counts; None where each row is one
     persons: int | None = None
+    # of treated and other rows before and with weights, see `Balance`
+    balance: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
 
     @classmethod
     def read(cls, values: Any) -> SiteDescription:
@@ -114,18 +127,18 @@ class SiteDescription:
             ValueError: the values are no description.
         """
         names = {"cells", "given", "missing", "levels", "numbers", "units", "followup"}
-        names |= {"not_kept", "persons"}
-        if isinstance(values, dict):  # runs of earlier versions have neither
-            values = {"not_kept": (0, 0), "persons": None, **values}
+        names |= {"not_kept", "persons", "balance"}
+        if isinstance(values, dict):  # runs of earlier versions have none of these
+            values = {"not_kept": (0, 0), "persons": None, "balance": {}, **values}
         if not isinstance(values, dict) or values.keys() != names:
             raise ValueError("malformed description of participants")
-        tables = [values[name] for name in ("missing", "levels", "numbers", "units")]
+        tables = [values[name] for name in ("missing", "levels", "numbers", "units", "balance")]
         if type(values["cells"]) is not int or not all(isinstance(one, dict) for one in tables):
             raise ValueError("malformed description of participants")
         for table in tables:
             if len(table) > COLUMNS_MAX or not all(map(is_name, table)):
                 raise ValueError("the names of a description are not strings, or too many")
-        missing, levels, numbers, units = tables
+        missing, levels, numbers, units, balance = tables
         if not all(map(is_name, units.values())):
             raise ValueError("the units of a description are not strings")
         followup, persons = values["followup"], values["persons"]
@@ -136,11 +149,12 @@ class SiteDescription:
             None if values["given"] is None else _range(values["given"]),
             {name: _range(one) for name, one in missing.items()},
             {name: _cells(one) for name, one in levels.items()},
-            {name: _number(one) for name, one in numbers.items()},
+            {name: _numbers(one, 2) for name, one in numbers.items()},
             units,
             None if followup is None else SiteCounts.read(followup),
             _range(values["not_kept"]),
             persons,
+            {name: _numbers(one, BALANCE_NUMBERS) for name, one in balance.items()},
         )
 
 
@@ -160,11 +174,11 @@ def _cells(values: Any) -> Cells:
     return Cells(values[0], values[1])
 
 
-def _number(values: Any) -> tuple[float, float]:
-    right = isinstance(values, (list, tuple)) and len(values) == 2
+def _numbers(values: Any, count: int) -> Any:
+    right = isinstance(values, (list, tuple)) and len(values) == count
     if not right or not all(type(one) in (int, float) and math.isfinite(one) for one in values):
-        raise ValueError("mean and standard deviation are not two numbers")
-    return (float(values[0]), float(values[1]))
+        raise ValueError(f"the statistics of a column are not {count} numbers")
+    return tuple(map(float, values))
 
 
 def counts_of(texts: np.ndarray, persons: np.ndarray | None = None) -> dict[str, int]:

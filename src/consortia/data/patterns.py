@@ -12,8 +12,21 @@ import numpy as np
 
 from consortia.core import trees
 
-RESPONSES = ("y", "event")
-"""Names of the arrays that are no covariates."""
+AT_RISK = (
+    "last",
+    "first",
+    "late",
+    "later",
+    "since",
+    "until",
+    "tie_share",
+    "tie_weight",
+    "tie_count",
+)
+"""Names of the arrays that say in which order the times of Cox's model are."""
+
+RESPONSES = ("y", "event", *AT_RISK)
+"""Names of the arrays that are not covariates."""
 
 MOST_LEVELS = 12
 """Distinct values up to which a column is taken for categorical."""

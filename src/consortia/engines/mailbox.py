@@ -125,7 +125,8 @@ class Arrivals:
         if several:
             self.shares = self.trace.shares
             if mailbox.shares is not None:
-                compare_shares(np.asarray(mailbox.shares), self.shares, names)
+                if mailbox.by_share:
+                    compare_shares(np.asarray(mailbox.shares), self.shares, names)
                 self.shares = np.tile(mailbox.shares, (mailbox.servers, 1))
         self._columns = [self.trace.accepted(n) for n in ("worker", "task", "staleness")]
         self._here: Events | None = None

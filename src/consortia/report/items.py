@@ -35,6 +35,13 @@ POLICIES = {
 }
 """Treatments of missing values, by the name of the policy."""
 
+WHOSE = {
+    "ATE": "all patients",
+    "ATT": "the treated",
+    "overlap": "patients who might have had either treatment",
+}
+"""Populations of an effect, by estimand."""
+
 
 class Item(NamedTuple):
     """One item of a checklist."""
@@ -138,6 +145,20 @@ def _of_design(report: RunReport, response: Response, found: Mapping[str, Any]) 
     ]
 
 
+def weighting(report: RunReport) -> str:
+    """Return the origin of weights by the probability of treatment; "" of other runs."""
+    settings = report.record.get("settings")
+    table = settings.get("propensity") if isinstance(settings, Mapping) else None
+    if not isinstance(table, Mapping) or "weights" not in table:
+        return ""
+    of_all = table.get("estimand") == "ATE"
+    text = f"weights for the effect in {WHOSE.get(str(table.get('estimand')), 'some patients')}"
+    text += f", from the probability of treatment of the first run, {table.get('formula')}"
+    text += ", stabilised" if of_all and table.get("stabilise") else ""
+    trim = table.get("trim", 0)
+    return text + (f", probabilities kept from {trim:g} to {1 - trim:g}" if trim else "")
+
+
 def _of_methods(
     report: RunReport, response: Response, found: Mapping[str, Any], looked: Examined
 ) -> list[Item]:
@@ -158,7 +179,11 @@ def _of_methods(
             "statistical methods, control for confounding",
             "reported",
             f"{response.family or 'linear'} regression, {formula}; adjusted for all other terms"
-            + ("; sampling weights, sandwich standard errors" if "weights_are" in found else "")
+            + (
+                f"; {weighting(report) or 'weights of a sample'}, widths by a sandwich"
+                if "weights_are" in found
+                else ""
+            )
             + (
                 f"; cluster-robust standard errors, by {found['cluster']}"
                 if "cluster" in found
@@ -210,6 +235,7 @@ def _of_participants(response: Response, found: Mapping[str, Any], looked: Exami
     arguments = response.name.removeprefix("Surv(").split(",")
     intervals = time and len(arguments) > 2 and "persons" not in found
     means = [] if looked.participants is None else looked.participants.lines
+    balanced = looked.participants is not None and bool(looked.participants.balance)
     times = {name.strip() for name in arguments[:-1]}
     timed = any(line.variable in times and not line.level for line in means)
 
@@ -231,7 +257,8 @@ def _of_participants(response: Response, found: Mapping[str, Any], looked: Exami
         item("STROBE 13b", "reasons for exclusion", "reported", "missing values, by column; and "
              "rows that the study does not keep"),
         item("STROBE 13c", "flow diagram", "in part", "as a table, by site and overall"),
-        item("STROBE 14a", "characteristics of participants", "reported", "Table 1"),
+        item("STROBE 14a", "characteristics of participants", "reported", "Table 1"
+             + (", and 'Balance' of treated and other rows" if balanced else "")),
         item("STROBE 14b", "missing data by variable", "reported", "'Who was analysed'"),
         Item("STROBE 14c", "follow-up time", "not applicable", "the response is not a time to an "
              "event") if not time else
@@ -278,7 +305,12 @@ def _of_discussion(found: Mapping[str, Any]) -> list[Item]:
     return [
         Item("STROBE 17", "other analyses", "in part", "see the headings of this report"),
         Item("STROBE 18", "key results", "in part", "the first sentences of this report"),
-        Item("STROBE 19", "limitations", AUTHORS, "limitations of the design and of the data"),
+        Item(
+            "STROBE 19",
+            "limitations",
+            AUTHORS,
+            "limitations of the design and of the data",
+        ),
         Item("STROBE 20", "interpretation", AUTHORS, "this report makes no causal claim"),
         Item(
             "STROBE 21",

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from consortia.diagnostics.prediction import in_sd
 from consortia.models.regression.question import RESPONSE
 from consortia.report.effects import LEVEL, SURE, Response, estimates, response_of
-from consortia.report.items import POLICIES, quadrature_in
+from consortia.report.items import POLICIES, quadrature_in, weighting
 from consortia.report.run_report import RunReport
 from consortia.report.tables import fitted_settings
 
@@ -118,7 +118,11 @@ def _of_rows(report: RunReport, response: Response | None) -> str:
     if "keep" in found:
         text += f"Only rows with {found['keep']} were analysed. "
     beside = found.get("beside", {})
+    trial = weighting(report)
     for name, column in beside.items() if isinstance(beside, Mapping) else ():
+        if name == "weights" and trial:
+            text += f"Rows have {trial}. "
+            continue
         text += (
             f"Rows are weighted by {column}. "
             if name == "weights" and "weights_are" not in found
@@ -142,7 +146,7 @@ def _of_rows(report: RunReport, response: Response | None) -> str:
         text += (
             f"which moves means by at most {in_sd(kept['shift'])}. "
             if "shift" in kept
-            else "whose error was not measured. "
+            else "its error was not measured. "
         )
     if "seed" in report.record:
         text += f"The seed was {report.record['seed']}. "

@@ -8,7 +8,7 @@ from typing import Any
 from consortia.data.description import ALL, SiteDescription
 from consortia.diagnostics.figures.canvas import MUTED, SERIES, Plot, axes_of, drawing
 from consortia.models.regression.curves import Curve, Curves, curves
-from consortia.models.regression.participants import TableOne, table_one
+from consortia.models.regression.participants import BALANCE, TableOne, table_one
 from consortia.report.run_report import RunReport
 from consortia.report.tables import Table, fitted_settings
 
@@ -45,6 +45,8 @@ def participant_tables(found: TableOne) -> list[Table]:
         f"Missing values, in {found.unit} read": found.missing,
         f"Table 1: analysed {found.unit} by site": found.lines,
     }
+    if found.balance:
+        parts["Balance: s" + BALANCE[1:]] = found.balance
     heads = ("", *found.columns)
     return [
         Table(caption, heads, tuple((found.named(line), *line.cells) for line in lines))

@@ -25,7 +25,6 @@ from consortia.engines.panel import Answer, Panel
 from consortia.errors import (
     InputError,
     NonFiniteError,
-    RankError,
     SiteMissingError,
     StoreError,
     WarmupError,
@@ -34,7 +33,7 @@ from consortia.errors import (
 from consortia.run import checks, quadrature, sandwich
 from consortia.run import plan as planning
 from consortia.run.finishing import finished
-from consortia.run.interrupts import Abrupt, Interrupts
+from consortia.run.interrupts import Interrupts, interrupted
 from consortia.run.prediction import respond
 from consortia.run.progress import Progress, Written, doing, progress_of
 from consortia.run.specification import check_same, rounding_of_answers
@@ -42,7 +41,7 @@ from consortia.run.task import Posterior, Task
 from consortia.runtime.late import jnp
 from consortia.runtime.threads import one_thread
 from consortia.store.answers import Answers, digest_of
-from consortia.store.ending import Ending, RunEnd
+from consortia.store.ending import ERRORS, Ending, RunEnd
 from consortia.store.libraries import imported_aside
 from consortia.store.results import Records
 from consortia.store.runs import RunStore, open_run
@@ -313,26 +312,15 @@ class ConversationRun:
         with self._ended_panel(), self._shown(plan) as shown, self._interrupts:
             try:
                 outcome, ending = self._ending(shown)
-            except NonFiniteError as error:
-                error.tree = self._result(Ending(RunEnd.NON_FINITE, str(error)))
-                raise
-            except SiteMissingError as error:
-                error.round = len(self._source.messages)
-                error.tree = self._result(Ending(RunEnd.SITE_MISSING, str(error)))
-                raise
-            except RankError as error:
-                error.tree = self._result(Ending(RunEnd.RANK_LOST, str(error)))
+            except tuple(ERRORS) as error:
+                if isinstance(error, SiteMissingError):
+                    error.round = len(self._source.messages)
+                error.tree = self._result(Ending.by(error))
                 raise
             except KeyboardInterrupt as error:
-                if self._writer is not None and isinstance(error, Abrupt):
-                    raise
-                done = len(self._source.messages)
-                outcome = Outcome("")
-                ending = Ending(RunEnd.INTERRUPTED, f"interrupted after message {done}")
-                how = ""
-                if self._writer is not None:
-                    how = f"; go on with `consortia resume {self._writer.path}`"
-                warn(f"{ending.text}; the draws so far are returned{how}")
+                directory = None if self._writer is None else self._writer.path
+                where = f"message {len(self._source.messages)}"
+                outcome, ending = Outcome(""), interrupted(error, where, directory)
         tree = self._result(ending, outcome)
         if outcome.failure is not None:
             refused = WarmupError(outcome.failure)
@@ -356,17 +344,11 @@ class ConversationRun:
 
     def _open(self) -> None:
         """Begin the run directory, or go on in it."""
-        if self._writer is None:
-            return
-        if self._checkpoint is None:
-            if self._task.resumption is None:
-                self._source.replaying = False
-            self._writer.begin(self._record, self._specification)
-            return
-        done = [*self._checkpoint.header["resumed_at"], self._checkpoint.done]
-        self._record["resumed_at"] = done
-        parts = self._checkpoint, self._record, self._specification, self._stride
-        self._writer.resume(*parts)
+        checkpoint = self._checkpoint
+        if checkpoint is not None:
+            self._record["resumed_at"] = [*checkpoint.header["resumed_at"], checkpoint.done]
+        if self._writer is not None:
+            self._writer.begin(self._record, self._specification, self._stride, checkpoint)
 
     def _shown(self, plan: Plan) -> Progress:
         method, task, panel = self._method, self._task, self._panel

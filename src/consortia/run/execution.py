@@ -21,29 +21,29 @@ from consortia.data.sites import Sites
 from consortia.diagnostics.prediction import BiasPrediction
 from consortia.engines.contract import Run
 from consortia.engines.mailbox import servers_of
-from consortia.errors import (
-    InputError,
-    NonFiniteError,
-    RankError,
-    SiteMissingError,
-    WarmupError,
-    warn,
-)
+from consortia.errors import InputError, NonFiniteError, RankError, WarmupError, warn
 from consortia.run import checks, quadrature
 from consortia.run import plan as planning
 from consortia.run.compiled import keep_compiled_programs
 from consortia.run.conversation import converse
 from consortia.run.finishing import finished
-from consortia.run.interrupts import Abrupt, Interrupts
+from consortia.run.interrupts import Interrupts, interrupted
 from consortia.run.loop import ResumePoint, RunLength, RunLoop
-from consortia.run.prediction import chosen, predicted, predicted_by, respond, with_scales
+from consortia.run.prediction import (
+    chosen,
+    predicted,
+    predicted_by,
+    respond,
+    starts_near_mode,
+    with_scales,
+)
 from consortia.run.progress import Progress, Written, doing, progress_of
 from consortia.run.recording import NEVER
 from consortia.run.specification import Request, check_extensible, check_same, rounding_of
 from consortia.run.stopping import StopWhen
 from consortia.run.task import Posterior, Resumption, Task
 from consortia.runtime.garbage import collected_seldom
-from consortia.store.ending import Ending, RunEnd
+from consortia.store.ending import ERRORS, Ending
 from consortia.store.runs import open_run
 from consortia.theory.bias import Problem
 from consortia.theory.settings import open_settings
@@ -75,6 +75,7 @@ def _execute(task: Task) -> Any:
     posterior = task.posterior()
     begin = _start_of(task, posterior.target)
     settled = _settled(task, posterior.target, begin)
+    begin = begin._replace(positions=settled.positions)
     run = engine.prepare(posterior.target, sites, settled.algorithm, begin.chains)
     checks.check_thinning(request.thin, request.rounds, run.draws_per_iteration)
     specification: dict[str, Any] = {}
@@ -124,6 +125,7 @@ class Settled:
     step_line: str | None  # what the plan says of it
     notes: tuple[str, ...]  # of the plan
     warned: bool  # whether a warning of its stability was given
+    positions: np.ndarray  # where the chains start, (chains, d)
 
 
 def _start_of(task: Task, target: Target) -> Start:
@@ -174,7 +176,11 @@ def _settled(task: Task, target: Target, begin: Start) -> Settled:
             lambda: checks.judged_stability(algorithm, model, sites, first)
         )
     notes, warned = checks.check_stability(judgements)
-    return Settled(algorithm, prediction, choice, step_line, notes, warned)
+    fresh = task.resumption is None or task.resumption.checkpoint is None
+    if fresh and task.init is None and unchosen(task.algorithm):
+        problem = problem or Problem(model, sites, first, engine)
+        positions = starts_near_mode(problem, positions, task.request.seed)
+    return Settled(algorithm, prediction, choice, step_line, notes, warned, positions)
 
 
 def _pilot(task: Task) -> Callable[[Method, int, Any], Any]:
@@ -319,16 +325,12 @@ class PhaseRun:
         checkpoint = self._checkpoint
         if checkpoint is not None:
             self._record["resumed_at"] = [*checkpoint.header["resumed_at"], checkpoint.done]
-        if self._writer is None:
-            return
-        if checkpoint is None:
-            self._writer.begin(self._record, specification, self._stride)
-        else:
-            self._writer.resume(checkpoint, self._record, specification, self._stride)
+        if self._writer is not None:
+            self._writer.begin(self._record, specification, self._stride, checkpoint)
 
     def result(self, carry: Any) -> Any:
         """Run the rounds from a state to their end; return the result."""
-        task, algorithm, writer = self._task, self._algorithm, self._writer
+        task, algorithm = self._task, self._algorithm
         with self._shown() as shown:
             loop = RunLoop(
                 self._run,
@@ -343,28 +345,18 @@ class PhaseRun:
             )
             try:
                 ending = loop.execute()
-            except NonFiniteError as error:
-                checks.explain(error, algorithm, self._target, self._run)
-                error.tree = self._tree(loop, Ending(RunEnd.NON_FINITE, str(error)))
-                raise
-            except WarmupError as error:
-                first = self._begin.parameters[0]
-                checks.explain_precision(error, task.model, task.sites, first)
-                error.tree = self._tree(loop, Ending(RunEnd.WARMUP_REFUSED, str(error)))
-                raise
-            except SiteMissingError as error:
-                error.tree = self._tree(loop, Ending(RunEnd.SITE_MISSING, str(error)))
-                raise
-            except RankError as error:
-                lost = Ending(RunEnd.RANK_LOST, str(error))
-                error.tree = self._tree(loop, lost, all_there=False)
+            except tuple(ERRORS) as error:
+                if isinstance(error, NonFiniteError):
+                    checks.explain(error, algorithm, self._target, self._run)
+                if isinstance(error, WarmupError):
+                    first = self._begin.parameters[0]
+                    checks.explain_precision(error, task.model, task.sites, first)
+                there = not isinstance(error, RankError)
+                error.tree = self._tree(loop, Ending.by(error), all_there=there)
                 raise
             except KeyboardInterrupt as error:
-                if writer is not None and isinstance(error, Abrupt):
-                    raise
-                ending = Ending(RunEnd.INTERRUPTED, f"interrupted after round {loop.done}")
-                how = "" if writer is None else f"; go on with `consortia resume {writer.path}`"
-                warn(f"{ending.text}; the draws so far are returned{how}")
+                directory = None if self._writer is None else self._writer.path
+                ending = interrupted(error, f"round {loop.done}", directory)
         return self._tree(loop, ending)
 
     def _draws_so_far(self) -> np.ndarray:

@@ -13,8 +13,12 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import FrameType, SimpleNamespace
 from typing import Any, ParamSpec, TypeVar
+
+from consortia.errors import warn
+from consortia.store.ending import Ending, RunEnd
 
 P = ParamSpec("P")
 Result = TypeVar("Result")
@@ -31,6 +35,21 @@ SIGNALS = tuple(
 )
 USUAL = (signal.default_int_handler, signal.SIG_DFL)
 """Handlers where a program has none of its own."""
+
+
+def interrupted(error: KeyboardInterrupt, where: str, directory: Path | None) -> Ending:
+    """Return the end of a run that was interrupted; warn of it.
+
+    Args:
+        error: the interrupt; a second one of a stored run is raised again.
+        where: the round or message after which it came.
+        directory: of the run; None: it is not stored.
+    """
+    if directory is not None and isinstance(error, Abrupt):
+        raise error
+    how = "" if directory is None else f"; go on with `consortia resume {directory}`"
+    warn(f"interrupted after {where}; the draws so far are returned{how}")
+    return Ending(RunEnd.INTERRUPTED, f"interrupted after {where}")
 
 
 class Interrupts:

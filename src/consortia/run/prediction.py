@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from jaxtyping import Float
 
 from consortia.algorithms.expanding import expansion_left
 from consortia.core.contract import Method
@@ -151,6 +152,22 @@ def chosen(
         f"no step size is confirmed by a pilot of {rounds} rounds from the mode ({fault}): the "
         "posterior is not near its Gaussian law. Give step_size, or take federated_hmc."
     )
+
+
+def starts_near_mode(
+    problem: Problem, positions: Float[np.ndarray, "chains d"], seed: int
+) -> Float[np.ndarray, "chains d"]:
+    """Return starts of chains from the posterior's Gaussian law, where their settings hold.
+
+    From afar a chain takes as long as it takes, and its way would be among its draws. Given ones
+    are returned where the posterior is too large to be expanded.
+    """
+    if problem.too_large is not None:
+        return positions
+    values, axes = np.linalg.eigh(problem.near.covariance)
+    normal = np.random.default_rng(seed).normal(size=positions.shape)
+    away = normal @ (axes * np.sqrt(np.maximum(values, 0))).T
+    return (problem.near.mode + away).astype(positions.dtype)
 
 
 def with_scales(method: Any, problem: Problem) -> Any:

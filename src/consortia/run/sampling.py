@@ -62,9 +62,7 @@ def sample(
     cost: float | str | None = None,
     on_plan: Callable[[Plan], None] | None = None,
 ) -> Any:
-    """Sample a posterior from data that stay at their sites.
-
-    The sampled law and its bias depend on the algorithm; its docstring has them.
+    """Sample a posterior from data that stay at their sites, with an algorithm's law and bias.
 
     Args:
         model: log-prior and per-row log-likelihood.
@@ -79,7 +77,8 @@ def sample(
         seed: 0 <= seed < 2**63; equal seeds give equal draws on every engine.
         thin: keep draws number thin, 2·thin, ...
         warmup: iterations before the first recorded one; some methods end it by themselves.
-        init: a start in place of ``model.init``: for all chains, or a function of a JAX key.
+        init: a start for all chains, or a function of a JAX key; ``model.init`` when None, or the
+            Gaussian law at the mode where settings are chosen.
         engine: `LocalEngine()` when None; a tuple of one for each imputation. All ranks of a
             `consortia.MPIEngine` make the same call, and all but rank 0 get None.
         store: a directory for the run and its checkpoints; `resume` continues it.

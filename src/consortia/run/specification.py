@@ -257,9 +257,9 @@ def check_extensible(before: Mapping[str, Any], request: Request, run: Run) -> N
     mailbox = run.program.mailbox
     if request.rounds == before["request"]["rounds"] or mailbox is None:
         return
-    if len(run.names) > 1 and mailbox.shares is None:
+    if len(run.names) > 1 and mailbox.by_share and mailbox.shares is None:
         raise InputError(
             "rounds: this run weights each site by its share of the updates of all rounds, so with "
             "another number of rounds its draws would be of another density. Start a new run of "
-            "that length, or declare the sites' shares."
+            "that length, declare the sites' shares, or take aggregate='latest'."
         )

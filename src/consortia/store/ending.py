@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
+from consortia.errors import NonFiniteError, RankError, SiteMissingError, WarmupError
+
 
 class RunEnd(StrEnum):
     """The kinds of ends; the record of a run has the value under ``end``."""
@@ -33,9 +35,24 @@ class Ending(NamedTuple):
     text: str  # the same in words, with the round, the rule or the error; ``stopped`` in the record
 
     @classmethod
+    def by(cls, error: Fatal) -> Ending:
+        """Return the end that one of `ERRORS` is."""
+        return cls(next(end for kind, end in ERRORS.items() if isinstance(error, kind)), str(error))
+
+    @classmethod
     def read(cls, stored: Sequence[str] | None) -> Ending | None:
         """Read a checkpoint's header."""
         return None if stored is None else cls(RunEnd(stored[0]), stored[1])
 
+
+Fatal = NonFiniteError | WarmupError | SiteMissingError | RankError
+
+ERRORS: dict[type[Fatal], RunEnd] = {
+    NonFiniteError: RunEnd.NON_FINITE,
+    WarmupError: RunEnd.WARMUP_REFUSED,
+    SiteMissingError: RunEnd.SITE_MISSING,
+    RankError: RunEnd.RANK_LOST,
+}
+"""Errors that end a run and leave it a result, which is in their attribute ``tree``."""
 
 ALL_ROUNDS = Ending(RunEnd.ALL_ROUNDS, "all rounds were run")

@@ -148,12 +148,25 @@ class RunStore:
     # --- writing ---------------------------------------------------------------------------------
 
     def begin(
-        self, attributes: Mapping[str, Any], specification: Mapping[str, Any], stride: int = 1
+        self,
+        attributes: Mapping[str, Any],
+        specification: Mapping[str, Any],
+        stride: int = 1,
+        checkpoint: Checkpoint | None = None,
     ) -> None:
-        """Write what is known before the first round; ``stride`` draws go into one file."""
+        """Write what is known before the first round that is to be run.
+
+        Args:
+            attributes: the record so far.
+            specification: by which the run is recognised when it is resumed.
+            stride: draws of a chain that go into one file.
+            checkpoint: beyond which draws are removed; None: all are.
+        """
         self._record, self.specification = dict(attributes), dict(specification)
         self._files = DrawStore(self.path / DRAWS, stride)
-        self._files.cut({}, 0)
+        sums = {} if checkpoint is None else checkpoint.header["draws"]
+        with writing(self.path):
+            self._files.cut(sums, 0 if checkpoint is None else checkpoint.kept)
         self._write_record({**attributes, "state": "running"})
 
     def cut_into(self, stride: int) -> None:
@@ -238,20 +251,6 @@ class RunStore:
         self.specification = usable.header["specification"]
         self._number = usable.header["number"]
         return usable
-
-    def resume(
-        self,
-        checkpoint: Checkpoint,
-        attributes: Mapping[str, Any],
-        specification: Mapping[str, Any],
-        stride: int,
-    ) -> None:
-        """Remove the draws beyond a checkpoint, and what is written at the end of a run."""
-        self._record, self.specification = dict(attributes), dict(specification)
-        self._files = DrawStore(self.path / DRAWS, stride)
-        with writing(self.path):
-            self._files.cut(checkpoint.header["draws"], checkpoint.kept)
-        self._write_record({**self._record, "state": "running"})
 
     @property
     def finished(self) -> bool:

@@ -1,9 +1,9 @@
 """The study file: one TOML document that says what is sampled, from which data, and how.
 
 Tables: ``[data]``, ``[partition]``, ``[harmonise.SITE]``, ``[model]``, ``[algorithm]``, ``[run]``,
-and where they are wanted ``[registered]``, ``[compare]``, ``[stop]``, ``[reference]``,
-``[output]``. Every key is checked before any data are read: unknown ones are refused with the
-nearest known one, wherever they stand.
+and where they are wanted ``[propensity]``, ``[registered]``, ``[compare]``, ``[stop]``,
+``[reference]``, ``[output]``. Every key is checked before any data are read: unknown ones are
+refused with the nearest known one, wherever they stand.
 """
 
 from __future__ import annotations
@@ -49,6 +49,7 @@ from consortia.study.formulas import (
     site_facts,
 )
 from consortia.study.model import ModelTable
+from consortia.study.propensity import Propensity
 from consortia.study.registered import Registered
 from consortia.study.sampling import AlgorithmTable, Output, Reference, Run, Stop
 from consortia.study.tables import Data, Partition, Prepared, Table, deal
@@ -77,6 +78,7 @@ class Study(Table):
         "sites' tables agree; the files are not changed",
     )
     model: ModelTable
+    propensity: Propensity | None = None
     registered: Registered | None = None
     compare: ModelTable | None = Field(
         None,
@@ -95,16 +97,12 @@ class Study(Table):
 
     @model_validator(mode="after")
     def _consistent(self) -> Study:
+        if self.propensity is not None:
+            self._weigh(self.propensity)
         if self.data.dataset is not None and self.partition is None:
             raise ValueError("a data set needs a [partition], which divides its rows among sites")
         if self.question is not None:
-            asked = self.model.question
-            if asked is None or self.question not in asked.parsed.columns:
-                known = () if asked is None else asked.parsed.columns
-                reason = unknown(self.question, known) if known else "there is no model.formula"
-                raise ValueError(
-                    f"question = {self.question!r} is not a column of a term: {reason}"
-                )
+            self._check_question(self.question)
         if self.harmonise and (self.model.formula is None or self.data.files is None):
             raise ValueError("harmonise: it needs data.files and model.formula")
         if self.data.keep is not None and (self.model.formula is None or self.data.files is None):
@@ -141,6 +139,27 @@ class Study(Table):
                 "draw would be kept"
             )
         return self
+
+    def _check_question(self, column: str) -> None:
+        asked = self.model.question
+        if asked is None or column not in asked.parsed.columns:
+            known = () if asked is None else asked.parsed.columns
+            reason = unknown(column, known) if known else "there is no model.formula"
+            raise ValueError(f"question = {column!r} is not a column of a term: {reason}")
+
+    def _weigh(self, table: Propensity) -> None:
+        """Give the outcome its weights; before these are known, put the treatment in its place."""
+        if self.question is not None:
+            self._check_question(self.question)
+        if self.compare is not None:
+            raise ValueError("propensity: it gives the weights of one model: leave [compare] out")
+        changes: dict[str, Any] = {"model": table.model(self.model)}
+        if self.awaits_weights:
+            run = self.run.model_copy(update={"verify": None, "loo": None})
+            changes |= {"question": None, "run": run, "stop": None, "reference": None}
+            changes |= {"title": f"{self.title}: who was treated"} if self.title else {}
+        for name, value in changes.items():
+            object.__setattr__(self, name, value)
 
     def _check_registered(self, table: Registered) -> None:
         question, files, method = self.model.question, self.data.files, self.method
@@ -189,9 +208,15 @@ class Study(Table):
         check_data(self.data, second)
 
     @property
+    def awaits_weights(self) -> bool:
+        """True if it is the study of who was treated, from whose run the weights follow."""
+        return self.propensity is not None and self.propensity.weights is None
+
+    @property
     def name(self) -> str:
         """The name of the study's runs."""
-        return self.output.name or (self._path.stem if self._path else "study")
+        name = self.output.name or (self._path.stem if self._path else "study")
+        return f"{name}-propensity" if self.awaits_weights else name
 
     @property
     def method(self) -> Method:

@@ -124,9 +124,12 @@ def sample_beside(study: Study, built: Built, directory: Path, engine: Any, *, q
     return tree
 
 
-def keep_request(directory: Path, source: Path, options: dict[str, Any]) -> None:
-    """Write the study and the options of the command into the directory of a run."""
+def keep_request(
+    directory: Path, source: Path, options: dict[str, Any], text: str | None = None
+) -> None:
+    """Write the study, or a ``text`` in its place, and the options of the command to a run."""
     with writing(directory):
-        replace_file(directory / STUDY, [source.read_bytes()])
-        content = {"study": str(source.resolve()), **options}
-        replace_file(directory / COMMAND, [json.dumps(content, indent=1).encode()])
+        content = source.read_bytes() if text is None else text.encode()
+        replace_file(directory / STUDY, [content])
+        command = {"study": str(source.resolve()), **options}
+        replace_file(directory / COMMAND, [json.dumps(command, indent=1).encode()])

@@ -25,6 +25,7 @@ KINDS = {int: "integer", float: "number", bool: "boolean", str: "string"}
 TABLES = {
     "data": "Data",
     "model": "ModelTable",
+    "propensity": "Propensity",
     "registered": "Registered",
     "algorithm": "AlgorithmTable",
     "run": "Run",

@@ -10,7 +10,7 @@ with a damping δ of each, smaller after a step that helped.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -19,7 +19,9 @@ from jaxtyping import Float
 from consortia.core.contract import Fault
 from consortia.core.prior import PriorScale
 from consortia.core.queries import Arrays, Query
+from consortia.surrogates.local_fits import Law
 from consortia.surrogates.mode_search import CANDIDATES, CONVERGED, Bound, Local, newton, symmetric
+from consortia.surrogates.proposals.memory import Density, Memory, Weighted
 from consortia.surrogates.proposals.mixture import mixture_of, normalised
 from consortia.surrogates.proposals.proposal import Proposal
 from consortia.surrogates.proposals.rays import Line, Profile
@@ -51,9 +53,25 @@ LOWEST, LOWEST_BY_PARAMETER = 15.0, 3.0
 FORGOTTEN, NEAR = 0.002, 4.0
 """Share of the mass from which on a mode must have draws; and what is near it, as `APART`."""
 
-OF_MODES, WIDER, FEW = 0.5, 1.3, 5
+OF_MODES, WIDER, FEW, OF_PRIOR = 0.5, 1.3, 5, 0.1
 """Share of the proposals that are drawn around several modes, their scale there, and the parameters
-up to which they are: with more, draws without a surrogate are too far from the posterior."""
+up to which they are: with more, draws without a surrogate are too far from the posterior. And the
+share of those that the prior draws, by these."""
+
+SHOWN = 6
+"""Coordinates of a place in a message, the first."""
+
+UNVISITED = (
+    "few_rounds: another mode may exist near ({}), where points of a high density lie and no "
+    "draw: give init there in a second run, or a prior that says which of the two is meant"
+)
+
+OVER_PRIOR = 3
+"""Parameters up to which points are spread over the whole prior; with more hardly any would lie at
+a mode."""
+
+UNSEEN = 3.0
+"""log π/q above its mean at which a proposal is far too low: there are no draws."""
 
 
 class Mode(NamedTuple):
@@ -71,6 +89,11 @@ class Mode(NamedTuple):
     potential: float
     reached: bool
 
+    @property
+    def law(self) -> Law:
+        """Mean and covariance."""
+        return self.position, self.covariance
+
 
 def lines_to_prior(
     centre: Float[np.ndarray, " d"], scale: PriorScale, rng: np.random.Generator
@@ -80,11 +103,6 @@ def lines_to_prior(
     ends = scale.centre + np.clip(rng.standard_normal((LINES, d)) * scale.sd, -most, most)
     along = [np.where(np.eye(d) > 0, scale.centre + side * most, centre) for side in (-1, 1)]
     return [Line(end - centre, SHARES) for end in np.concatenate([ends, *along])]
-
-
-def points_to_prior(dimension: int) -> int:
-    """Return the number of points on these lines."""
-    return (LINES + 2 * dimension) * len(SHARES)
 
 
 def rises(profiles: Sequence[Profile], centre: Float[np.ndarray, " d"]) -> list[np.ndarray]:
@@ -169,15 +187,24 @@ def distinct(modes: Sequence[Mode]) -> list[Mode]:
     for mode in sorted(modes, key=lambda one: one.potential):
         if kept and mode.potential > kept[0].potential + deepest(mode.position.size):
             break
-        if all(apart(mode.position, other) for other in kept):
+        if apart(mode.position, (other.law for other in kept)):
             kept.append(mode)
     return kept
 
 
-def apart(position: Float[np.ndarray, " d"], mode: Mode) -> bool:
-    """Return True if a place lies apart from a mode, in the mode's own metric."""
-    square = squares(position[None], mode.position, mode.covariance)[0]
-    return float(square) > APART * len(position)
+def apart(position: Float[np.ndarray, " d"], laws: Iterable[Law]) -> bool:
+    """Test a place for being in the bulk of none of some normal laws."""
+    bulk = APART * len(position)
+    return all(squares(position[None], *law)[0] > bulk for law in laws)
+
+
+def further(laws: list[Law]) -> list[Law]:
+    """Select the laws of modes that lie apart from the first and from one another."""
+    kept = laws[:1]
+    for law in laws[1:]:
+        if apart(law[0], kept) and all(apart(other[0], [law]) for other in kept):
+            kept.append(law)
+    return kept[1:]
 
 
 def squares(
@@ -193,13 +220,57 @@ def deepest(dimension: int) -> float:
     return LOWEST + LOWEST_BY_PARAMETER * dimension
 
 
-def with_modes(proposal: Proposal, modes: Sequence[Mode]) -> Proposal:
-    """Return a proposal that covers each of several modes by a component of its own."""
+def uncovered(
+    before: Weighted, density: Density, log_mean: float
+) -> tuple[float, Float[np.ndarray, "m d"]]:
+    """Find the points of a posterior at which a proposal is far too low.
+
+    Args:
+        before: weighted points of earlier proposals.
+        density: log q.
+        log_mean: logarithm of the mean of π/q.
+
+    Returns:
+        Their share of the mass, and those that hold something, the highest first.
+    """
+    beyond = before.heights - density(before.points) - log_mean > UNSEEN
+    share = float(normalised(before.log_weights)[beyond].sum())
+    beyond &= before.heights > before.heights.max() - deepest(before.points.shape[1])
+    return share, before.points[beyond][np.argsort(-before.heights[beyond])]
+
+
+def spread_out(
+    points: Float[np.ndarray, "m d"], modes: Sequence[Mode], sd: Float[np.ndarray, " d"]
+) -> list[np.ndarray]:
+    """Choose points apart from the modes and from one another, the highest first.
+
+    Args:
+        points: the highest first.
+        modes: that are known.
+        sd: of the prior, the unit of distances.
+    """
+    points = points[[apart(point, (mode.law for mode in modes)) for point in points]]
+    chosen = list(points[:1])
+    while chosen and len(chosen) < min(CANDIDATES - 1, len(points)):
+        away = (np.abs(points[:, None] - np.stack(chosen)) / sd).max(axis=2).min(axis=1)
+        chosen.append(points[np.argmax(away)])
+    return chosen
+
+
+def with_modes(proposal: Proposal, modes: Sequence[Mode], prior: PriorScale) -> Proposal:
+    """Return a proposal that covers each of several modes by a component of its own.
+
+    Of few parameters another component is as wide as the prior.
+    """
     reached = [mode for mode in modes if mode.reached]
     if len(reached) < 2 or len(reached[0].position) > FEW:
         return proposal
     shares = list(OF_MODES * (normalised(log_masses(reached)) + 1 / len(reached)) / 2)
     centres, scales = [one.position for one in reached], [WIDER * one.covariance for one in reached]
+    if len(prior.sd) <= OVER_PRIOR:
+        shares.append(OF_PRIOR)
+        centres.append(prior.centre)
+        scales.append(np.diag(prior.sd**2))
     if isinstance(proposal.coordinates, Plain):
         learnt = proposal.envelope
         shares += list((1 - OF_MODES) * learnt.shares)
@@ -213,15 +284,25 @@ def log_masses(modes: Sequence[Mode]) -> Float[np.ndarray, " m"]:
     return np.array([np.linalg.slogdet(one.covariance)[1] / 2 - one.potential for one in modes])
 
 
-def unseen(modes: Sequence[Mode], draws: Float[np.ndarray, "c n d"]) -> tuple[Fault, ...]:
-    """Return a fault if a mode holds something by its height and width, and has no draws."""
-    if len(modes) < 2:
-        return ()
-    points = draws.reshape(-1, draws.shape[-1])
-    for mode, share in zip(modes, normalised(log_masses(modes)), strict=True):
-        near = squares(points, mode.position, mode.covariance) < NEAR * (1 + len(mode.position))
-        if share > FORGOTTEN and not near.any():
-            where = ", ".join(f"{value:.3g}" for value in mode.position)
-            text = f"few_rounds: another mode may exist near ({where}), where there are no draws"
-            return (Fault(f"{text}. Start chains there (init), or narrow the prior", unseen=True),)
-    return ()
+def unseen(
+    modes: Sequence[Mode], guesses: list[Law], memory: Memory, draws: Float[np.ndarray, "n d"]
+) -> tuple[Fault, ...]:
+    """Find the suspected modes that have no draws.
+
+    Args:
+        modes: ends of climbs; those count that hold something by their height and width.
+        guesses: laws of others, which count where points of a high density lie.
+        memory: the points.
+        draws: of the run.
+    """
+    d, best = draws.shape[1], memory.heights.max(initial=-np.inf)
+    shares = normalised(log_masses(modes)) if len(modes) > 1 else np.zeros(len(modes))
+    held = [mode for mode, share in zip(modes, shares, strict=True) if share > FORGOTTEN]
+    laws = [(mode.law, NEAR * (1 + d)) for mode in held]
+    for law in guesses:
+        near = squares(memory.points, *law) < APART * d
+        if memory.heights[near].max(initial=-np.inf) > best - deepest(d) / 2:
+            laws.append((law, APART * d))
+    places = [law[0] for law, near in laws if not (squares(draws, *law) < near).any()]
+    texts = [", ".join(f"{value:.3g}" for value in place[:SHOWN]) for place in places]
+    return tuple(Fault(UNVISITED.format(text), unseen=True) for text in texts)

@@ -193,9 +193,9 @@ class ArrivalRecursion(Recursion):
     def _means(self) -> Float[np.ndarray, "updates d"]:
         """Return the mean of θ after each update, from rest at the origin."""
         _, points, rows = self._rows
-        _, blocks, width = self.gradients.pulls.shape
-        state = np.zeros((blocks, rows, width, 1))
-        state[:, points:, :, 0] = self.gradients.pulls.swapaxes(0, 1)[:, : rows - points]
+        sites, blocks, width = self.gradients.pulls.shape
+        state, pulls = np.zeros((blocks, rows, width, 1)), self.gradients.pulls.swapaxes(0, 1)
+        state[:, points : points + sites, :, 0] = pulls[:, : rows - points]
         found = []
         for event, dropped in enumerate(self.arrivals.dropped):
             self._apply(state, event, self.gradients, pulled=True)

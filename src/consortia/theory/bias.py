@@ -48,6 +48,7 @@ from consortia.theory.federated_averaging import fa_hmc_law
 from consortia.theory.gossip import gossip_law
 from consortia.theory.inheritance import has_algorithm_of, knows
 from consortia.theory.law import Law, Moments
+from consortia.theory.local_steps import TaskRecursion
 from consortia.theory.potentials import SitePotentials, StoredPotentials
 from consortia.theory.stability import server_of
 from consortia.theory.staleness import site_noise, stale_server_law
@@ -395,7 +396,8 @@ def _stale(method: StaleSGLD | StaleSGHMC, problem: Problem) -> Law:
     late = method.workers - 1
     adapts = isinstance(method, StaleSGLD) and method.adaptation is not None
     drops = method.max_staleness is not None and method.max_staleness < 2 * late
-    if not adapts and late and (drops or len(problem.near.sizes) > 1):
+    unlike = late and (drops or len(problem.near.sizes) > 1)
+    if not adapts and (unlike or method.steps_a_task > 1):
         return _along_arrivals(method, step, problem)
     if drops:
         raise InputError("dropped gradients change the staleness, which only the run will tell")
@@ -447,13 +449,11 @@ def _along_arrivals(method: StaleSGLD | StaleSGHMC, step: float, problem: Proble
         np.repeat(pulls, times, axis=0),
         np.repeat(noise / share[:, None, None] ** 2, times, axis=0),
     )
-    recursion = ArrivalRecursion(
-        server_of(method, step),
-        Arrivals(trace.worker, trace.dropped),
-        gradients,
-        latest=method.latest_only and sites > 1,
-        stretch=min(_stretch(method), len(trace.worker)),
-    )
+    events = server_of(method, step), Arrivals(trace.worker, trace.dropped), gradients
+    latest, stretch = method.latest_only and sites > 1, min(_stretch(method), len(trace.worker))
+    recursion = ArrivalRecursion(*events, latest=latest, stretch=stretch)
+    if method.steps_a_task > 1:
+        recursion = TaskRecursion(*events, latest, stretch, steps=method.steps_a_task)
     law = Law(
         recursion,
         Moments(np.zeros_like(values), near.covariance),
@@ -477,8 +477,9 @@ def _trace_updates(method: StaleGradients, sites: int) -> int:
     """Return the updates of a trace; the mean of summed gradients does not depend on the order."""
     still = sites == 1 or method.latest_only
     wanted = _stretch(method) if still else max(TRACE_UPDATES, _stretch(method))
-    recorded = method.latency.servers.count(0) if isinstance(method.latency, Recorded) else wanted
-    return min(wanted, recorded)
+    if isinstance(method.latency, Recorded):
+        return min(wanted, method.latency.updates(method.max_staleness))
+    return wanted
 
 
 def _noise_at_server(method: StaleGradients, problem: Problem) -> Float[np.ndarray, "d d"]:
@@ -495,6 +496,8 @@ def _minibatch_noise(
     method: StaleGradients | DSGLD, problem: Problem
 ) -> Float[np.ndarray, "S d d"]:
     """Return the covariance of the gradient that each site estimates, at the mode."""
+    if method.batch_size is None:  # a few directions have no rows
+        return np.zeros_like(problem.near.curvatures)
     pairs = zip(problem.row_covariances, problem.near.sizes, strict=True)
     noise = [
         minibatch_noise(rows, int(size), method.batch_size, replace=method.replace)
@@ -563,7 +566,7 @@ def _around(
     return constant - moved, slope
 
 
-def _unfitted(method: Method, problem: Problem) -> bool:
+def unfitted(method: Method, problem: Problem) -> bool:
     """Return True if a law takes surrogates as ideal that the sites are still to fit.
 
     An anchored one with second derivatives is ideal where everything is Gaussian.
@@ -633,7 +636,7 @@ def predicted(method: Method, problem: Problem) -> BiasPrediction:
     def make() -> BiasPrediction:
         try:
             law = known_law(method, problem)
-            if law.stable and _unfitted(method, problem):
+            if law.stable and unfitted(method, problem):
                 return BiasPrediction(reason=UNFITTED)
             return prediction_by(method, problem, law)
         except InputError as error:

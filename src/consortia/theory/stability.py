@@ -265,6 +265,7 @@ def _settles(method: StaleGradients, step: float, curvature: float, staleness: i
     nothing with many workers and has no rounding with small steps.
     """
     if isinstance(method, StaleSGLD):
+        step = method.steps_a_task * step  # as wide as the step that is as long as all of a task
         return step * curvature < 2.0 * math.sin(math.pi / (4 * staleness + 2))
     return stale_server_law(server_of(method, step), curvature, staleness).stable
 

@@ -181,7 +181,7 @@ def choose_step(
             kept = target.halved()
             within = f"half of the target, {kept}, as the posterior is far from its Gaussian law"
         with one_thread():
-            found = _best(problem, method, kept)
+            found = best_choice(problem, method, kept)
     except InputError as error:
         text = str(error).rstrip(".")
         raise InputError(
@@ -208,8 +208,8 @@ def choose_step(
     return replace(found, margin=far)
 
 
-def _best(problem: Problem, method: Method, target: BiasTarget) -> Choice | None:
-    """Choose the cheapest settings where some are open, else the largest step."""
+def best_choice(problem: Problem, method: Method, target: BiasTarget) -> Choice | None:
+    """Choose the cheapest settings where some are open, else the largest step, if any will do."""
     return (_cheapest if open_settings(method) else largest_step)(problem, method, target)
 
 
@@ -310,7 +310,7 @@ def _advice(problem: Problem, method: Method, target: BiasTarget, rounds: int, c
     able = []
     for name, value, other in _others(method):
         try:
-            found = _best(problem, other, target)
+            found = best_choice(problem, other, target)
         except InputError:
             continue
         if found is not None and rounds * chains / found.rounds_per_draw >= LEAST_DRAWS:

@@ -64,7 +64,7 @@ def rules_of(function, *arguments, **options):
 def governed(folder, method=None, **limits):
     """The sites of the toy, each with a gate and a policy."""
     network = flower_sites.Sites(
-        folder, "fa_hmc", 5, 2, model=toy.MODEL, sites=toy.sites(), warmup=0, seed=11
+        folder, "fa_hmc", 5, 2, model=toy.MODEL, sites=toy.sites(sizes=(8,)), warmup=0, seed=11
     )
     network.method = toy.Toy() if method is None else method
     for number, handler in enumerate(network.handlers):

@@ -139,7 +139,7 @@ def test_a_rehearsal_says_which_policy_the_days_had(tmp_path: Path) -> None:
     sentences = [each.sentence for each in found if each.attack.startswith("a week, ")]
     assert len(sentences) == 6
     for sentence in sentences:
-        assert sentence.startswith("0 answers leave under your policy. The most that the answers")
+        assert sentence.startswith("0 answers leave under your policy. The answers of all studies")
         assert "on one version of your rows settle, of all studies so far, is 0" in sentence
         assert "What differences between versions tell is not measured" in sentence
         assert "Refused: " in sentence

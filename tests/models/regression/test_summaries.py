@@ -73,6 +73,7 @@ def made(rows: int, **more: Any) -> Any:
     return consortia.regression(FORMULA, tables, **given)
 
 
+@pytest.mark.slow
 def test_half_with_rows_and_half_with_estimates_are_all_rows() -> None:
     mixed = made(7)
     assert mixed.specification.sites == tuple(f"t{place}" for place in range(7))

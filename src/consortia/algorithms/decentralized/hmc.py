@@ -110,7 +110,7 @@ class DecentralizedHMC(Agents, SelfSetting):
     - ``"published"``: **exp(−2U), not exp(−U)**. The drift ε² beside noise of variance ε² is the
       Langevin step of the *squared* density, and its acceptance test, by a Taylor expansion whose
       gradient term has the wrong sign, does not repair that: on Gaussian targets each posterior
-      standard deviation comes out 0.707 times too small (exactly 1/√(2 − ε²λ/m) for agents that
+      standard deviation comes out as 0.707 of the right one (exactly 1/√(2 − ε²λ/m) for agents that
       agree on a complete network, before any rejection), with one agent and with many. For
       comparison with published results only.
 
@@ -161,8 +161,8 @@ class DecentralizedHMC(Agents, SelfSetting):
 
     name = "decentralized_hmc"
     claims = Claims(
-        samples="a law near the posterior (variant='published': its square, standard deviations "
-        "0.707 times too small)",
+        samples="a law near the posterior (variant='published': its square, with "
+        "0.707 of the right standard deviations)",
         bias="mean exact on Gaussian targets, variance O(epsilon^2); an agent also by what the "
         "agents disagree",
         draw="the plain average of the agents, one an iteration (draws='agents' adds each agent's)",

@@ -81,7 +81,7 @@ class DecentralizedULA(Agents):
     name = "decentralized_ula"
     claims = Claims(
         samples="a law near the posterior (noise='published': its m-th power, standard deviations "
-        "1/sqrt(m) times too small)",
+        "1/sqrt(m) of the right ones)",
         bias="mean O(alpha) where agents differ, large on networks that mix slowly; variance "
         "O(alpha)",
         draw="the plain average of the agents, one an iteration (draws='agents' adds each agent's)",

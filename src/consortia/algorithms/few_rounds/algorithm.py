@@ -24,7 +24,6 @@ import numpy as np
 from jaxtyping import Float
 from scipy import special
 
-from consortia.algorithms.few_rounds import modes
 from consortia.algorithms.few_rounds.limits import (
     FEW_COORDINATES,
     FEWEST_WALKERS,
@@ -105,9 +104,8 @@ FITTED_WORK = 20_000_000
 DOUBTED = 0.25
 """Share of a guess at which the sites parted, by that of another one."""
 
-FROM_PRIOR, FEW_TO_EXPLORE = 0.2, 3
-"""Share of an exploration's points that the prior draws, where sites part at all starts; with more
-parameters hardly any would lie at a mode."""
+FROM_PRIOR = 0.2
+"""Share of an exploration's points that the prior draws, where they are spread over it."""
 
 TO_MIDDLE = 1.15
 """Sum of the distances of a point and of the centre, by the farthest distance; sites permit 1.22,
@@ -225,9 +223,23 @@ class Server:
     @property
     def swept(self) -> bool:
         """True where modes are sought as far as the prior reaches: of no formula."""
-        room = self.count >= 4 * several_modes.points_to_prior(self.dimension)
-        few = room and self.dimension <= FEW_PARAMETERS
+        on_lines = len(several_modes.SHARES) * (several_modes.LINES + 2 * self.dimension)
+        few = 4 * on_lines <= self.count and self.dimension <= FEW_PARAMETERS
         return few and self.known.target.model.host is None
+
+    @property
+    def over_prior(self) -> bool:
+        """True where points are spread over the whole prior."""
+        return self.swept and self.dimension <= several_modes.OVER_PRIOR
+
+    def unseen(self, draws: Float[np.ndarray, "n d"]) -> tuple[Fault, ...]:
+        """Describe suspected modes that have no draws."""
+        return several_modes.unseen(self.modes, self.others, self.memory, draws)
+
+    def suspect(self, places: list[np.ndarray]) -> None:
+        """Climb from places next; where nobody may, modes without draws are named."""
+        self.rises = places if self.exact else []
+        self.others += [] if self.exact else [(at, self.covariance) for at in places]
 
     def query(self, function: str, arrays: Arrays, purpose: str) -> Query:
         """Return a query with its arrays as they travel, and begin its record."""
@@ -300,12 +312,12 @@ def converse(settings: Settings, known: Known) -> Conversing:
     server.groups, server.exact = groups_of(known.target, known.start), _exact(settings, known)
     if d > MOST_CURVED:
         return (yield from _by_gradients(server, settings))
-    centres, covariances, agree, apart, sure = yield from _local_fits(server)
+    centres, covariances, agree, _, sure = yield from _local_fits(server)
     server.reference = centres[0] if agree else known.start
     searched, next_step = not agree or d > MOST_QUADRATIC or not server.exact, "draw"
     batches, earlier, missed = [], 0, list[np.ndarray]()
     shares, errors = list[float](), list[float]()
-    server.others = modes.further(list(zip(centres, covariances, strict=True)))
+    server.others = several_modes.further(list(zip(centres, covariances, strict=True)))
     if searched and server.exact:  # no regression could follow, or guesses are no use
         starts = centres if agree else [*centres, server.scale.centre]
         starts = [*starts[: search.CANDIDATES - 1], *starts[search.CANDIDATES - 1 :][-1:]]
@@ -314,7 +326,7 @@ def converse(settings: Settings, known: Known) -> Conversing:
             centres, covariances = yield from _with_other_modes(server, mode)
             sure = len(centres)
     guess = server.covariance = covariances[0]
-    sent = _exploration(server, centres, covariances, sure, parted=apart >= local_fits.PARTED)
+    sent = _exploration(server, centres, covariances, sure)
     while True:
         profiles, judged = yield from _evaluate(server, sent)
         if server.rises and (climbed := (yield from _climb(server))):
@@ -333,8 +345,7 @@ def converse(settings: Settings, known: Known) -> Conversing:
                 reason = f"{reached:.0f} effective draws" if enough else "all batches of draws"
                 faults = () if enough else _short(settings, reached)
                 draws = joined.reshape(-1, d)
-                faults += modes.unvisited(server.others, server.memory, draws)
-                faults += (*several_modes.unseen(server.modes, joined), *_withheld(batches))
+                faults += (*server.unseen(draws), *_withheld(batches))
                 return _outcome(server, batches, reason, faults)
             if judged.share >= STANDING:
                 sent = _drawn(server, sent.proposal, _with_parabolas(server, sent.lines))
@@ -379,7 +390,7 @@ def converse(settings: Settings, known: Known) -> Conversing:
             return (yield from _walk(server, settings))
         server.covariance, earlier = learnt.covariance, len(batches)
         lines = lines_through(server.covariance, server.rays, profiles)
-        proposal = several_modes.with_modes(learnt.proposal, server.modes)
+        proposal = several_modes.with_modes(learnt.proposal, server.modes, server.scale)
         sent = _drawn(server, proposal, _with_parabolas(server, lines))
 
 
@@ -450,13 +461,11 @@ def _exploration(
     centres: list[np.ndarray],
     covariances: list[np.ndarray],
     sure: int | None = None,
-    *,
-    parted: bool = False,
 ) -> Sent:
     """Return points of a mixture around the guesses, and rays through the first.
 
-    Fewer are around those after the first ``sure`` ones. Where the sites have ``parted`` no guess
-    need be near a mode: some points are the prior's.
+    Fewer are around those after the first ``sure`` ones. No guess need be near a mode: of few
+    parameters some points are the prior's.
     """
     few = WIDE if server.groups is None else OF_GROUPS
     wide = few if server.dimension <= FEW_PARAMETERS else NARROW
@@ -466,7 +475,7 @@ def _exploration(
         for place, (at, scale) in enumerate(guesses)
         for share, factor in wide
     ]
-    if parted and server.dimension <= FEW_TO_EXPLORE and server.known.target.model.host is None:
+    if server.over_prior:
         total = FROM_PRIOR / (1 - FROM_PRIOR) * sum(share for share, _, _ in parts)
         parts.append((total, server.scale.centre, np.diag(server.scale.sd**2)))
     envelope = mixture.mixture_of(*map(list, zip(*parts, strict=True)))
@@ -484,9 +493,11 @@ def _climb(server: Server) -> Generator[Query, Arrays, Sent | None]:
     starts = np.stack([server.memory.best, *server.rises])[: search.CANDIDATES]
     bound, server.rises = search.within(*server.scale), []
     ended = yield from server.counted(several_modes.climb(starts, server.reference, bound))
-    server.modes = several_modes.distinct(ended)
+    ended = [mode._replace(potential=mode.potential - server.offset) for mode in ended]
+    before = sum(mode.reached for mode in server.modes)
+    server.modes = several_modes.distinct([*server.modes, *ended])
     reached = [mode for mode in server.modes if mode.reached]
-    if len(reached) < 2:
+    if len(reached) <= max(before, 1):
         return None
     server.memory.forget_drawn()
     server.reference, server.covariance = reached[0].position, reached[0].covariance
@@ -570,11 +581,7 @@ def _evaluate(
     profiles = [profile_of(*one) for one in along_lines(sent.lines, ray_heights)]
     straight = [one for one in profiles if one.line.steps[0] < 0 and not one.line.bent]
     if sent.exploring and len(straight) < len(profiles):
-        rises = several_modes.rises(profiles, sent.centre)
-        if server.exact:
-            server.rises = rises
-        else:  # nobody climbs from there: modes without draws are named
-            server.others += [(at, server.covariance) for at in rises]
+        server.suspect(several_modes.rises(profiles, sent.centre))
     before = server.memory.weighted() if server.memory.drawn else None
     points, density = np.concatenate([sent.points, on_rays]), sent.proposal.log_density
     server.memory.add(points, heights[: len(points)], count, density)
@@ -617,12 +624,19 @@ def _judged(
     log_mean = float(special.logsumexp(weights) - math.log(len(weights) / sent.share))
     ratios = [values - log_mean for _, values in along_lines(sent.lines, ratio)]
     share, own = effective_share(weights), normalised(weights)
+    missed, ways = not_covered(profiles, ratios, server.noise)
+    if server.over_prior and share >= LEAST_SHARE:
+        beyond, points = several_modes.uncovered(before, sent.proposal.log_density, log_mean)
+        if beyond > several_modes.FORGOTTEN:
+            missed, ways = max(missed, beyond), [*ways, (points[0] - server.memory.best) / 2]
+            server.suspect(several_modes.spread_out(points, server.modes, server.scale.sd))
     inside = own > 0  # where log π is finite
     judged = Judged(
         chains,
         share,
         log_mean,
-        *not_covered(profiles, ratios, server.noise),
+        missed,
+        ways,
         float(server.memory.heights.max() - own[inside] @ heights[inside]),
         float(own.max()),
         mass_error=sent.proposal.mass_error,
@@ -657,13 +671,13 @@ def _with_other_modes(
     bound, near = search.within(*server.scale), server.dimension / 4
     suspected = []
     for law in server.others:
-        if modes.is_apart(law[0], known):
+        if several_modes.apart(law[0], known):
             start = law[0][None], server.reference
             mode = yield from server.counted(search.find_mode(*start, bound, MOST_SEARCHED, near))
             high = mode.potential < several_modes.deepest(server.dimension)
             if not mode.converged:
                 suspected.append(law)
-            elif high and modes.is_apart(mode.position, known):
+            elif high and several_modes.apart(mode.position, known):
                 known.append((mode.position, mode.root @ mode.root.T))
                 suspected.append(known[-1])
     server.others = suspected
@@ -725,7 +739,8 @@ def _chains(
     if not ensemble.settled:
         return _failed(server, " and ".join(ensemble.obstacles()))
     # Before the first draws: a longer run must ask the same questions.
-    faults = yield from _unvisited(server, ensemble.positions)
+    faults = server.unseen(ensemble.positions)
+    faults += yield from _unvisited(server, ensemble.positions)
     draws: list[np.ndarray] = []
     seen: dict[str, Fault] = {}
     while True:

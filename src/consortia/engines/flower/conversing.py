@@ -39,7 +39,7 @@ from consortia.engines.phases import rows_of_sites
 from consortia.engines.programs import SitePrograms
 from consortia.errors import PolicyError
 
-SETTLED, MEASURE = "settled", 2
+SETTLED, MEASURE = "settled", 3
 """Folder at the site of what answers have given away, and the version of how rows are chosen and
 measured: what another one has stored is of other values."""
 
@@ -268,14 +268,21 @@ class QueryRuntime(SiteWork):
 
     @functools.cached_property
     def _settled(self) -> Settled:
-        """Answers about the same values, in any run of the same way to choose and measure rows."""
+        """Answers about the same values, in any study with a formula of any version of the file."""
         assert self._secret is not None
         rows = rows_of_sites(self._job.model, self._job.sites, np.array([self._number]))
-        text = f"values {MEASURE} {self.digest}"
+        account, digests, host = self.digest, None, self._job.model.host
+        if host is not None and host.labels and self._known is not None:
+            data, digests = self._known()
+            account = f"of {data}"
+            if len(digests.cells) != self.rows:  # some are held out
+                account, digests = self.digest, None
+        text = f"values {MEASURE} {account}"
         named = hmac.new(self._secret, text.encode(), hashlib.sha256).hexdigest()
         path = self._files.folder.parent.parent / SETTLED / f"{named[:32]}.bin"
         whole = trees.map_leaves(lambda leaf: leaf[0], rows)
-        return Settled(self._target, whole, self.rows, path, int(named[32:], 16))
+        seed = int(named[32:], 16)
+        return Settled(self._target, whole, self.rows, path, seed, digests)
 
     def _function(self, label: Label, request: Envelope) -> SiteFunction:
         """Return the function of the site's own study that a label names."""

@@ -23,6 +23,7 @@ from consortia.core.prior import PriorScale, prior_scale
 from consortia.core.summed import unsummed
 from consortia.core.target import Target
 from consortia.data import digest
+from consortia.data.digest import RowDigests
 from consortia.data.sites import Sites
 from consortia.engines import rng
 from consortia.engines.contract import named
@@ -82,6 +83,8 @@ class Assignment(NamedTuple):
     begun: Mapping[str, np.ndarray]  # arrays that the run began with: positions (chains, d)
     run: str  # its identity
     secret: bytes | None  # of the site, from which it draws what is private; else from the seed
+    # the name of the data whose budget the rows draw on, and digests of the rows in their order
+    known: Callable[[], tuple[str, RowDigests]] | None = None
 
 
 class SiteWork:
@@ -96,7 +99,7 @@ class SiteWork:
     """
 
     def __init__(self, assignment: Assignment, chains: int) -> None:
-        job, self._number, self._files, begun, self._run, self._secret = assignment
+        job, self._number, self._files, begun, self._run, self._secret, self._known = assignment
         self._job = job
         starts = start.starting_parameters(job.model, job.init, job.seed, chains)
         self._target = Target(job.model, starts[0])

@@ -30,14 +30,15 @@ from jaxtyping import Float
 
 from consortia.core import trees
 from consortia.core.arrays import VALUES_AT_ONCE
-from consortia.core.host import RowValues, SiteLikelihood
+from consortia.core.host import HostDensity, RowValues, SiteLikelihood
 from consortia.core.queries import Revealed
 from consortia.core.target import Target
+from consortia.data.digest import RowDigests
 from consortia.data.patterns import is_categorical, is_response
+from consortia.engines.flower.accounts import Account, Columns, same_rows
 from consortia.runtime import compiler
 from consortia.runtime.late import Array, jax, jnp
 from consortia.runtime.threads import one_thread
-from consortia.store.checkpoint import Checkpoint, read, write
 
 NEAR = 0.1
 """Standard deviations of a column to within which a settled value is known: twice as far as a row
@@ -58,9 +59,10 @@ POINTS_AT_ONCE = 64
 KEPT = 2
 """Derivatives that are kept: of one answer those at its points and those of rules of quadrature."""
 
-NODES = 5
+NODES = 3
 """Nodes of the mean over a level that is integrated out, along each dimension: it is to be right in
-two digits."""
+two digits. Beside 15 nodes the derivatives of seven models are off by 1.6 % of their size at most
+with 14 rows, by 0.2 % with 60."""
 
 EQUAL = 1 - 1e-6
 """Correlation of two columns from which on they say the same, as numbers of 24 bits can."""
@@ -85,8 +87,7 @@ class Unknowns(NamedTuple):
     # columns that say the same, as a slope's, are one unknown
     moves: tuple[tuple[tuple[int, int, float], ...], ...]
     units: np.ndarray  # standard deviations of these columns, in the order of a row's values
-    measured: np.ndarray  # which of them are measurements, the others being categorical
-    counted: np.ndarray  # which of them are no responses, unless all are
+    columns: Columns  # of them, no responses being counted, unless all are
     rows: np.ndarray  # indices of the rows that are looked at
 
     @property
@@ -96,7 +97,7 @@ class Unknowns(NamedTuple):
 
 
 class Settled:
-    """The information that answers hold on a site's rows, over all runs of the same rows.
+    """The information that answers hold on a site's rows, over all runs of the same file.
 
     Args:
         target: the posterior.
@@ -104,12 +105,32 @@ class Settled:
         count: of true rows.
         path: of the file in which the information lasts; its folder is made.
         seed: from the site's secret, by which rows and signs are drawn.
+        digests: by which the rows are known again in another version of them; by default the
+            account is of these rows alone.
     """
 
-    def __init__(self, target: Target, rows: Any, count: int, path: Path, seed: int) -> None:
+    def __init__(
+        self,
+        target: Target,
+        rows: Any,
+        count: int,
+        path: Path,
+        seed: int,
+        digests: RowDigests | None = None,
+    ) -> None:
         self._target, self._path, self._count = target, path, count
         self._rng = np.random.default_rng(seed)
-        self.unknowns = unknowns_of(rows, self._count, self._rng)
+        if digests is None:
+            digests = RowDigests(np.zeros(1, np.uint64), np.arange(count, dtype=np.uint64)[:, None])
+        self.unknowns = unknowns_of(rows, count, self._rng, target.model.host)
+        account, self._columns = Account.read(path), self.unknowns.columns
+        if account is not None:
+            self._columns = self._columns.and_those_of(account.columns)
+            before = same_rows(account.rows, digests) >= 0
+            width = len(self._columns.names)
+            self.unknowns = unknowns_of(rows, count, self._rng, target.model.host, before, width)
+        chosen = self.unknowns.rows
+        self._digests = RowDigests(digests.names, digests.cells[chosen])
         self._rows = trees.map_leaves(lambda leaf: np.asarray(leaf)[self.unknowns.rows], rows)
         self._tried: dict[Any, dict[int, Any]] = {}
         self._every = trees.map_leaves(lambda leaf: np.asarray(leaf)[:count], rows)
@@ -162,32 +183,39 @@ class Settled:
             permit: raises where the answer must not leave; then it is not noted.
             share: of the information that settles a value, with which it counts for ``permit``.
         """
-        new = [self._information(sums) for sums in revealed]
+        new = [self._among_all(self._information(sums)) for sums in revealed]
         self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         with FileLock(f"{self._path}.lock"):
-            before = read(self._path).arrays["root"] if self._path.exists() else None
-            stacked = np.concatenate(new if before is None else [before, *new])
+            before = Account.read(self._path)
+            if before is not None:
+                new = [before.of(self._digests, self._columns.names), *new]
+            stacked = np.concatenate(new)
             with one_thread():  # more wait longer than these QRs take
                 root = triangular_root(stacked)
                 deviations = self._deviations(root)
             permit(self._statement(deviations, NEAR / math.sqrt(share)))
-            write(self._path, Checkpoint({}, {"root": root}))
+            Account(self._columns, self._digests, root).write(self._path)
         return self._statement(deviations, NEAR)
 
     def _statement(self, deviations: Float[np.ndarray, "n k"], near: float) -> Statement:
-        known = (deviations < near)[:, self.unknowns.counted].any(axis=1)
+        known = (deviations < near)[:, self._columns.counted].any(axis=1)
         return Statement(int(known.sum()), len(self.unknowns.rows), self._count)
 
     def _deviations(self, root: Float[np.ndarray, "r N"]) -> Float[np.ndarray, "n k"]:
         """Return the uncertainty of each value, in standard deviations of its column."""
-        unknowns = self.unknowns
-        looked_at = len(unknowns.rows)
-        found = np.ones((looked_at, unknowns.each))
-        for which in (unknowns.measured, np.ones(unknowns.each, bool)):
+        looked_at, width = len(self.unknowns.rows), len(self._columns.names)
+        found = np.ones((looked_at, width))
+        for which in (self._columns.measured, np.ones(width, bool)):
             if which.any():
                 sd = _deviations(root[:, np.tile(which, looked_at)]).reshape(looked_at, -1)
                 found[:, which] = np.minimum(found[:, which], sd)
         return found
+
+    def _among_all(self, information: Float[np.ndarray, "m n"]) -> Float[np.ndarray, "m N"]:
+        """Return information on the study's columns among those of all studies."""
+        made = np.zeros((len(information), len(self.unknowns.rows), len(self._columns.names)))
+        made[..., : self.unknowns.each] = information.reshape(*made.shape[:2], self.unknowns.each)
+        return made.reshape(len(information), -1)
 
     def _information(self, revealed: Revealed) -> Float[np.ndarray, "m N"]:
         """Return the Jacobian of an answer in units of its error; of many numbers some sums."""
@@ -405,15 +433,28 @@ def _with_next(
     return both
 
 
-def unknowns_of(rows: Any, count: int, rng: np.random.Generator) -> Unknowns:
+def unknowns_of(
+    rows: Any,
+    count: int,
+    rng: np.random.Generator,
+    host: HostDensity | None = None,
+    before: np.ndarray | None = None,
+    width: int = 0,
+) -> Unknowns:
     """Select the values of a site that count as unknown.
 
     Args:
         rows: a pytree of arrays, padding included.
         count: of true rows.
         rng: by which half of the rows are drawn where there are many; the others lie far out.
+        host: of the model, which labels columns.
+        before: rows that an account has already, (count,), which are looked at first.
+        width: columns of this study and of those before.
     """
     moves, units, measured, covariates = [], list[float](), list[bool](), list[bool]()
+    axes = [] if host is None else [of for each in host.labels.values() for of in each]
+    names, every = list[str](), [[*map(str, of)] for of in axes]
+    model = "".join(sorted(str(labels) for labels in every))
     known: list[np.ndarray] = []  # the columns in their units
     for leaf in trees.leaves_of(rows):
         values = np.asarray(leaf.value)
@@ -432,25 +473,24 @@ def unknowns_of(rows: Any, count: int, rng: np.random.Generator) -> Unknowns:
                 own.append((equal[0], int(index), float(ratio)))
                 continue
             own.append((len(units), int(index), 1.0))
+            labels = [of for of in every if len(of) == flat.shape[1] and not response]
+            names.append(labels[0][index] if labels else f"{leaf.path} {index} of {model}")
             known.append(scaled)
             units.append(unit)
             measured.append(index in numbers)
             covariates.append(not response)
         moves.append(tuple(own))
     counted = np.array(covariates, bool)
-    each = max(len(units), 1)
-    most = max(MOST_UNKNOWNS // each, 1)
+    most = max(MOST_UNKNOWNS // max(len(units), width, 1), 1)
     chosen = np.arange(count)
     if count > most:
         sizes = [np.abs(column) for column, is_one in zip(known, counted, strict=True) if is_one]
         farthest = np.max(sizes, axis=0, initial=0.0) if sizes else np.zeros(count)
         order = np.argsort(-farthest, kind="stable")
-        drawn = rng.choice(order[most // 2 :], most - most // 2, replace=False)
-        chosen = np.sort(np.concatenate([order[: most // 2], drawn]))
-    return Unknowns(
-        tuple(moves),
-        np.array(units),
-        np.array(measured, bool),
-        counted if counted.any() else ~counted,
-        chosen.astype(np.int32),
-    )
+        others = rng.permutation(order[most // 2 :])
+        if before is not None:
+            others = others[np.argsort(~before[others], kind="stable")]
+        chosen = np.sort(np.concatenate([order[: most // 2], others[: most - most // 2]]))
+    of_covariates = counted if counted.any() else ~counted
+    of_row = Columns(tuple(names), np.array(measured, bool), of_covariates)
+    return Unknowns(tuple(moves), np.array(units), of_row, chosen.astype(np.int32))

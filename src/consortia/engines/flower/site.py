@@ -95,8 +95,8 @@ class Gate(Protocol):
         """Take note of which rows they are, of each model of the study, or refuse them."""
         ...
 
-    def holds(self) -> bool:
-        """Return True if it is known which rows the run is about."""
+    def holds(self) -> str:
+        """Return the name of the data that the run is about; "" where that is not known."""
         ...
 
     def place(self, place: Place, *, again: bool) -> None:
@@ -402,6 +402,9 @@ class FlowerSite:
             density.check_data(job.model, job.sites.held)
             secret = secret_of(self.folder) if self._private else None
             assignment = Assignment(job, self.number, files, begun.arrays, run, secret)
+            if (digests := self._digests) is not None:
+                key = secret_of(self.folder)
+                assignment = assignment._replace(known=lambda: (gate.holds(), digests(key)[0]))
             if isinstance(job.algorithm, Conversation):
                 # Two studies of one run must not have the same noise.
                 named = assignment._replace(run=f"{self.study} {run}")

@@ -219,7 +219,7 @@ class AsynchronousRun(Run):
             {"log": (("event", "column"), table), "time": (("event",), times)},
             coords={"column": np.array(["server", "worker", "version"], dtype=object)},
         )
-        if self._box.shares is not None and self.root:
+        if self._box.by_share and self._box.shares is not None and self.root:
             mailboxes.compare_shares(np.asarray(self._box.shares), trace.shares, self.names)
         return facts, {"events": group}
 
@@ -314,11 +314,11 @@ def check_ranks(box: Mailbox, ranks: int, nodes: int) -> None:
         )
     if isinstance(box.latency, Recorded):
         raise InputError("a recorded trace is replayed in one process: leave engine out.")
-    if nodes > 1 and box.shares is None:
+    if nodes > 1 and box.by_share and box.shares is None:
         raise InputError(
             "where each worker holds its own site, real processes cannot know beforehand how often "
-            "each will send: declare shares=(...), one for each site; `update_shares` of an "
-            "earlier run says what they were."
+            "each will send: declare shares=(...), one for each site, which `update_shares` of an "
+            "earlier run says; or take aggregate='latest', which needs none."
         )
 
 

@@ -23,10 +23,10 @@ MORE = "docs/threat-model.md"
 SENT = {
     "description": "Once: how many rows you have, the names and types of the columns, the least "
     "and the largest response, and a code of your rows that only you can check.",
-    "moments": "Once: of each column the mean and the spread, as in a table of descriptive "
-    "statistics; with a formula also the names of the levels of its factors, the numbers of "
-    "missing values, and which words and numbers may be codes for them, with the "
-    "number of their rows.",
+    "moments": "Once: of each column the mean and the spread, of a formula in two digits, with the "
+    "names of the levels of its factors, the numbers of missing values, and which words and "
+    "numbers may be codes for them, with the number of their rows. Recommended: ask for the study "
+    "with a table [registered], in which no site tells any of this.",
     "fit": "Before the rounds: sums over all your rows that describe the shape of their "
     "likelihood (a best value, slopes, curvatures).",
     "setup": "Once for each chain: a sum over all your rows at the place where the chain starts.",
@@ -70,6 +70,7 @@ def sentences(
     columns: int | None = None,
     numbers: Sequence[Declared] = (),
     choices: RowChoices | None = None,
+    before: str = "",
 ) -> list[tuple[str, str]]:
     """Return pairs of a heading and a text; no data are read.
 
@@ -80,6 +81,7 @@ def sentences(
         columns: of it, the response included.
         numbers: of the study, and of those that are run after it, what their messages hold.
         choices: rows and values of the site's file that the study uses, where it was read.
+        before: what differs from studies that the site has answered before, where that is known.
     """
     found = [
         ("Study", study.title or study.name),
@@ -93,6 +95,7 @@ def sentences(
         ("Length", _length(study, terms)),
     ]
     chosen = [*_chosen(study, choices), *_nonlinear(study)]
+    found[3:3] = [("Before", before)] if before else []
     found[3:3] = [("Look at" if not number else "", text) for number, text in enumerate(chosen)]
     found += [
         (
@@ -156,6 +159,8 @@ def _data(study: Study) -> str:
                 "means and spreads, missing values, events and follow-up, none of fewer rows than "
                 f"{wanted.cells} or the minimum_pattern_rows of your policy, whichever is larger."
             )
+            if wanted.treated is not None:
+                text += f" So do means of the rows of which {wanted.treated} is true, and weighted."
         return text
     text = (
         f"one file of each of {len(data.files)} sites. The column {data.target!r} is the response; "

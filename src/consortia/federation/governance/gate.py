@@ -176,9 +176,9 @@ class Gate:
         """
         self.policy.permits_rows(number, parameters, cell)
 
-    def holds(self) -> bool:
-        """Return True if it is in the ledger which rows the run is about."""
-        return self.terms.run in self._ledger.data
+    def holds(self) -> str:
+        """Return the name that the run's data have in the ledger; "" where they have none."""
+        return self._ledger.data.get(self.terms.run, ("", 0))[0]
 
     def data(self, rows: Sequence[RowDigests], values: int) -> None:
         """Check which data a run is about, and have that in the ledger.

@@ -53,6 +53,7 @@ class Shown:
 
     study: Path | None  # the study file, when the first letter has come; else None
     lines: list[str]  # sentences on what the letter requests and what would leave
+    folder: Path | None = None  # of the site, with the studies that it has answered
 
 
 Permit = Callable[[Shown], bool]
@@ -90,7 +91,7 @@ class AskingGate(Gate):
         """Check the question; ask a person about a description."""
         again = super().admit(kind, question)
         if question.message == DESCRIPTION:
-            self._ask(Shown(self._study.path, []))
+            self._ask(Shown(self._study.path, [], self._folder))
         return again
 
     def place(self, place: Place, *, again: bool) -> None:
@@ -297,17 +298,13 @@ def _study_text(letter: Letter) -> str:
         LetterError: it is longer than a study is, or nests deeper.
     """
     text = str(letter.values["study"])
-    deepest = max(map(_dots_and_brackets, text.splitlines()), default=0)
+    deepest = max((sum(map(line.count, ".[{")) for line in text.splitlines()), default=0)
     if len(text) > MAX_STUDY_CHARACTERS or deepest > MOST_PARTS:
         raise LetterError(
             f"the study in it has {len(text):,} characters and up to {deepest} parts a line; a "
             f"study has at most {MAX_STUDY_CHARACTERS:,} and {MOST_PARTS:,}"
         )
     return text
-
-
-def _dots_and_brackets(line: str) -> int:
-    return sum(line.count(mark) for mark in ".[{")
 
 
 def _keep_study(letter: Letter, kept: Path) -> None:

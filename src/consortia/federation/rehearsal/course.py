@@ -15,11 +15,12 @@ from typing import NamedTuple
 import numpy as np
 
 import consortia
-from consortia.core import start
+from consortia.core import start, trees
 from consortia.core.parameters import join, sampled_draws, variables
 from consortia.core.target import Target
+from consortia.data.tables import read_table
 from consortia.diagnostics import rhat_and_ess
-from consortia.errors import InputError, SiteRefusedError
+from consortia.errors import InputError, SiteRefusedError, WarmupError
 from consortia.federation.governance.declared import declared_of
 from consortia.federation.governance.policy import load_policy
 from consortia.federation.governance.proposal import proposed
@@ -43,6 +44,13 @@ WITHOUT = {
     "minimum_pattern_rows": "1",
 }
 """Limits of a policy that permits what sites without these limits did."""
+
+RUNS, DECIDED, SITE_RUNS = 5, 2, 15
+"""Honest runs with independent noise, so many that all end early and are enough, and runs of all
+sites together, by which a rehearsal of many sites stays within half a minute."""
+
+FAR_OUT = 5.0
+"""Standard deviations from the mean from which on a value is named."""
 
 MOST_ROWS = 2000
 """Rows up to which the membership test holds all draws of all rows."""
@@ -116,20 +124,17 @@ def rehearsed(
     if name not in names:
         raise InputError(f"the study has the sites {', '.join(names)}, not {name!r}: give --site.")
     terms = terms_of(loaded)
-    text = proposed(terms, two_sites=True, rows=1)
+    before = _without(text := proposed(terms, two_sites=True, rows=1))
     if policy is not None:
         load_policy(policy)
         text = Path(policy).read_text(encoding="utf-8")
-    before = _without(proposed(terms, two_sites=True, rows=1))
-    own = dict.fromkeys(range(len(names)), file)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
-        built = loaded.build(own=own)
+        built = loaded.build(own=dict.fromkeys(range(len(names)), file))
     yield _count(loaded, built, file, names.index(name))
     with tempfile.TemporaryDirectory() as folder:
-        files = dict.fromkeys(names, file)
-        policies, given = (before, text), policy is not None
-        rehearsal = Rehearsal(path, loaded, built, files, name, *policies, Path(folder), given)
+        more = before, text, Path(folder), policy is not None
+        rehearsal = Rehearsal(path, loaded, built, dict.fromkeys(names, file), name, *more)
         honest = _honest(rehearsal, measured=terms.measured)
         yield honest
         if week:
@@ -155,8 +160,8 @@ def _without(text: str) -> str:
 def _count(study: Study, built: Built, file: Path, index: int) -> Finding:
     """Compare the number of numbers in the messages with that in the rows."""
     rows = int(built.rows.sizes[index])
-    leaves = jax.tree.leaves(built.rows.site(index))
-    columns = sum(int(np.prod(leaf.shape[1:], dtype=int)) for leaf in leaves)
+    leaves = trees.leaves_of(built.rows.site(index))
+    columns = sum(int(np.prod(leaf.value.shape[1:], dtype=int)) for leaf in leaves)
     d = Target(built.model, start.starting_parameters(built.model, None, 0, 1)[0]).dimension
     sent = declared_of(study, file, index)[0]
     unknowns = rows * columns
@@ -184,25 +189,96 @@ def _honest(on: Rehearsal, *, measured: bool) -> Finding:
         name = on.study.method.name
         text = f"not measured: how many rows the messages of {name} settle is not known"
         return Finding(attack, f"{text}. Any of your rows may be among them.", {}, known=False)
-    stage, refused = on.stage("honest", on.policy), ""
+    courses, most_runs = list[_Course](), max(min(RUNS, SITE_RUNS // len(on.files)), DECIDED)
+    while len(courses) < most_runs and not _is_decided(courses):
+        courses.append(_course(on, f"honest{len(courses)}"))
+    worst = max(courses, key=lambda course: (bool(course.refused), course.settled, course.noise))
+    ended, runs = sum(bool(course.refused) for course in courses), len(courses)
+    chance, most = early_end(ended, runs)
+    text = (
+        f"all answers together settle {worst.statement or 'no row, for none has left'}. Of a "
+        "settled row the server knows a value to a tenth of its column's standard deviation."
+    )
+    if worst.noise > 1:
+        text += f" So that no more is settled it adds up to {worst.noise:g} times its usual noise."
+    text += f"{_helped(on)} Of {runs} runs with noise of their own {ended} end early: the "
+    text += f"probability is about {chance:.2f}, at most {most:.2f} (95 %)."
+    if worst.refused:
+        text += (
+            f" Such a run ends early, without a result: {worst.refused}{_advice(on, worst.refused)}"
+        )
+    return Finding(
+        attack,
+        text,
+        {
+            "answers": worst.answers,
+            "settled": worst.settled,
+            "noise": worst.noise,
+            "runs": runs,
+            "ended_early": ended,
+            "probability": chance,
+            "probability_at_most": most,
+        },
+        refused=ended > 0,
+    )
+
+
+class _Course(NamedTuple):
+    """Course of one honest run."""
+
+    answers: int  # that left the site
+    statement: str  # rows that they settle, in words
+    noise: float  # times the usual
+    refused: str  # why it ended early; "" where it did not
+
+    @property
+    def settled(self) -> int:
+        """Rows that its answers settle."""
+        return int(self.statement.split()[0]) if self.statement else 0
+
+
+def _course(on: Rehearsal, part: str) -> _Course:
+    """Run the study once, with secrets of its own."""
+    stage, refused, noise = on.stage(part, on.policy), "", 1.0
     try:
         tree = stage.run()
         noise = json.loads(tree.attrs.get("site_noise", "{}")).get(on.name, 1.0)
-    except SiteRefusedError as error:
-        refused, noise = f" The run ends early, without a result: {error}", 1.0
-    raised = f" So that no more is settled it adds up to {noise:g} times its usual noise."
-    found = attacks.settled_rows(stage, on.name)
-    return Finding(
-        attack,
-        f"all answers together settle {found[-1] if found else 'no row, for none has left'}. Of a "
-        "settled row the server knows a value to a tenth of its column's standard "
-        f"deviation.{raised if noise > 1 else ''}{_helped(stage)}{refused}",
-        {
-            "answers": len(found),
-            "settled": int(found[-1].split()[0]) if found else 0,
-            "noise": noise,
-        },
-        refused=bool(refused),
+    except (SiteRefusedError, WarmupError) as error:
+        refused = str(error)
+    statements = attacks.settled_rows(stage, on.name)
+    return _Course(len(statements), statements[-1] if statements else "", noise, refused)
+
+
+def _is_decided(courses: list[_Course]) -> bool:
+    """Return True once a run was refused before any answer, or each of some ended early."""
+    early = [course for course in courses if course.refused]
+    return len(early) == len(courses) >= DECIDED or any(not course.answers for course in early)
+
+
+def early_end(ended: int, runs: int) -> tuple[float, float]:
+    """Return the probability that a run ends early, by Jeffreys' prior, and its exact limit."""
+    from scipy.stats import beta
+
+    most = float(beta.ppf(0.95, ended + 1, runs - ended)) if ended < runs else 1.0
+    return (ended + 0.5) / (runs + 1), most
+
+
+def _advice(on: Rehearsal, refused: str) -> str:
+    """Name what to change so that no patient's values far out end a run."""
+    if "maximum_settled_rows" not in refused:
+        return ""
+    question, table = on.study.model.question, read_table(on.files[on.name], on.name)
+    far, names = list[str](), () if question is None else {*question.columns} & table.keys()
+    for name in sorted(name for name in names if table[name].kind == "number"):
+        values = table[name].values[~table[name].missing]
+        away = float(np.ptp(values) and abs(values - values.mean()).max() / values.std())
+        if away > FAR_OUT:
+            far.append(f"{name} ({away:.1f})")
+    columns = f" Farthest out, in standard deviations: {', '.join(far)}." * bool(far)
+    return (
+        f" A patient with values far out decides sums over rows.{columns} Ask the coordinator for "
+        "log() of a skewed column, for data.keep, which leaves such rows out at all sites, or for "
+        "fewer terms; more rows help."
     )
 
 
@@ -211,6 +287,9 @@ def _week(on: Rehearsal) -> Iterator[Finding]:
     folder = on.folder / "week"
     folder.mkdir()
     policy = on.policy if on.given else None
+    account = "The answers of all studies on all versions of your rows together"
+    if on.study.model.question is None:
+        account = "The answers of all studies on one version of your rows, at most,"
     under = "your policy" if on.given else "the policy that is proposed for it, with more runs"
     for day in days(on.path, on.files[on.name], on.name, list(on.files), folder, policy):
         attack = f"a week, {day.title}"
@@ -219,17 +298,15 @@ def _week(on: Rehearsal) -> Iterator[Finding]:
             continue
         yield Finding(
             attack,
-            f"{day.answers} answers leave under {under}. The most that the answers on one "
-            f"version of your rows settle, of all studies so far, is {day.settled} of them. What "
-            "differences between versions tell is not measured, only refused by "
-            f"minimum_rows_changed.{f' Refused: {day.refused}' if day.refused else ''}",
+            f"{day.answers} answers leave under {under}. {account} so far settle {day.settled} of "
+            f"them.{f' Refused: {day.refused}' if day.refused else ''}",
             {"answers": day.answers, "settled": day.settled, "refused": day.refused},
         )
 
 
-def _helped(stage: Stage) -> str:
+def _helped(on: Rehearsal) -> str:
     """Return the parts of secure sums that the rehearsal skips."""
-    if stage.terms.sums != MASKED:
+    if terms_of(on.study).sums != MASKED:
         return ""
     return (
         " Your answers leave masked: this is so, here and below, where all other sites help the "
@@ -340,12 +417,15 @@ def _membership(study: Study, built: Built, index: int) -> Finding:
     target = Target(built.model, start.starting_parameters(built.model, None, 0, 1)[0])
     positions = join(sampled_draws(tree), variables(target.structure), leading=2)
     every = built.rows.site(index)
-    rows = jax.tree.map(lambda leaf: leaf[:MOST_ROWS], every)
-    values = jax.jit(lambda at: jax.lax.map(lambda one: target.log_likelihood(one, rows), at))(
-        jnp.asarray(positions.reshape(-1, target.dimension), target.dtype)
-    )
+    rows = trees.map_leaves(lambda leaf: leaf[:MOST_ROWS], every)
+    flat = positions.reshape(-1, target.dimension)
+    if built.model.host is not None:
+        values = built.model.host.log_likelihood(target.layout.params(flat), rows)
+    else:
+        of_rows = jax.jit(lambda at: jax.lax.map(lambda p: target.log_likelihood(p, rows), at))
+        values = of_rows(jnp.asarray(flat, target.dtype))
     ess = rhat_and_ess(positions)[1]
-    effective = ess if np.isfinite(ess) else float(values.shape[0])  # too few to be judged
+    effective = ess if np.isfinite(ess) else float(len(flat))  # too few to be judged
     likelihoods = np.asarray(values, np.float64)
     chance, even = found_out(likelihoods, effective), most_draws(likelihoods)
     return Finding(

@@ -1,9 +1,9 @@
-"""A week of ordinary studies of one file, and what is settled of each version of its rows.
+"""A week of ordinary studies of one file, and what all of them together settle of its rows.
 
 A patient shows in the difference of two honest studies before any server lies. The studies are run
 one after the other by sites that keep what they have answered, each under the policy that is
-proposed for it, or all under the site's. What differences between versions of the rows tell is not
-measured.
+proposed for it, or all under the site's. Studies with a formula have one account, over versions of
+the rows; of others each version of the rows has its own.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Day(NamedTuple):
 
     title: str
     answers: int = 0  # that left the site
-    settled: int = 0  # most rows that the answers on one version of them settle, of all days so far
+    settled: int = 0  # most rows that the answers of one account settle, of all days so far
     refused: str = ""  # what the site said; "" where there is a posterior
     untried: str = ""  # why it was not tried
 

@@ -2,7 +2,7 @@ r"""Moments of terms that would tell a single row, which a site refuses to send.
 
 Mean and spread of a column of many rows tell none of them. Those of a term such as
 ``exp(-1e4*(age - 61)**2) * dose`` are of one patient, and the difference of those of two terms may
-be. So those of expressions leave in two digits, which is what a unit needs; and before they do,
+be. So they leave in two digits, which is what a unit needs; and before those of expressions do,
 the site computes to first order how well all moments together tell each value, as it does of
 answers (`consortia.engines.flower.settled`).
 """
@@ -18,7 +18,7 @@ from consortia.data.columns import Table
 from consortia.data.patterns import is_categorical, rows_apart
 from consortia.errors import PolicyError
 from consortia.models.regression.formula import Factor
-from consortia.models.regression.question import Question, is_levels
+from consortia.models.regression.question import WEIGHT, Question, is_levels
 
 NEAR = 0.1
 """Standard deviations of a column to within which a value is known that may not leave."""
@@ -65,9 +65,14 @@ def check_moments(question: Question, table: Table, site: str, least: int) -> No
 
 
 def rounded_moments(question: Question, moments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return moments in which those of expressions are rounded."""
-    rounded = {factor.text for factor in _every(question) if _is_rounded(factor)}
-    return {name: _rounded(plain) if name in rounded else plain for name, plain in moments.items()}
+    """Return moments in two digits, but for those by which a term or a weight is defined."""
+    factors = question.parsed.factors.values()
+    exact = {WEIGHT, *(one.text for one in factors if one.kind in ("centre", "scale"))}
+    expressions = {factor.text for factor in _every(question) if _is_rounded(factor)}
+    return {
+        name: plain if name in exact else _rounded(plain, finest=name not in expressions)
+        for name, plain in moments.items()
+    }
 
 
 def _is_rounded(factor: Factor) -> bool:
@@ -75,12 +80,15 @@ def _is_rounded(factor: Factor) -> bool:
     return factor.column is None and factor.kind not in ("centre", "scale")
 
 
-def _rounded(plain: list[Any]) -> list[Any]:
+def _rounded(plain: list[Any], *, finest: bool) -> list[Any]:
     rows, mean, squares, *rest = plain
     if squares <= 0:
         return plain
     sd = float(f"{np.sqrt(squares / rows):.1e}")
-    return [rows, round(mean / sd * COARSE) / COARSE * sd, rows * sd**2, *rest]
+    near = round(mean / sd * COARSE) / COARSE * sd
+    if finest and abs(mean) < sd:  # of a rare event, whose logarithm is wanted
+        near = float(f"{mean:.1e}")
+    return [rows, near, rows * sd**2, *rest]
 
 
 def _every(question: Question) -> list[Factor]:

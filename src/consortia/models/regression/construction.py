@@ -140,10 +140,10 @@ def regression(
         engine: where every process reads its own sites only; in this process when None.
         harmonise: by site, what is changed in its table as it is read, as in a study file.
         describe: what sites send of participants: ``cells`` (5), the fewest rows of a number that
-            is sent; ``times`` of follow-up, ``by`` a column, ``event`` codes, ``causes`` by code.
+            is sent; ``times``, ``by`` a column, ``event`` codes, ``causes`` by code; ``treated``.
         keep: expression that is true of the rows to be analysed, such as ``"service > 0"``.
         prior_from: an earlier run of the formula, or a dict of ``run``, ``weight``, ``robust``.
-        summaries: sites that send only ``estimate``, by coefficient, and ``covariance``, by name.
+        summaries: by site without rows ``estimate``, by coefficient, ``covariance`` or ``profile``.
 
     Returns:
         The model, its rows, and what gives results in the user's terms.
@@ -361,11 +361,22 @@ def _integrated_by_default(question: Question) -> Question:
 
 
 def _check_integrated(family: str, question: Question) -> None:
-    """Refuse levels that cannot be integrated out at the sites."""
+    """Refuse levels that cannot be integrated out at the sites, or that nothing is known of."""
     parsed, of = question.parsed, question.family
+    if of.of_site and any(group.by == SITE and "" in group.inside for group in parsed.groups):
+        raise InputError(
+            f"formula: (1 | {SITE}): family {family!r} has a baseline of each site, in which "
+            f"its level is: leave it out, or write (0 + x | {SITE}) for a slope of each site. A "
+            "frailty of sites goes with family 'piecewise_exponential' or 'weibull'."
+        )
     staying = {group.by: f"(... | {group.by})" for group in parsed.groups if question.stays(group)}
     if staying and (of.of_site or of.response == "levels"):
-        hint = "; weibull and piecewise_exponential do" if of.response == "time" else ""
+        hint = ""
+        if of.response == "time":
+            hint = (
+                "; weibull and piecewise_exponential do, and with ten breaks at quantiles of the "
+                "times of events the latter has nearly the coefficients of cox"
+            )
         raise InputError(
             f"formula: {next(iter(staying.values()))} is integrated out at the sites, which family "
             f"{family!r} does not allow{hint}."

@@ -29,6 +29,7 @@ from consortia.models.regression.correlations import LKJ, cholesky, read_lkj
 from consortia.models.regression.earlier import Earlier
 from consortia.models.regression.families import CUMULATIVE, Family
 from consortia.models.regression.priors import Prior, read_prior
+from consortia.models.regression.profiles import SiteProfile
 from consortia.models.regression.question import EVENT, EXPOSURE, OFFSET, RESPONSE, TIME
 from consortia.models.regression.specification import INTERCEPT, Block, Specification
 from consortia.models.regression.summaries import SiteEstimate, read_summaries
@@ -448,7 +449,7 @@ class Density:
         return total
 
     @cached_property
-    def site_estimates(self) -> tuple[SiteEstimate, ...]:
+    def site_estimates(self) -> tuple[SiteEstimate | SiteProfile, ...]:
         """Estimates of sites without rows."""
         known = [] if self.lead else ["intercept"] * self.intercept + [*self.specification.names]
         return read_summaries(self.summaries, self.specification, known)

@@ -28,11 +28,14 @@ from consortia.data.followup import SiteCounts, site_counts
 from consortia.data.tables import is_number
 from consortia.diagnostics.summary import MISSING, aligned
 from consortia.errors import InputError
+from consortia.models.regression.balance import balance_cells, site_balance
+from consortia.models.regression.formula import expression
 from consortia.models.regression.persons import followed, persons_of
 from consortia.models.regression.question import Question, in_order
 
 OVERALL = "all sites"
 TRIALS = "trials"
+BALANCE = "standardised mean differences, before → with weights"
 RECURRENT = "events of a person"
 
 
@@ -91,7 +94,12 @@ def described(
         _response(question, kept, where, cells, (levels, numbers, units), persons)
     total = None if everybody.are_rows else number
     parts = (cells, given, ranges, levels, numbers, units, followup, not_kept)
-    return SiteDescription(*parts, total)
+    balance = {}
+    if wanted.treated is not None:
+        factor = expression(wanted.treated)
+        every = {name: column_of(table, name, where).take(rows) for name in factor.columns}
+        balance = site_balance(question, factor, {**every, **kept}, where, cells, levels)
+    return SiteDescription(*parts, total, balance)
 
 
 def _response(
@@ -210,6 +218,8 @@ class TableOne:
     lines: tuple[Line, ...]  # of each variable its levels, or mean and standard deviation
     notes: tuple[str, ...]  # what the signs mean
     unit: str = "rows"  # what is counted, or "persons"
+    # of covariates the differences of treated and other rows before and with weights
+    balance: tuple[Line, ...] = ()
 
     def __str__(self) -> str:
         """Return flow, missing values and characteristics as plain text."""
@@ -218,6 +228,7 @@ class TableOne:
             (self.unit, self.flow),
             (f"missing values, in {self.unit} read", self.missing),
             (f"analysed {self.unit}", self.lines),
+            (BALANCE, self.balance),
         ):
             body = [[self.named(line), *line.cells] for line in lines]
             parts += [*aligned([[title, *self.columns], *body]), ""] if body else []
@@ -234,9 +245,9 @@ class TableOne:
         """Return one line a variable and level, a column a site."""
         import pandas as pd  # heavy, and only wanted here
 
-        every = (*self.flow, *self.missing, *self.lines)
+        every = (*self.flow, *self.missing, *self.lines, *self.balance)
         parts = ["rows"] * len(self.flow) + ["missing"] * len(self.missing)
-        parts += ["analysed"] * len(self.lines)
+        parts += ["analysed"] * len(self.lines) + ["balance"] * len(self.balance)
         frame = pd.DataFrame([line.cells for line in every], columns=list(self.columns))
         frame.insert(0, "level", [line.level for line in every])
         frame.insert(0, "variable", [line.variable for line in every])
@@ -301,7 +312,9 @@ def table_one(
             f"these are merged as 'other levels', or {MISSING}; missing values are in ranges of "
             f"{least}"
         )
-    return TableOne((*reported, OVERALL), flow, missing, tuple(lines), tuple(notes), unit)
+    balance = tuple(Line(name, "", cells) for name, cells in balance_cells(every).items())
+    parts = (flow, missing, tuple(lines), tuple(notes), unit, balance)
+    return TableOne((*reported, OVERALL), *parts)
 
 
 def _with_sum(parts: Sequence[Range | None]) -> tuple[str, ...]:

@@ -146,13 +146,16 @@ class Question:
     @property
     def names_sites(self) -> bool:
         """True if the name of the site is in a term."""
-        fixed = any(SITE in one.columns for one in self.parsed.factors.values())
+        every = (*self.parsed.factors.values(), *self.extra.values())
+        fixed = any(SITE in one.columns for one in every)
         return fixed or any(group.by == SITE for group in self.parsed.groups)
 
     @property
     def always(self) -> tuple[str, ...]:
         """The columns in which a row must have a value, whatever the policy."""
         extra = [name for factor in self.extra.values() for name in factor.columns]
+        if self.samples:  # a propensity may differ by site
+            extra = [name for name in extra if name != SITE]
         offset = self.parsed.offset.columns if self.parsed.offset else ()
         cluster = [self.parsed.cluster] if self.parsed.cluster else []
         return tuple(dict.fromkeys([*self.parsed.response_columns, *extra, *offset, *cluster]))

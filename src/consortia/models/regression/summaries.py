@@ -23,10 +23,11 @@ from consortia.core.arguments import unknown
 from consortia.core.arrays import Array, namespace
 from consortia.errors import InputError
 from consortia.models.regression.formula import SITE
+from consortia.models.regression.profiles import SiteProfile, read_profile
 from consortia.models.regression.specification import INTERCEPT, Specification
 
 INTERCEPT_NAME = "intercept"
-KEYS = {"estimate", "covariance"}
+KEYS, PROFILE = {"estimate", "covariance"}, "profile"
 
 ASYMMETRIC = 1e-6
 """Relative difference of a covariance and its transpose from which on they are not equal."""
@@ -73,23 +74,24 @@ class SiteEstimate:
         apart = xp.asarray(self.estimate, dtype) - xp.stack(parts, axis=-1)
         covariance = xp.asarray(self.covariance, dtype)
         if scale is not None:
-            of_site = xp.asarray(self._levels(agreed), dtype) @ scale
+            of_site = xp.asarray(_levels(self.names, agreed), dtype) @ scale
             covariance = covariance + of_site @ xp.swapaxes(of_site, -1, -2)
         root = xp.linalg.cholesky(covariance)
         z = xp.linalg.solve(root, apart[..., None])[..., 0]
         logs = xp.log(xp.diagonal(root, axis1=-2, axis2=-1)).sum(axis=-1)
         return -0.5 * (z**2).sum(axis=-1) - logs - len(self.names) / 2 * math.log(2 * math.pi)
 
-    def _levels(self, agreed: Specification) -> Float[np.ndarray, "k K"]:
-        """Return 1 where a coefficient has the level or slope of a site at zero of the columns."""
-        terms = [block.term if block.by == SITE else None for block in agreed.blocks]
-        wanted = [INTERCEPT if name == INTERCEPT_NAME else name for name in self.names]
-        return np.array([[float(name == term) for term in terms] for name in wanted])
+
+def _levels(names: Sequence[str], agreed: Specification) -> Float[np.ndarray, "k K"]:
+    """Return 1 where a coefficient has the level or slope of a site at zero of the columns."""
+    terms = [block.term if block.by == SITE else None for block in agreed.blocks]
+    wanted = [INTERCEPT if name == INTERCEPT_NAME else name for name in names]
+    return np.array([[float(name == term) for term in terms] for name in wanted])
 
 
 def read_summaries(
     given: Any, agreed: Specification, known: Sequence[str]
-) -> tuple[SiteEstimate, ...]:
+) -> tuple[SiteEstimate | SiteProfile, ...]:
     """Read estimates of sites, by name, as a study file has them.
 
     ``known`` are the coefficients that an estimate may be of.
@@ -111,18 +113,24 @@ def read_summaries(
             f"summaries: with family {agreed.question.family.name} and this formula no column has "
             "one coefficient that an estimate could be of."
         )
-    estimates = []
+    estimates: list[SiteEstimate | SiteProfile] = []
     for site, values in given.items():
         where = f"summaries.{site}"
+        if site in agreed.sites:
+            raise InputError(f"{where}: this site has rows: give either its rows or its estimate.")
+        if isinstance(values, Mapping) and {*values} == {PROFILE}:
+            levels = {name: _levels((name,), agreed) for name in known}
+            estimates.append(read_profile(str(site), values[PROFILE], known, levels))
+            continue
         if not isinstance(values, Mapping) or set(values) != KEYS:
-            raise InputError(f"{where}: give estimate, by coefficient, and covariance.")
+            raise InputError(
+                f"{where}: give estimate, by coefficient, and covariance; or profile alone."
+            )
         if not isinstance(values["estimate"], Mapping) or not values["estimate"]:
             raise InputError(
                 f"{where}.estimate is {values['estimate']!r}: give a number for each coefficient "
                 f"by name, such as {{{next(iter(known))!r}: 0.7}}."
             )
-        if site in agreed.sites:
-            raise InputError(f"{where}: this site has rows: give either its rows or its estimate.")
         for name in values["estimate"]:
             if name not in known:
                 raise InputError(f"{where}.estimate: {name!r}: {unknown(name, known)}.")

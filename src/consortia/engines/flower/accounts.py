@@ -1,0 +1,96 @@
+"""The account of a file: information on its values, over versions of its rows and over studies.
+
+An export with other rows, or a study with other columns, says more of the values that it shares
+with those before. So one account holds what all answers say, of rows and columns by name: rows are
+known again by keyed digests of their cells, all but one of which must be equal, and columns by the
+labels of a model. What another version or study has no longer is taken for known, which can only
+make the count of settled rows larger.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+
+from consortia.data.digest import RowDigests
+from consortia.store.checkpoint import Checkpoint, read, write
+
+
+class Columns(NamedTuple):
+    """Columns of unknown values."""
+
+    names: tuple[str, ...]
+    measured: np.ndarray  # bool, of each whether it is a measurement, the others being categorical
+    counted: np.ndarray  # bool, of each whether it is a covariate
+
+    def and_those_of(self, other: Columns) -> Columns:
+        """Return these columns, and those of others that are not among them."""
+        more = [index for index, name in enumerate(other.names) if name not in self.names]
+        return Columns(
+            (*self.names, *(other.names[index] for index in more)),
+            np.concatenate([self.measured, other.measured[more]]),
+            np.concatenate([self.counted, other.counted[more]]),
+        )
+
+
+class Account(NamedTuple):
+    """Information on values of some rows: its root, by rows and then columns."""
+
+    columns: Columns
+    rows: RowDigests  # that are looked at
+    root: Float[np.ndarray, "r N"]
+
+    @classmethod
+    def read(cls, path: Path) -> Account | None:
+        """Return the account that a file holds; None where there is none."""
+        if not path.exists():
+            return None
+        found = read(path)
+        arrays, names = found.arrays, tuple(found.header["columns"])
+        columns = Columns(names, arrays["measured"], arrays["counted"])
+        return cls(columns, RowDigests(arrays["names"], arrays["cells"]), arrays["root"])
+
+    def write(self, path: Path) -> None:
+        """Write it."""
+        flags = {"measured": self.columns.measured, "counted": self.columns.counted}
+        arrays = {"names": self.rows.names, "cells": self.rows.cells, "root": self.root}
+        write(path, Checkpoint({"columns": list(self.columns.names)}, arrays | flags))
+
+    def of(self, rows: RowDigests, columns: Sequence[str]) -> Float[np.ndarray, "r N"]:
+        """Return the information on other rows and columns, 0 where there is none."""
+        known = same_rows(self.rows, rows)
+        shape = len(self.root), len(self.rows.cells), len(self.columns.names)
+        parts = self.root.reshape(shape)
+        made = np.zeros((len(parts), len(rows.cells), len(columns)))
+        for index, name in enumerate(columns):
+            if name in self.columns.names:
+                values = parts[:, known[known >= 0], self.columns.names.index(name)]
+                made[:, known >= 0, index] = values
+        return made.reshape(len(parts), -1)
+
+
+def same_rows(before: RowDigests, now: RowDigests) -> np.ndarray:
+    """Return of each row now its index before, -1 of a new one; one of its cells may differ."""
+    _, old, new = np.intersect1d(before.names, now.names, return_indices=True)
+    past, present = before.cells[:, old], now.cells[:, new]
+    found = np.full(len(present), -1)
+    if not len(old):
+        return found
+    whole = np.dtype((np.void, past.dtype.itemsize * len(old)))
+    keys = [np.ascontiguousarray(cells).view(whole).ravel() for cells in (past, present)]
+    waiting: dict[bytes, list[int]] = {}
+    for index, key in enumerate(keys[0]):
+        waiting.setdefault(key.tobytes(), []).append(index)
+    for row in np.flatnonzero(np.isin(keys[1], keys[0])):
+        if indices := waiting[keys[1][row].tobytes()]:
+            found[row] = indices.pop(0)
+    for index in sorted(index for indices in waiting.values() for index in indices):
+        differ = (present != past[index]).sum(axis=1)
+        differ[found >= 0] = len(old)
+        if differ.min() <= 1 < len(old):
+            found[differ.argmin()] = index
+    return found

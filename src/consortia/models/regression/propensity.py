@@ -1,0 +1,170 @@
+r"""Weights of an emulated trial, from the posterior of a model of who was treated.
+
+With e the probability of a patient's treatment a at the posterior mean of the coefficients, the
+weights are those of Li, Morgan and Zaslavsky (2018):
+
+.. math::
+    \text{ATE}\; \frac{a}{e} + \frac{1 - a}{1 - e}, \qquad
+    \text{ATT}\; a + (1 - a) \frac{e}{1 - e}, \qquad
+    \text{overlap}\; a (1 - e) + (1 - a) e
+
+Each is an expression of columns with these coefficients in it, which a second study takes as
+``weights``: every site computes the weights of its own rows, and none leaves.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from consortia.core import arguments
+from consortia.core.parameters import POSTERIOR, has_natural
+from consortia.errors import InputError
+from consortia.models.regression.coding import columns_of
+from consortia.models.regression.formula import Factor, parse
+from consortia.models.regression.question import RESPONSE
+from consortia.store.metadata import recorded
+
+ESTIMANDS = ("ATE", "ATT", "overlap")
+"""Populations of which the effect is estimated: all patients, the treated, and those who might
+have had either treatment."""
+
+DIGITS = 10
+"""Significant digits of a coefficient in the expression."""
+
+
+@arguments.hinted
+def propensity_weights(
+    run: Any, *, estimand: str = "ATE", stabilise: bool = True, trim: float = 0.0
+) -> str:
+    """Return weights for the effect of a treatment, as an expression of columns.
+
+    Give it as ``weights`` of the outcome's `consortia.regression`, with
+    ``weights_are="sampling"``: the draws then have the spread of a sandwich.
+
+    Args:
+        run: of family bernoulli, the treatment being its response: a result or its directory.
+        estimand: "ATE", the effect in all patients, "ATT", in the treated, or "overlap", in those
+            who might have had either.
+        stabilise: of ATE, multiply the weights of an arm by its share of all rows.
+        trim: probabilities of treatment below it, or above 1 - trim, are set to these.
+
+    Raises:
+        InputError: an argument cannot be used, or no expression of columns has the weights.
+
+    Example:
+        >>> import consortia, numpy as np
+        >>> rng = np.random.default_rng(0)
+        >>> table = {"arm": rng.integers(0, 2, 50), "age": rng.normal(60, 9, 50)}
+        >>> arms = consortia.regression("arm ~ age", {"a": table}, family="bernoulli")
+        >>> run = consortia.sample(arms.model, arms.sites, consortia.few_rounds(), seed=1,
+        ...     metadata=arms.metadata, progress=False)
+        >>> text = propensity_weights(run, estimand="overlap")
+        >>> text[:22], "*age" in text
+        ('1/(1 + exp((2*arm - 1)', True)
+    """
+    arguments.one_of("estimand", estimand, ESTIMANDS)
+    arguments.flag("stabilise", stabilise)
+    if trim:
+        arguments.positive("trim", trim, below=0.5)
+    tree = run
+    if isinstance(run, (str, Path)):
+        from consortia.store.runs import open_run  # it reads Zarr
+
+        tree = open_run(run)
+    settings = recorded(tree, "settings") or {}
+    settings = settings.get("regression", settings)
+    if settings.get("family") != "bernoulli" or "agreed" not in settings:
+        raise InputError(
+            "propensity_weights: expected a run of a formula with family 'bernoulli': sample "
+            "'treatment ~ age + ...' first, with metadata=made.metadata."
+        )
+    treated, share = _treatment(settings)
+    log_odds = _log_odds(tree, settings)
+    if trim:
+        bound = f"{math.log1p(-trim) - math.log(trim):.{DIGITS}g}"
+        log_odds = f"minimum(maximum({log_odds}, -{bound}), {bound})"
+    if estimand == "overlap":
+        return f"1/(1 + exp((2*{treated} - 1)*({log_odds})))"
+    if estimand == "ATT":
+        return f"exp((1 - {treated})*({log_odds}))"
+    weights = f"1 + exp((1 - 2*{treated})*({log_odds}))"
+    if not stabilise:
+        return weights
+    if share is None:
+        raise InputError(
+            f"stabilise: the share of treated rows is known of a response of 0 and 1 alone: "
+            f"write I{treated} ~ ... as the formula, or give stabilise = false."
+        )
+    other = f"{1 - share:.{DIGITS}g}"
+    return f"({share:.{DIGITS}g}*{treated} + {other}*(1 - {treated}))*({weights})"
+
+
+def _treatment(settings: Mapping[str, Any]) -> tuple[str, float | None]:
+    """Return the expression that is 1 of treated rows, and their share, None where unknown."""
+    response = parse(settings["formula"]).response[0]
+    levels = settings["agreed"]["levels"].get(RESPONSE)
+    if levels is not None:
+        return f"({_quoted(str(response.column))} == {levels[1]!r})", None
+    return _number(response), settings["agreed"]["numbers"][RESPONSE]["centre"]
+
+
+def _log_odds(tree: Any, settings: Mapping[str, Any]) -> str:
+    """Return the log odds of treatment at the posterior mean, as an expression of columns.
+
+    Raises:
+        InputError: a term cannot be written so.
+    """
+    parsed, agreed = parse(settings["formula"]), settings["agreed"]
+    if parsed.groups:
+        raise InputError(
+            f"propensity: {parsed.groups[0].text} has levels that stay at their sites: write "
+            "site, or the column, as a term of its own."
+        )
+    if agreed["fills"] or parsed.offset is not None:
+        raise InputError(
+            "propensity: a column that marks missing values, or an offset, is in no weight: give "
+            "missing='complete', and no offset."
+        )
+    levels = {name: tuple(found) for name, found in settings["levels"].items()}
+    columns = columns_of(sorted(parsed.terms, key=len), levels)
+    posterior = tree[POSTERIOR]
+    if not has_natural(tree) or "coefficients" not in posterior:
+        raise InputError("propensity: the run has no coefficient in the units of its columns.")
+    slopes = np.asarray(posterior["coefficients"], float).mean(axis=(0, 1))
+    constant = 0.0
+    if () in parsed.terms:
+        constant = float(np.asarray(posterior["intercept"], float).mean())
+    parts = [f"{constant:.{DIGITS}g}"]
+    varying = [key for key in columns if key]
+    for key, slope in zip(varying, slopes, strict=True):
+        factors = [
+            _number(parsed.factors[text])
+            if index is None
+            else f"({_quoted(str(parsed.factors[text].column))} == {levels[text][index]!r})"
+            for text, index in sorted(key, key=str)
+        ]
+        parts.append("*".join([f"{slope:.{DIGITS}g}", *factors]))
+    return " + ".join(parts).replace("+ -", "- ")
+
+
+def _number(factor: Factor) -> str:
+    """Return a number of a term as an expression."""
+    if factor.kind != "plain" or factor.basis is not None:
+        raise InputError(
+            f"propensity: {factor.text} is not arithmetic of columns: write the column in any "
+            "unit, and powers such as age + I(age^2) in place of smooths and splines."
+        )
+    if factor.column is not None:
+        return _quoted(factor.column)
+    return factor.text if isinstance(factor.tree, ast.Call) else f"({factor.text})"
+
+
+def _quoted(name: str) -> str:
+    """Return the name of a column as it may stand in any expression."""
+    return name if name.isidentifier() else f"`{name}`"

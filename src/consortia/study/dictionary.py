@@ -1,0 +1,174 @@
+"""A data dictionary: columns with their bounds or levels, which make a registered study.
+
+Between institutions nobody has all tables. Rows are made up from the dictionary, evenly within its
+bounds, and a formula, levels, centres and scales are found from these as from any tables. So what a
+study registers depends on no patient.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from consortia.core.arguments import unknown
+from consortia.core.faults import Faults
+from consortia.data.columns import as_levels
+from consortia.data.tables import read_table
+from consortia.errors import InputError
+from consortia.models.regression.registration import UNKNOWN_ROWS, Registration
+from consortia.models.regression.specification import Unit
+from consortia.study.files import names_of
+
+if TYPE_CHECKING:
+    from consortia.study.build import Study
+
+ROWS = 420
+"""Rows that are made up for a site: of up to seven levels, each equally many."""
+
+SCALES = 4.0
+"""Standard deviations between the bounds of a number: most values of a law lie within them."""
+
+DIGITS = 2
+"""Digits of a scale, and of a centre up to the same decimal: both are only coordinates."""
+
+NEEDED, NUMBER, INTEGER, LEVELS = ("column", "low", "high", "levels"), "number", "integer", "levels"
+
+
+class Entry(NamedTuple):
+    """A column of a data dictionary."""
+
+    column: str  # its name in the sites' tables
+    low: float = math.nan
+    high: float = math.nan
+    integer: bool = False  # whether its numbers are integers
+    levels: tuple[str, ...] = ()  # of a number ()
+
+    def values(self, rng: np.random.Generator) -> np.ndarray:
+        """Return made-up values, (ROWS,): of integers all between the bounds, equally often."""
+        if self.levels:
+            return rng.permutation(np.resize(np.array(self.levels, object), ROWS))
+        if self.integer and self.high - self.low < ROWS:
+            return rng.permutation(np.resize(np.arange(self.low, self.high + 1), ROWS).astype(int))
+        away = np.linspace(-1, 1, ROWS)
+        away *= (self.high - self.low) / SCALES / away.std()
+        made = rng.permutation((self.low + self.high) / 2 + away)
+        return made.round().astype(int) if self.integer else made
+
+
+def read_dictionary(path: Path) -> dict[str, Entry]:
+    """Read a data dictionary: a table with a line for each column, by name.
+
+    Raises:
+        InputError: it cannot be used; the message has every line with a fault.
+    """
+    table = read_table(path, "the data dictionary")
+    for name in NEEDED:
+        if name not in table:
+            raise InputError(
+                f"{path}: there is no column {name!r} ({unknown(name, list(table))}). A data "
+                "dictionary has a line for each column of the sites' tables: column, low and high "
+                "of a number, levels of words with | between them."
+            )
+    texts = {
+        name: np.where(table[name].missing, "", as_levels(table[name])).tolist() for name in table
+    }
+    faults, entries = Faults(), dict[str, Entry]()
+    source = table[NEEDED[0]].source
+    for row, column in enumerate(texts["column"]):
+        with faults.noted():
+            line = {name: values[row].strip() for name, values in texts.items()}
+            try:
+                entry = _entry(line)
+                if column in entries:
+                    raise ValueError("the column has a line already")
+            except ValueError as error:
+                where = str(path) if source is None else source.row(row)
+                raise InputError(f"{where}: {column or 'no column'}: {error}.") from None
+            entries[entry.column] = entry
+    faults.check()
+    return entries
+
+
+def _entry(line: Mapping[str, str]) -> Entry:
+    kind = line.get("type", "") or (LEVELS if line["levels"] else NUMBER)
+    if not line["column"] or kind not in (NUMBER, INTEGER, LEVELS):
+        raise ValueError(f"give its name, and as type {NUMBER}, {INTEGER} or {LEVELS}, not {kind}")
+    if kind == LEVELS:
+        levels = tuple(level.strip() for level in line["levels"].split("|"))
+        if len({*levels} - {""}) < max(len(levels), 2) or line["low"] or line["high"]:
+            raise ValueError(
+                "give two different levels or more, as yes|no, and neither low nor high"
+            )
+        return Entry(line["column"], levels=levels)
+    try:
+        low, high = float(line["low"]), float(line["high"])
+    except ValueError:
+        raise ValueError("give low and high of a number, or its levels") from None
+    if not (math.isfinite(low) and math.isfinite(high) and low < high):
+        raise ValueError(f"low is {low:g} and high {high:g}: give low < high")
+    integer = kind == INTEGER
+    if integer and (low, high) != (round(low), round(high)):
+        raise ValueError(f"low is {low:g} and high {high:g}: give integers")
+    return Entry(line["column"], low, high, integer)
+
+
+def made_up(entries: Mapping[str, Entry], sites: Sequence[str], folder: Path) -> dict[str, Path]:
+    """Write a made-up table for each site; return the files by site."""
+    files = {}
+    for number, site in enumerate(sites):
+        rng = np.random.default_rng(number)
+        columns = {name: entry.values(rng).tolist() for name, entry in entries.items()}
+        files[site] = folder / f"{number}.csv"
+        with files[site].open("w", encoding="utf-8", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(columns)
+            writer.writerows(zip(*columns.values(), strict=True))
+    return files
+
+
+def registration_of(study: Study, entries: Mapping[str, Entry]) -> Registration:
+    """Return levels, centres and scales of a study's formula, as a data dictionary has them.
+
+    Raises:
+        InputError: the formula has a column that is not in the dictionary, or cannot be registered.
+    """
+    question = study.model.question
+    if question is None or study.data.files is None:
+        raise InputError("a data dictionary registers a study with model.formula and data.files.")
+    for name in question.columns:
+        if name not in entries:
+            raise InputError(
+                f"formula: the data dictionary has no line for the column {name!r}: "
+                f"{unknown(name, list(entries))}."
+            )
+    plain = study.model_copy(update={"harmonise": {}})  # what is made up agrees
+    with tempfile.TemporaryDirectory() as folder:
+        files = made_up(entries, names_of(study.data.files), Path(folder))
+        built = plain.build(own=dict(enumerate(files.values())))
+    assert built.regression is not None
+    specification = built.regression.specification
+    return rounded(Registration.of(specification), rows=UNKNOWN_ROWS)
+
+
+def rounded(registration: Registration, rows: int | None = None) -> Registration:
+    """Return levels and units in which no number tells more of rows than a unit needs.
+
+    ``rows`` take the place of those behind the numbers.
+    """
+    numbers = {}
+    for name, unit in registration.numbers.items():
+        digits = DIGITS - 1 - math.floor(math.log10(unit.sd))
+        near = digits
+        if unit.mean:  # a mean near 0, as of a rare event, keeps its own digits
+            near = max(digits, DIGITS - 1 - math.floor(math.log10(abs(unit.mean))))
+        behind = unit.rows if rows is None else rows
+        mean, sd = round(unit.mean, near), round(unit.sd, digits)
+        numbers[name] = Unit(mean, sd, behind)
+    return replace(registration, numbers=numbers)

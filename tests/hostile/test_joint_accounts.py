@@ -1,0 +1,135 @@
+"""What all answers about a file settle, over versions of its rows and over studies."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import consortia
+from consortia.core.queries import Revealed
+from consortia.core.target import Target
+from consortia.data.digest import RowDigests, of_cells
+from consortia.engines.flower.accounts import Account, same_rows
+from consortia.engines.flower.settled import Settled
+
+KEY = b"a site's secret"
+ROWS = 24
+
+
+def table(rows: int = ROWS) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(7)
+    made = {"age": rng.normal(60, 9, rows), "dose": rng.normal(size=rows)}
+    made["crp"] = rng.gamma(2.0, size=rows)
+    return made | {"ill": rng.integers(0, 2, rows)}
+
+
+def digests_of(columns: dict[str, np.ndarray]) -> RowDigests:
+    return of_cells({n: (v, np.zeros(len(v), bool)) for n, v in columns.items()}, KEY)
+
+
+def settled(
+    path: Path, columns: dict[str, np.ndarray], formula: str, *, joint: bool = True
+) -> Settled:
+    made = consortia.regression(formula, {"a": columns}, family="bernoulli")
+    rows = {name: np.float32(values) for name, values in made.sites.site("a").items()}
+    count = len(columns["ill"])
+    digests = digests_of(columns) if joint else None
+    return Settled(Target(made.model, made.model.init), rows, count, path, 1, digests)
+
+
+def ask(measure: Settled, seed: int, points: int = 12, noise: float = 0.05) -> int:
+    """Return the rows that are settled after log-densities at some points."""
+    at = np.random.default_rng(seed).normal(0, 1, (points, measure._target.dimension))
+    errors = {0: np.full((points, 1), noise)}
+    return measure.add([Revealed(at, (0,), None)._replace(errors=errors)]).settled
+
+
+def information(path: Path) -> float:
+    account = Account.read(path)
+    assert account is not None
+    return float(np.square(account.root).sum())
+
+
+def test_a_version_with_more_rows_counts_what_the_one_before_has_told(tmp_path: Path) -> None:
+    whole, path = table(), tmp_path / "file.bin"
+    first = {name: values[:-4] for name, values in whole.items()}
+    ask(settled(path, first, "ill ~ age + dose"), 0)
+    told = information(path)
+    again = settled(path, whole, "ill ~ age + dose")
+    ask(again, 1)
+    alone = tmp_path / "alone.bin"
+    ask(settled(alone, whole, "ill ~ age + dose"), 1)
+    # the sum of both: the rows of the first are all in the second, in other units
+    assert information(path) == pytest.approx(told + information(alone), rel=1e-6)
+    assert told > 0.3 * information(alone)
+
+
+def test_a_study_with_a_covariate_more_counts_what_the_one_before_has_told(tmp_path: Path) -> None:
+    path, columns = tmp_path / "file.bin", table()
+    for order in (("ill ~ age + dose", "ill ~ age + dose + crp"), ("ill ~ crp", "ill ~ age")):
+        told = 0.0
+        for number, formula in enumerate(order):
+            ask(settled(path, columns, formula), number)
+            alone = tmp_path / "alone.bin"
+            ask(settled(alone, columns, formula), number)
+            told += information(alone)
+            alone.unlink()
+        account = Account.read(path)
+        assert account is not None
+        assert information(path) == pytest.approx(told, rel=1e-6)
+        assert {*account.columns.names} <= {"age", "dose", "crp"}
+        path.unlink()
+
+
+def test_two_studies_that_settle_nothing_each_settle_rows_together(tmp_path: Path) -> None:
+    whole = table()
+    first = {name: values[:-4] for name, values in whole.items()}
+    path, noise = tmp_path / "file.bin", 1.2e-3
+    alone = [
+        ask(settled(tmp_path / f"{seed}.bin", columns, "ill ~ age", joint=False), seed, 14, noise)
+        for seed, columns in enumerate((first, whole))
+    ]
+    assert alone == [0, 0]
+    together = [
+        ask(settled(path, columns, "ill ~ age"), seed, 14, noise)
+        for seed, columns in enumerate((first, whole))
+    ]
+    assert together[0] == 0
+    assert together[1] > 0
+
+
+def test_rows_are_known_again_in_any_order_and_with_one_corrected_value() -> None:
+    columns = table()
+    before = digests_of(columns)
+    order = np.random.default_rng(1).permutation(ROWS)
+    moved = {name: values[order].copy() for name, values in columns.items()}
+    moved["dose"][3] = 9.9  # corrected
+    moved["age"][5], moved["dose"][5] = 50.0, 0.0  # another patient, but for two cells
+    moved["weight"] = np.arange(ROWS) + 0.5  # a column more
+    found = same_rows(before, digests_of(moved))
+    wanted = order.copy()
+    wanted[5] = -1
+    np.testing.assert_array_equal(found, wanted)
+
+
+def test_rows_that_are_alike_are_known_once_each() -> None:
+    columns = {"age": np.array([60.0, 60.0, 61.0]), "ill": np.array([0, 0, 1])}
+    more = {name: np.concatenate([values, values[:1]]) for name, values in columns.items()}
+    found = same_rows(digests_of(columns), digests_of(more))
+    assert sorted(found.tolist()) == [-1, 0, 1, 2]
+
+
+def test_an_answer_about_a_large_file_looks_at_the_rows_of_those_before(tmp_path: Path) -> None:
+    columns, path = table(2000), tmp_path / "file.bin"
+    first = settled(path, columns, "ill ~ age + dose")
+    ask(first, 0)
+    again = settled(path, columns, "ill ~ age + dose")
+    np.testing.assert_array_equal(first.unknowns.rows, again.unknowns.rows)
+    wider: Any = settled(path, columns, "ill ~ age + dose + crp")
+    assert len(wider.unknowns.rows) == 100
+    ask(wider, 1)
+    shared = np.isin(wider.unknowns.rows, first.unknowns.rows).mean()
+    assert shared >= 0.5  # the others lie far out in crp

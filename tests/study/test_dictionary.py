@@ -1,0 +1,163 @@
+"""A study between institutions is made of a data dictionary: no row decides what it registers."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from cli.irises import invoke
+
+from consortia.errors import InputError
+from consortia.federation.governance import terms_of
+from consortia.study.build import load_study, study_of
+from consortia.study.dictionary import made_up, read_dictionary, registration_of
+
+COLUMNS = """column,low,high,levels,type,unit
+patient,1,99999,,integer,
+ill,,,no|yes,,
+age,18,98,,,years
+dose,0.5,4.5,,number,mg
+sex,,,male | female,,
+visits,0,10,,integer,
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    Path("columns.csv").write_text(COLUMNS)
+    return tmp_path
+
+
+def init(*more: str) -> tuple[int, str]:
+    done = invoke("init", "--dictionary", "columns.csv", "--sites", "north,south", *more)
+    return done.exit_code, done.output
+
+
+def test_init_writes_a_registered_study_of_a_dictionary_alone(folder: Path) -> None:
+    code, output = init("--response", "ill")
+    assert code == 0, output
+    study = load_study(folder / "study.toml")
+    assert study.data.files == ["north.csv", "south.csv"]
+    assert study.model.formula == "ill ~ age + dose + sex + visits + site"
+    assert study.model.options["missing"] == "complete"
+    assert study.registered is not None
+    assert study.registered.levels == {"sex": ["female", "male"], "response()": ["no", "yes"]}
+    numbers = {name: (n.centre, n.scale, n.rows) for name, n in study.registered.numbers.items()}
+    # the middle, and a quarter of the distance, of the bounds; of 0 to 10 the law is even
+    assert numbers == {
+        "age": (58.0, 20.0, None),
+        "dose": (2.5, 1.0, None),
+        "visits": (5.0, 3.2, None),
+    }
+    assert "patient: it tells rows apart" in output
+    text = (folder / "study.toml").read_text()
+    assert "rows (" not in text  # no count of what was made up
+    assert "moments" not in terms_of(study).messages
+
+
+def test_the_same_dictionary_makes_the_same_study(folder: Path) -> None:
+    init("--response", "ill")
+    first = (folder / "study.toml").read_text()
+    init("--response", "ill", "--force")
+    assert (folder / "study.toml").read_text() == first
+
+
+def test_register_states_expressions_of_a_dictionary(folder: Path) -> None:
+    study = '[data]\nfiles = ["north.csv", "south.csv"]\n[model]\n'
+    study += 'formula = "visits ~ log(dose) + age:sex"\nfamily = "poisson"\n'
+    study += '[algorithm]\nname = "few_rounds"\n'
+    Path("study.toml").write_text(study)
+    done = invoke("register", "study.toml", "--dictionary", "columns.csv")
+    assert done.exit_code == 0, done.output
+    stated = load_study(folder / "study.toml").registered
+    assert stated is not None
+    rng = np.random.default_rng(0)
+    log = np.log(2.5 + np.sqrt(3) * rng.uniform(-1, 1, 100_000))
+    centre, scale = stated.numbers["log(dose)"].centre, stated.numbers["log(dose)"].scale
+    assert centre == pytest.approx(log.mean(), abs=0.01)
+    assert scale == pytest.approx(log.std(), abs=0.01)
+    assert stated.numbers["response()"].centre == 5.0
+    lacking = study_of(tomllib.loads(study.replace("age:sex", "weight")), folder / "study.toml")
+    with pytest.raises(InputError, match="no line for the column 'weight'"):
+        registration_of(lacking, read_dictionary(folder / "columns.csv"))
+
+
+def test_made_up_rows_lie_within_the_bounds_and_have_every_level(folder: Path) -> None:
+    entries = read_dictionary(folder / "columns.csv")
+    files = made_up(entries, ["north", "south"], folder)
+    assert files["north"].read_bytes() != files["south"].read_bytes()
+    rows = [line.split(",") for line in files["north"].read_text().split()[1:]]
+    columns = dict(zip(entries, zip(*rows, strict=True), strict=True))
+    ages, visits = (np.array(columns[name], float) for name in ("age", "visits"))
+    assert 18 <= ages.min() < 30
+    assert 86 < ages.max() <= 98
+    assert set(visits) == set(range(11))
+    assert set(columns["sex"]) == {"male", "female"}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("column,low", "name,low", "there is no column 'column'"),
+        ("18,98", "98,18", "columns.csv, line 4: age: low is 98 and high 18: give low < high"),
+        ("18,98", "18,", "line 4: age: give low and high of a number, or its levels"),
+        ("no|yes", "no", "line 3: ill: give two different levels"),
+        ("no|yes", "no|no", "line 3: ill: give two different levels"),
+        ("age,", "dose,", "line 5: dose: the column has a line already"),
+        (
+            "0,10,,integer",
+            "0.5,10,,integer",
+            "line 7: visits: low is 0.5 and high 10: give integers",
+        ),
+        ("0,10,,integer", "0,10,,whole", "line 7: visits: give its name, and as type number"),
+    ],
+)
+def test_a_line_that_cannot_be_used_is_named(folder: Path, old: str, new: str, words: str) -> None:
+    Path("columns.csv").write_text(COLUMNS.replace(old, new))
+    code, output = init("--response", "ill")
+    assert code == 2
+    assert words in " ".join(output.split())
+    assert not Path("study.toml").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--response", "ill"], "give one TABLE a site; or"),
+        (["--dictionary", "columns.csv", "--response", "ill"], "give one TABLE a site; or"),
+        (
+            ["north.csv", "--dictionary", "columns.csv", "--sites", "a", "--response", "ill"],
+            "give one TABLE a site; or",
+        ),
+        (["--dictionary", "columns.csv", "--sites", "a,a", "--response", "ill"], "given twice"),
+        (
+            ["--dictionary", "columns.csv", "--sites", "a/b", "--response", "ill"],
+            "'a/b' cannot name",
+        ),
+    ],
+)
+def test_tables_or_a_dictionary_with_sites(folder: Path, arguments: list[str], words: str) -> None:
+    done = invoke("init", *arguments)
+    assert done.exit_code == 2
+    assert words in " ".join(done.output.split())
+
+
+def test_register_writes_no_digits_of_the_rows_that_it_reads(folder: Path) -> None:
+    rng = np.random.default_rng(3)
+    for name in ("north", "south"):
+        lines = [f"{age:.3f},{number % 2}" for number, age in enumerate(rng.normal(61, 9, 40))]
+        Path(f"{name}.csv").write_text("\n".join(["age,ill", *lines, ""]))
+    Path("study.toml").write_text(
+        '[data]\nfiles = ["north.csv", "south.csv"]\n[model]\nformula = "ill ~ age"\n'
+        'family = "bernoulli"\n[algorithm]\nname = "few_rounds"\n'
+    )
+    assert invoke("register", "study.toml").exit_code == 0
+    study = load_study(folder / "study.toml")
+    assert study.registered is not None
+    age = study.registered.numbers["age"]
+    assert age.scale == pytest.approx(9, rel=0.2)
+    assert float(f"{age.scale:.1e}") == age.scale
+    assert round(age.centre, 1) == age.centre
