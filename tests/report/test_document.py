@@ -317,7 +317,7 @@ def test_a_run_that_keeps_moments_says_of_which_draws_its_numbers_are(tmp_path):
     tree["unconstrained_moments"] = tree.children["moments"]
     del tree["moments"]
     (note,) = _notes(report_of(tree))
-    assert "of all 1,500 of the coordinates that were sampled are in the group" in note
+    assert "variances of all 1,500 of the coordinates that were sampled." in note
     assert "`unconstrained_moments`" in note
 
 

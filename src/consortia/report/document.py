@@ -185,8 +185,8 @@ def _notes(report: RunReport) -> list[str]:
         count = report.tree[group].attrs["draws"]
         of = "" if group == MOMENTS else " of the coordinates that were sampled"
         notes.append(
-            f"All numbers come from {report.draws:,} evenly spaced draws per chain; the run's "
-            f"group `{group}` has the means and variances of all {count:,}{of}."
+            f"All numbers come from {report.draws:,} evenly spaced draws per chain; the group "
+            f"`{group}` of the run has the means and variances of all {count:,}{of}."
         )
     return notes
 

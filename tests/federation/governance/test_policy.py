@@ -169,7 +169,7 @@ def test_an_app_is_permitted_by_its_hash() -> None:
 
 def test_two_sites_need_a_word() -> None:
     two = dataclasses.replace(TERMS, sites=2)
-    with pytest.raises(PolicyError, match="from its own message and the average each computes"):
+    with pytest.raises(PolicyError, match="each can compute the other's message from its own"):
         policy_of().permits(two)
     assert rules_of(policy_of(two_sites=True), two) == ()
     with pytest.raises(InputError, match="--two-sites"):
