@@ -57,7 +57,7 @@ FEATURES = (
         9020,
     ),
     Feature("between institutions", ("federation", "engines/flower", "engines/letters"), 9070),
-    Feature("run and store", ("run", "store"), 5000),
+    Feature("run and store", ("run", "store"), 4910),
     Feature("report", ("report", "diagnostics/figures"), 3570),
     Feature("theory", ("theory",), 3850),
 )

@@ -73,6 +73,13 @@ def test_a_plot_is_written(study):
     assert ".png, .svg, .pdf" in refused.output
 
 
+def test_a_plot_of_levels_that_are_integrated_out_is_refused_by_name() -> None:
+    pneumonia = Path(__file__).parents[2] / "examples" / "pneumonia" / "study.toml"
+    refused = invoke("check", pneumonia, "--plot", "methods.png")
+    assert refused.exit_code == 2
+    assert "--plot: the laws of approximate methods need a likelihood of rows" in refused.output
+
+
 def test_the_cost_that_check_tells_is_the_one_that_the_run_records(study):
     told = json.loads(invoke("check", study, "--no-bias", "--json").stdout)["cost"]
     assert not (study.parent / "runs").exists()

@@ -9,13 +9,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from needs import needs
 
 from consortia import Model, Sites, models
 from consortia.core.target import Target
 from consortia.diagnostics.reference import nuts
 from consortia.errors import InputError, MissingExtraError
 
-pytest.importorskip("blackjax", reason="needs the extra `reference`")
+needs("blackjax", extra="reference")
 
 DRAWS, CHAINS = 1000, 4
 

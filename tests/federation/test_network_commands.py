@@ -6,13 +6,14 @@ import shutil
 from pathlib import Path
 
 import pytest
+from needs import needs
 from typer.testing import CliRunner, Result
 
 from consortia.cli.commands import app
 from consortia.federation.governance import load_policy, terms_of
 from consortia.study.build import load_study
 
-pytest.importorskip("flwr")
+needs("flwr")
 
 HOSPITALS = Path(__file__).resolve().parents[2] / "examples" / "three_hospitals"
 

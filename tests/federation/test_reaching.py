@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from needs import needs
 
 from consortia.errors import DeploymentError, InputError
 from consortia.federation import reaching
 from consortia.federation.certificates import Certificates, make_certificates
 from consortia.federation.reaching import check_superlink
 
-pytest.importorskip("cryptography")
+needs("cryptography")
 
 
 @pytest.fixture(scope="module")

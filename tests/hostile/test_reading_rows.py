@@ -290,7 +290,7 @@ def test_a_study_that_learns_its_steps_keeps_within_the_policy_that_is_proposed(
     study.write_text(
         study.read_text()
         .replace('"fa_ld"\nstep_size = 0.05\nlocal_steps = 1', '"federated_hmc"')
-        .replace("rounds = 4", "warmup = 60\nrounds = 4")
+        .replace("rounds = 4", "warmup = 35\nrounds = 4")
     )
     stage = stage_of(study, tmp_path / "sites")
     tree = stage.run()

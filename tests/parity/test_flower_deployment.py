@@ -12,6 +12,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from needs import needs
 from typer.testing import CliRunner
 
 import consortia
@@ -25,7 +26,7 @@ from consortia.federation.loopback import Loopback, Node
 from consortia.federation.processes import descendants, is_alive, stop
 from consortia.study.build import load_study
 
-pytest.importorskip("flwr")
+needs("flwr")
 pytestmark = [pytest.mark.engines, pytest.mark.xdist_group("flower deployment")]
 
 PLANNED = "│ wall time"

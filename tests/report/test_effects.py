@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import xarray
+from needs import needs
 
 from consortia.errors import InputError, MissingExtraError
 from consortia.models.regression.estimates import shorts
@@ -32,7 +33,7 @@ from consortia.report.effects import (
 from consortia.report.run_report import HeldOutScores, RunReport, report_of
 from consortia.report.tables import contribution_table, effect_table, settings_table
 
-pytest.importorskip("matplotlib", reason="needs the extra `plots`")
+needs("matplotlib", extra="plots")
 
 NAMES = ("age", "arm[new]", "sex[M]", "site[lima]")
 MEANS, SDS = np.array([0.05, -0.7, 0.1, 1.4]), np.array([0.01, 0.2, 0.3, 0.2])

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import xarray
+from needs import needs
 from report.test_figure import of_formula
 
 import consortia
@@ -23,7 +24,7 @@ from consortia.report.methods import paragraph, references
 from consortia.report.run_report import RunReport, report_of
 from consortia.report.tables import contribution_table, effect_table
 
-pytest.importorskip("matplotlib", reason="needs the extra `plots`")
+needs("matplotlib", extra="plots")
 
 KEYS = [
     *(f"STROBE {number}" for number in range(1, 12)),

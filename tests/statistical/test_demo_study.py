@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from needs import needs
 
 from consortia import sample
 from consortia.diagnostics import Summary, summary
@@ -15,7 +16,7 @@ from consortia.diagnostics.reference import nuts
 from consortia.study.build import Built, load_study
 
 pytestmark = pytest.mark.slow
-pytest.importorskip("blackjax", reason="needs the extra `reference`")
+needs("blackjax", extra="reference")
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 STUDIES = ("breast_cancer_fa_hmc", "breast_cancer_debiased")

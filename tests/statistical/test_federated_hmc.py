@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from needs import needs
 
 import consortia
 from consortia.diagnostics import reference
 from consortia.dynamics.rank_statistics import rhat_and_ess_of
 
-pytest.importorskip("blackjax")
+needs("blackjax")
 
 pytestmark = pytest.mark.slow
 

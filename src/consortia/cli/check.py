@@ -145,7 +145,8 @@ def compared(built: Built, chains: int, path: Path) -> list[str]:
         Where it is, and which methods are left out and why, in lines.
 
     Raises:
-        InputError: the posterior has no mode, or too many parameters, for the laws.
+        InputError: the posterior has no mode, too many parameters, or no likelihood of rows, which
+            the laws need.
     """
     from consortia.algorithms.few_rounds import FewRounds
     from consortia.core.target import Target
@@ -157,6 +158,12 @@ def compared(built: Built, chains: int, path: Path) -> list[str]:
     from consortia.theory.tuning import BiasTarget
 
     check_picture(path)
+    if built.model.site_log_likelihood is not None:
+        raise InputError(
+            "--plot: the laws of approximate methods need a likelihood of rows, and this model has "
+            "one of whole sites (levels that are integrated out, or cox). few_rounds and "
+            "federated_hmc sample it exactly."
+        )
     problem, study = Problem(built.model, built.rows), None
     curves, reasons = comparison.curves(problem, BiasTarget(), chains)
     exact = {
