@@ -82,7 +82,7 @@ def next_(
     again: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="SITE", help="Discard the last answer of SITE, which then answers again."
+            metavar="SITE", help="Set aside the last answer of SITE, which then answers again."
         ),
     ] = None,
     watch: Watch = False,
@@ -118,7 +118,7 @@ def _show(found: Progress, folder: Path, shared: Path, as_json: bool) -> None:
     for path, reason in found.refused.items():
         typer.echo(f"warning: {path} is not accepted: {reason}.", err=True)
     for site, (number, reason) in found.aside.items():
-        text = f"answer {number} of {site} was discarded: {reason}. {site} may answer it again"
+        text = f"answer {number} of {site} was set aside: {reason}. {site} may answer it again"
         typer.echo(f"warning: {text}.", err=True)
     if found.result is not None:
         summary = found.result / "summary.txt"
