@@ -146,7 +146,7 @@ def _of_rows(report: RunReport, response: Response | None) -> str:
         text += (
             f"which moves means by at most {in_sd(kept['shift'])}. "
             if "shift" in kept
-            else "its error was not measured. "
+            else "whose error was not measured. "
         )
     if "seed" in report.record:
         text += f"The seed was {report.record['seed']}. "
