@@ -174,6 +174,7 @@ def findings(results: dict[str, Any]) -> dict[str, Finding]:
     """Return time speed-ups over the number of workers, and staleness."""
     computing, resting = (results["pauses"][f"{pause:g}"] for pause in (0.0, PAUSE))
     two, most = computing[-1], resting[-1]
+    late = most["staleness"] / (most["workers"] - 1)
 
     def rates(entries: list[Any], entry: Any) -> Finding:
         (alone, first), (fast, last) = entries[0]["rate"], entry["rate"]
@@ -190,7 +191,9 @@ def findings(results: dict[str, Any]) -> dict[str, Finding]:
         "real-computing": rates(computing, two),
         "real-rate": rates(resting, most),
         "real-time": workers.over_workers(most, "time_speedup"),
-        "real-staleness": Finding(most["staleness"] / (most["workers"] - 1)),
+        # Staleness of gradients taken and in flight is L (W - 1) over L updates, whatever the
+        # clock; of workers in turn W (W - 1) / 2 is in flight at the end, and L is n W.
+        "real-staleness": Finding(late, law=1 - 1 / (2 * most["iterations"][-1])),
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable
 from functools import partial
@@ -15,8 +16,18 @@ import pytest
 
 import consortia
 from consortia.dynamics.stochastic_steps import EulerHMC
+from consortia.schedules.events import simulate
 from experiments import records
-from experiments.stale_gradients import caffe, cifar, impact, lenet, logistic, speedup, workers
+from experiments.stale_gradients import (
+    caffe,
+    cifar,
+    clock,
+    impact,
+    lenet,
+    logistic,
+    speedup,
+    workers,
+)
 
 # --- the networks ----------------------------------------------------------------------------
 
@@ -232,3 +243,17 @@ def test_cifar10_quick_runs(require_data: Callable[[str], Path]) -> None:
     one, two = results["rates"][0]["workers"]
     # chance gets 2.303; two and four steps move it by some hundredths
     assert all(2.2 < entry["final"][0] < 2.4 for entry in (one, two))
+
+
+@pytest.mark.parametrize("scale", ["quick", "small"])
+def test_the_staleness_of_real_processes_is_that_of_workers_in_turn(scale: str) -> None:
+    """The simulator's exact count, of as many updates; a cap on staleness would break it."""
+    path = records.RESULTS / "stale-gradients" / f"clock.{scale}.json"
+    results = json.loads(path.read_text())["results"]
+    most = results["pauses"][f"{clock.PAUSE:g}"][-1]
+    count, each = most["workers"], most["iterations"][-1]
+    turns = consortia.latency.constant(1.0)
+    trace = simulate(turns, workers=count, updates=count * each)
+    found = clock.findings(results)["real-staleness"]
+    assert found.law == pytest.approx(trace.mean_staleness[0] / (count - 1), rel=1e-12)
+    assert found.value == pytest.approx(found.law, rel=1e-3)

@@ -59,9 +59,12 @@ def check(
     rights. One that you have not run before is run with --code only.
     """
     with reported(as_json):
+        from consortia.diagnostics.figures.canvas import check_picture
         from consortia.study.build import load_study
         from consortia.study.code import WARNING, may_run
 
+        if plot is not None:
+            check_picture(plot)
         given = load_study(study).with_run(seed=seed, chains=chains, rounds=rounds)
         if not may_run(*given.code, code=code):
             left_out = (
@@ -150,14 +153,12 @@ def compared(built: Built, chains: int, path: Path) -> list[str]:
     """
     from consortia.algorithms.few_rounds import FewRounds
     from consortia.core.target import Target
-    from consortia.diagnostics.figures.canvas import check_picture
     from consortia.diagnostics.figures.comparison import draw_comparison
     from consortia.run.conversation import usual_messages
     from consortia.theory import comparison
     from consortia.theory.bias import Problem
     from consortia.theory.tuning import BiasTarget
 
-    check_picture(path)
     if built.model.site_log_likelihood is not None:
         raise InputError(
             "--plot: the laws of approximate methods need a likelihood of rows, and this model has "
