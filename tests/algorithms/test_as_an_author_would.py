@@ -176,7 +176,7 @@ def test_an_optimiser_is_judged_as_one(method):
         warnings.simplefilter("error")
         tree = consortia.sample(model, sites, method, rounds=1500, seed=0, progress=False)
         verdict = consortia.summary(tree).verdict
-    assert verdict.headline == "A mode was sought and found, nothing sampled"
+    assert verdict.headline == "An optimiser has found a mode; nothing was sampled"
     assert verdict.severity is Severity.UNKNOWN
     assert tree.attrs["samples"] == "nothing: it finds a mode"
     assert "nan" not in " ".join(verdict.lines())
@@ -187,5 +187,5 @@ def test_an_optimiser_that_still_moves_has_not_arrived():
     method = consortia.fa_ld(0.01, 1, temperature=0.0)
     tree = consortia.sample(model, sites, method, rounds=20, progress=False)
     verdict = consortia.summary(tree).verdict
-    assert verdict.headline == "A mode was sought and not found, nothing sampled"
+    assert verdict.headline == "An optimiser has not found a mode; nothing was sampled"
     assert "Run longer" in verdict.lines()[1]

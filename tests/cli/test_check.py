@@ -135,7 +135,7 @@ def test_check_prints_plan_cost_and_predicted_bias(study):
     outcome = invoke("check", study)
     assert outcome.exit_code == 0, outcome.output
     words = ["nodes", "memory", "network", "Cost of the whole run", "bytes", "gradients"]
-    words += ["Predicted means within", "It rests on", "Run it with"]
+    words += ["Predicted means within", "The prediction rests on", "Run it with"]
     told = " ".join(outcome.stdout.split())  # wherever the lines end
     assert re.search(r"farthest: coefficients\[\w+, [a-z ]+", told)  # not a number
     places = [outcome.stdout.index(word) for word in words]
@@ -307,7 +307,7 @@ def test_without_a_source_tree_papers_says_where_they_are(tmp_path, monkeypatch)
     monkeypatch.setattr(module, "__file__", str(tmp_path / "a" / "b" / "c" / "papers.py"))
     outcome = invoke("papers")
     assert outcome.exit_code == 2
-    assert "come with the source tree" in outcome.stderr
+    assert "are in the source tree" in outcome.stderr
 
 
 def test_a_device_that_is_not_there_and_a_full_disk_for_the_output_are_said(tmp_path, monkeypatch):

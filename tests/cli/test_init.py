@@ -86,7 +86,7 @@ def test_a_study_is_written_over_when_told_to(folder):
 def test_what_is_left_out_and_missing_is_said_with_the_reason(folder):
     text = " ".join(init("--response", "died").stdout.split())
     for words in (
-        "record: it tells rows apart: an identifier",
+        "record: it identifies rows",
         "came: a date",
         "unit: it is 'mg' in every row",
         "ward: only bern has it",
@@ -94,11 +94,11 @@ def test_what_is_left_out_and_missing_is_said_with_the_reason(folder):
         "16 (oslo 6, lima 5, bern 5)",
         "Complete rows: oslo 34 of 40, lima 35 of 40, bern 35 of 40.",
         "'yes' is the event",
-        "C(grade) makes levels",
+        "C(grade) makes it a factor",
     ):
         assert words in text, words
     comments = (folder / "study.toml").read_text()
-    assert "#   record: it tells rows apart" in comments
+    assert "#   record: it identifies rows" in comments
 
 
 def test_check_takes_the_study_as_it_was_written(folder):
@@ -239,7 +239,7 @@ def test_three_messy_tables_are_the_clean_ones_after_two_answers(tmp_path, monke
     outcome = invoke("init", *files, "--response", "died", answers="y\ny\n")
     assert outcome.exit_code == 0, outcome.output
     for words in (
-        "lima: it is not UTF-8, and read as cp1252",
+        "lima: not UTF-8; read as cp1252",
         "lima: the column 'Age' is 'age'",
         "bern: the column 'crp_mg_l' is 'crp'",
         "'Female'",
@@ -312,7 +312,7 @@ def test_what_is_not_taken_is_not_written_and_what_stays_unlike_is_left_out(tmp_
     assert "the response 'crp' is missing at lima, bern" in outcome.output
     outcome = invoke("init", *files, "--response", "sex", answers="n\nn\n")
     assert outcome.exit_code == 2
-    assert "nothing is written, for the study would be refused" in outcome.output
+    assert "nothing was written, because the study would be refused" in outcome.output
     assert '[harmonise.lima.recode.sex] "Female" = "female"' in outcome.output
     assert not (tmp_path / "study.toml").exists()
 
@@ -412,7 +412,7 @@ def test_a_patient_of_several_rows_is_asked_about_and_is_no_covariate(tmp_path, 
     )
     outcome = invoke("init", *files, "--response", "y")
     text = " ".join(outcome.output.split())
-    assert "patient: 30 values in 120 rows: are these rows of one patient or ward?" in text
+    assert "patient: 30 values in 120 rows: do these identify a patient or a ward?" in text
     assert "--group ward writes (1 | site:ward)" in text
     assert load_study("study.toml").model.formula == "y ~ x + age + site"
     again = ["--response", "y", "--group", "patient", "--drop", "ward", "--force"]
@@ -435,7 +435,7 @@ def test_identifiers_are_those_of_all_rows_and_a_covariate_of_few_values_is_kept
         code=lambda place, row: f"P{place}-{row}",
     )
     outcome = invoke("init", *files, "--response", "y")
-    assert "code: it tells rows apart" in outcome.output
+    assert "code: it identifies rows" in outcome.output
     assert load_study("study.toml").model.formula == "y ~ x + grade + dose + site"
 
 
@@ -511,7 +511,8 @@ def test_an_event_in_words_is_the_one_that_is_named(tmp_path, monkeypatch):
         wanted = [words[place][row % 3].lower() == "dead" for row in reversed(range(40))]
         assert np.asarray(found.site(name)["event"]).astype(bool).tolist() == wanted
     assert (
-        "goes with" in invoke("init", *files, "--response", "y", "--event", "1", "--force").output
+        "needs --response"
+        in invoke("init", *files, "--response", "y", "--event", "1", "--force").output
     )
 
 
@@ -549,9 +550,9 @@ def test_an_event_is_known_in_the_writing_of_each_site_or_refused(tmp_path, monk
             "the response 'dyed' is not a column: unknown; did you mean 'died'",
         ),
         (("--response", "died", "--by-site", "arn"), "did you mean 'arm'"),
-        (("--response", "died", "--by-site", "record"), "it tells rows apart"),
+        (("--response", "died", "--by-site", "record"), "it identifies rows"),
         (("--response", "died", "--reference", "arm=olt"), "unknown; did you mean 'old'"),
-        (("--response", "died", "--reference", "age=60"), "it holds no strings"),
+        (("--response", "died", "--reference", "age=60"), "the column holds no strings"),
         (("--response", "died", "--reference", "arm"), "give COLUMN=LEVEL"),
         (("--response", "died", "--drop", "arm", "--reference", "arm=old"), "no such term"),
         (("--response", "ward"), "the response 'ward' is missing at oslo, lima"),
@@ -561,11 +562,11 @@ def test_an_event_is_known_in_the_writing_of_each_site_or_refused(tmp_path, monk
         (("--response", "died", "--family", "logistic"), "it is called 'bernoulli'"),
         (
             ("--response", "arm", "--family", "gaussian"),
-            "holds strings, and family 'gaussian' is of",
+            "holds strings, but family 'gaussian' needs numbers",
         ),
         (("--response", "died", "--family", "cox"), "'cox' needs a response Surv(time, event)"),
         (("--response", "died", "--missing", "drop"), "missing is 'drop'"),
-        (("--response", "died", "-o", "study.yaml"), "ends in .toml"),
+        (("--response", "died", "-o", "study.yaml"), "must end in .toml"),
     ],
 )
 def test_what_cannot_be_used_is_named_with_the_nearest_that_can(folder, arguments, words):
@@ -579,7 +580,7 @@ def test_a_response_that_misses_everywhere_at_a_site_is_refused_with_the_site(fo
     rewritten(folder / "lima.csv", "died", "NA")
     outcome = init("--response", "died")
     assert outcome.exit_code == 2
-    assert "'died' has no value at lima: all miss" in outcome.stderr
+    assert "'died' has no value at lima: all are missing" in outcome.stderr
 
 
 def test_a_column_that_misses_everywhere_at_a_site_is_left_out(folder):
@@ -597,8 +598,8 @@ def test_a_column_that_says_what_another_says_is_left_out(folder):
         rewritten(path, "crp", lambda row: str(3 * (1 + row % 3) - 40))  # of the grade
     outcome = init("--response", "died")
     assert outcome.exit_code == 0
-    assert "unit: arm says the same in every row" in outcome.stdout
-    assert "crp: grade says the same in every row" in outcome.stdout
+    assert "unit: it duplicates arm" in outcome.stdout
+    assert "crp: it duplicates grade" in outcome.stdout
     assert load_study("study.toml").model.formula == "died ~ age + arm + grade + site"
     rewritten(folder / "bern.csv", "unit", lambda row: ["0.5", "2.25"][row % 5 == 1])
     again = init("--response", "died", "--force")
@@ -614,7 +615,7 @@ def test_the_response_in_other_words_is_no_term(folder):
         said = ["1" if row.endswith("yes") else "0" for row in rows]
         rows = [f"{row}{separator}{one}" for row, one in zip(rows, said, strict=True)]
         path.write_text("\n".join([f"{first}{separator}dead", *rows, ""]))
-    assert "dead: died says the same in every row" in init("--response", "died").stdout
+    assert "dead: it duplicates died" in init("--response", "died").stdout
 
 
 def test_rows_of_which_none_is_complete_are_refused_with_the_column(folder):
@@ -622,13 +623,13 @@ def test_rows_of_which_none_is_complete_are_refused_with_the_column(folder):
     rewritten(folder / "bern.csv", "age", lambda row: "61.5" if row < 30 else "NA")
     outcome = init("--response", "died")
     assert outcome.exit_code == 2
-    assert "bern has no complete row; of most rows 'crp' misses" in outcome.stderr
+    assert "bern has no complete row; 'crp' is missing most often" in outcome.stderr
 
 
 def test_a_slip_in_a_number_is_said_with_its_line(folder):
     rewritten(folder / "oslo.csv", "age", lambda row: "6O" if row == 3 else f"{50 + row}.5")
     text = " ".join(init("--response", "died").stdout.split())
-    assert "age: at oslo 1 of 40 values are no numbers, the first in line 5" in text
+    assert "age: at oslo 1 of 40 values are not numbers, the first in line 5" in text
 
 
 def test_nothing_is_written_over(folder):
@@ -699,7 +700,7 @@ def test_intervals_of_persons_are_written_with_a_title_without_a_formula(tmp_pat
         "init", "oslo.csv", "lima.csv", "--response", "Surv(start, stop, death)", "--yes"
     )
     assert ended.exit_code == 0, ended.output
-    assert "patient is the person of each interval" in " ".join(ended.output.split())
+    assert "patient identifies the person of each interval" in " ".join(ended.output.split())
     study = tomllib.loads((tmp_path / "study.toml").read_text())
     assert study["title"] == "Time to death, 2 sites"
     assert study["model"]["persons"] == "patient"

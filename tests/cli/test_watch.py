@@ -65,7 +65,7 @@ def running(finished: Path, tmp_path: Path) -> Path:
 def test_of_a_run_that_ends_by_itself_no_time_is_left_to_be_said(running):
     status = json.loads((running / STATUS).read_text()) | {"seconds_left": None}
     (running / STATUS).write_text(json.dumps(status))
-    assert "left it stops when it has enough draws, 0.21 rounds/s" in " ".join(
+    assert "left until it has enough draws, 0.21 rounds/s" in " ".join(
         invoke("watch", running, "--once").stdout.split()
     )
 

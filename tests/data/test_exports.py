@@ -149,7 +149,7 @@ def test_labels_are_levels_in_the_order_of_their_codes_and_declared_codes_miss(
     assert (sex.order, sex.ordered) == (("woman", "male"), False)
     assert sex.missing.tolist() == [False, False, True, False]
     assert [one.text for one in sex.guesses] == [
-        "oslo: sex: 'refused' is missing, as the file declares, in 1 row"
+        "oslo: sex: 'refused' is missing, as declared in the file, in 1 row"
     ]
     assert table["age"].missing.tolist() == [False, True, True, False]
     assert table["ward"].missing.tolist() == [False, False, True, False]
@@ -204,7 +204,7 @@ def test_a_data_frame_of_r_keeps_levels_dates_and_what_misses(tmp_path: Path) ->
     assert as_levels(table["word"]).tolist() == ["x", "", "é"]
     assert table["ok"].kind == "truth"
     rdata.write_rds(path, {"a": 1})
-    with pytest.raises(InputError, match="oslo.rds holds a dict, and no data.frame"):
+    with pytest.raises(InputError, match="oslo.rds holds a dict, not a data.frame"):
         read(path)
 
 
@@ -235,11 +235,11 @@ FAULTS: dict[str, tuple[list[list[Any]], str]] = {
     "a name twice": ([["age", "age"], [40, 1]], "has the name 'age' twice"),
     "a word": (
         [["age", "died"], [40, 1], ["forty", 0], [50, 1]],
-        "1 of 3 values are no numbers, the first in row 3: 'forty'",
+        "1 of 3 values are not numbers, the first in row 3: 'forty'",
     ),
     "an error": (
         [["age", "died"], [40, 1], ["#DIV/0!", 0], [50, 1]],
-        "1 of 3 values are no numbers, the first in row 3: '#DIV/0!'",
+        "1 of 3 values are not numbers, the first in row 3: '#DIV/0!'",
     ),
     "a formula": ([["age", "died"], ["=20*2", 1]], "the formula in cell A2 has no result"),
     "no rows": ([["age", "died"]], "oslo.xlsx is empty"),
@@ -265,7 +265,7 @@ def test_of_several_sheets_one_is_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r'sheets Sheet, more: .*\[harmonise.oslo\] sheet = "Sh'):
         read(path)
     assert read(path, sheet="more")["age"].values.tolist() == [41.0]
-    with pytest.raises(InputError, match="sheet 'less' is none of Sheet, more, none"):
+    with pytest.raises(InputError, match="sheet 'less' is not one of Sheet, more, none"):
         read(path, sheet="less")
 
 
@@ -283,7 +283,7 @@ def test_a_zip_that_is_no_workbook_is_refused(tmp_path: Path) -> None:
     pytest.importorskip("openpyxl", reason=EXTRA)
     with zipfile.ZipFile(tmp_path / "oslo.xlsx", "w") as file:
         file.writestr("a", "b")
-    with pytest.raises(InputError, match="oslo.xlsx cannot be read: it is not a workbook"):
+    with pytest.raises(InputError, match="oslo.xlsx cannot be read: it is not an Excel workbook"):
         read(tmp_path / "oslo.xlsx")
 
 

@@ -231,7 +231,7 @@ def unusable(number: int, value: Any) -> dict[str, np.ndarray]:
         ({"x": np.full((7, 2), np.nan)}, "rank 1: Site 'rome', leaf 'x': 7 of 7 rows"),
         ({"x": np.ones((6, 2))}, "rank 1: Site 'rome', leaf 'y': 7 rows, but leaf 'x' has 6"),
         ({"x": np.ones((7, 3))}, "Site 'rome', leaf 'x': rows of shape (3,)"),
-        ({"z": np.ones(7)}, "Site 'rome' has another structure than site 'oslo'"),
+        ({"z": np.ones(7)}, "Site 'rome' differs in structure from site 'oslo'"),
         ({"y": np.ones(7)}, "Site 'rome', leaf 'y': the type is float64"),
         ({"y": {"deep": np.ones(7)}}, "rank 1: site 'rome': give a dict of arrays"),
     ],
@@ -253,7 +253,7 @@ def test_workers_with_unlike_rows_of_one_site_are_refused() -> None:
 
         return consortia.read_sites(read, ["one"], STALE, engine)
 
-    assert "processes 1 and 2 have read other rows for site 'one'" in refused(3, work)
+    assert "processes 1 and 2 have read different rows for site 'one'" in refused(3, work)
 
 
 def test_too_many_ranks_and_workers_without_a_site_are_refused_before_anything_is_read() -> None:
@@ -452,8 +452,8 @@ def test_the_test_file_is_read_by_the_root_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "expected"),
     [
-        (None, "rank 2: {}: there is no such file"),
-        ("a,c,y\n1,2,3\n", "{} has other columns than"),
+        (None, "rank 2: {}: no such file"),
+        ("a,c,y\n1,2,3\n", "{} does not have the same columns as"),
         ("a,b,y\n1,x,3\n", "rank 2: {}, line 2, column 'b': it is text"),
         ("a,b,y\n1,nan,3\n2,1,0\n", "rank 2: {}, line 2, column 'b': the value is missing"),
         ("a,b,y\n1,inf,3\n2,1,0\n", "rank 2: Site 'rome', leaf 'x': 1 of 2 rows hold NaN"),

@@ -220,7 +220,7 @@ FEW = {"x": np.ones((3, 2)), "y": np.array([0, 1, 1])}
         ),
         (
             lambda: partition.dirichlet(FEW, 2, concentration=1.0, seed=0, minimum_rows=2),
-            "minimum_rows=2 at 2 sites needs 4 rows, there are 3",
+            "minimum_rows=2 at 2 sites needs 4 rows, but there are 3",
         ),
         (
             lambda: partition.dirichlet(ARRAYS, 20, concentration=1e-3, seed=0, minimum_rows=10),

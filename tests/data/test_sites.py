@@ -155,7 +155,7 @@ NAN_ROWS = np.array([[0.0, np.nan, 0.0], [0.0, 0.0, 0.0], [np.inf, np.nan, 0.0]]
         ([shard(4), shard(0)], "Site 'site 1' is empty"),
         ([shard(4), {}], "Site 'site 1' holds no array"),
         ([shard(4), {"x": np.ones((3, 3))}], "Site 'site 1' .* leaves x against x, y"),
-        ([(np.ones(2),), [np.ones(2)]], "Site 'site 1' has another structure"),
+        ([(np.ones(2),), [np.ones(2)]], "Site 'site 1' differs in structure"),
         (bad({"x": np.ones((3, 2))}), r"Site 'site 1', leaf 'x': rows of shape \(2,\)"),
         (bad({"x": np.ones((2, 3))}), "Site 'site 1', leaf 'y': 3 rows, but leaf 'x' has 2"),
         (bad({"x": np.ones((3, 3), int)}), "Site 'site 1', leaf 'x': the type is int64, but fl"),
@@ -173,7 +173,7 @@ def test_unusable_shards_are_refused_with_the_site_and_the_leaf(shards: list, me
 
 
 def test_a_dict_is_no_list_of_sites() -> None:
-    with pytest.raises(InputError, match="shards is a dict: give a list, one pytree of arrays a"):
+    with pytest.raises(InputError, match="shards is a dict: give a list with one pytree of arrays"):
         Sites.from_list({"oslo": {"x": np.ones((3, 2))}})  # type: ignore[arg-type]
 
 
@@ -200,9 +200,9 @@ def test_a_non_finite_row_is_found_in_any_block_of_a_long_leaf() -> None:
     [
         (["a"], "1 entries for 2 sites"),
         (["a", "a"], "'a' more than once"),
-        (["a", ""], "not empty"),
+        (["a", ""], "non-empty"),
         (["a", 3], "holds 3"),
-        ("ab", "single text"),
+        ("ab", "single string"),
     ],
 )
 def test_unusable_names_are_refused(names: list, message: str) -> None:

@@ -98,7 +98,7 @@ def test_thousands_set_apart_by_commas_are_never_taken_for_decimals(
         column = read_table(written(tmp_path, text), "it")["a"]
         if "1,234" in numbers:  # nothing in the file decides
             assert column.kind == "text"
-            assert column.doubt.startswith("commas seem to set thousands apart")
+            assert column.doubt.startswith("commas seem to separate thousands")
         else:
             assert column.values.tolist() == [1234.5, 2345.1, 12.0]
 
@@ -250,7 +250,7 @@ def test_infinity_is_read_in_every_dialect(tmp_path: Path) -> None:
 
 def test_the_first_slip_is_named_among_numbers_with_decimal_commas(tmp_path: Path) -> None:
     column = read_table(written(tmp_path, "a;b\n12,5;1\n7,25;2\n1O;3\n"), "it")["a"]
-    assert column.doubt.startswith("1 of 3 values are no numbers, the first in line 4: '1O'")
+    assert column.doubt.startswith("1 of 3 values are not numbers, the first in line 4: '1O'")
 
 
 def test_times_are_days_since_1970(tmp_path: Path) -> None:
@@ -272,15 +272,15 @@ def test_a_text_file_is_read_without_pandas() -> None:
 
 
 WRONG = [
-    ("a,b\n1,2\n3\n", "site.csv, line 3: 1 fields under 2 names (they are set apart by ',')"),
+    ("a,b\n1,2\n3\n", "site.csv, line 3: 1 fields under 2 names (the separator is ',')"),
     ("a,b\n1,2\n3,4,5\n", "line 3: 3 fields under 2 names"),
     ("a,a\n1,2\n", "line 1 has the name 'a' twice"),
     (
         "a,,c\n1,2,3\n",
-        "line 1 has a column without a name: leave it out (pandas: index",
+        "line 1 has a column without a name: remove it (pandas: index",
     ),
-    ("a,b\n", "no rows under the header"),
-    ("", "no rows under the header"),
+    ("a,b\n", "no rows below the header"),
+    ("", "no rows below the header"),
     ('a,b\n"x,2\n', "line 2: unexpected end of data"),
 ]
 
@@ -325,7 +325,7 @@ def test_a_date_that_is_none_is_refused_only_where_it_is_used(tmp_path: Path) ->
 
 
 def test_what_is_no_table_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="is not written in UTF-8"):
+    with pytest.raises(InputError, match="is not encoded in UTF-8"):
         read_table(written(tmp_path, "größe\n1\n", encoding="latin-1"), "it")
     with pytest.raises(InputError, match=r"give one of \.csv, \.tsv"):
         read_table(tmp_path / "site.xls", "it")
@@ -346,10 +346,10 @@ def test_a_slip_in_a_column_of_numbers_is_kept_in_mind_with_its_line(tmp_path: P
     rows[17] = "1O"
     column = read_table(written(tmp_path, "age\n" + "\n".join(rows) + "\n"), "it")["age"]
     assert column.kind == "text"
-    assert column.doubt.startswith("1 of 30 values are no numbers, the first in line 19")
+    assert column.doubt.startswith("1 of 30 values are not numbers, the first in line 19")
     stages = read_table(written(tmp_path, "stage\n" + "1\n2\n3a\n3b\n" * 5), "it")["stage"]
     assert stages.kind == "text"
-    assert "the first in line 4: '3a': write C(stage) for levels" in stages.doubt
+    assert "the first in line 4: '3a': write C(stage) for a factor" in stages.doubt
 
 
 def test_parquet_and_feather_are_read_where_pyarrow_is(tmp_path: Path) -> None:

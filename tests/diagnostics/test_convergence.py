@@ -215,7 +215,7 @@ def test_a_subset_is_counted_spread_out_and_equal_to_the_full_numbers():
     assert picked.tolist() == [12, 37, 62, 87]
     np.testing.assert_array_equal(some.r_hat["theta"][picked], full.r_hat["theta"][picked])
     assert some.notes() == ["R-hat and ESS: computed for 4 of 100 coordinates"]
-    assert some.r_hat_reason["theta"][0] == "not among the 4 of 100 coordinates looked at"
+    assert some.r_hat_reason["theta"][0] == "not among the 4 of 100 coordinates that were checked"
 
 
 def test_every_variable_has_one_coordinate_at_least_in_a_subset():

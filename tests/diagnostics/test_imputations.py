@@ -67,11 +67,11 @@ def test_the_fraction_of_missing_information_is_that_of_the_variances():
 
 def test_the_verdict_says_how_much_is_missing_and_how_many_imputations_it_takes():
     enough, few = tree_of(drawn(60, 0.5), 60), tree_of(drawn(4, 1.0), 4)
-    check = found(enough, "How much is missing?")
+    check = found(enough, "How much information is missing?")
     assert check.severity is Severity.GOOD
     assert "60 imputations are enough" in check.reason
-    check = found(few, "How much is missing?")
+    check = found(few, "How much information is missing?")
     assert check.severity is Severity.WARNING
-    assert "4 imputations are few" in check.reason
+    assert "4 imputations are too few" in check.reason
     assert "Take" in check.action
     assert "fmi is the fraction of missing information" in str(summary(few))

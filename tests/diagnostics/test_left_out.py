@@ -145,14 +145,14 @@ def test_models_of_other_rows_or_another_response_are_not_compared() -> None:
     made, draws = fitted("x")
     halved = made.sites.map(lambda rows: {**rows, "y": rows["y"] / 2})
     fewer = made.sites.map(lambda rows: {name: one[:1] for name, one in rows.items()})
-    with pytest.raises(InputError, match="'oslo': the models have other responses"):
+    with pytest.raises(InputError, match="'oslo': the models have different responses"):
         consortia.loo({"one": RESULTS["x"], "other": (draws, made.model, halved)})
     with pytest.raises(InputError, match="the sites or their sizes differ"):
         side_by_side({"one": made.sites, "other": fewer})
     model = compared({"one": made.model, "other": made.model})
     together = side_by_side({"one": made.sites, "other": halved})
     assert model.check is not None
-    assert "other responses" in str(model.check(together.site("lima")))
+    assert "different responses" in str(model.check(together.site("lima")))
 
 
 def test_processes_that_read_some_sites_give_the_sums_of_all() -> None:
@@ -197,7 +197,7 @@ def test_what_cannot_be_compared_is_refused() -> None:
     shorter = consortia.regression(
         "y ~ x", {**SITES, "oslo": {k: v[1:] for k, v in SITES["oslo"].items()}}, family="poisson"
     )
-    with pytest.raises(InputError, match="are of other rows"):
+    with pytest.raises(InputError, match="are fitted to different rows"):
         consortia.loo({"x": (draws, model, sites), "z": (draws, shorter.model, shorter.sites)})
     with pytest.raises(InputError, match="give a dict of names"):
         consortia.loo({})

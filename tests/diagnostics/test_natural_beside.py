@@ -31,7 +31,7 @@ def measured(tree: Any, reference: Any) -> Check:
     """Return the check of the draws against a reference."""
     verdict = consortia.summary(tree, reference=reference).verdict
     assert verdict is not None
-    return [one for one in verdict.checks if one.title == "How far off is it?"][-1]
+    return [one for one in verdict.checks if one.title == "How large is the measured bias?"][-1]
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def measured(tree: Any, reference: Any) -> Check:
 def test_natural_quantities_hide_no_bias(natural: Natural) -> None:
     check = measured(result(natural, 1, off=2.0), result(natural, 2))
     assert check.severity is Severity.BAD
-    assert "farthest off is that of shown among what is shown;" in check.reason
+    assert "difference is in the mean of shown among what is shown;" in check.reason
 
 
 def test_long_tails_of_natural_quantities_make_no_exact_sampler_bad() -> None:

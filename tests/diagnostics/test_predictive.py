@@ -311,7 +311,7 @@ def test_scores_take_what_predict_returns():
 
 def test_rmse_by_hand():
     assert diagnostics.rmse([1.0, 2.0, 3.0], [1.0, 2.0, 6.0]) == pytest.approx(np.sqrt(3))
-    with pytest.raises(InputError, match="one prediction a row"):
+    with pytest.raises(InputError, match="one prediction per row"):
         diagnostics.rmse([1.0, 2.0], [[1.0], [2.0]])
 
 
@@ -320,7 +320,7 @@ def test_rmse_by_hand():
     [
         ([[0.5, 0.5]], [2], "labels lie between 2 and 2"),
         ([[0.5, 0.5]], [0.5], "labels lie"),
-        ([[0.5, 0.5]], [0, 1], "one label a row"),
+        ([[0.5, 0.5]], [0, 1], "one label per row"),
         ([[3.0, -2.0]], [0], "not logits"),
         ([[np.nan, 0.5]], [0], "not finite"),
     ],

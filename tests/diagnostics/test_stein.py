@@ -61,7 +61,7 @@ def test_what_cannot_be_compared_is_refused():
         ((points[:20], points[:20]), "too few"),
         ((points, points[:, :1]), "shape"),
         ((points, points * np.nan), "not finite"),
-        ((points * [1, 0], points), "does not move"),
+        ((points * [1, 0], points), "is constant over all draws"),
     ):
         with pytest.raises(InputError, match=match):
             kernel_stein(*wrong)

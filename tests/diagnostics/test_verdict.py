@@ -130,7 +130,7 @@ def test_fewer_draws_than_an_interval_needs_are_never_good_whatever_makes_them()
 def test_draws_of_the_predicted_law_are_good():
     verdict = judged(draws())
     assert verdict.word == "good", verdict.lines()
-    limits = "within 0.1 sd of its means and 10 % of its spreads"
+    limits = "within 0.1 sd for means and 10 % for standard deviations"
     assert verdict.lines() == [f"GOOD: This posterior can be used {limits}."]
     exact = judged(draws(), EXACT)
     assert exact.lines() == ["GOOD: This posterior can be used."]
@@ -149,9 +149,7 @@ def test_a_reading_that_nobody_has_confirmed_withholds_good_and_is_named(nested)
     settings = {"regression": settings} if nested else settings
     verdict = judged(draws(), settings=json.dumps(settings))
     assert verdict.word == "unknown"
-    assert verdict.lines()[1:] == [
-        f"Were the tables read as they were meant? 1 guess to confirm: {doubt}."
-    ]
+    assert verdict.lines()[1:] == [f"Were the tables read correctly? 1 guess to confirm: {doubt}."]
     assert judged(draws(), settings=json.dumps({"readings": [doubt]})).word == "good"
     assert judge(SMALL, doubts=[doubt]).word == "unknown"
     assert judge(SMALL).word == "good"
@@ -177,8 +175,8 @@ def test_what_was_not_measured_is_shown_as_unknown_and_does_not_count():
 def test_of_an_exact_method_nothing_is_left_to_be_measured():
     exact = BiasPrediction(basis="A Metropolis test keeps the posterior exactly")
     verdict = judged(draws(), exact)
-    assert "How far off is it?" not in [one.title for one in verdict.checks]
-    assert verdict.explanation == "Everything that was looked at is as it should be."
+    assert "How large is the measured bias?" not in [one.title for one in verdict.checks]
+    assert verdict.explanation == "All checks passed."
     for prediction in (SMALL, DIVERGES, None):
         shown = judged(draws(), prediction).checks
         assert "not measured" in [one.value for one in shown]

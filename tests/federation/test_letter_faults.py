@@ -159,7 +159,7 @@ class Faults:
         sent = replace(letter, messages=(*letter.messages[:-1], bad))
         path.write_bytes(seal(sent, bytes.fromhex(first.values["key"])))
         assert "malformed" in now.proceed().aside[name][1]
-        assert "it was put aside: " in now.proceed().refused[path]
+        assert "it was set aside: " in now.proceed().refused[path]
         path.write_bytes(good)
         self.count("of no use")
 

@@ -264,7 +264,7 @@ def test_an_answer_of_no_use_is_put_aside_and_the_site_answers_again(
     assert found.awaited == dict.fromkeys(NAMES, number)
     assert now.question("north", number).read_bytes() == before
     found = now.proceed()  # the same comes again, and the coordinator knows it
-    assert "it was put aside: " in found.refused[now.reply("north", number)]
+    assert "it was set aside: " in found.refused[now.reply("north", number)]
     assert reason in found.refused[now.reply("north", number)]
     assert (found.accepted, found.aside) == ([], {})
     now.reply("north", number).write_bytes(good)
@@ -287,7 +287,7 @@ def test_the_coordinator_puts_an_answer_about_another_file_aside(stages, tmp_pat
     words = ["letter", "next", str(now.coordinator), "--again"]
     assert CliRunner().invoke(app, [*words, "east"]).exit_code == 2
     done = CliRunner().invoke(app, [*words, "west"])
-    assert "answer 1 of west was put aside" in done.stderr
+    assert "answer 1 of west was set aside" in done.stderr
     assert "west: letter 1 is in" in done.stdout
     assert now.answer("west", 1).error is None
     found = now.proceed()
@@ -323,7 +323,7 @@ def test_an_answer_is_put_aside_to_the_end_after_a_kill(
         with pytest.raises(KeyboardInterrupt):
             now.proceed(again=["west"])
     found = now.proceed()
-    assert "it was put aside: " in found.refused[now.reply("west", 1)]
+    assert "it was set aside: " in found.refused[now.reply("west", 1)]
     assert found.awaited == dict.fromkeys(NAMES, 1)
 
 

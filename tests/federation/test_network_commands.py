@@ -70,7 +70,7 @@ def test_loopback_refuses_what_it_cannot_run(hospitals: Path, tmp_path: Path) ->
     words = ("loopback", hospitals, "--data", tmp_path, "--folder", tmp_path / "new")
     absent = command(*words)
     assert absent.exit_code == 2
-    assert "north.csv: there is no such file" in absent.output
+    assert "north.csv: no such file" in absent.output
     assert command(*words).exit_code == 2
     full = ("loopback", hospitals, "--data", HOSPITALS, "--folder", hospitals)
     assert command(*full).exit_code == 3

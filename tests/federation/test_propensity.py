@@ -80,4 +80,4 @@ def test_letters_have_the_weighted_estimate_of_one_process(data: Path, tmp_path:
     there, here = (np.asarray(one["posterior"]["coefficients"]) for one in (tree, alone))
     assert abs(there.mean() - here.mean()) < 0.15 * here.std()
     assert there.std() == pytest.approx(here.std(), rel=0.1)
-    assert "widths are a sandwich's" in str(consortia.summary(tree))
+    assert "widths are those of a sandwich estimator" in str(consortia.summary(tree))

@@ -84,7 +84,7 @@ def check_law(tree: Any, own: Any) -> None:
         # the standard error of the difference of two means is .045 sd, of the ratio of sds .032
         assert abs(float(other.mean() - draws.mean())) < 4 * 0.045 * sd
         assert float(other.std()) / sd == pytest.approx(1, abs=4 * 0.032)
-    assert "widths are a sandwich's" in str(consortia.summary(tree))
+    assert "widths are those of a sandwich estimator" in str(consortia.summary(tree))
     assert "of no posterior" in tree.attrs["bias"] or "no posterior" in tree.attrs["bias"]
 
 

@@ -92,7 +92,7 @@ def test_a_run_over_sites_is_compared_with_the_exact_sampler_of_one_process(tmp_
         assert_same_law(consortia.open_run(tmp_path / "run" / "reference"), exact)
     assert f"then {EXACT}: expected wall time" in capsys.readouterr().out
     checks = json.loads((tmp_path / "run" / "summary.json").read_text())["checks"]
-    (measured,) = (one for one in checks if one["title"] == "How far off is it?")
+    (measured,) = (one for one in checks if one["title"] == "How large is the measured bias?")
     assert measured["counts"]
     runs = {entry.run for entry in verify(tmp_path / "oslo" / "ledger.jsonl").entries}
     assert len(runs) == 2

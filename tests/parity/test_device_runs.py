@@ -212,8 +212,11 @@ def test_processes_that_run_different_studies_or_leave_one_out_are_refused():
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("--coordinator", "127.0.0.1:1"), "belong together"),
-        (("--coordinator", "slurm", "--processes", "2", "--process", "0"), "slurm alone"),
+        (("--coordinator", "127.0.0.1:1"), "are used together"),
+        (
+            ("--coordinator", "slurm", "--processes", "2", "--process", "0"),
+            "only --coordinator slurm",
+        ),
         (("--coordinator", "slurm"), "this is not a task of Slurm"),
         (("--coordinator", "here", "--processes", "2", "--process", "0"), "give HOST:PORT"),
         (("--coordinator", "127.0.0.1:1", "--processes", "2", "--process", "2"), "number the 2"),

@@ -179,7 +179,7 @@ def test_a_file_that_one_rank_misses_ends_the_job_with_its_message(tmp_path):
     assert job.returncode == 2
     assert time.monotonic() - began < 100  # of a deadline of 300
     text = " ".join(job.stderr.split())
-    assert text.count("rank 1: lima.csv: there is no such file") == 1
+    assert text.count("rank 1: lima.csv: no such file") == 1
     assert "Traceback" not in job.stderr
     assert not run.exists()
 

@@ -114,8 +114,8 @@ def test_a_report_has_every_section_of_a_gossip_run_with_a_reference(tmp_path):
     text = page(tmp_path, gossip())
     titles = re.findall(r"<h2>(.*?)</h2>", text)
     parts = ["The posterior", "Bias, predicted and measured", "Traces", "Ranks", "Predictions"]
-    parts.insert(0, "Who contributed what")
-    assert titles[1:] == [*parts, "The network", "What it cost", "A methods paragraph"]
+    parts.insert(0, "What each site contributed")
+    assert titles[1:] == [*parts, "The network", "Cost", "A methods paragraph"]
     for said in ("Three hospitals", "root mean square distance", "dose", "Predicted means within"):
         assert said in text
     assert text.index("Do the chains agree?") < text.index("The posterior</h2>")
@@ -178,7 +178,7 @@ def test_several_runs_stand_side_by_side_under_names_of_their_own(tmp_path):
     assert head is not None
     assert "run (1)" in head[0]
     assert "run (2)" in head[0]
-    for row in ("verdict", "Do the chains agree?", "bytes sent", "effective draws a second"):
+    for row in ("verdict", "Do the chains agree?", "bytes sent", "effective draws per second"):
         assert row in head[0]
     assert text.count("<article") == 2
 
@@ -189,7 +189,7 @@ def test_runs_of_unlike_models_are_compared_where_they_can_be(tmp_path):
     assert "intervals of the parameters in common; two, run" in forest([two, one])[-1].caption
     other = tree_of(parameters=1)
     other["posterior"] = xarray.DataTree(other["posterior"].to_dataset().rename(theta="beta"))
-    assert "no parameter in common" in page(tmp_path, one, report_of(other, name="other"))
+    assert "the runs share no parameter" in page(tmp_path, one, report_of(other, name="other"))
 
 
 def test_text_from_a_run_is_escaped(tmp_path):
@@ -240,8 +240,10 @@ def test_the_number_of_draws_is_judged(draws, severity):
 )
 def test_a_measured_bias_counts_beyond_its_monte_carlo_error(shift, severity):
     report = report_of(tree_of(draws=2000, shift=shift), reference=tree_of(draws=2000, seed=1))
-    assert severity_of(report, "How far off is it?") is severity
-    card = next(one for one in report.verdict.checks if one.title == "How far off is it?")
+    assert severity_of(report, "How large is the measured bias?") is severity
+    card = next(
+        one for one in report.verdict.checks if one.title == "How large is the measured bias?"
+    )
     assert ("federated_hmc, which is exact" in card.action) == (severity is not Severity.GOOD)
 
 
@@ -309,12 +311,13 @@ def test_a_run_that_keeps_moments_says_of_which_draws_its_numbers_are(tmp_path):
     tree = tree_of(parameters=1, draws=750)
     tree["moments"] = xarray.DataTree(xarray.Dataset(attrs={"draws": 1500}))
     (note,) = _notes(report_of(tree))
-    assert "750 evenly spaced draws a chain; means and variances of all 1,500 are" in note
+    assert "750 evenly spaced draws per chain" in note
+    assert "means and variances of all 1,500." in note
     assert note in page(tmp_path, report_of(tree))
     tree["unconstrained_moments"] = tree.children["moments"]
     del tree["moments"]
     (note,) = _notes(report_of(tree))
-    assert "of all 1,500 of the coordinates that were sampled are in the group" in note
+    assert "variances of all 1,500 of the coordinates that were sampled." in note
     assert "`unconstrained_moments`" in note
 
 

@@ -208,7 +208,7 @@ def test_reference_levels_denominators_and_rules_are_in_tables_and_text(report: 
         "The trials are the column trials.",
         "Rows with a missing value were left out.",
         "The seed was 7.",
-        "a direction is stated where its posterior probability is at least 0.975",
+        "a direction is stated if its posterior probability is at least 0.975",
     ):
         assert part in text
 
@@ -216,8 +216,8 @@ def test_reference_levels_denominators_and_rules_are_in_tables_and_text(report: 
 def test_a_rule_of_quadrature_is_named_with_what_it_moves(report: RunReport) -> None:
     kept = {"nodes": 60, "against": 240, "shift": 0.004, "low": 1.0, "high": 1.0, "error": 0.01}
     for rule, said in (
-        (kept, "by a rule of 60 nodes, which moves means by at most 0.004 posterior sd."),
-        ({"nodes": 60}, "by a rule of 60 nodes, whose error was not measured."),
+        (kept, "by quadrature with 60 nodes, which moves means by at most 0.004 posterior sd."),
+        ({"nodes": 60}, "by quadrature with 60 nodes, whose error was not measured."),
     ):
         one = dataclasses.replace(report, record={**report.record, "quadrature": rule})
         text = paragraph(one)
@@ -233,8 +233,8 @@ def test_the_page_holds_table_one_sensitivity_checks_and_checklist(report: RunRe
     for title in (
         "Who was analysed",
         "Sensitivity to the priors",
-        "Does the model make such responses?",
-        "The items that journals ask for",
+        "Does the model reproduce the responses?",
+        "Reporting checklists",
         "Posterior predictive checks",
     ):
         assert title in text
@@ -264,9 +264,13 @@ def test_the_page_of_a_study_fits_a_phone_and_a_desk_and_has_the_checklist(
 
 def test_a_good_verdict_names_what_was_not_looked_at() -> None:
     good = Check(Severity.GOOD, "Do the chains agree?", "yes", "They do.")
-    unknown = Check(Severity.UNKNOWN, "How far off is it?", "not measured", "", counts=False)
-    assert Verdict((good,)).explanation == "Everything that was looked at is as it should be."
-    assert Verdict((good, unknown)).explanation.endswith("Not looked at: how far off is it?")
+    unknown = Check(
+        Severity.UNKNOWN, "How large is the measured bias?", "not measured", "", counts=False
+    )
+    assert Verdict((good,)).explanation == "All checks passed."
+    assert Verdict((good, unknown)).explanation.endswith(
+        "Not checked: how large is the measured bias?"
+    )
 
 
 def test_intercepts_of_levels_are_called_so_beside_coefficients() -> None:
@@ -306,12 +310,10 @@ def test_the_methods_paragraph_says_ties_baseline_intervals_weights_and_kept_row
     assert cited[1].startswith("Tierney L. Markov chains for exploring")
     assert max(map(int, re.findall(r"\[(?:\d+, )?(\d+)\]", text))) <= len(cited)
     text, cited = said("Surv(t, d) ~ x", "weibull")
-    assert "that of a Weibull law" in text
+    assert "that of a Weibull distribution" in text
     assert "interval from a start" not in text
     assert len(cited) == 4
     text, _ = said("y ~ x", "poisson", beside={"weights": "Freq", "exposure": "years"})
-    assert "A row counts as often as its Freq says." in text
+    assert "Rows are weighted by Freq." in text
     assert "The exposure is the column years." in text
-    assert (
-        "Analysed were the rows of which t > 0 is true." in said("y ~ x", "gamma", keep="t > 0")[0]
-    )
+    assert "Only rows with t > 0 were analysed." in said("y ~ x", "gamma", keep="t > 0")[0]

@@ -59,9 +59,7 @@ def test_what_cannot_be_predicted_is_refused_and_nothing_is_written(
     assert "north, south, west" in command(
         "export", run, file, "--rows", new, "--site", "rome", code=2
     )
-    assert "give the new rows with --rows" in command(
-        "export", run, file, "--site", "south", code=2
-    )
+    assert "also give --rows" in command("export", run, file, "--site", "south", code=2)
     assert "give numbers" in command("export", run, file, "--rows", new, "--at", "soon", code=2)
     (tmp_path / "short.csv").write_text("age\n1\n")
     assert "dose" in command("export", run, file, "--rows", tmp_path / "short.csv", code=2)

@@ -88,7 +88,7 @@ def test_equally_many_draws_are_given_each_imputation_and_the_verdict_knows(made
     assert tree.attrs["imputations"] == IMPUTATIONS
     table = consortia.summary(tree)
     assert table["r_hat"].max() < 1.02
-    worst = [one for one in table.verdict.checks if one.title == "How much is missing?"]
+    worst = [one for one in table.verdict.checks if one.title == "How much information is missing?"]
     assert len(worst) == 1
     assert float(tree["diagnostics"]["intercept"].sel(statistic="r_hat")) < 1.02
     assert "drawn 4 times" in " ".join(made.notes)

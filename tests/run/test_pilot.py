@@ -180,7 +180,9 @@ def test_that_nothing_is_predicted_of_a_network_is_said_by_check_run_and_report_
         verdict.plain(),
     ):
         (one,) = (
-            check for check in checks["checks"] if check["title"].startswith("How far off will")
+            check
+            for check in checks["checks"]
+            if check["title"].startswith("How large is the predicted")
         )
         said.append((one["verdict"], one["value"], one["reason"]))
     assert said == 3 * [said[0]]

@@ -24,7 +24,7 @@ from consortia.diagnostics.verdict import Severity
 from consortia.errors import InputError
 from consortia.surrogates.quadrature import effect_of, points_around
 
-TITLE = "Is the quadrature inside the model fine enough?"
+TITLE = "Is the model's quadrature accurate enough?"
 
 
 def visits(sites: int, patients: int, spread: float, seed: int = 5) -> dict[str, Any]:

@@ -72,7 +72,7 @@ def test_a_run_that_is_off_is_seen_by_both(found):
     assert off.stein.p_value <= 0.01
     checks = {one.title: one.severity.word for one in off.summary.verdict.checks}
     assert checks["Do the draws fit the sites' gradients?"] == "care"
-    assert checks["How far off is it?"] in ("care", "bad")
+    assert checks["How large is the measured bias?"] in ("care", "bad")
 
 
 def test_a_run_of_another_model_is_refused(found):
@@ -110,7 +110,7 @@ def test_a_verified_study_keeps_what_was_found_for_its_report(tmp_path):
     assert "beside few_rounds" in outcome.stdout
     kept = json.loads((tmp_path / "run" / "summary.json").read_text())
     again = load_run(tmp_path / "run")
-    for title in ("How far off is it?", "Do the draws fit the sites' gradients?"):
+    for title in ("How large is the measured bias?", "Do the draws fit the sites' gradients?"):
         (one,), (other,) = (
             [check for check in plain["checks"] if check["title"] == title]
             for plain in (kept, again.verdict.plain())

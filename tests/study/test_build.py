@@ -295,25 +295,28 @@ def test_npz_files_and_a_model_of_ones_own(tmp_path):
 @pytest.mark.parametrize(
     ("content", "expected"),
     [
-        (None, "there is no such file"),
+        (None, "no such file"),
         ("age,outcom,dose\n1,1,2\n", "did you mean 'outcom'?"),
         ("age,outcome,dose\n1,yes,2\n", "lima.csv, line 2, column 'outcome': it is text"),
         ("age,outcome,dose\n1,1,2\n#2,1,2\n", "lima.csv, line 3, column 'age': it is text"),
         ("age,outcome,dose\n1,1,2\n1,1\n", "line 3: 2 fields under 3 names"),
         ("age,outcome,dose\n1,1\n", "line 2: 2 fields under 3 names"),
-        (",age,outcome,dose\n0,1,1,2\n", "line 1 has a column without a name: leave it out"),
+        (",age,outcome,dose\n0,1,1,2\n", "line 1 has a column without a name: remove it"),
         ("age,outcome,age\n1,1,2\n", "line 1 has the name 'age' twice"),
-        ("size,outcome,dose\n1,1,2\n", "other columns than"),
-        ("size,outcome,dose\n1,1,2\n", "(it lacks age; only it has size)"),
-        ("dose,outcome,age\n1,1,2\n", "(or another order)"),
+        ("size,outcome,dose\n1,1,2\n", "not have the same columns as"),
+        ("size,outcome,dose\n1,1,2\n", "(it lacks age; only the former has size)"),
+        ("dose,outcome,age\n1,1,2\n", "(or a different order)"),
         (
             "age,outcome,dose\n1,,2\n",
             "line 2, column 'outcome': the value is",
         ),
-        ("age,outcome,dose\n1,1,NA\n", "column 'dose': the value is missing; leave such rows out"),
-        ("age;outcome;dose\n1.5;1;2\n1,5;1;2\n", "line 2, column 'age': what marks its decimals"),
+        ("age,outcome,dose\n1,1,NA\n", "column 'dose': the value is missing; remove or impute"),
+        (
+            "age;outcome;dose\n1.5;1;2\n1,5;1;2\n",
+            "line 2, column 'age': its decimal mark is ambiguous",
+        ),
         ("age,outcome,dose\n1,1,2024-01-31\n", "line 2, column 'dose': it is text"),
-        ("age,outcome,dose\n1,yes,2\n", "it is text, and no number; model.formula takes it"),
+        ("age,outcome,dose\n1,yes,2\n", "it is text, not a number; a model.formula accepts text"),
     ],
 )
 def test_an_unusable_file_is_named(tmp_path, content, expected):
@@ -422,7 +425,7 @@ def test_a_syntax_error_is_answered_with_its_line(tmp_path):
 
 
 def test_a_missing_file_is_named(tmp_path):
-    with pytest.raises(InputError, match="absent.toml: there is no such file"):
+    with pytest.raises(InputError, match="absent.toml: no such file"):
         load_study(tmp_path / "absent.toml")
 
 

@@ -98,7 +98,7 @@ def test_an_installed_module_is_found_without_its_package_being_imported(study, 
         ("raise RuntimeError('mine')\n", "RuntimeError: mine, in line 1 of"),
         ("def make(features):\n    raise KeyError('mine')\n", "KeyError: 'mine', in line 2 of"),
         ("def make(features):\n    raise SystemExit(0)\n", "SystemExit"),
-        ("make = iter\n", "name a function of Python"),
+        ("make = iter\n", "name a Python function"),
     ],
 )
 def test_what_a_factory_raises_is_told_with_its_place(study, tmp_path, text, said):

@@ -311,7 +311,7 @@ def test_what_is_kept_is_an_expression_of_columns(folder: Path, keep: str, words
 
 def test_keep_goes_with_a_formula_and_files(folder: Path) -> None:
     model = '[model]\nkind = "logistic_regression"\n'
-    with pytest.raises(InputError, match=r"data\.keep: it goes with data\.files and model\.form"):
+    with pytest.raises(InputError, match=r"data\.keep: it needs data\.files and model\.form"):
         study_of(folder, model, HEAD + 'target = "died"\nkeep = "age > 0"\n')
 
 

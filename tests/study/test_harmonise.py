@@ -60,7 +60,7 @@ def test_it_goes_with_a_formula_alone(folder) -> None:
     path = study(folder, "[harmonise.oslo]\ndecimal = '.'")
     text = path.read_text().replace('formula = "died ~ age + sex"\nfamily = "bernoulli"', "")
     path.write_text(text.replace('missing = "complete"', 'kind = "logistic_regression"'))
-    with pytest.raises(InputError, match=r"harmonise: it goes with data\.files and model\.formula"):
+    with pytest.raises(InputError, match=r"harmonise: it needs data\.files and model\.formula"):
         load_study(path)
 
 
@@ -94,7 +94,7 @@ def test_every_change_is_made_at_its_site_alone_and_a_word_that_no_row_has_is_to
     np.testing.assert_array_equal(
         made.tables["lima"]["age"].values, plain.tables["lima"]["age"].values
     )
-    assert "oslo: sex: recode names 'x', which no row has" in str(made)
+    assert "oslo: sex: recode lists 'x', which no row has" in str(made)
 
 
 def test_facts_with_guesses_come_back_as_they_were_told(folder) -> None:

@@ -122,7 +122,7 @@ def test_a_run_has_both_and_can_be_reported(folder: Path) -> None:
     text = consortia.propensity_weights(first, estimand="overlap")
     settings: Any = recorded(second, "settings")
     assert settings["model"]["weights"] == settings["propensity"]["weights"] == text
-    assert "widths are a sandwich's" in str(consortia.summary(second))
+    assert "widths are those of a sandwich estimator" in str(consortia.summary(second))
     assert text in (folder / "out" / "study.toml").read_text()
     page = CliRunner().invoke(app, ["report", str(folder / "out"), "-o", str(folder / "out.html")])
     assert page.exit_code == 0, page.output

@@ -63,7 +63,9 @@ def test_wards_that_no_other_small_site_has_are_still_asked_about() -> None:
     given = tables(8, 25, ward=lambda place, row: f"{'abcdefgh'[place]}{row // 6}")
     found = proposed(given)
     assert found.formula == "y ~ x + site"
-    assert dict(found.left_out)["ward"].startswith("40 values in 200 rows: are these rows of one")
+    assert dict(found.left_out)["ward"].startswith(
+        "40 values in 200 rows: do these identify a patient"
+    )
 
 
 @pytest.mark.parametrize("name", ["age", "weight_kg", "year"])
@@ -106,8 +108,8 @@ def test_what_other_columns_or_the_sites_tell_is_left_out() -> None:
     found = proposed(given)
     assert found.formula == "y ~ x + trt + site"
     reasons = dict(found.left_out)
-    assert reasons["active"] == "trt tells it: each level of trt has one of active"
-    assert reasons["country"] == "it has one value at each site, whose own level tells it"
+    assert reasons["active"] == "trt determines it: each level of trt has one of active"
+    assert reasons["country"] == "it is constant at each site, so the site's level covers it"
     assert "beds" in reasons
     made = built(given, found)
     assert not any("collinear" in note for note in made.notes)
@@ -161,7 +163,7 @@ def test_the_person_of_each_interval_is_proposed_and_built() -> None:
     found = proposed(given, "Surv(start, stop, died)", drop=["y"])
     assert found.persons == "who"
     assert found.formula == "Surv(start, stop, died) ~ x + weight + centre"
-    assert "who is the person of each interval: 90 intervals are of 45 persons" in found.why
+    assert "who identifies the person of each interval: 90 intervals are of 45 persons" in found.why
     table = built(given, found).table_one()
     assert [line.cells[-1] for line in table.flow] == ["45", "0", "45", "90"]
     none = proposed(given, "Surv(start, stop, died)", drop=["y", "who"])
@@ -252,7 +254,7 @@ def test_levels_that_are_given_for_a_response_of_words_are_their_order() -> None
     assert made.specification.levels["response()"] == ("Low", "Medium", "High")
     with pytest.raises(InputError, match="give --levels Sat=LOWEST,...,HIGHEST"):
         proposed(given, "Sat", family="ordinal")
-    with pytest.raises(InputError, match="Medium is not named: name all levels"):
+    with pytest.raises(InputError, match="Medium is missing: name all levels"):
         proposed(given, "Sat", levels={"Sat": ("Low", "High")})
 
 
@@ -327,5 +329,5 @@ def test_the_question_is_written_never_left_out_and_by_default_that_of_the_sites
     assert found.formula == "y ~ x + arm + site"
     assert tomllib.loads(found.toml(["s0.csv", "s1.csv"], "title"))["question"] == "arm"
     assert proposed(given, by_site="arm").question == "arm"
-    with pytest.raises(InputError, match="'arm' was named, and cannot be used: it is 'a'"):
+    with pytest.raises(InputError, match="'arm' was named, but cannot be used: it is 'a'"):
         proposed(tables(2, 40, arm=lambda place, row: "a"), question="arm")

@@ -205,7 +205,7 @@ def test_every_algorithm_has_a_prediction_or_a_reason(name):
         assert name in ("stale_sgnht", "decentralized_ula", "private_posterior")
         assert "has no oracle" in text
     else:
-        assert "It rests on" in text or "Metropolis" in text
+        assert "The prediction rests on" in text or "Metropolis" in text
 
 
 @pytest.mark.parametrize(

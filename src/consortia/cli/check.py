@@ -39,7 +39,9 @@ def check(
     ] = True,
     time: Annotated[
         bool,
-        typer.Option("--time", help="Run for some seconds on this machine to say how long it is."),
+        typer.Option(
+            "--time", help="Time some rounds on this machine and estimate how long the run takes."
+        ),
     ] = False,
     plot: Annotated[
         Path | None,
@@ -67,7 +69,7 @@ def check(
         if not may_run(*given.code, code=code):
             left_out = (
                 f"the factory {given.model.factory} was not run, so there is no plan, cost or "
-                f"bias: {WARNING}. Read it, then give --code."
+                f"bias: {WARNING}. Read it, then pass --code."
             )
             if as_json:
                 typer.echo(json.dumps({"study": str(study), "left_out": left_out}))
@@ -265,11 +267,11 @@ def _show(
         natural = built.model.natural is not None  # what is predicted has other names than those
         own = () if natural else [_labelled(one, built.labels) for one in prediction.names]
         lines = prediction.lines(own)
-        console.print("", "[bold]Predicted bias[/]", *map(escape, lines), sep="\n")
+        console.print("", "[bold]Bias of the method[/]", *map(escape, lines), sep="\n")
     if verdict is not None:
         console.print("", verdict_text(verdict), sep="\n")
         if prediction.diverges:
-            console.print("`consortia run` refuses it; with --anyway it runs all the same.")
+            console.print("`consortia run` refuses these settings; --anyway runs them.")
             return
     console.print("", "Run it with: consortia run " + escape(str(study.path)), sep="\n")
 
@@ -280,7 +282,7 @@ def cost_lines(costs: dict[str, Any]) -> list[tuple[str, str]]:
     if costs["draws_kept"] < costs["draws"]:
         draws += f", at most {costs['draws_kept']:,} kept"
     lines = [
-        ("messages", f"{costs['communication_rounds']:,} each way, those of warm-up included"),
+        ("messages", f"{costs['communication_rounds']:,} each way, warm-up included"),
         ("bytes", f"{costs['bytes_up']:,} up, {costs['bytes_down']:,} down, all chains"),
     ]
     if costs["draws"]:  # what a conversation computes and draws is not known before
@@ -293,7 +295,7 @@ def cost_lines(costs: dict[str, Any]) -> list[tuple[str, str]]:
             (
                 "time",
                 f"about {costs['seconds']:,.0f} s here, at {costs['iterations_per_second']:,.0f} "
-                "rounds a second; compilation, diagnostics and the reference come on top",
+                "rounds a second; compilation, diagnostics and the reference take more time",
             )
         )
     return lines

@@ -19,7 +19,7 @@ def describe(
     output: Annotated[
         Path | None,
         typer.Option(
-            "--output", "-o", metavar="FILE", help="Write Table 1 to a file too: .csv or .tsv."
+            "--output", "-o", metavar="FILE", help="Also write Table 1 to a file: .csv or .tsv."
         ),
     ] = None,
 ) -> None:
@@ -29,10 +29,12 @@ def describe(
         from consortia.study.build import load_study
 
         if output is not None and output.suffix not in TABLES:
-            raise InputError(f"--output {output}: the name ends in {' or '.join(TABLES)}.")
+            raise InputError(f"--output {output}: the name must end in {' or '.join(TABLES)}.")
         built = load_study(study).build()
         if built.regression is None:
-            raise InputError("describe: participants are described with model.formula only.")
+            raise InputError(
+                "describe: participants can be described only if the study has model.formula."
+            )
         found = built.regression.table_one()
         typer.echo(found)
         wanted = built.regression.specification.question.described

@@ -38,26 +38,26 @@ UNUSABLE = 2
 BACKENDS = "xla_bridge.py"
 """File in which JAX looks for devices, and raises errors that may have no message."""
 
-INTERRUPTED_OUTSIDE = "interrupted while no round ran"
-INTERRUPTED_AGAIN = "interrupted again: what came after the last checkpoint is not kept"
+INTERRUPTED_OUTSIDE = "interrupted before any round ran"
+INTERRUPTED_AGAIN = "interrupted again: everything since the last checkpoint is lost"
 
 EXIT_CODES = {
-    0: "it is done; of a run: it is complete",
+    0: "done; a run is complete",
     2: "the study, an argument or the data cannot be used",
-    3: "the run directory cannot be used: it holds something already, is of another run, is "
-    "damaged, is being written, or cannot be written",
+    3: "the run directory cannot be used: it is not empty, belongs to another run, is damaged, "
+    "is in use by another process, or is not writable",
     4: "a chain turned non-finite; the draws before it are kept",
     5: "an extra must be installed",
-    6: "a data set is absent, or not the published one",
-    7: "a site or a process did not answer until the deadline, refused, or sent an implausible "
-    "message; the draws before are kept",
-    8: "what the warm-up learned is not worth going on with",
+    6: "a data set is absent, or its checksum is wrong",
+    7: "a site or a process did not answer by the deadline, refused, or sent an implausible "
+    "message; earlier draws are kept",
+    8: "the warm-up did not find usable settings",
     9: "a site's policy forbids the study",
     10: "a site's ledger is broken",
-    BAD: "the verdict on the settings is bad: they are predicted to diverge, or to be far off; or "
-    "the ranks of `consortia sbc` are uneven",
-    UNKNOWN: "`consortia site rehearse` does not know what an attack would read, or how many rows "
-    "the messages settle",
+    BAD: "the verdict on the settings is bad: they are predicted to diverge or to have a large "
+    "bias; or the ranks of `consortia sbc` are not uniform",
+    UNKNOWN: "`consortia site rehearse` cannot tell what an attack would read, or how many rows "
+    "the messages determine",
     REFUSED: "`consortia site rehearse` finds that an honest run may end without a result",
     INTERRUPTED: "interrupted; the draws so far are kept, and `consortia resume` continues",
 }
@@ -108,7 +108,7 @@ def reported(quiet: bool, engine: Any = None) -> Iterator[None]:
             raise
         if not silent:
             asked = os.environ.get("JAX_PLATFORMS", "")
-            text = f"JAX finds no device (JAX_PLATFORMS={asked!r}): set it to cpu, or leave it out"
+            text = f"JAX finds no device (JAX_PLATFORMS={asked!r}): set it to cpu, or unset it"
             typer.echo(f"error: {printable(text)}.", err=True)
         raise typer.Exit(UNUSABLE) from None
     except KeyboardInterrupt as error:
@@ -129,7 +129,7 @@ def _of_backends(error: BaseException) -> bool:
 def _system_text(error: OSError | MemoryError) -> str:
     """Return the system's refusal, without its name for the error."""
     if isinstance(error, MemoryError):
-        return "there is not enough memory for this."
+        return "there is not enough memory."
     where = f"{error.filename}: " if error.filename else ""
     return f"{where}{error.strerror or error}."
 

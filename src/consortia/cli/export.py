@@ -19,13 +19,13 @@ def export(
     ],
     rows: Annotated[
         Path | None,
-        typer.Option(help="A table of new rows: write what is predicted for each, to NAME.csv."),
+        typer.Option(help="A table of new rows: write the prediction for each row to NAME.csv."),
     ] = None,
     site: Annotated[
-        str | None, typer.Option(help="Site of the new rows; without it one that is not there.")
+        str | None, typer.Option(help="Site of the new rows; by default a new site.")
     ] = None,
     at: Annotated[
-        str | None, typer.Option(help="Times of a survival to predict, as in 30,90.")
+        str | None, typer.Option(help="Times at which to predict survival, such as 30,90.")
     ] = None,
 ) -> None:
     """Write a run to one netCDF file (extra: netcdf), its draws, or predictions, to a table."""
@@ -37,7 +37,7 @@ def export(
             typer.echo(f"written: {write_predictions(run, rows, file, site, times)}")
             return
         if site is not None or at is not None:
-            raise InputError("--site and --at are of predictions: give the new rows with --rows.")
+            raise InputError("--site and --at are for predictions: also give --rows.")
         from consortia.store.export import to_csv, to_netcdf
 
         write = to_csv if file.suffix == ".csv" else to_netcdf
@@ -49,4 +49,4 @@ def _times(text: str) -> list[float]:
     try:
         return [float(word) for word in text.split(",")]
     except ValueError:
-        raise InputError(f"--at: give numbers, as in 30,90, not {text!r}.") from None
+        raise InputError(f"--at: give numbers such as 30,90, not {text!r}.") from None

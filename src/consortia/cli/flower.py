@@ -97,7 +97,9 @@ def new(
     x64: Annotated[bool, typer.Option("--x64", help="Compute with numbers of 64 bits.")] = False,
     two_sites: Annotated[
         bool,
-        typer.Option("--two-sites", help="Two sites agree that each can compute the other's part."),
+        typer.Option(
+            "--two-sites", help="Both sites accept that each can compute the other's contribution."
+        ),
     ] = False,
 ) -> None:
     """Write a Flower app that runs a study: in Flower's simulation, or between sites."""
@@ -109,9 +111,9 @@ def new(
         check_method(given.method)
         if given.data.files is not None and len(given.data.files) == 2 and not two_sites:
             raise InputError(
-                "the study has two sites: from its own message and the average each computes the "
-                "other's, so that neither is hidden in a sum. Take a third site, or give "
-                "--two-sites if both have agreed to that; their policies must say so, too."
+                "the study has two sites: each can compute the other's message from its own and "
+                "the average, so a sum hides neither. Add a third site, or pass --two-sites if "
+                "both sites accept this; their policies must say so, too."
             )
         folder = Path(f"{given.name}-flower") if to is None else to
         write_app(given, study, folder, output, x64=x64)
@@ -120,7 +122,10 @@ def new(
             config = f"origin={json.dumps(study.resolve().parent.as_posix())}"
             typer.echo(f"in Flower's simulation add: --run-config {shlex.quote(config)}")
         if given.data.files is None:
-            typer.echo("the data set is dealt out: this app runs in Flower's simulation only")
+            typer.echo(
+                "the study divides one data set among sites: this app runs only in Flower's "
+                "simulation"
+            )
 
 
 def write_app(study: Study, source: Path, folder: Path, output: str, *, x64: bool) -> None:
@@ -133,9 +138,9 @@ def write_app(study: Study, source: Path, folder: Path, output: str, *, x64: boo
     from consortia.core.version import __version__
 
     if folder.exists() and any(folder.iterdir()):
-        raise StoreError(f"{folder} is not empty: give another folder.")
+        raise StoreError(f"{folder} is not empty: choose another folder.")
     if any(character in output for character in '"\\\n'):
-        raise InputError(f"{output!r} holds a quotation mark, a backslash or a line break.")
+        raise InputError(f"{output!r} contains a quotation mark, a backslash or a line break.")
     name = re.sub(r"[^a-z0-9]+", "-", study.name.lower()).strip("-") or "study"
     package = f"{name.replace('-', '_')}_app"
     code = folder / package

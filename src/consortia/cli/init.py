@@ -31,28 +31,29 @@ ASKED = "Which column is the response? (a time to an event: Surv(time, event))"
 Response = Annotated[
     str | None,
     typer.Option(
-        help="Its column, 'Surv(time, event)' or 'Surv(start, stop, event)'. Asked for without it."
+        help="The response: a column, 'Surv(time, event)' or 'Surv(start, stop, event)'. If "
+        "omitted, the command prompts for it."
     ),
 ]
 Reference = Annotated[
     list[str] | None,
     typer.Option(
         metavar="COLUMN=LEVEL",
-        help="The level that the others are against; without it of the response the most "
-        "frequent, of a term the first in the alphabet; repeatable.",
+        help="The reference level; by default the most frequent one of the response, and "
+        "alphabetically the first of a term; repeatable.",
     ),
 ]
 Levels = Annotated[
     list[str] | None,
     typer.Option(
         metavar="COLUMN=LEVEL,LEVEL,...",
-        help="Levels in their order: of an ordinal response the lowest first, of a term the "
-        "reference; repeatable.",
+        help="All levels in order: the lowest first for an ordinal response, the reference first "
+        "for a term; repeatable.",
     ),
 ]
 Weights = Annotated[
     str | None,
-    typer.Option(metavar="COLUMN", help="How many persons a row stands for."),
+    typer.Option(metavar="COLUMN", help="Column: the number of persons that a row stands for."),
 ]
 Persons = Annotated[
     str | None,
@@ -63,29 +64,34 @@ Persons = Annotated[
 Groups = Annotated[
     str | None,
     typer.Option(
-        metavar="COLUMN", help="What several rows are of, a patient or a ward: (1 | COLUMN)."
+        metavar="COLUMN",
+        help="Column of a group with several rows, such as a patient or a ward: adds (1 | COLUMN).",
     ),
 ]
 Trials = Annotated[
     str | None,
-    typer.Option(metavar="COLUMN", help="With --family binomial: how many could have been."),
+    typer.Option(
+        metavar="COLUMN", help="With --family binomial: the column of the number of trials."
+    ),
 ]
 Event = Annotated[
     str | None,
     typer.Option(
-        metavar="VALUE", help="With Surv(time, event): the value that is an event; no other is."
+        metavar="VALUE",
+        help="With Surv(time, event): the value that means an event; all others are censored.",
     ),
 ]
 BySite = Annotated[
     str | None,
     typer.Option(
-        metavar="COLUMN", help="A column, perhaps a treatment, whose effect may differ by site."
+        metavar="COLUMN",
+        help="A column, such as a treatment, whose effect may differ between sites.",
     ),
 ]
 Question = Annotated[
     str | None,
     typer.Option(
-        metavar="COLUMN", help="What the study is about; by default the column of --by-site."
+        metavar="COLUMN", help="The column that the study is about; by default that of --by-site."
     ),
 ]
 Missing = Annotated[
@@ -133,25 +139,26 @@ def init(
     event: Event = None,
     keep: Annotated[
         str | None,
-        typer.Option(metavar="EXPRESSION", help="Rows that are analysed: 'service > 0'."),
+        typer.Option(metavar="EXPRESSION", help="Analyse only these rows, such as 'service > 0'."),
     ] = None,
     family: Annotated[
-        str | None, typer.Option(help="Of the response; found from its values without it.")
+        str | None, typer.Option(help="Family of the response; by default chosen from its values.")
     ] = None,
     missing: Missing = None,
     harmonise: Annotated[
         bool,
         typer.Option(
             "--harmonise/--no-harmonise",
-            help="Propose how different names, words, codes and units of the sites become equal.",
+            help="Propose how to harmonise names, labels, codes and units that differ between "
+            "sites.",
         ),
     ] = True,
-    yes: Annotated[bool, typer.Option("--yes", help="Take all that is proposed.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Accept every proposal.")] = False,
     title: Annotated[str | None, typer.Option(help="One line.")] = None,
     output: Annotated[
         Path, typer.Option("--output", "-o", metavar="STUDY.toml", help="The file to write.")
     ] = Path("study.toml"),
-    force: Annotated[bool, typer.Option("--force", help="Write over the file.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite the file.")] = False,
 ) -> None:
     """Write a study of your tables: a formula of all columns that can be used, an exact sampler.
 
@@ -194,7 +201,7 @@ def _check_output(output: Path, *, force: bool) -> None:
             f"{output} already exists: choose another --output, or pass --force to overwrite it."
         )
     if output.suffix != ".toml":
-        raise InputError(f"--output {output}: the name of a study ends in .toml.")
+        raise InputError(f"--output {output}: the name of a study must end in .toml.")
 
 
 def _given(
@@ -302,7 +309,7 @@ def _alike(
         encoding = fitting_encoding(path)
         if encoding != "utf-8":
             start[name] = NONE.model_copy(update={"encoding": encoding})
-            sentence = f"{name}: it is not UTF-8, and read as {encoding}"
+            sentence = f"{name}: not UTF-8; read as {encoding}"
             needed.append(Suggestion(name, "words", sentence, lambda made: made))
     if not wanted:
         return start, read(start)
@@ -369,8 +376,8 @@ def _built(content: str, output: Path) -> tuple[Guess, ...]:
         made = study_of(tomllib.loads(content), output).build()
     except InputError as error:
         raise InputError(
-            f"nothing is written, for the study would be refused: {error}\nLeave columns out with "
-            "--drop COLUMN, rows with --keep EXPRESSION, or mend the tables."
+            f"nothing was written, because the study would be refused: {error}\nLeave columns out "
+            "with --drop COLUMN, rows with --keep EXPRESSION, or correct the tables."
         ) from None
     return () if made.regression is None else made.regression.readings
 
@@ -401,7 +408,7 @@ def _asked(tables: Mapping[str, Table], question: str = ASKED, option: str = "--
         try:
             answer = typer.prompt(question, err=True).strip()
         except typer.Abort:
-            raise InputError(f"nobody answered: give {option} COLUMN.") from None
+            raise InputError(f"no answer: give {option} COLUMN.") from None
         if answer in names or "(" in answer:
             return str(answer)
         typer.echo(f"{printable(answer)!r} is not a column: {printable(unknown(answer, names))}")
@@ -433,8 +440,7 @@ def _show(found: Proposal, output: Path, readings: Sequence[str]) -> None:
     if any("the reference is" in one.what for one in found.used):
         console.print(
             "",
-            "The coefficients of words are against the reference. Another one: --reference "
-            "COLUMN=LEVEL.",
+            "Levels are compared with the reference. To change it: --reference COLUMN=LEVEL.",
             sep="\n",
         )
     noted = [(one.name, one.note) for one in found.used if one.note]

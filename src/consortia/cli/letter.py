@@ -31,7 +31,9 @@ letter = typer.Typer(
     no_args_is_help=True,
 )
 Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="The coordinator's folder.")]
-Watch = Annotated[bool, typer.Option("--watch", help="Look again every two seconds, to the end.")]
+Watch = Annotated[
+    bool, typer.Option("--watch", help="Keep watching, every two seconds, until the end.")
+]
 
 
 @letter.command("open")
@@ -45,7 +47,7 @@ def open_(
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="Where sites find their letters and put their answers; by default FOLDER/post.",
+            help="Shared folder of letters and answers; by default FOLDER/post.",
         ),
     ] = None,
     x64: Annotated[bool, typer.Option("--x64", help="Compute with 64 bits, at all sites.")] = False,
@@ -73,11 +75,15 @@ def next_(
     folder: Folder,
     answers: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="[ANSWER]...", help="Answers that lie elsewhere, as from mail."),
+        typer.Argument(
+            metavar="[ANSWER]...", help="Answers that arrived elsewhere, such as by mail."
+        ),
     ] = None,
     again: Annotated[
         list[str] | None,
-        typer.Option(metavar="SITE", help="Put the last answer of SITE aside; it answers again."),
+        typer.Option(
+            metavar="SITE", help="Set aside the last answer of SITE, which then answers again."
+        ),
     ] = None,
     watch: Watch = False,
     as_json: Json = False,
@@ -112,7 +118,7 @@ def _show(found: Progress, folder: Path, shared: Path, as_json: bool) -> None:
     for path, reason in found.refused.items():
         typer.echo(f"warning: {path} is not accepted: {reason}.", err=True)
     for site, (number, reason) in found.aside.items():
-        text = f"answer {number} of {site} was put aside: {reason}. {site} may answer it again"
+        text = f"answer {number} of {site} was set aside: {reason}. {site} may answer it again"
         typer.echo(f"warning: {text}.", err=True)
     if found.result is not None:
         summary = found.result / "summary.txt"
@@ -121,8 +127,8 @@ def _show(found: Progress, folder: Path, shared: Path, as_json: bool) -> None:
         typer.echo(f"The result is in {found.result}.")
         return
     for site, number in found.awaited.items():
-        typer.echo(f"{site}: letter {number} is in {shared}; its answer is awaited")
-    typer.echo(f"When an answer has come: consortia letter next {folder}")
+        typer.echo(f"{site}: letter {number} is in {shared}; waiting for the answer")
+    typer.echo(f"Once an answer has arrived: consortia letter next {folder}")
 
 
 @letter.command()
@@ -138,7 +144,7 @@ def answer(
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="Where the site keeps policy and ledger; by default ~/.consortia/sites/NAME.",
+            help="Folder of the site's policy and ledger; by default ~/.consortia/sites/NAME.",
         ),
     ] = None,
     policy: Annotated[
@@ -148,7 +154,7 @@ def answer(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="The answer; by default next to REQUEST.")
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Answer without asking.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Answer without confirmation.")] = False,
     watch: Watch = False,
     as_json: Json = False,
 ) -> None:
@@ -161,10 +167,10 @@ def answer(
         def permit(shown: Shown) -> bool:
             if not as_json:
                 _show_request(shown, data)
-            return yes or typer.confirm("Shall this be answered?", err=True)
+            return yes or typer.confirm("Answer this letter?", err=True)
 
         if watch and not request.is_dir():
-            raise InputError("--watch: give the folder in which letters come, not a letter.")
+            raise InputError("--watch: give the folder where letters arrive, not a letter.")
         given: dict[str, Any] = {"data": data, "folder": folder, "policy": policy}
         done: set[bytes] = set()
         while True:
@@ -174,7 +180,7 @@ def answer(
                 try:
                     found = answer_letter(path, permit=permit, output=output, **given)
                 except Declined:
-                    typer.echo("Nothing was written, and nothing has left.", err=True)
+                    typer.echo("Nothing was written, and nothing left the site.", err=True)
                     raise typer.Exit(DECLINED) from None
                 except LetterError as error:
                     if not watch:
@@ -197,7 +203,7 @@ def _letters(request: Path, done: set[bytes]) -> list[Path]:
 
     if not request.is_dir():
         if not request.exists():
-            raise InputError(f"{request}: there is no such letter.")
+            raise InputError(f"{request}: no such letter.")
         return [request]
     found = sorted(request.glob(f"{QUESTION}-*{SUFFIX}"))
     answers = [path.with_name(path.name.replace(QUESTION, ANSWER, 1)) for path in found]
@@ -224,13 +230,13 @@ def _show_answered(found: Answered, as_json: bool) -> None:
         typer.echo(json.dumps(plain))
         return
     for text in found.left:
-        typer.echo(f"left with it: {text}")
+        typer.echo(f"sent with it: {text}")
     if error is not None:
         typer.echo(f"error: {printable(error, lines=True)}", err=True)
         typer.echo(
-            f"This site has refused letter {found.number}, and {found.path} says so, without the "
-            "reason. Mend it and answer the letter again; or send the file, so that the "
-            "coordinator learns of it.",
+            f"This site has refused letter {found.number}, and {found.path} says so without the "
+            "reason. Fix the cause and answer the letter again, or send the file to inform the "
+            "coordinator.",
             err=True,
         )
         return

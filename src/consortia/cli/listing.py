@@ -23,7 +23,7 @@ INSTALLED = Path(__file__).parent / "examples"
 
 def algorithms(
     name: Annotated[
-        str | None, typer.Argument(metavar="NAME", help="One of them: everything about it.")
+        str | None, typer.Argument(metavar="NAME", help="Show all details of this one.")
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -42,7 +42,7 @@ def algorithms(
             typer.echo(json.dumps(found, indent=1, ensure_ascii=False))
         elif name is None:
             _list({one: entry.claims.samples for one, entry in ALGORITHMS.items()})
-            typer.echo("\nMore of one: consortia algorithms NAME. Begin with few_rounds.")
+            typer.echo("\nDetails of one: consortia algorithms NAME. Start with few_rounds.")
         else:
             _show(name, ALGORITHMS[name])
 
@@ -122,10 +122,11 @@ def _show(name: str, entry: Entry) -> None:
 
 def examples(
     name: Annotated[
-        str | None, typer.Argument(metavar="NAME", help="Copy this one; without it list all.")
+        str | None,
+        typer.Argument(metavar="NAME", help="The example to copy; by default all are listed."),
     ] = None,
     to: Annotated[
-        Path, typer.Option(metavar="FOLDER", help="Where to; the current folder by default.")
+        Path, typer.Option(metavar="FOLDER", help="Destination; by default the current folder.")
     ] = Path(),
 ) -> None:
     """List the example studies that come with the package, or copy one to start from."""
@@ -135,7 +136,9 @@ def examples(
         found = _examples()
         if name is None:
             _list({one: read_toml(path, "study")[1]["title"] for one, path in found.items()})
-            typer.echo("\nCopy one: consortia examples NAME. Of your own tables: consortia init.")
+            typer.echo(
+                "\nTo copy one: consortia examples NAME. For your own tables: consortia init."
+            )
             return
         if name not in found:
             raise InputError(f"unknown example {name!r}: {unknown(name, found)}.")
@@ -158,7 +161,7 @@ def _examples() -> dict[str, Path]:
     folder = INSTALLED if INSTALLED.is_dir() else Path(__file__).parents[3] / "examples"
     files = sorted(folder.glob("*.toml")) + sorted(folder.glob("*/study.toml"))
     if not files:
-        raise InputError("no examples were installed with this package.")
+        raise InputError("this package was installed without its examples.")
     return {path.parent.name if path.stem == "study" else path.stem: path for path in files}
 
 

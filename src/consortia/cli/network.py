@@ -23,12 +23,14 @@ KEYS = "coordinator"
 
 
 def certificates(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where they are written.")],
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="The folder to write to.")],
     host: Annotated[
         list[str],
-        typer.Option(help="Name or address by which sites reach the SuperLink; several times."),
+        typer.Option(help="Name or address by which sites reach the SuperLink; repeatable."),
     ],
-    days: Annotated[int, typer.Option(min=1, help="How long they are valid.")] = 365,
+    days: Annotated[
+        int, typer.Option(min=1, help="Days for which the certificates are valid.")
+    ] = 365,
 ) -> None:
     """Make an authority (ca.crt) and the SuperLink's certificate (server.crt, server.key)."""
     with reported(False):
@@ -37,7 +39,7 @@ def certificates(
         made = make_certificates(folder, host, days)
         typer.echo(f"{made.authority}: for every machine")
         typer.echo(f"{made.server}, {made.server_key}: for the SuperLink only")
-        typer.echo(f"{made.authority_key}: for no machine; it can sign further certificates")
+        typer.echo(f"{made.authority_key}: keep it offline; it can sign further certificates")
 
 
 def key(
@@ -56,11 +58,12 @@ def node(
     folder: Annotated[
         Path,
         typer.Argument(
-            metavar="FOLDER", help="Of the site: node-key, ca.crt, site-policy.toml; its ledger."
+            metavar="FOLDER",
+            help="The site's folder, with node-key, ca.crt, site-policy.toml and its ledger.",
         ),
     ],
     data: Annotated[Path, typer.Option(metavar="FILE", help="The rows of the site.")],
-    superlink: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where the SuperLink is.")],
+    superlink: Annotated[str, typer.Option(metavar="HOST:PORT", help="Address of the SuperLink.")],
     site: Annotated[
         str | None, typer.Option(help="The site's name in the study; by default FILE's.")
     ] = None,
@@ -80,7 +83,7 @@ def node(
         site_ring(folder, name, policy.coordinator, policy.identities)
         silent = check_superlink(superlink, folder / "ca.crt")
         if silent is not None:
-            typer.echo(f"warning: {silent}; trying on", err=True)
+            typer.echo(f"warning: {silent}; still trying", err=True)
         command = supernode_command(
             superlink,
             folder / "ca.crt",
@@ -95,10 +98,10 @@ def node(
 
 
 def loopback(
-    app: Annotated[Path, typer.Argument(metavar="APP", help="What `flower new` wrote.")],
+    app: Annotated[Path, typer.Argument(metavar="APP", help="The app that `flower new` wrote.")],
     data: Annotated[
         Path,
-        typer.Option(metavar="FOLDER", help="Where the study's data files are."),
+        typer.Option(metavar="FOLDER", help="Folder of the study's data files."),
     ],
     folder: Annotated[
         Path | None,
@@ -113,7 +116,7 @@ def loopback(
 
         place = Path(f"{app.resolve().name}-loopback") if folder is None else folder
         if place.exists() and any(place.iterdir()):
-            raise StoreError(f"{place} is not empty: give another folder.")
+            raise StoreError(f"{place} is not empty: choose another folder.")
         nodes = prepared_sites(app, data, place, rows)
         typer.echo(f"starting a SuperLink and {len(nodes)} SuperNodes on 127.0.0.1 ...")
         signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -124,11 +127,13 @@ def loopback(
                 config = {name: str(path.resolve()) for name, path in folders.items()}
                 status = network.run(app, config=config, show=typer.echo)
         except KeyboardInterrupt:
-            typer.echo("interrupted; everything is stopped, what there is of the run is kept")
+            typer.echo("interrupted; all processes are stopped, and the run so far is kept")
             raise typer.Exit(INTERRUPTED) from None
-        typer.echo(f"Flower says: {status}. Everything is stopped.")
+        typer.echo(f"Flower says: {status}. All processes are stopped.")
         for one in nodes:
-            typer.echo(f"what left {one.name}: consortia site ledger {place / 'sites' / one.name}")
+            typer.echo(
+                f"what was sent by {one.name}: consortia site ledger {place / 'sites' / one.name}"
+            )
         if status != "finished:completed":
             raise DeploymentError(f"the run ended as {status}; the logs are in {place}.")
 
@@ -148,11 +153,15 @@ def prepared_sites(app: Path, data: Path, place: Path, rows: int) -> list[Node]:
         study = load_study(path)
         terms, hashed = terms_of(study), app_hash(app)
     if study.data.files is None:
-        raise InputError("the study needs data.files, one a site, to be run between sites.")
+        raise InputError(
+            "to run between sites, the study needs data.files with one file for each site."
+        )
     nodes, names = [], names_of(study.data.files)
     for name, file in zip(names, study.data.files, strict=True):
         if not (data / file).is_file():
-            raise InputError(f"{data / file}: there is no such file, which is the site {name!r}.")
+            raise InputError(
+                f"{data / file}: no such file; it should hold the rows of the site {name!r}."
+            )
     keys = made_keys(place / KEYS, {name: place / "sites" / name for name in names})
     for name, file in zip(names, study.data.files, strict=True):
         site = place / "sites" / name
@@ -175,7 +184,7 @@ def _checked(folder: Path, data: Path) -> Policy:
     needed = {
         folder / "node-key": "make it: consortia flower key FOLDER",
         folder / "ca.crt": "copy it from where `consortia flower certificates` made it",
-        folder / POLICY: "begin with: consortia site check --app APP",
+        folder / POLICY: "create it with: consortia site check --app APP",
         data: "the rows of the site",
     }
     for path, what in needed.items():

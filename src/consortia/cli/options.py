@@ -22,16 +22,16 @@ class Engine(StrEnum):
 
 StudyFile = Annotated[Path, typer.Argument(metavar="STUDY.toml", help="The study file.")]
 Run = Annotated[Path, typer.Argument(metavar="RUN", help="The directory of the run.")]
-Seed = Annotated[int | None, typer.Option(min=0, help="Instead of the study's seed.")]
-Chains = Annotated[int | None, typer.Option(min=1, help="Instead of run.chains.")]
-Rounds = Annotated[int | None, typer.Option(min=1, help="Instead of run.rounds.")]
+Seed = Annotated[int | None, typer.Option(min=0, help="Replace the study's seed.")]
+Chains = Annotated[int | None, typer.Option(min=1, help="Replace run.chains.")]
+Rounds = Annotated[int | None, typer.Option(min=1, help="Replace run.rounds.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")]
 Code = Annotated[
     bool,
     typer.Option(
         "--code",
-        help="Run the factory that the study names for its model: a factory is code, it runs with "
-        "your rights. One that you have run before on this machine needs no such word.",
+        help="Run the factory that makes the study's model: a factory is code and runs with your "
+        "rights. Not needed for one that you have run before on this machine.",
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")]
@@ -40,8 +40,8 @@ Devices = Annotated[
     int | None,
     typer.Option(
         min=1,
-        help="Devices to divide the run among. By default as many cores of the processor, or "
-        "graphics processors, as divide the chains evenly.",
+        help="Number of devices for the run. By default as many CPU cores, or GPUs, as divide the "
+        "chains evenly.",
     ),
 ]
 Coordinator = Annotated[
@@ -52,9 +52,11 @@ Coordinator = Annotated[
         "Under srun: slurm, which finds the processes.",
     ),
 ]
-Processes = Annotated[int | None, typer.Option(min=1, help="With --coordinator: how many.")]
+Processes = Annotated[
+    int | None, typer.Option(min=1, help="With --coordinator: the number of processes.")
+]
 Process = Annotated[
-    int | None, typer.Option(min=0, help="With --coordinator: the index of this one, from 0.")
+    int | None, typer.Option(min=0, help="With --coordinator: the index of this process, from 0.")
 ]
 
 Together = tuple[str | None, int | None, int | None]
@@ -73,19 +75,19 @@ def engine_of(
         coordinator, processes, process = together
         if name is not Engine.local and (devices is not None or together != (None, None, None)):
             raise InputError(
-                f"--devices, --coordinator, --processes and --process are for the engine 'local', "
-                f"not {name!r}: a process of that one has one device."
+                "--devices, --coordinator, --processes and --process are for the engine 'local', "
+                f"not {name!r}: with that engine a process has one device."
             )
         if name is Engine.mpi:
             from consortia.engines.mpi import MPIEngine
             from consortia.engines.mpi.guard import stand_guard
 
-            stand_guard("What was saved is intact: go on with `consortia resume`.")
+            stand_guard("The saved draws are intact: continue with `consortia resume`.")
             return MPIEngine()
         if name is Engine.flower:
             raise InputError(
-                "--engine flower: a study over Flower is run by Flower: write its app with "
-                "`consortia flower new STUDY.toml`, and start that with `flwr run`."
+                "--engine flower: Flower itself runs such a study: write its app with `consortia "
+                "flower new STUDY.toml` and start it with `flwr run`."
             )
         from consortia.engines.local import LocalEngine
         from consortia.engines.sharding import cores, offer_cpu_devices
@@ -96,8 +98,8 @@ def engine_of(
             given = (processes is not None) + (process is not None)
             if coordinator is None or given != (0 if coordinator == SLURM else 2):
                 raise InputError(
-                    "--coordinator HOST:PORT, --processes and --process belong together: give all "
-                    "three, or --coordinator slurm alone."
+                    "--coordinator HOST:PORT, --processes and --process are used together: give "
+                    "all three, or only --coordinator slurm."
                 )
             join(coordinator, processes, process)
         elif devices is None:

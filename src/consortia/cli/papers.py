@@ -56,13 +56,13 @@ def listed(context: typer.Context, as_json: Json = False) -> None:
 
 @papers.command()
 def run(
-    name: Annotated[str | None, typer.Argument(help="The paper; all with --all.")] = None,
+    name: Annotated[str | None, typer.Argument(help="The paper; or pass --all.")] = None,
     every: Annotated[bool, typer.Option("--all", help="All five papers.")] = False,
     figure: Annotated[
         str | None, typer.Option(help="The number of a figure, or the name of a study.")
     ] = None,
-    scale: Annotated[Scale, typer.Option(help="How much is run.")] = Scale.quick,
-    seed: Annotated[int, typer.Option(min=0, help="Of data and samplers.")] = 0,
+    scale: Annotated[Scale, typer.Option(help="Size of the experiments.")] = Scale.quick,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of data and samplers.")] = 0,
     out: Annotated[Path, typer.Option(help="Folder of records and figures.")] = OUTPUT,
     store: Annotated[
         bool,
@@ -74,8 +74,8 @@ def run(
         bool,
         typer.Option(
             "--resume",
-            help="Keep finished parts of long runs under --out, and take those that a run of the "
-            "same commit has left there.",
+            help="Keep finished parts of long runs under --out, and reuse those of an earlier run "
+            "of the same commit.",
         ),
     ] = False,
 ) -> None:
@@ -83,7 +83,7 @@ def run(
     with reported(False):
         claims, records = _modules("claims", "records")
         if (name is None) != every:
-            raise InputError("name one paper, or give --all.")
+            raise InputError("name one paper, or pass --all.")
         if name is not None and name not in claims.PAPERS:
             raise InputError(f"no paper is called {name!r}; there are {', '.join(claims.PAPERS)}.")
         for one in claims.PAPERS if every else (name,):
@@ -173,8 +173,8 @@ def _modules(*names: str) -> list[ModuleType]:
                 sys.path.insert(0, str(root))
             return [importlib.import_module(f"experiments.{name}") for name in names]
     raise InputError(
-        "the papers' programs come with the source tree, not with the installed package: get the "
-        "source, and repeat the command from its root."
+        "the papers' programs are in the source tree, not in the installed package: get the "
+        "source and run the command from its root."
     )
 
 

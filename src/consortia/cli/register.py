@@ -27,12 +27,17 @@ def register(
     study: StudyFile,
     run: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="A run of the same formula, whose sites have agreed."),
+        typer.Option(
+            metavar="DIR",
+            help="An earlier run of the same formula: take the levels and scales on which its "
+            "sites agreed.",
+        ),
     ] = None,
     prior_from: Annotated[
         Path | None,
         typer.Option(
-            metavar="DIR", help="A run of the same formula, whose posterior is to be the prior."
+            metavar="DIR",
+            help="An earlier run of the same formula: use its posterior as the prior.",
         ),
     ] = None,
     propensity: Annotated[
@@ -46,10 +51,11 @@ def register(
         typer.Option(metavar="COLUMNS.csv", help="Column, low and high of numbers, levels."),
     ] = None,
     weight: Annotated[
-        float, typer.Option(min=0.0, max=1.0, help="How often each row behind that prior counts.")
+        float, typer.Option(min=0.0, max=1.0, help="Weight of each row behind that prior.")
     ] = 1.0,
     robust: Annotated[
-        float, typer.Option(min=0.0, max=1.0, help="Share of the prior in words, mixed with it.")
+        float,
+        typer.Option(min=0.0, max=1.0, help="Share of the ordinary prior that is mixed with it."),
     ] = 0.0,
     as_json: Json = False,
 ) -> None:
@@ -80,7 +86,7 @@ def register(
         if given.registered is not None and any(options.values()):
             option = next(name for name, value in options.items() if value)
             raise InputError(
-                f"{study} has a table [registered]: take it out, or leave {option} out."
+                f"{study} already has a table [registered]: remove it, or omit {option}."
             )
         if sum(value is not None for value in options.values()) > 1:
             raise InputError(f"register: give one of {', '.join(options)}.")
@@ -106,7 +112,7 @@ def register(
             stated = "the weights of its rows, which each site computes"
         typer.echo(f"{study} states {stated}.")
         typer.echo(
-            "For the protocol, and the same for everybody with this study (title, comments and "
+            "For the protocol; everybody with this study gets the same hash (title, comments and "
             "order of the file do not count):"
         )
         typer.echo(f"SHA-256 {digest}")
@@ -130,7 +136,7 @@ def _of_files(study: Study) -> Registration:
     from consortia.study.dictionary import rounded
 
     if study.model.formula is None or study.data.files is None:
-        raise InputError("register: levels and scales are of model.formula and data.files.")
+        raise InputError("register: the study needs model.formula and data.files.")
     try:
         built = study.build()
     except InputError as error:
@@ -170,5 +176,5 @@ def _of_run(study: Study, run: Path, any_sites: bool) -> Registration:
         kept["data.files"] = files
     if agreed is None or kept:
         differ = ", ".join(f"{name} {value!r}" for name, value in kept.items()) or "no formula"
-        raise InputError(f"{run} is a run of another study ({differ}): give one of the same.")
+        raise InputError(f"{run} belongs to another study ({differ}): give a run of this study.")
     return Registered.model_validate(agreed).registration

@@ -33,13 +33,14 @@ def report(
             "-o",
             metavar="FILE",
             help="The file. By default report.html (or .docx, .pdf) in the (first) run directory; "
-            "an earlier report is written over.",
+            "an earlier report is overwritten.",
         ),
     ] = None,
     kind: Annotated[
         Kind | None,
         typer.Option(
-            "--format", help="A page, a document of Word (extra: docx), or PDF by a browser."
+            "--format",
+            help="An HTML page, a Word document (extra: docx), or a PDF printed by a browser.",
         ),
     ] = None,
     code: Code = False,
@@ -52,7 +53,7 @@ def report(
         suffix = f".{kind or Kind.html}"
         target = output or runs[0] / (("report" if len(runs) == 1 else "comparison") + suffix)
         if kind is not None and target.suffix != suffix:
-            raise InputError(f"--output {target} does not end as files of --format {kind} do.")
+            raise InputError(f"--output {target} has the wrong suffix for --format {kind}.")
         written = write_report(runs, target, code=code)
         if not quiet:
             typer.echo(f"written: {written}")

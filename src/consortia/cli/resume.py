@@ -37,23 +37,23 @@ def resume(
     run: Run,
     rounds: Annotated[
         int | None,
-        typer.Option(min=1, help="Rounds in all after the warm-up; makes a finished run longer."),
+        typer.Option(min=1, help="Total rounds after the warm-up; makes a finished run longer."),
     ] = None,
     stop: Annotated[
-        bool, typer.Option("--stop/--no-stop", help="Keep to the study's stopping rule.")
+        bool, typer.Option("--stop/--no-stop", help="Apply the study's stopping rule.")
     ] = True,
     exact: Annotated[
         bool,
         typer.Option(
             "--exact/--inexact",
-            help="Refuse other versions or another machine, on which rounding would differ.",
+            help="Refuse other versions or another machine, which round differently.",
         ),
     ] = True,
     reference: Annotated[
         bool | None,
         typer.Option(
             "--reference/--no-reference",
-            help="Sample the study's reference too. By default as in the run.",
+            help="Also sample the study's reference. By default as in the run.",
         ),
     ] = None,
     verify: Annotated[
@@ -65,7 +65,7 @@ def resume(
         ),
     ] = None,
     engine: Annotated[
-        Engine | None, typer.Option(help="What runs the sites; in one process by default.")
+        Engine | None, typer.Option(help="Engine that runs the sites; by default one process.")
     ] = None,
     devices: Devices = None,
     coordinator: Coordinator = None,
@@ -133,7 +133,7 @@ def _study(run: Path, source: Path, *, code: bool) -> Study:
     if not may_run(*study.code, code=code):
         raise InputError(
             f"{run / STUDY}: the factory {study.model.factory} was not run here before, and "
-            f"{WARNING}: read it, then give --code."
+            f"{WARNING}: read it, then pass --code."
         )
     return study
 
@@ -161,7 +161,7 @@ def _request(directory: Path) -> dict[str, Any]:
     """Return the options of the run's ``consortia run``."""
     file = directory / COMMAND
     if not directory.is_dir():
-        raise StoreError(f"{directory} is not a directory: give that of a run.")
+        raise StoreError(f"{directory} is not a directory: give a run directory.")
     if not file.exists():
         raise StoreError(
             f"{directory} was not made by `consortia run` (it has no {COMMAND}): continue "

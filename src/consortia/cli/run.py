@@ -48,7 +48,7 @@ def run(
             help="Directory of the run, new or empty. By default runs/NAME, or runs/NAME-2, ...",
         ),
     ] = None,
-    engine: Annotated[Engine, typer.Option(help="What runs the sites.")] = Engine.local,
+    engine: Annotated[Engine, typer.Option(help="Engine that runs the sites.")] = Engine.local,
     devices: Devices = None,
     coordinator: Coordinator = None,
     processes: Processes = None,
@@ -57,25 +57,25 @@ def run(
     chains: Chains = None,
     rounds: Rounds = None,
     reference: Annotated[
-        bool, typer.Option("--reference/--no-reference", help="Sample the study's reference too.")
+        bool, typer.Option("--reference/--no-reference", help="Also sample the study's reference.")
     ] = True,
     anyway: Annotated[
-        bool, typer.Option("--anyway", help="Run settings that are predicted to diverge, too.")
+        bool, typer.Option("--anyway", help="Run even settings that are predicted to diverge.")
     ] = False,
     verify: Annotated[
         bool,
         typer.Option(
             "--verify",
-            help="Compare with few_rounds, which is exact and usually takes three messages, and "
-            "with the gradients of all sites at some of the draws. It is then the reference.",
+            help="Compare with few_rounds, which is exact, usually takes three messages and "
+            "becomes the reference, and with the gradients of all sites at some of the draws.",
         ),
     ] = False,
     loo: Annotated[
         bool,
         typer.Option(
             "--loo",
-            help="Say how well the model predicts rows that are left out (PSIS-LOO, WAIC), and "
-            "what the posterior is without each site.",
+            help="Estimate how well the model predicts rows that are left out (PSIS-LOO, WAIC), "
+            "and the posterior without each site.",
         ),
     ] = False,
     quiet: Quiet = False,

@@ -14,8 +14,10 @@ from consortia.cli.options import Quiet, Seed, StudyFile
 
 def sbc(
     study: StudyFile,
-    simulations: Annotated[int, typer.Option(min=2, help="Data sets that are simulated.")] = 200,
-    draws: Annotated[int, typer.Option(min=3, help="Draws that a simulation ranks among.")] = 63,
+    simulations: Annotated[int, typer.Option(min=2, help="Number of simulated data sets.")] = 200,
+    draws: Annotated[
+        int, typer.Option(min=3, help="Number of draws among which a simulation ranks.")
+    ] = 63,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -39,7 +41,7 @@ def sbc(
         given = load_study(study)
         built = given.build()
         if built.regression is None:
-            raise InputError("sbc: data are simulated for studies with model.formula only.")
+            raise InputError("sbc: data can be simulated only if the study has model.formula.")
         console = console_of(quiet=quiet)
         with console.status(f"0 of {simulations} simulations") as status:
             found = calibration_of(

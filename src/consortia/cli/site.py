@@ -20,12 +20,14 @@ if TYPE_CHECKING:
     from consortia.federation.governance.declared import Declared
 
 UNBOUND = (
-    "apps = ['any'] lets a server send any code, so the hashes of studies and models bind nothing: "
-    "they cover the files that import statements reach, not what code loads in other ways. Give "
-    "the hash of the app."
+    "apps = ['any'] lets a server send any code, so the hashes of studies and models protect "
+    "nothing: they cover files that import statements reach, not code that is loaded in other "
+    "ways. Give the hash of the app."
 )
 
-site = typer.Typer(help="What a site's policy permits, and what has left it.", no_args_is_help=True)
+site = typer.Typer(
+    help="A site's policy, keys and ledger, and attacks on its own rows.", no_args_is_help=True
+)
 
 
 @site.command()
@@ -34,21 +36,24 @@ def check(
         Path | None, typer.Argument(metavar="POLICY", help="The site's policy file.")
     ] = None,
     study: Annotated[
-        Path | None, typer.Option(metavar="STUDY.toml", help="Would the policy permit this study?")
+        Path | None,
+        typer.Option(metavar="STUDY.toml", help="Check whether the policy permits this study."),
     ] = None,
     app: Annotated[
         Path | None,
         typer.Option(
-            metavar="APP", help="Would it permit this Flower app? Its folder, or its .fab file."
+            metavar="APP", help="Check whether it permits this Flower app: a folder or a .fab file."
         ),
     ] = None,
     two_sites: Annotated[
         bool,
-        typer.Option("--two-sites", help="Propose a policy for a study of two sites, too."),
+        typer.Option("--two-sites", help="Also propose a policy if the study has only two sites."),
     ] = False,
     data: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="The rows of the site, to be counted; nothing leaves."),
+        typer.Option(
+            metavar="FILE", help="The rows of the site, which are only counted; nothing leaves."
+        ),
     ] = None,
     identities: Annotated[
         Path | None,
@@ -111,19 +116,19 @@ def check(
 @site.command()
 def key(
     folder: Annotated[
-        Path, typer.Argument(metavar="FOLDER", help="Of the site, or of the coordinator.")
+        Path, typer.Argument(metavar="FOLDER", help="Folder of the site or of the coordinator.")
     ],
     name: Annotated[
         str | None, typer.Option("--site", help="The site's name in studies; by default FOLDER's.")
     ] = None,
     coordinator: Annotated[
-        bool, typer.Option("--coordinator", help="The key is that of the coordinator.")
+        bool, typer.Option("--coordinator", help="Make the coordinator's key.")
     ] = False,
     study: Annotated[
         Path | None,
         typer.Option(
             metavar="STUDY.toml",
-            help="Prepare the key of secure sums for this registered study, of the rows of --data.",
+            help="Prepare the key of secure sums for this registered study and the rows of --data.",
         ),
     ] = None,
     data: Annotated[
@@ -146,7 +151,7 @@ def key(
 
         own = folder.resolve().name if name is None else name
         if (study is None) != (data is None) or (study is not None and coordinator):
-            raise InputError("--study and --data go together, at a site.")
+            raise InputError("--study and --data are used together, at a site.")
         if study is not None and data is not None:
             from consortia.federation.app import prepared_key
             from consortia.study.build import load_study
@@ -156,7 +161,7 @@ def key(
             typer.echo(line)
             return
         public = make_identity(folder).hex()
-        typer.echo(f"{folder / FILE}: stays there; whoever has it can speak for {own}")
+        typer.echo(f"{folder / FILE}: keep it secret; whoever has it can impersonate {own}")
         if coordinator:
             typer.echo(f"For every policy, and {folder / RING} (above [identities]):")
             typer.echo(f'{COORDINATOR} = "{public}"')
@@ -170,13 +175,16 @@ def ledger(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The ledger, or its folder.")],
     run: Annotated[str | None, typer.Option(help="Show this run only.")] = None,
     head: Annotated[
-        str | None, typer.Option(help="A head that was noted before: must be in the ledger.")
+        str | None, typer.Option(help="An earlier head, which must be in the ledger.")
     ] = None,
     message: Annotated[
         str | None,
-        typer.Option(help="SHA-256 of a message, as last_messages of a run's record has it."),
+        typer.Option(
+            help="SHA-256 of a message (from last_messages of a run's record), which must be in "
+            "the ledger."
+        ),
     ] = None,
-    lines: Annotated[int, typer.Option(min=0, help="How many of the last lines to show.")] = 20,
+    lines: Annotated[int, typer.Option(min=0, help="Number of last lines to show.")] = 20,
     as_json: Json = False,
 ) -> None:
     """Show what has left the site, and verify that no line was changed, removed or inserted."""
@@ -197,24 +205,25 @@ def ledger(
         if head is not None and head not in {"0" * 64, *(entry.hash for entry in found.entries)}:
             raise LedgerError(
                 f"{path}: no line has the hash {head}: lines were removed from the end, or the "
-                "ledger was written anew."
+                "ledger was rewritten."
             )
         if message is not None and message not in {entry.sha256 for entry in found.entries}:
             raise LedgerError(
-                f"{path}: no line is of the message {message}, which the server has: an older copy "
-                "of the ledger was put back, or it was written anew."
+                f"{path}: no line records the message {message}, which the server has: an older "
+                "copy of the ledger was restored, or it was rewritten."
             )
         if as_json:
             return
         for note in found.notes:
             typer.echo(f"warning: {note}", err=True)
-        typer.echo(f"The chain is whole: {len(found.entries)} lines. Head: {found.head}")
+        typer.echo(f"The chain is intact: {len(found.entries)} lines. Head: {found.head}")
 
 
 @site.command()
 def rehearse(
     study: Annotated[
-        Path, typer.Argument(metavar="STUDY", help="The study file, or the app's folder or .fab.")
+        Path,
+        typer.Argument(metavar="STUDY", help="The study file, or an app's folder or .fab file."),
     ],
     data: Annotated[Path, typer.Option(metavar="FILE", help="The rows of the site.")],
     name: Annotated[
@@ -228,8 +237,8 @@ def rehearse(
         bool,
         typer.Option(
             "--week",
-            help="Run ordinary studies one after the other, too: another seed, a covariate less, "
-            "an updated export.",
+            help="Also run ordinary studies in sequence: another seed, one covariate fewer, an "
+            "updated export.",
         ),
     ] = False,
     as_json: Json = False,

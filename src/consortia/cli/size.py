@@ -14,11 +14,12 @@ from consortia.cli.options import Quiet, Seed, StudyFile
 def plan_size(
     study: StudyFile,
     times: Annotated[
-        str, typer.Option(help="Sizes as multiples of each site's rows, with commas between.")
+        str, typer.Option(help="Sizes as multiples of each site's rows, separated by commas.")
     ] = "0.5,1,2",
-    simulations: Annotated[int, typer.Option(min=2, help="Of each size.")] = 20,
+    simulations: Annotated[int, typer.Option(min=2, help="Simulations of each size.")] = 20,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write a table too: .csv.")
+        Path | None,
+        typer.Option("--output", "-o", metavar="FILE", help="Also write a table: .csv."),
     ] = None,
     seed: Seed = None,
     quiet: Quiet = False,
@@ -34,11 +35,15 @@ def plan_size(
         try:
             factors = [float(one) for one in times.split(",")]
         except ValueError:
-            raise InputError(f"--times {times}: give numbers with commas, 0.5,1,2.") from None
+            raise InputError(
+                f"--times {times}: give numbers separated by commas, such as 0.5,1,2."
+            ) from None
         given = load_study(study)
         built = given.build()
         if built.regression is None:
-            raise InputError("plan-size: data are simulated for studies with model.formula only.")
+            raise InputError(
+                "plan-size: data can be simulated only if the study has model.formula."
+            )
         console = console_of(quiet=quiet)
         every = simulations * len(factors)
         with console.status(f"0 of {every} simulations") as status:

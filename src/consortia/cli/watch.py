@@ -21,7 +21,7 @@ SECONDS = 2.0
 
 def watch(
     run: Run,
-    once: Annotated[bool, typer.Option("--once", help="Look once, and end.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Show it once and exit.")] = False,
     as_json: Json = False,
 ) -> None:
     """Show a run while it runs: rounds, seconds left, R-hat and ESS so far, sites, bytes.

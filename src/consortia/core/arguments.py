@@ -247,7 +247,7 @@ def read_toml(path: Path, kind: str) -> tuple[bytes, dict[str, Any]]:
     """
     try:
         if not path.exists():
-            raise InputError(f"{path}: there is no such file; give the path of a {kind}.")
+            raise InputError(f"{path}: no such file; give the path of a {kind}.")
         if not path.is_file() or path.stat().st_size > TOML_BYTES:
             raise InputError(
                 f"{path} cannot be read: a {kind} is a file of at most {TOML_BYTES:,} bytes."

@@ -67,7 +67,7 @@ def _beyond(distinct: np.ndarray, counts: np.ndarray) -> list[Outlier]:
         if gap > rest and (codes or (gap > WIDE * rest and bool((counts[place:] > 1).all()))):
             # The nearest other value is that of a single row, which stays at its site.
             return [
-                Outlier(float(distinct[i]), int(counts[i]), "it is far from all other values")
+                Outlier(float(distinct[i]), int(counts[i]), "it is far away from all other values")
                 for i in above
             ]
     return []

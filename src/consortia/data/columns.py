@@ -347,15 +347,14 @@ def without_missing(
         found = ", ".join(f"{name!r} {count}" for name, count in counts.items() if count)
         raise InputError(
             f"{where}: values are missing in {found} of {rows_of(table)} rows. Give "
-            "missing='complete' to leave these rows out, missing='indicator' to keep them with a "
-            "column that marks them, or missing='impute' to draw the values at the site, several "
-            "times."
+            "missing='complete' to leave these rows out, missing='indicator' to keep them with "
+            "an indicator column, or missing='impute' for multiple imputation at the site."
         )
     needed = columns if policy == "complete" else always
     kept = ~np.any([table[name].missing for name in needed], axis=0)
     if not kept.any():
         worst = max(needed, key=lambda name: counts[name])
-        remedy = "leave out the column or the site"
+        remedy = "leave the column or the site out"
         if policy == "complete" and worst not in always:
             remedy += ", or give missing='indicator' or 'impute'"
         raise InputError(

@@ -246,7 +246,7 @@ def fashion_mnist(*, download: bool = False) -> Dataset:
     return _dataset("fashion_mnist", train, test, target_names=FASHION_NAMES)
 
 
-@_published("http://yann.lecun.com/exdb/mnist/", "commonly given as CC BY-SA 3.0")
+@_published("http://yann.lecun.com/exdb/mnist/", "usually stated as CC BY-SA 3.0")
 def mnist(*, download: bool = False) -> Dataset:
     """Return handwritten digits: 60,000 train and 10,000 test images (rows, 28, 28) uint8.
 
@@ -528,7 +528,9 @@ def _bundled(name: str, source: str, licence: str = "see the source", caution: s
         return _dataset(name, rows, None, bunch.feature_names, classes)
 
     loader.__name__ = loader.__qualname__ = name
-    loader.__doc__ = f"The {name.replace('_', ' ')} data as scikit-learn carries them, no split."
+    loader.__doc__ = (
+        f"The {name.replace('_', ' ')} data as bundled with scikit-learn, without a split."
+    )
     _published(source, licence, caution, bundled=True)(loader)
 
 

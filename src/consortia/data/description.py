@@ -61,9 +61,13 @@ class Wanted:
         by, event, causes = given.get("by"), given.get("event"), given.get("causes")
         for name, value in (("by", by), ("event", event)):
             if value is not None and (not isinstance(value, str) or not times):
-                raise InputError(f"describe.{name} is {value!r}: name a column, and give times.")
+                raise InputError(
+                    f"describe.{name} is {value!r}: name a column and also give times."
+                )
         if (event is None) != (causes is None):
-            raise InputError("describe: event and causes, the names of its codes, go together.")
+            raise InputError(
+                "describe: give both event and causes (the names of its codes), or neither."
+            )
         treated = given.get("treated")
         if treated is not None and not isinstance(treated, str):
             raise InputError(f"describe.treated is {treated!r}: give an expression of columns.")
@@ -90,7 +94,7 @@ def _causes(given: Any) -> tuple[tuple[int, str], ...]:
         ) from None
     names = [name for _, name in found]
     if not 0 < len(found) <= KINDS_MAX or found[0][0] < 1 or len({*names}) < len(names):
-        raise InputError(f"describe.causes: give 1 to {KINDS_MAX} codes > 0, each its own name.")
+        raise InputError(f"describe.causes: give 1 to {KINDS_MAX} codes > 0 with distinct names.")
     return found
 
 

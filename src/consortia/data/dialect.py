@@ -106,7 +106,7 @@ class Dialect:
         choice = f'write {point}, or decimal = ","'
         if len(decisive) == 2:
             both = " beside ".join(decisive.values())
-            return None, f"the file has numbers with both decimal marks, {both}: {choice}"
+            return None, f"the file mixes both decimal marks, {both}: {choice}"
         if decisive:
             return next(iter(decisive)), ""
         if self.separator == ";" and "," in undecided:
@@ -115,10 +115,14 @@ class Dialect:
             return ".", ""
         if undecided:
             mark, text = next(iter(undecided.items()))
-            kinds = "commas seem to set thousands apart" if mark == "," else "dots may do so"
+            kinds = (
+                "commas seem to separate thousands"
+                if mark == ","
+                else "dots may separate thousands"
+            )
             return None, (
-                f"{kinds}: {text!r} is {text.replace(mark, '')} or {text.replace(mark, '.')}, and "
-                f"nothing in the file decides: {choice}"
+                f"{kinds}: {text!r} is {text.replace(mark, '')} or {text.replace(mark, '.')}, "
+                f"and nothing else in the file tells which: {choice}"
             )
         return ".", ""
 
@@ -226,10 +230,10 @@ def undecodable(path: Path, site: str, encoding: str) -> InputError:
         except UnicodeDecodeError as error:
             line_of_toml = mend(site, "", 'encoding = "latin-1"')
             return InputError(
-                f"{path} is not written in {encoding.upper()} (line {number}, the byte "
-                f"0x{line[error.start]:02x}): write {line_of_toml}, or the encoding that it has."
+                f"{path} is not encoded in {encoding.upper()} (line {number}, the byte "
+                f"0x{line[error.start]:02x}): write {line_of_toml}, or the actual encoding."
             )
-    return InputError(f"{path} is not written in {encoding.upper()}.")
+    return InputError(f"{path} is not encoded in {encoding.upper()}.")
 
 
 def separator_of(line: str) -> str:

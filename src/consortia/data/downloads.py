@@ -91,11 +91,10 @@ def read_file(file: RemoteFile, *, download: bool = False) -> bytes:
     looked = f"CONSORTIA_DATA is {given!r}" if given else "CONSORTIA_DATA is not set"
     looked += f" (a directory with a folder {file.folder}/), and the cache has no {cached}."
     if file.address is None:
-        raise DatasetMissing(f"{missing} {looked} It cannot be downloaded. {file.origin}")
+        raise DatasetMissing(f"{missing} {looked} It is not available for download. {file.origin}")
     if not download:
         raise DatasetMissing(
-            f"{missing} {looked} It is published at {file.address}: download=True gets it from "
-            "there."
+            f"{missing} {looked} It is published at {file.address}: download=True downloads it."
         )
     try:
         return _download(file, file.address, cached)
@@ -136,13 +135,13 @@ def _verify(file: RemoteFile, data: bytes, where: str) -> None:
     except (OSError, EOFError, ValueError, zipfile.BadZipFile, zlib.error) as error:
         raise DatasetCorrupted(
             f"{where} is damaged ({error}): expected {file.content} content with sha256 "
-            f"{file.sha256}, the file itself has {hashlib.sha256(data).hexdigest()}. Delete it "
-            "and get it again."
+            f"{file.sha256}, but the file has {hashlib.sha256(data).hexdigest()}. Delete it and "
+            "download it again."
         ) from error
     found = hashlib.sha256(content).hexdigest()
     if found != file.sha256:
         kind = "" if file.content == "file" else f" of its {file.content} content"
         raise DatasetCorrupted(
             f"{where} is not the published {file.name}: the sha256{kind} is {found}, expected "
-            f"{file.sha256}. Delete it and get it again."
+            f"{file.sha256}. Delete it and download it again."
         )

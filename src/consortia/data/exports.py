@@ -87,11 +87,11 @@ def _read_sheet(path: Path, source: Source, changes: Harmonisation) -> Export:
             empty = [cell for name in sheets for cell in NO_RESULT.findall(parts.read(name))]
         book = load_workbook(path, read_only=True, data_only=True)
     except (zipfile.BadZipFile, InvalidFileException, KeyError) as error:
-        raise ValueError("it is not a workbook of Excel (.xlsx), or it is damaged") from error
+        raise ValueError("it is not an Excel workbook (.xlsx), or it is damaged") from error
     if empty:
         raise InputError(
-            f"{path}: the formula in cell {empty[0].decode()} has no result, and {len(empty) - 1} "
-            "others: open the file in a spreadsheet program and save it there."
+            f"{path}: the formula in cell {empty[0].decode()} has no result, nor have "
+            f"{len(empty) - 1} others: open the file in a spreadsheet program and save it there."
         )
     name, rows = _sheet_of(book, path, source, changes)
     (first, header), *rows = rows
@@ -99,7 +99,7 @@ def _read_sheet(path: Path, source: Source, changes: Harmonisation) -> Export:
     if rows and sum(map(bool, names)) == 1 < sum(one is not None for one in rows[0][1]):
         raise InputError(
             f"{path}, sheet {name!r}, row {first}: {next(filter(None, names))!r} seems to be a "
-            "title, and no header: leave out what stands above the names of the columns."
+            "title, not a header: delete everything above the column names."
         )
     width = max(len(values) for _, values in rows) if rows else 0
     columns = [[one[i] if i < len(one) else None for _, one in rows] for i in range(width)]
@@ -115,14 +115,14 @@ def _sheet_of(book: Any, path: Path, source: Source, changes: Harmonisation) -> 
     """Return the sheet that holds the table, by name, without its empty rows."""
     seen = {one.title: one for one in book.worksheets if one.sheet_state == "visible"}
     if changes.sheet is not None and changes.sheet not in seen:
-        raise InputError(f"{path}: sheet {changes.sheet!r} is none of {', '.join(seen)}.")
+        raise InputError(f"{path}: sheet {changes.sheet!r} is not one of {', '.join(seen)}.")
     wanted = list(seen) if changes.sheet is None else [changes.sheet]
     full = {name: rows for name in wanted if (rows := _rows_of(seen[name]))}
     if not full:
-        raise InputError(f"{path} is empty: leave it out, or give it at least one row.")
+        raise InputError(f"{path} is empty: omit it, or give it at least one row.")
     if len(full) > 1:
         line = mend(source.site, "", f'sheet = "{next(iter(full))}"')
-        raise InputError(f"{path} has the sheets {', '.join(full)}: write which, {line}.")
+        raise InputError(f"{path} has the sheets {', '.join(full)}: choose one with {line}.")
     return next(iter(full.items()))
 
 
@@ -194,8 +194,8 @@ def _say_missing(name: str, values: Any, labels: Mapping[Any, str], source: Sour
     return [
         Guess(
             name,
-            f"{start}{name}: {labels.get(code, level(code))!r} is missing, as the file declares, "
-            f"in {count:,} row{'s' * (count > 1)}",
+            f"{start}{name}: {labels.get(code, level(code))!r} is missing, as declared in the "
+            f"file, in {count:,} row{'s' * (count > 1)}",
             "",
             int(count),
         )
@@ -229,9 +229,11 @@ def _read_r(path: Path, source: Source, changes: Harmonisation) -> Export:
     try:
         frame = rdata.read_rds(path, constructor_dict=classes)
     except Exception as error:  # its parser lets through whatever a damaged file makes of it
-        raise ValueError(f"it is not a file of saveRDS, or it is damaged ({error})") from error
+        raise ValueError(f"it was not written by saveRDS, or it is damaged ({error})") from error
     if not isinstance(frame, pd.DataFrame):
-        raise InputError(f"{path} holds a {type(frame).__name__}, and no data.frame: save that.")
+        raise InputError(
+            f"{path} holds a {type(frame).__name__}, not a data.frame: save a data.frame."
+        )
     return Export(frame.reset_index(drop=True))
 
 
@@ -245,8 +247,8 @@ def _read_query(path: Path, source: Source, changes: Harmonisation) -> Export:
     url = os.environ.get(DATABASE)
     if not url:
         raise InputError(
-            f"{path}: set {DATABASE} at this site to the URL of the database that the query is "
-            "for, such as postgresql+psycopg://reader@db/research."
+            f"{path}: set {DATABASE} at this site to the URL of the database to query, such as "
+            "postgresql+psycopg://reader@db/research."
         )
     try:
         with sqlalchemy.create_engine(url).connect() as connection:  # closed without a commit

@@ -329,8 +329,8 @@ def merge_facts(gathered: Sequence[Mapping[Any, Any]], names: Sequence[str]) -> 
             first, known = found.setdefault(int(key), (process, facts))
             if json.dumps(known) != json.dumps(facts):  # as text: NaN equals itself
                 raise InputError(
-                    f"processes {first} and {process} have read other rows for site "
-                    f"{names[int(key)]!r}: give both the same."
+                    f"processes {first} and {process} have read different rows for site "
+                    f"{names[int(key)]!r}: give both the same rows."
                 )
     try:
         return [SiteFacts.read(found[index][1]) for index in range(len(names))]

@@ -27,31 +27,29 @@ class Harmonisation(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
     rename: dict[str, str] = Field(
         default_factory=dict,
-        description="names of columns at this site, each with the name it has in the study",
+        description="column names at this site, each with its name in the study",
     )
     recode: dict[str, dict[str, str]] = Field(
         default_factory=dict,
-        description="by column, values as this site writes them, each with the value in the study",
+        description="by column, values as written at this site, each with its value in the study",
     )
     missing_values: dict[str, list[str | int | float]] = Field(
         default_factory=dict,
-        description="by column, the words and numbers that stand for a missing value here beside "
-        "the empty field; [] says that none does",
+        description="by column, the words and numbers that mean a missing value here, besides the "
+        "empty field; [] means none",
     )
     scale: dict[str, float] = Field(
         default_factory=dict,
-        description="by column, the factor that turns this site's numbers into the study's unit; "
-        "1 says that the unit is the same",
+        description="by column, the factor that converts this site's numbers to the study's unit; "
+        "1 means the same unit",
     )
-    encoding: str | None = Field(None, description="of this site's file, where it is not UTF-8")
-    decimal: Literal[".", ","] | None = Field(
-        None, description="the decimal mark of this site's file"
-    )
+    encoding: str | None = Field(None, description="encoding of this site's file, if not UTF-8")
+    decimal: Literal[".", ","] | None = Field(None, description="decimal mark of this site's file")
     sheet: str | None = Field(
-        None, description="the sheet of this site's workbook, where several hold something"
+        None, description="sheet of this site's workbook, if several are not empty"
     )
     approved: bool = Field(
-        True, description="false: proposed by `consortia init`, and nobody has confirmed it yet"
+        True, description="false: proposed by `consortia init` and not yet confirmed"
     )
 
     @field_validator("encoding")
@@ -95,8 +93,8 @@ class Harmonisation(BaseModel):
         for name in self.rename.values():
             if found.count(name) > 1:
                 raise InputError(
-                    f"{where}: rename: two columns would be called {name!r}: rename the other one "
-                    "too."
+                    f"{where}: rename: two columns would be called {name!r}: rename the other "
+                    "one, too."
                 )
         return found
 

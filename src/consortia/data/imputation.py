@@ -56,8 +56,8 @@ def imputed(
     for name, missing in gaps.items():
         if missing.all():
             raise InputError(
-                f"{where}: no value of {name!r} is known, by which its values could be imputed: "
-                "leave out the column or the site."
+                f"{where}: no value of {name!r} is known from which others could be imputed: "
+                "leave the column or the site out."
             )
     table = {**table, **{name: _of_codes(table[name]) for name in levels if name in table}}
     values = {name: table[name].values.copy() for name in columns}

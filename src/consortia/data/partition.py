@@ -106,8 +106,9 @@ def dirichlet(
             cut = [np.split(rows, e[:-1]) for rows, e in zip(members, ends, strict=True)]
             return _deal(data, [np.concatenate(pieces) for pieces in zip(*cut, strict=True)])
     raise InputError(
-        f"minimum_rows={minimum_rows} was not reached at all {sites} sites in {ATTEMPTS} draws "
-        f"with concentration={concentration}: raise concentration, or ask for fewer sites."
+        f"minimum_rows={minimum_rows} was not reached at every one of {sites} sites in "
+        f"{ATTEMPTS} draws with concentration={concentration}: raise concentration, or use fewer "
+        "sites."
     )
 
 
@@ -147,7 +148,7 @@ def label_shards(
     shards = sites * shards_per_site
     if shards > data.rows:
         raise InputError(
-            f"{sites} sites of {shards_per_site} shards need {shards} rows, there are "
+            f"{sites} sites of {shards_per_site} shards need {shards} rows, but there are "
             f"{data.rows}: lower sites or shards_per_site."
         )
     labels = _categories(_column(arrays, label, data.rows, "label"), "label")
@@ -262,7 +263,7 @@ def by_column(
     if values.dtype.kind not in "biuf":
         raise InputError(
             f"column {name!r} holds strings with {len(np.unique(values))} distinct values, which "
-            f"have no quantiles: leave sites={sites} out to get one site per value."
+            f"have no quantiles: omit sites={sites} to get one site per value."
         )
     cuts = _quantile_cuts(values, sites, name)
     group = np.searchsorted(cuts, values, side="right")
@@ -324,8 +325,8 @@ def _minimum(minimum_rows: Any, sites: int, rows: int) -> int:
     least = arguments.whole("minimum_rows", minimum_rows, 1)
     if least * sites > rows:
         raise InputError(
-            f"minimum_rows={least} at {sites} sites needs {least * sites} rows, there are {rows}: "
-            "lower minimum_rows or sites."
+            f"minimum_rows={least} at {sites} sites needs {least * sites} rows, but there are "
+            f"{rows}: lower minimum_rows or sites."
         )
     return least
 

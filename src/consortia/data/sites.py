@@ -85,7 +85,8 @@ class Sites:
         """
         if isinstance(shards, (str, bytes, Mapping)) or not isinstance(shards, Iterable):
             raise InputError(
-                f"shards is a {type(shards).__name__}: give a list, one pytree of arrays a site."
+                f"shards is a {type(shards).__name__}: give a list with one pytree of arrays per "
+                "site."
             )
         shards = list(shards)
         if not shards:
@@ -185,7 +186,9 @@ class Sites:
                 raise InputError(f"No site is called {which!r}; the names are {self.names}.")
             which = self.names.index(which)
         if not 0 <= which < len(self):
-            raise InputError(f"Site {which} does not exist: there are {len(self)}, from 0.")
+            raise InputError(
+                f"Site {which} does not exist: there are {len(self)} sites, numbered from 0."
+            )
         self._need([which])
         return self.shards[which]
 
@@ -259,9 +262,9 @@ class Sites:
         if missing is not None:
             held = ", ".join(repr(self.names[number]) for number in self.here) or "no site"
             raise InputError(
-                f"the rows of site {self.names[missing]!r} are in another process, this one has "
-                f"read {held}: sample with the engine and the algorithm that the sites were read "
-                "for; what needs all rows needs a process that has read all of them."
+                f"the rows of site {self.names[missing]!r} are in another process; this one has "
+                f"read {held}: sample with the engine and the algorithm for which the sites were "
+                "read. Whatever needs all rows needs a process that has read all of them."
             )
 
 
@@ -300,7 +303,7 @@ def read_rows(tree: PyTree, where: str) -> Rows:
         if isinstance(value, np.ma.MaskedArray):
             raise InputError(
                 f"{_capital(where)}, leaf {name!r}: a masked array, whose masked values would be "
-                "used. Leave their rows out, or fill them in: leaf.filled(...)."
+                "used. Remove their rows, or fill the values in: leaf.filled(...)."
             )
     leaves = tuple(np.asarray(leaf.value) for leaf in found)
     for name, leaf in zip(names, leaves, strict=True):
@@ -323,9 +326,11 @@ def read_rows(tree: PyTree, where: str) -> Rows:
                 f"{rows}. All leaves must have the same number of rows."
             )
     if rows == 0:
-        raise InputError(f"{_capital(where)} is empty: leave it out, or give it at least one row.")
+        raise InputError(f"{_capital(where)} is empty: omit it, or give it at least one row.")
     if rows > SITE_ROWS_MAX:
-        raise InputError(f"{_capital(where)} has {rows} rows; the most is {SITE_ROWS_MAX}.")
+        raise InputError(
+            f"{_capital(where)} has {rows} rows; at most {SITE_ROWS_MAX} are permitted."
+        )
     return Rows(names, leaves, trees.structure_of(tree), rows)
 
 
@@ -338,13 +343,13 @@ def site_names(names: Sequence[str] | None, count: int) -> tuple[str, ...]:
     if names is None:
         return tuple(f"site {i}" for i in range(count))
     if isinstance(names, str):
-        raise InputError(f"names is the single text {names!r}: give one name per site.")
+        raise InputError(f"names is the single string {names!r}: give one name per site.")
     names = tuple(names)
     if len(names) != count:
         raise InputError(f"names has {len(names)} entries for {count} sites: give one per site.")
     for name in names:
         if not isinstance(name, str) or not name:
-            raise InputError(f"names holds {name!r}: give strings that are not empty.")
+            raise InputError(f"names holds {name!r}: give non-empty strings.")
     doubled = sorted({name for name in names if names.count(name) > 1})
     if doubled:
         raise InputError(f"names holds {', '.join(map(repr, doubled))} more than once.")
@@ -385,14 +390,15 @@ def _same_structure(name: str, part: Rows, first_name: str, first: Rows) -> None
         else:
             difference = f"leaves {', '.join(part.names)} against {', '.join(first.names)}"
         raise InputError(
-            f"Site {name!r} has another structure than site {first_name!r}: {difference}. "
-            "Give all sites the same pytree."
+            f"Site {name!r} differs in structure from site {first_name!r}: {difference}. Give "
+            "all sites the same pytree."
         )
     for leaf_name, leaf, model in zip(part.names, part.leaves, first.leaves, strict=True):
         if leaf.shape[1:] != model.shape[1:]:
             raise InputError(
                 f"Site {name!r}, leaf {leaf_name!r}: rows of shape {leaf.shape[1:]}, but at site "
-                f"{first_name!r} they have shape {model.shape[1:]}. All sites need the same."
+                f"{first_name!r} they have shape {model.shape[1:]}. All sites need the same "
+                "shape."
             )
 
 
@@ -406,9 +412,9 @@ def _common_dtypes(names: Sequence[str], parts: Sequence[Rows]) -> list[np.dtype
             widest = np.result_type(widest, dtype)
             if not _kind(dtype) == _kind(first) == _kind(widest):
                 raise InputError(
-                    f"Site {name!r}, leaf {leaf_name!r}: the type is {dtype}, but {first} at site "
-                    f"{names[0]!r}, and no one type of that kind holds the values of all sites. "
-                    "Cast them to one type."
+                    f"Site {name!r}, leaf {leaf_name!r}: the type is {dtype}, but {first} at "
+                    f"site {names[0]!r}, and no single type of that kind can hold the values of "
+                    "all sites. Cast them to one type."
                 )
         common.append(widest)
     return common

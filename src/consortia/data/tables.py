@@ -111,7 +111,7 @@ def _read_file(path: Path, site: str, changes: Harmonisation) -> LazyTable:
     if kind not in {**readers, **arrow, **READERS}:
         raise InputError(f"{path}: give one of {', '.join((*readers, *READERS, *arrow))}.")
     if not path.is_file():
-        raise InputError(f"{path}: there is no such file.")
+        raise InputError(f"{path}: no such file.")
     try:
         if kind in readers:
             return readers[kind](path, site, changes)
@@ -159,7 +159,7 @@ def read_text(path: Path, site: str, changes: Harmonisation) -> LazyTable:
         separator = separator_of(first)
     fields = cut(text[len(first) :] if skipped else text, separator, path, skipped)
     if len(fields.counts) < 2:
-        raise InputError(f"{path}: there are no rows under the header.")
+        raise InputError(f"{path}: no rows below the header.")
     _check_header(path, fields, separator)
     lines = fields.lines[1:]
     source = Source(str(path), site, lines)
@@ -195,13 +195,13 @@ def _check_header(path: Path, fields: Fields, separator: str) -> None:
     given = [name.strip() for name in header if name.strip()]
     if counts[1] > len(header) == 1 or (len(given) == 1 < len(header) == counts[1]):
         raise InputError(
-            f"{path}, line {fields.lines[0]}: {_shown(given[0]) if given else 'it'} seems to be a "
-            "title, and no header: leave out what stands above the names of the columns."
+            f"{path}, line {fields.lines[0]}: {_shown(given[0]) if given else 'it'} seems to be "
+            "a title, not a header: delete everything above the column names."
         )
     for row in np.flatnonzero(counts != len(header))[:1]:
         raise InputError(
             f"{path}, line {fields.lines[row]}: {counts[row]} fields under {len(header)} names "
-            f"(they are set apart by {separator!r})."
+            f"(the separator is {separator!r})."
         )
 
 
@@ -223,7 +223,7 @@ def _new_names(given: Sequence[str], where: str, site: str, changes: Harmonisati
     names = changes.new_names(names, where)
     doubled = sorted({name for name in names if names.count(name) > 1})
     if "" in names or doubled:
-        what = "a column without a name: leave it out (pandas: index=False), or write "
+        what = "a column without a name: remove it (pandas: index=False), or write "
         what += mend(site, "rename", '"" = "row"')
         if doubled and "" not in names:
             what = f"the name {doubled[0]!r} twice"
@@ -356,7 +356,7 @@ def _doubt(
 ) -> str:
     """Find what suggests that strings are numbers or dates; "" where nothing does."""
     known = [text for text, gone in zip(texts, absent, strict=True) if not gone]
-    levels = f"write C({in_formula(name)}) for levels"
+    levels = f"write C({in_formula(name)}) for a factor"
     if all(OTHER_DATE.fullmatch(text) for text in known):
         return (
             f"its strings seem to be dates: write them as year-month-day, 2024-01-31; or {levels}"
@@ -382,15 +382,15 @@ def _doubt(
         hint = ", whose digits are not 0 to 9"
     code = mend(source.site, "missing_values", f"{key(name)} = [{text(first)}]")
     return (
-        f"{int(wrong.sum())} of {int((~absent)[rows].sum())} values are no numbers, the first in "
-        f"{where}: {_shown(first)}{hint}: {levels}, or {code} where it stands for a missing value, "
-        "or correct them"
+        f"{int(wrong.sum())} of {int((~absent)[rows].sum())} values are not numbers, the first "
+        f"in {where}: {_shown(first)}{hint}: {levels}, or {code} if it means a missing value, or "
+        "correct them"
     )
 
 
 def _too_large(numbers: np.ndarray) -> str:
     if (np.abs(numbers) >= EXACT).any() and bool((numbers == np.round(numbers)).all()):
-        return "it holds integers beyond 2^53, of which numbers keep the first 16 digits"
+        return "it holds integers beyond 2^53, of which only the first 16 digits are kept"
     return ""
 
 
@@ -414,12 +414,12 @@ def _of_dates(name: str, texts: np.ndarray, missing: np.ndarray, source: Source)
         where = source.at(row)
         doubt = (
             f"not every value is a date of the years {YEARS[0]} to {YEARS[1]}, the first in "
-            f"{where}: {texts[row]!r}: {line} where it stands for a missing value, or correct it"
+            f"{where}: {texts[row]!r}: {line} if it means a missing value, or correct it"
         )
     elif zoned.any() and not zoned.all():
         doubt = (
-            f"{int(zoned.sum())} of {len(zoned)} times have a time zone and the others none: write "
-            "all with one, or all without"
+            f"{int(zoned.sum())} of {len(zoned)} times have a time zone and the others do not: "
+            "write all with one, or all without"
         )
     return Column("date", values, missing, doubt, given=texts, source=source)
 
@@ -448,7 +448,7 @@ def _declared_missing(texts: Sequence[str], codes: Sequence[str | int | float]) 
 def word_kept(name: str, site: str, word: str, count: int) -> Guess:
     """Report a word such as NA that is taken as a level."""
     where = f"{site}: " if site else ""
-    sentence = f"{where}{name}: {_shown(word)} is a level, and not missing, in {_rows(count)}"
+    sentence = f"{where}{name}: {_shown(word)} is a level, not a missing value, in {_rows(count)}"
     line = mend(site, "missing_values", f"{key(name)} = []")
     return Guess(name, sentence, f"{line} confirms it, [{text(word)}] makes it missing", count)
 
@@ -456,7 +456,7 @@ def word_kept(name: str, site: str, word: str, count: int) -> Guess:
 def _unused(name: str, words: Mapping[str, str], there: set[str], source: Source) -> list[Guess]:
     absent = [word for word in words if word not in there]
     return [
-        Guess(name, f"{_at(source)}{name}: recode names {_shown(one)}, which no row has")
+        Guess(name, f"{_at(source)}{name}: recode lists {_shown(one)}, which no row has")
         for one in absent
     ]
 
@@ -481,7 +481,7 @@ def _of_frame(
 ) -> LazyTable:
     given = [str(name) for name in frame.columns]
     if not len(frame) or not given:
-        raise InputError(f"{source.name} is empty: leave it out, or give it at least one row.")
+        raise InputError(f"{source.name} is empty: omit it, or give it at least one row.")
     names = _new_names(given, source.name, source.site, changes)
 
     dialect, guesses = None, {}

@@ -365,7 +365,7 @@ def _evenly_spaced(size: int, allowed: int, total: int) -> np.ndarray:
 
 
 def _not_computed(computed: int, coordinates: int) -> str:
-    return f"not among the {computed} of {coordinates} coordinates looked at"
+    return f"not among the {computed} of {coordinates} coordinates that were checked"
 
 
 def _reasons(chains: int, draws: int, computed: int, coordinates: int) -> list[str]:
@@ -373,11 +373,12 @@ def _reasons(chains: int, draws: int, computed: int, coordinates: int) -> list[s
     return [
         "",
         _not_computed(computed, coordinates),
-        f"{draws} {noun}, at least {LEAST_DRAWS} are needed",
+        f"{draws} {noun}; at least {LEAST_DRAWS} are needed",
         "non-finite draws",
         "constant draws",
         f"{chains} chain{'' if chains == 1 else 's'}",
-        "the servers have different step sizes and so different laws; look at one server at a time",
+        "the servers have different step sizes and sample different distributions; check one "
+        "server at a time",
     ]
 
 

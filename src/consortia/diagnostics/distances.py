@@ -96,7 +96,7 @@ def wasserstein2(a: Any, b: Any, *, max_points: int = MAX_POINTS, thin: bool = F
     x, y, weight_x, weight_y = _two_sets(a, b)
     if weight_x is not None or weight_y is not None:
         raise InputError(
-            "wasserstein2: the draws of a run with varying step size are weighted and an "
+            "wasserstein2: draws of a run with varying step sizes are weighted, but an "
             "assignment needs equal weights. Use marginal_wasserstein2 or marginal_error."
         )
     count = min(len(x), len(y), max_points)
@@ -104,7 +104,7 @@ def wasserstein2(a: Any, b: Any, *, max_points: int = MAX_POINTS, thin: bool = F
         if not thin:
             raise InputError(
                 f"wasserstein2: the sets have {len(x)} and {len(y)} draws; an assignment needs "
-                f"equally many, at most max_points={max_points}. Set thin=True to compare "
+                f"equal numbers, at most max_points={max_points}. Set thin=True to compare "
                 f"{count} evenly spaced draws of each, or use marginal_wasserstein2."
             )
         x, y = (z[(2 * np.arange(count) + 1) * len(z) // (2 * count)] for z in (x, y))
@@ -173,10 +173,10 @@ def _two_sets(
             array = array.reshape(-1, array.shape[-1])
         if array.ndim != 2 or not array.size:
             raise InputError(
-                f"{label} has shape {array.shape}: give draws (draw, d), one at least."
+                f"{label} has shape {array.shape}: give at least one draw, as an array (draw, d)."
             )
         if not np.all(np.isfinite(array)):
-            raise InputError(f"{label} has draws that are not finite: leave them out first.")
+            raise InputError(f"{label} has draws that are not finite: remove them first.")
         sets.append(array)
         weights.append(weight)
     if sets[0].shape[1] != sets[1].shape[1]:

@@ -98,7 +98,9 @@ class WithoutSites(Shown):
         bad = [site for site, k in zip(self.sites, self.k_hat, strict=True) if not k <= RELIABLE]
         if not bad:
             return ()
-        return (f"k-hat is above {RELIABLE}: run without {', '.join(bad)} to know",)
+        return (
+            f"k-hat is above {RELIABLE}: the effect of {', '.join(bad)} needs a run without it",
+        )
 
     def to_dataframe(self) -> Any:
         """Return mean, sd, shift and k_hat, a line for each site and parameter."""
@@ -179,7 +181,7 @@ class PriorSensitivity(Shown):
     Example:
         >>> one = np.ones(1)
         >>> PriorSensitivity(("dose",), 0.5 * one, one, 0.2 * one, 0.01 * one, 0.1).findings
-        ('the prior decides, the data say little',)
+        ('the prior dominates, the data are weak',)
     """
 
     names: tuple[str, ...]
@@ -199,7 +201,7 @@ class PriorSensitivity(Shown):
             elif np.isnan(likelihood):
                 found.append("the prior matters")
             elif likelihood < SENSITIVE:
-                found.append("the prior decides, the data say little")
+                found.append("the prior dominates, the data are weak")
             else:
                 found.append("prior and data may disagree")
         return tuple(found)
@@ -220,7 +222,7 @@ class PriorSensitivity(Shown):
         """Reasons not to trust the lines."""
         if self.k_hat <= RELIABLE:
             return ()
-        return (f"k-hat is {self.k_hat:.2f}, above {RELIABLE}: run with another prior to know",)
+        return (f"k-hat is {self.k_hat:.2f}, above {RELIABLE}: run with another prior to find out",)
 
     def to_dataframe(self) -> Any:
         """Return all columns, a line for each parameter."""

@@ -101,8 +101,8 @@ class LeftOut:
         worst = int(self.shapes[:, 1:].sum(axis=1).max())
         if worst:
             lines.append(
-                f"* {worst} {self.unit}s have a k-hat above 0.7: what their leaving out would do "
-                "is not known from these draws"
+                f"* {worst} {self.unit}s have a k-hat above 0.7: these draws do not show the "
+                "effect of leaving them out"
             )
         return "\n".join(lines)
 
@@ -195,7 +195,9 @@ def check_same_rows(every: Sequence[Any]) -> None:
         if not isinstance(sites, Sites):
             raise InputError("loo: give the sites of one data set, imputation(0).sites.")
         if sites.names != every[0].names or list(sites.sizes) != list(every[0].sizes):
-            raise InputError("loo: the models are of other rows: the sites or their sizes differ.")
+            raise InputError(
+                "loo: the models are fitted to different rows: the sites or their sizes differ."
+            )
 
 
 def other_rows(rows: Sequence[Any]) -> str | None:
@@ -203,7 +205,7 @@ def other_rows(rows: Sequence[Any]) -> str | None:
     responses = [one["y"] for one in rows if isinstance(one, Mapping) and "y" in one]
     known = [np.asarray(one) for one in responses]
     if any(one.shape == known[0].shape and not np.array_equal(one, known[0]) for one in known):
-        return "the models have other responses: other rows, or another scale of them."
+        return "the models have different responses: different rows, or different scales."
     return None
 
 
@@ -223,7 +225,7 @@ def positions_of(
                 return None
             if draw_imputations(tree) is not None:
                 raise InputError(
-                    f"{caller}: the draws are given several imputations: sample one of them, "
+                    f"{caller}: the draws come from several imputations: sample one of them, "
                     "imputation(0) of the regression, and give its sites."
                 )
             if draw_weights(tree) is not None:

@@ -187,8 +187,9 @@ def recover(tree: Any, model: Model, sites: Sites, site: int | str, *, seed: int
     """
     if model.recover is None:
         raise InputError(
-            "recover: Model.recover is None: give the model one that draws its sites' own "
-            "parameters. Of a formula with integrate=True made.levels_of has the levels."
+            "recover: Model.recover is None: give the model a recover function that draws the "
+            "sites' own parameters. For a formula with integrate=True, made.levels_of has the "
+            "levels."
         )
     draw, rows = model.recover, sites.site(site)
     place = sites.names.index(site) if isinstance(site, str) else site

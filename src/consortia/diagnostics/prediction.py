@@ -14,7 +14,7 @@ from consortia.core import arguments
 
 ARRAYS = ("mean", "sd", "shift", "sd_ratio")
 
-OPTIMISER = "at temperature 0 it is an optimiser, whose iterates are no draws of a posterior"
+OPTIMISER = "at temperature 0 it is an optimiser, whose iterates are not draws from a posterior"
 
 ABSENT = "averages over the sites that take part"
 """Words of the basis of a prediction that takes the absence of sites into account."""
@@ -72,12 +72,12 @@ class BiasPrediction:
         if self.sd_ratio is not None:
             low, high = self.sd_ratio.min(), self.sd_ratio.max()
             if max(abs(low - 1), abs(high - 1)) < 5e-4:
-                lines.append("Predicted standard deviations as the posterior's.")
+                lines.append("Predicted standard deviations equal to the posterior's.")
             else:
                 lines.append(
                     f"Predicted standard deviations {low:.4g} to {high:.4g} times the posterior's."
                 )
-        return [*lines, *self.notes, f"It rests on {self.basis}."]
+        return [*lines, *self.notes, f"The prediction rests on {self.basis}."]
 
     def places(self, variables: Iterable[str]) -> np.ndarray:
         """Return the positions of these variables' coordinates among ``names``, in their order."""

@@ -321,7 +321,7 @@ def rmse(predicted: Any, observed: Any) -> float:
     a, b = np.asarray(predicted, dtype=np.float64), np.asarray(observed, dtype=np.float64)
     if a.shape != b.shape or not a.size:
         raise InputError(
-            f"predicted has shape {a.shape}, observed {b.shape}: give one prediction a row."
+            f"predicted has shape {a.shape}, observed {b.shape}: give one prediction per row."
         )
     return float(np.sqrt(np.mean((a - b) ** 2)))
 
@@ -334,7 +334,7 @@ def _checked(probabilities: Any, labels: Any) -> tuple[np.ndarray, np.ndarray]:
     if table.ndim != 2 or classes.shape != table.shape[:1] or not table.size:
         raise InputError(
             f"probabilities have shape {np.shape(probabilities)}, labels {classes.shape}: give "
-            "probabilities (row, class) and one label a row."
+            "probabilities (row, class) and one label per row."
         )
     whole = classes.astype(np.int64)
     if np.any(whole != classes) or whole.min() < 0 or whole.max() >= table.shape[1]:

@@ -61,7 +61,11 @@ class Calibration:
             [name, f"{p:.2g}", f"{column.mean():.3f}", f"{column.std():.3f}"]
             for name, p, column in zip(self.names, self.p_values, self.shares.T, strict=True)
         ]
-        word = "are uniform" if self.calibrated else "are not uniform: the posterior is another one"
+        word = (
+            "are uniform"
+            if self.calibrated
+            else "are not uniform: the draws are not from the posterior"
+        )
         lines = [
             *aligned([header, *rows]),
             f"ranks of {len(self.ranks)} simulations among {self.draws} draws {word} "
@@ -69,7 +73,7 @@ class Calibration:
         ]
         if self.ess < 0.5 * self.draws:
             lines.append(
-                f"the draws depend on one another (effective sample size {self.ess:.0f}), which "
+                f"the draws are autocorrelated (effective sample size {self.ess:.0f}), which "
                 "alone makes ranks uneven: run more rounds"
             )
         return "\n".join(lines)

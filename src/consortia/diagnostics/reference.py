@@ -133,7 +133,7 @@ def _recorded(
         {
             "algorithm": "nuts",
             "samples": "the posterior of the pooled data",
-            "bias": "none but that of finite chains",
+            "bias": "none except that of finite chains",
             "prediction": BiasPrediction(basis="a Metropolis-type correction").plain(),
             "chains": chains,
             "rounds": draws,

@@ -107,8 +107,8 @@ class SiteSums(Method):
     name = LEFT_OUT
     step_size = None
     claims = Claims(
-        samples="none: it takes draws that there are",
-        bias="that of the draws, and of smoothed weights where k-hat is high",
+        samples="none: it uses existing draws",
+        bias="that of the draws, and that of smoothed weights if k-hat is high",
         draw="none",
         step_size="none",
         source="Vehtari, Gelman, Gabry (2017)",

@@ -132,7 +132,7 @@ def _root(points: Float[np.ndarray, "n d"]) -> Float[np.ndarray, "d d"]:
     n, d = points.shape
     sd = points.std(axis=0)
     if not (sd > 0).all():
-        raise InputError("a coordinate of the draws does not move.")
+        raise InputError("a coordinate is constant over all draws.")
     if n < 5 * d:
         return np.diag(sd)
     try:

@@ -42,8 +42,9 @@ COMPARISON = "shift = (mean - ref_mean) / ref_sd, sd_ratio = sd / ref_sd"
 """The note of a table beside a reference."""
 
 IMPUTED = (
-    "the draws are given {} imputations: r_hat is the largest within one, ess is summed, mcse_mean "
-    "has the error of few imputations in it, fmi is the fraction of missing information"
+    "the draws come from {} imputations: r_hat is the largest within one imputation, ess is "
+    "summed, mcse_mean includes the error of few imputations, fmi is the "
+    "fraction of missing information"
 )
 """The note of a table of draws given several imputations."""
 
@@ -299,8 +300,8 @@ def _without_moments(table: Summary, tree: Any) -> Summary:
     ]
     more = f" and {bad.sum() - 3} more" if bad.sum() > 3 else ""
     note = (
-        f"no mean and sd of {', '.join(medians)}{more}: the tail falls like a power, with which "
-        f"there are none, or draws do not tell them (k-hat {shapes.max():.2f}, above {RELIABLE})"
+        f"no mean and sd of {', '.join(medians)}{more}: they do not exist (a power-law tail), or "
+        f"the draws cannot estimate them (k-hat {shapes.max():.2f}, above {RELIABLE})"
     )
     return replace(table, columns=columns, notes=(*table.notes, note))
 
@@ -360,9 +361,9 @@ def _note_origin(tree: Any, scaling: Scaling | None) -> list[str]:
         notes.append(NATURAL if has_natural(tree) else IN_COLUMN_UNITS)
     if kept := recorded(tree, "sandwich"):
         notes.append(
-            "widths are a sandwich's, from weights of a sample or clusters of rows, "
-            f"{kept['low']:.3g} to {kept['high']:.3g} times those of the likelihood; the draws are "
-            "of no posterior"
+            "widths are those of a sandwich estimator, from sampling weights or clusters of "
+            f"rows, {kept['low']:.3g} to {kept['high']:.3g} times those of the likelihood; the "
+            "draws are not from a posterior"
         )
     handed_over = getattr(tree, "attrs", {}).get("handed_over")
     if handed_over is not None:
@@ -407,7 +408,9 @@ def _columns(
 def _some_draws(label: str, tree: Any) -> dict[str, np.ndarray]:
     draws = posterior_draws(tree)
     if not all(array.shape[0] * array.shape[1] for array in draws.values()):
-        raise InputError(f"{label}: the posterior holds no draws, so there is nothing to sum up.")
+        raise InputError(
+            f"{label}: the posterior holds no draws, so there is nothing to summarise."
+        )
     return draws
 
 

@@ -27,7 +27,7 @@ SPREAD = (0.1, 0.15)
 """Values at which good ends and at which bad begins: R-hat and ESS by Vehtari et al. (2021), bias
 in posterior standard deviations, spread as a share of them."""
 
-TOLERANCE = f"{SHIFT[0]:g} sd of its means and {100 * SPREAD[0]:g} % of its spreads"
+TOLERANCE = f"{SHIFT[0]:g} sd for means and {100 * SPREAD[0]:g} % for standard deviations"
 """Bias that good draws of an approximate method may have."""
 
 OFF = (0.5, 5.0)
@@ -88,7 +88,7 @@ class Severity(IntEnum):
         """The verdict on draws in one line."""
         return (
             "This posterior can be used",
-            "Nothing speaks against this posterior, but not all that matters is known",
+            "No problem was found in this posterior, but not everything was checked",
             "Use this posterior with care",
             "Do not use this posterior",
         )[self]
@@ -98,7 +98,7 @@ class Severity(IntEnum):
         """The verdict on settings in one line."""
         return (
             "These settings are good",
-            "How far off the draws will be is not known",
+            "The bias of the draws is unknown",
             "These settings need care",
             "Do not run these settings",
         )[self]
@@ -151,7 +151,10 @@ class Verdict:
         """The verdict in one line."""
         if self.optimised:
             arrived = self.severity <= Severity.UNKNOWN
-            return f"A mode was sought and {'found' if arrived else 'not found'}, nothing sampled"
+            return (
+                f"An optimiser has {'found' if arrived else 'not found'} a mode; nothing was "
+                "sampled"
+            )
         if self.approximate and self.drawn and self.severity is Severity.GOOD:
             return f"This posterior can be used within {TOLERANCE}"
         if self.estimates:
@@ -165,9 +168,9 @@ class Verdict:
         if self.severity is Severity.GOOD:
             unknown = [one for one in self.checks if one.severity is Severity.UNKNOWN]
             if not unknown:
-                return "Everything that was looked at is as it should be."
+                return "All checks passed."
             left = ", ".join(f"{one.title[:1].lower()}{one.title[1:]}" for one in unknown)
-            return f"What was looked at is as it should be. Not looked at: {left}"
+            return f"All checks that were made passed. Not checked: {left}"
         return " ".join(f"{one.title} {one.value}." for one in self.reasons)
 
     @property
@@ -402,7 +405,7 @@ def _read(doubts: Sequence[str]) -> Check | None:
     """List the guesses about the tables, where there is anything to be confirmed."""
     if not doubts:
         return None
-    title, count = "Were the tables read as they were meant?", len(doubts)
+    title, count = "Were the tables read correctly?", len(doubts)
     value = "1 guess to confirm" if count == 1 else f"{count} guesses to confirm"
     return Check(Severity.UNKNOWN, title, value, "; ".join(doubts) + ".")
 
@@ -415,11 +418,11 @@ def _end(run: Evidence) -> Check | None:
     if "state" not in record and "stopped" not in record and "rounds" not in record:
         return None  # draws without a record
     if "stopped" not in record:
-        reason = f"{run.draws:,} draws a chain are there so far; numbers below will change."
+        reason = f"{run.draws:,} draws per chain so far; the numbers below will change."
         return Check(Severity.WARNING, title, "not finished", reason, "Wait, or resume it.")
     end, reason = RunEnd(record["end"]), str(record["stopped"])
     if end is RunEnd.NON_FINITE:
-        return Check(Severity.BAD, title, "a chain ran away", f"{reason}.", "Lower step_size.")
+        return Check(Severity.BAD, title, "a chain diverged", f"{reason}.", "Lower step_size.")
     if end is RunEnd.INTERRUPTED:
         return Check(Severity.WARNING, title, "interrupted", f"It was {reason}.", "Resume it.")
     if end.state == "finished":
@@ -434,8 +437,10 @@ def _faults(run: Evidence) -> list[Check]:
         severity = Severity.BAD if fault["wrong"] else Severity.WARNING
         value = "wrong" if fault["wrong"] else "in doubt"
         if fault.get("unseen"):
-            severity, value = Severity.UNKNOWN, "not looked at"
-        checks.append(Check(severity, "What does the method say?", value, f"{fault['text']}."))
+            severity, value = Severity.UNKNOWN, "not checked"
+        checks.append(
+            Check(severity, "Does the method report problems?", value, f"{fault['text']}.")
+        )
     return checks
 
 
@@ -446,13 +451,18 @@ def _finite(run: Evidence) -> Check | None:
             Severity.BAD,
             title,
             "draws that are not finite",
-            "A chain ran away.",
+            "A chain diverged.",
             "Lower step_size.",
         )
     if run.stuck:
         which = ", ".join(map(str, run.stuck))
-        reason = f"Chain {which} repeats one position: its proposals are refused, or its step is 0."
-        return Check(Severity.BAD, title, "stuck", reason, "Lower step_size, or start elsewhere.")
+        reason = (
+            f"Chain {which} stays at one position: its proposals are rejected, or its step size "
+            "is 0."
+        )
+        return Check(
+            Severity.BAD, title, "stuck", reason, "Lower step_size, or start from another point."
+        )
     return None
 
 
@@ -467,10 +477,9 @@ def _precise(run: Evidence) -> Check | None:
         return None
     return Check(
         Severity.WARNING,
-        "Are 32 bits enough?",
+        "Is 32-bit precision enough?",
         f"{run.names[worst]} {run.columns['mean'][worst]:.7g}",
-        f"Numbers of its size are rounded by up to {mean[worst] * SINGLE:.2g}, and its sd is "
-        f"{sd[worst]:.2g}.",
+        f"Rounding errors reach {mean[worst] * SINGLE:.2g}, and its sd is {sd[worst]:.2g}.",
         "Set JAX_ENABLE_X64=1 before the start, or subtract a constant from the response.",
     )
 
@@ -485,7 +494,7 @@ def _r_hat(run: Evidence) -> Check:
         Severity.GOOD: ("The chains agree.", ""),
         Severity.WARNING: ("The chains still differ a little.", "Run longer."),
         Severity.BAD: (
-            "The chains are in different places.",
+            "The chains have not mixed.",
             "Run longer, or look at the traces for a chain that is stuck.",
         ),
         Severity.UNKNOWN: (_why(run, "R-hat"), "Run at least two chains, and more draws."),
@@ -499,12 +508,12 @@ def _ess(run: Evidence) -> Check:
     severity = _severity(value, ESS)
     reason, action = {
         Severity.GOOD: (
-            "Means and 90 % intervals are steady to a few hundredths of a posterior sd.",
+            "Means and 90 % intervals are accurate to a few hundredths of a posterior sd.",
             "",
         ),
-        Severity.WARNING: ("Means are steady, the ends of intervals less so.", "Run longer."),
+        Severity.WARNING: ("Means are accurate, the ends of intervals less so.", "Run longer."),
         Severity.BAD: (
-            "The draws are so correlated, or so few, that intervals are guesses.",
+            "The draws are too correlated, or too few, for reliable intervals.",
             "Run longer, or take larger steps.",
         ),
         Severity.UNKNOWN: (_why(run, "ESS"), "Run longer."),
@@ -514,7 +523,7 @@ def _ess(run: Evidence) -> Check:
 
 
 def _imputed(run: Evidence) -> Check | None:
-    """Assess the missing information, and whether the imputations are enough for it.
+    """Assess the missing information, and whether the imputations are enough for that.
 
     Of m imputations the mean is off by √(FMI/m) posterior standard deviations for their number.
     """
@@ -524,12 +533,14 @@ def _imputed(run: Evidence) -> Check | None:
     count, worst = int(run.record["imputations"]), int(np.nanargmax(fractions))
     fraction = float(fractions[worst])
     severity = _severity(math.sqrt(fraction / count), SHIFT)
-    reason = f"Of the information on {run.named.names[worst]} so much is missing with the values; "
+    reason = f"Missing values cost this share of the information on {run.named.names[worst]}; "
     reason += f"{count} imputations are "
     least = math.ceil(fraction / SHIFT[0] ** 2)
-    reason += "enough for it." if severity is Severity.GOOD else "few for it."
+    reason += "enough for that." if severity is Severity.GOOD else "too few for that."
     action = "" if severity is Severity.GOOD else f"Take {least} imputations."
-    return Check(severity, "How much is missing?", f"≤ {100 * fraction:.0f} %", reason, action)
+    return Check(
+        severity, "How much information is missing?", f"≤ {100 * fraction:.0f} %", reason, action
+    )
 
 
 def _why(run: Evidence, statistic: str) -> str:
@@ -549,8 +560,8 @@ def _overshoot(run: Evidence, prediction: BiasPrediction | None) -> Check | None
         Severity.WARNING,
         "Does the chain overshoot?",
         f"ESS {most:,.0f} of {draws:,} draws",
-        "Draws alternate about their mean, as they do when the step is near the largest stable "
-        "one; the spread is then far too wide, and R-hat does not see it.",
+        "Draws alternate about their mean, as they do when the step size is near the largest "
+        "stable one; the spread is then far too wide, and R-hat does not detect it.",
         "Halve step_size and compare.",
     )
 
@@ -559,9 +570,9 @@ def _diverging(run: Evidence) -> Check | None:
     if not run.diverging:
         return None
     severity = Severity.BAD if run.diverging > 0.01 else Severity.WARNING
-    reason = "Trajectories left the region where the step size is fine."
+    reason = "Trajectories entered regions where the step size is too large."
     shown = f"{100 * run.diverging:.2g} % of draws"
-    action = "Raise target_acceptance where the step is learned, else lower step_size."
+    action = "Raise target_acceptance if the step size is learned; otherwise lower step_size."
     return Check(severity, "Divergences", shown, reason, action)
 
 
@@ -581,13 +592,16 @@ def _moved(arrays: Mapping[str, np.ndarray]) -> float:
 
 def _optimised(run: Evidence) -> Check:
     """Judge the arrival of an optimiser, whose iterates have no spread."""
-    title, value = "Has the optimiser arrived?", f"moved by {100 * run.moved:.2g} % of its way"
+    title, value = (
+        "Has the optimiser converged?",
+        f"last tenth: {100 * run.moved:.2g} % of its path",
+    )
     what = (
-        "At temperature 0 no noise is added: the draws are the iterates of an optimiser, the last "
-        "of them is its answer, and their spread says nothing of the posterior."
+        "At temperature 0 no noise is added: the draws are iterates of an optimiser, the last "
+        "one is its result, and their spread says nothing about the posterior."
     )
     if run.moved > SETTLED:
-        more = "Run longer, or lower step_size where minibatches keep it moving."
+        more = "Run longer, or lower step_size if minibatches keep it moving."
         return Check(Severity.WARNING, title, value, what, more)
     return Check(Severity.UNKNOWN, title, value, what, SAMPLE)
 
@@ -597,10 +611,10 @@ def _optimised(run: Evidence) -> Check:
 
 def _predicted(prediction: BiasPrediction | None, *, measured: bool) -> Check:
     """Return the check of the predicted bias; what is not known does not count once measured."""
-    title = "How far off will the method be?"
+    title = "How large is the predicted bias?"
     compare = "Compare with federated_hmc, which is exact."
     if prediction is None:
-        reason = "Nobody has looked at the bias of these settings."
+        reason = "The bias of these settings was not predicted."
         return Check(Severity.UNKNOWN, title, "not predicted", reason, compare, not measured)
     if prediction.diverges:
         reason = f"{_sentence(prediction.reason or 'the chain diverges near the mode')}"
@@ -627,15 +641,15 @@ def _predicted(prediction: BiasPrediction | None, *, measured: bool) -> Check:
     if _far_from_gaussian(prediction):  # what is predicted there may be far too bad as well
         severity = min(max(severity, Severity.UNKNOWN), Severity.WARNING)
         reasons.append(
-            f"The posterior is far from the Gaussian law at its mode (k-hat "
+            "The posterior is far from the Gaussian approximation at its mode (k-hat "
             f"{prediction.k_hat:.2f}), on which the prediction rests."
         )
     if prediction.unsure is not None:
         severity = max(severity, Severity.UNKNOWN)
-        reasons.append(f"It may be farther off: {prediction.unsure}.")
+        reasons.append(f"The bias may be larger: {prediction.unsure}.")
     if severity > Severity.UNKNOWN:
         sure = "may" if _far_from_gaussian(prediction) else "will"
-        reasons.insert(0, f"The draws {sure} be of another law than the posterior.")
+        reasons.insert(0, f"The draws {sure} not follow the posterior.")
     action = REMEDY if severity > Severity.UNKNOWN else compare if severity else ""
     counts = severity is not Severity.UNKNOWN or not measured
     return Check(severity, title, value, " ".join(reasons), action, counts)
@@ -648,11 +662,11 @@ def _absent(record: Mapping[str, Any], prediction: BiasPrediction | None) -> Che
         return None
     title, value = "Did all sites take part?", f"{100 * share:.0f} % of their answers are missing"
     if prediction is not None and ABSENT in prediction.basis:
-        return Check(Severity.GOOD, title, value, "The predicted bias is that of such rounds.")
+        return Check(Severity.GOOD, title, value, "The predicted bias takes this into account.")
     reason = (
-        "An average over some of the sites follows those: the draws are wider than they are with "
-        "all sites, and their mean is nearer to sites that are present more often. By how much is "
-        "not predicted."
+        "An average over only some sites follows these: the draws are wider than with all "
+        "sites, and their mean is closer to sites that are present more often. The size of this "
+        "effect is not predicted."
     )
     action = "Wait longer for the sites, or take fewer local steps."
     return Check(Severity.WARNING, title, value, reason, action)
@@ -663,10 +677,10 @@ def _quadrature(record: Mapping[str, Any]) -> Check | None:
     kept = decoded(record.get("quadrature"))
     if not kept:
         return None
-    title, nodes = "Is the quadrature inside the model fine enough?", kept["nodes"]
+    title, nodes = "Is the model's quadrature accurate enough?", kept["nodes"]
     if "shift" not in kept:
-        reason = f"The rule of {nodes} nodes was not compared with a finer one."
-        action = "Take few_rounds: it chooses the nodes, and measures them."
+        reason = f"The quadrature with {nodes} nodes was not compared with a finer one."
+        action = "Use few_rounds: it chooses the number of nodes and measures the error."
         return Check(Severity.UNKNOWN, title, "not measured", reason, action)
     shift, low, high = kept["shift"], kept["low"], kept["high"]
     severity = max(_severity(shift, SHIFT), _severity(max(abs(low - 1), abs(high - 1)), SPREAD))
@@ -678,8 +692,8 @@ def _quadrature(record: Mapping[str, Any]) -> Check | None:
     )
     if not kept["error"] <= IN_TAILS:  # nor is nan
         severity = max(severity, Severity.UNKNOWN)
-        reason += " By how much that moves the outer quantiles was not measured."
-    action = "Leave nodes out, so that the run chooses them, or give more." if severity else ""
+        reason += " The effect on the outer quantiles was not measured."
+    action = "Omit nodes, so that the run chooses them, or give more." if severity else ""
     return Check(severity, title, value, reason, action)
 
 
@@ -691,12 +705,12 @@ def _sandwich(record: Mapping[str, Any]) -> Check | None:
     low, high = kept["low"], kept["high"]
     return Check(
         Severity.UNKNOWN,
-        "Whose spread do the draws have?",
-        f"a sandwich's, {low:.3g}–{high:.3g}× that of the likelihood",
-        "Rows have weights of a sample, or are in clusters: centres are those of the likelihood, "
-        "weighted where there are weights, widths those of estimates over such samples. The draws "
-        "are of no posterior. That rows, or clusters, were drawn independently, and are enough for "
-        "a normal law, is assumed and not measured.",
+        "What do the interval widths mean?",
+        f"sandwich, {low:.3g}–{high:.3g}× the likelihood's",
+        "Rows have sampling weights, or are in clusters: centres are those of the (weighted) "
+        "likelihood, widths those of estimates over repeated samples. The draws are not from a "
+        "posterior. That rows, or clusters, are independent and numerous enough for a normal "
+        "approximation is assumed, not checked.",
     )
 
 
@@ -711,21 +725,21 @@ def _planned(
     """Judge the number of rounds by how fast the chain forgets near the mode."""
     title = "Are there enough rounds?"
     if kept is not None and kept < ESS[0]:
-        reason = "The ends of intervals are not steady with so few, were they all independent."
+        reason = "So few draws do not determine the ends of intervals, even if all are independent."
         return Check(Severity.WARNING, title, f"{kept:,} draws", reason, "Take more rounds.")
     if prediction is None or rounds is None or prediction.rounds_per_draw is None:
         return None
     draws = rounds / prediction.rounds_per_draw
     value = f"worth about {draws:,.0f} draws"
     if draws >= ESS[0]:
-        reason = "The chains forget where they have been often enough."
+        reason = "The chains mix fast enough for this number of rounds."
         return Check(Severity.GOOD, title, value, reason)
     return Check(
         Severity.WARNING,
         title,
         value,
-        f"Near the mode an independent draw takes about {prediction.rounds_per_draw:,.0f} rounds "
-        "in the slowest direction.",
+        f"Near the mode, an independent draw takes about {prediction.rounds_per_draw:,.0f} "
+        "rounds in the slowest direction.",
         f"Take {math.ceil(ESS[0] * prediction.rounds_per_draw):,} rounds of all chains together, "
         "or a larger step.",
     )
@@ -763,8 +777,9 @@ def _as_predicted(run: Evidence, prediction: BiasPrediction | None) -> Check | N
     if severity is Severity.GOOD:
         return Check(severity, title, value, "They have the predicted means and spreads.")
     reason = (
-        "They are not of the law that is predicted for them: the chains have not arrived, or the "
-        "posterior is not near its Gaussian law, so that the prediction does not hold."
+        "The draws do not follow the predicted distribution: the chains have not converged, or "
+        "the posterior is far from its Gaussian approximation, so that the prediction does not "
+        "hold."
     )
     return Check(severity, title, value, reason, f"Run longer; then: {REMEDY}")
 
@@ -776,18 +791,19 @@ def _fits(run: Evidence) -> Check | None:
     found, title = run.stein, "Do the draws fit the sites' gradients?"
     value = f"discrepancy {found.value:.2g}, by chance up to {found.level:.2g}"
     if found.p_value > RARE:
-        reason = f"{found.points} draws of the posterior itself would not differ from them."
+        reason = f"{found.points} draws from the posterior itself would fit no better."
         return Check(Severity.GOOD, title, value, reason)
     reason = (
-        f"{found.points} draws of the posterior would seldom be so far (p {found.p_value:.2g})."
+        f"{found.points} draws from the posterior would rarely fit so poorly (p "
+        f"{found.p_value:.2g})."
     )
     return Check(Severity.WARNING, title, value, reason, REMEDY)
 
 
 def _measured(run: Evidence) -> Check:
-    title, own, error = "How far off is it?", run.reference, run.sampled.shift_errors
+    title, own, error = "How large is the measured bias?", run.reference, run.sampled.shift_errors
     if own is None or error is None:
-        reason = "There is no reference to compare with."
+        reason = "No reference is available for comparison."
         return Check(Severity.UNKNOWN, title, "not measured", reason, counts=False)
     columns = run.columns  # natural quantities may have long tails, and hide what is off
     clear = np.maximum(np.abs(columns["shift"]) - SIGMAS * error, 0)
@@ -797,12 +813,12 @@ def _measured(run: Evidence) -> Check:
     severity = max(_severity(float(clear.max()), SHIFT), _severity(float(spread.max()), SPREAD))
     worst = int(np.abs(columns["shift"]).argmax())
     name = run.named.farthest_beside(run.names[worst])
-    reason = f"The mean farthest off is that of {name}; Monte Carlo error "
+    reason = f"The largest difference is in the mean of {name}; Monte Carlo error "
     reason += f"{error.max():.2f}."
     action = ""
     if error.max() > SHIFT[1] and severity is Severity.GOOD:
         severity = Severity.UNKNOWN
-        reason += " That is too much to tell a bias from chance."
+        reason += " That error is too large to distinguish bias from chance."
         action = "Run longer."
     if severity > Severity.UNKNOWN:
         reason += " The differences are larger than chance."

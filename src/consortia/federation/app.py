@@ -523,7 +523,7 @@ def _policy(folder: Path, node: Config) -> Path:
     path = Path(str(node.get("policy") or folder / POLICY)).expanduser()
     if not path.is_file():
         raise PolicyError(
-            f"{path}: there is no such file. A site without a policy takes part in nothing; "
+            f"{path}: no such file. A site without a policy takes part in nothing; "
             "`consortia site check --study STUDY.toml` proposes one.",
             rules=("policy",),
         )

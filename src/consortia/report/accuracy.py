@@ -27,8 +27,8 @@ def shown_rows(report: RunReport) -> str:
     if report.fitted is None or report.fitted.event is None:
         return ""
     return (
-        f"On {len(report.fitted.event):,} of the rows that the run was fitted to: new rows are "
-        "predicted less well (test_share in [data] holds some out)."
+        f"On {len(report.fitted.event):,} of the rows to which the model was fitted: predictions "
+        "for new rows are less accurate (test_share in [data] holds rows out)."
     )
 
 
@@ -48,10 +48,10 @@ def predictions(report: RunReport) -> Plot | None:
             _calibration(axes, sides, report.held_out_rows)
         return Plot(
             figure,
-            "Calibration curve: share of right predictions against their stated probability; "
-            f"calibration error {found.values['ece']:.3f}.",
-            "On the dashed line stated probabilities are right. The size of a mark is the number "
-            "of rows, the bar a 90 % interval.",
+            "Calibration curve: share of correct predictions against their predicted "
+            f"probability; calibration error {found.values['ece']:.3f}.",
+            "On the dashed line the predicted probabilities are calibrated. Mark sizes show "
+            "numbers of rows, bars 90 % intervals.",
         )
     if found.means is None or observed is None:
         return None
@@ -68,7 +68,7 @@ def predictions(report: RunReport) -> Plot | None:
     return Plot(
         figure,
         f"Observed against predicted; RMSE {found.values['rmse']:.3g}.",
-        "On the dashed line the predicted mean is what was observed.",
+        "On the dashed line the predicted mean equals the observed value.",
     )
 
 
@@ -85,14 +85,14 @@ def roc(report: RunReport) -> Plot | None:
             wrong, right = above_thresholds(observed != 0, scores.event)
             area = np.trapezoid(right, wrong)
             axes.plot(wrong, right, color=colour, label=f"{label}: AUC {area:.3f}")
-        axes.set_xlabel("share of the others above a threshold")
-        axes.set_ylabel("share of the events above it")
+        axes.set_xlabel("false positive rate")
+        axes.set_ylabel("true positive rate")
         axes.legend(loc="lower right", fontsize=9)
     return Plot(
         figure,
         f"Receiver operating characteristic; area under the curve {area:.3f}.",
-        f"How well the probabilities tell events from the others: of one of each the event has the "
-        f"higher one in {100 * area:.0f} % (AUC {area:.3f}); 50 % would be chance.",
+        f"How well the probabilities discriminate: in {100 * area:.0f} % of pairs of an event and "
+        f"a non-event, the event has the higher one (AUC {area:.3f}); 50 % would be chance.",
     )
 
 
@@ -134,15 +134,15 @@ def _calibration_of_events(sides: Sequence[Side], observed: np.ndarray) -> Plot:
             axes.plot(predicted, seen, marker, color=colour, markersize=5, label=label)
         axes.set_xlim(-0.02, 1.02)
         axes.set_ylim(-0.02, 1.02)
-        axes.set_xlabel("probability of the event, as predicted")
-        axes.set_ylabel("share of events, as observed")
+        axes.set_xlabel("predicted probability of the event")
+        axes.set_ylabel("observed share of events")
         axes.legend(loc="upper left", fontsize=9)
     return Plot(
         figure,
-        f"Calibration: observed shares of events against their predicted probability, in "
-        f"{len(groups)} groups of rows.",
-        f"Rows in {len(groups)} groups by their probability: on the dashed line it is right. "
-        "The bars are 90 % intervals.",
+        f"Calibration: observed share of events against predicted probability, in {len(groups)} "
+        "groups of rows.",
+        f"Rows in {len(groups)} groups by predicted probability: the dashed line is perfect "
+        "calibration. Bars are 90 % intervals.",
     )
 
 
@@ -173,7 +173,7 @@ def _calibration(axes: Any, sides: Sequence[Side], rows: int) -> None:
     axes.set_xlim(least - 0.03, 1.02)
     axes.set_ylim(lowest - 0.05, 1.05)
     axes.set_xlabel("probability of the predicted class")
-    axes.set_ylabel("share that is right")
+    axes.set_ylabel("share of correct predictions")
     for handle in axes.legend(loc="lower right", fontsize=9).legend_handles:
         handle.set_sizes([40])
 

@@ -73,7 +73,7 @@ def write_report(
     """
     target = Path(output)
     if target.suffix not in FORMATS:
-        raise InputError(f"{target}: the name of a report ends in {', '.join(FORMATS)}.")
+        raise InputError(f"{target}: the name of a report must end in {', '.join(FORMATS)}.")
     given = [runs] if isinstance(runs, (str, os.PathLike, RunReport)) else list(runs)
     if not given:
         raise InputError("runs is empty: give at least one run directory.")
@@ -120,11 +120,11 @@ def page(reports: Sequence[RunReport]) -> str:
     if len(reports) > 1:
         shown = plots.forest(reports)
         text = (
-            "The same numbers of every run; they have no parameter in common whose intervals could "
-            "be compared."
+            "The same numbers for every run; the runs share no parameter, so no intervals are "
+            "compared."
             if not shown
-            else "The same numbers of every run, then the intervals of the parameters that all of "
-            "them have. Runs of one posterior should agree."
+            else "The same numbers for every run, then intervals of the parameters that all runs "
+            "share. Runs of the same posterior should agree."
         )
         table = comparison_table(reports, [chapter.verdict for chapter in chapters])
         comparison = Part("comparison", "Side by side", text, shown, [table])
@@ -185,8 +185,8 @@ def _notes(report: RunReport) -> list[str]:
         count = report.tree[group].attrs["draws"]
         of = "" if group == MOMENTS else " of the coordinates that were sampled"
         notes.append(
-            f"All numbers are of {report.draws:,} evenly spaced draws a chain; means and "
-            f"variances of all {count:,}{of} are in the group `{group}` of the run."
+            f"All numbers come from {report.draws:,} evenly spaced draws per chain; the group "
+            f"`{group}` of the run has the means and variances of all {count:,}{of}."
         )
     return notes
 
@@ -211,8 +211,9 @@ def _participants(looked: Examined) -> list[Part]:
         Part(
             "participants",
             "Who was analysed",
-            "Rows that were read, left out and analysed; values that miss; and what the analysed "
-            "rows are like. These are the sites' own counts of their rows, and sums of them.",
+            "Rows that were read, left out and analysed, missing values, and characteristics of "
+            "the analysed rows. All are counts that the sites made of their rows, and sums of "
+            "these.",
             tables=participant_tables(described),
             notes=described.notes,
         )
@@ -222,8 +223,8 @@ def _participants(looked: Examined) -> list[Part]:
             Part(
                 "follow-up",
                 "Follow-up",
-                "From counts of events and of ends of follow-up between agreed times, of all sites "
-                "together and without a model.",
+                "Estimated without a model, from all sites' counts of events and censored rows "
+                "between agreed times.",
                 curves_plots(drawn),
                 [curves_table(drawn)],
             )
@@ -258,8 +259,9 @@ def _show_effects(
             ""
             if found is None
             else f"Each column's {found.effect} with the others held fixed: the median of the "
-            f"posterior and the interval that holds it with probability {found.level:g}. They "
-            "say what goes together, and of a treatment that was not given at random no cause.",
+            f"posterior and the interval that holds it with probability {found.level:g}. "
+            "These are associations: for a treatment that was not randomised they do not "
+            "show cause and effect.",
             [None if found is None else effects.effects_forest(found)],
             [None if found is None else effect_table(found, response)],
         ),
@@ -269,8 +271,8 @@ def _show_effects(
             ""
             if margins is None
             else f"How each column changes {effects.plainly(margins.scale, response)}, averaged "
-            "over the rows with all else in them as it is: of a number for each unit of it, of "
-            f"levels between each and the reference; from {margins.draws.shape[1]:,} draws.",
+            "over the rows with all other columns unchanged: per unit of a number, and for "
+            f"a level against the reference; from {margins.draws.shape[1]:,} draws.",
             tables=[]
             if margins is None
             else [
@@ -282,9 +284,10 @@ def _show_effects(
         Part(
             "between",
             "Between the sites",
-            "Whether the effect is the same everywhere. A site's estimate is pulled towards the "
-            "common one by its shrinkage: at 0 it is that of its rows alone, at 1 that of the "
-            "others'. The standard deviation between sites is on the scale of the link.",
+            "Whether the effect differs between sites. Shrinkage pulls a site's estimate "
+            "towards the common one: at 0 it depends on the site's own rows only, at 1 on those "
+            "of the other sites only. The standard deviation between sites is on the scale of "
+            "the link.",
             [None if differing is None else effects.site_forest(differing)],
             [None if differing is None else site_table(differing)],
             () if differing is None else differing.notes,
@@ -297,15 +300,15 @@ def _show_sites(report: RunReport) -> list[Part]:
     return [
         Part(
             "sites",
-            "Who contributed what",
-            "The rows of each site that the run was made from. They stayed there.",
+            "What each site contributed",
+            "The number of rows at each site. The rows stayed there.",
             tables=[contribution_table(report)],
         ),
         Part(
             "reading",
             "How the tables were read",
-            "What was taken for what when the sites' tables were read. The files stayed as they "
-            "are.",
+            "How values and columns were interpreted when the sites' tables were read. The "
+            "files were not changed.",
             notes=readings_in(report.record),
         ),
     ]
@@ -321,7 +324,7 @@ def _show_posterior(
         Part(
             "posterior",
             "The posterior",
-            f"Where the parameters are, and how sure the data make us. Shown: {which}.",
+            f"Estimates of the parameters and their uncertainty. Shown: {which}.",
             plots.forest([report]),
             [parameter_table(report, PAGE, MOST_ROWS)],
             _notes(report),
@@ -329,17 +332,16 @@ def _show_posterior(
         Part(
             "priors",
             "Priors",
-            "What was assumed before the data, and what is known with them. Where the two agree "
-            "the data have said little.",
+            "The assumptions before the data, and the knowledge after them. Where the two "
+            "agree, the data were not informative.",
             [plots.priors(beside)],
             [prior_table(beside, {} if response is None else response.priors)],
         ),
         Part(
             "sensitivity",
             "Sensitivity to the priors",
-            "How much each parameter would move if the prior counted for more: by how many of its "
-            "standard deviations when twice as much. Above .05 in the first column a parameter "
-            "depends on the prior.",
+            "How far each parameter would move, in its standard deviations, if the prior "
+            "counted twice. Above 0.05 in the first column, a parameter depends on the prior.",
             tables=[sensitivity_table(looked)],
             notes=() if looked.sensitivity is None else looked.sensitivity.notes,
         ),
@@ -351,17 +353,17 @@ def _show_fit(report: RunReport, looked: Examined) -> list[Part]:
     return [
         Part(
             "fit",
-            "Does the model make such responses?",
-            "Statistics of the responses and of those that the model simulates in their place; a p "
-            "near 0 or 1 says that it makes no such responses.",
+            "Does the model reproduce the responses?",
+            "Statistics of the observed responses and of responses simulated from the model; a "
+            "p near 0 or 1 shows a misfit.",
             tables=[fit_table(looked), proportional_table(looked)],
             notes=looked.not_made,
         ),
         Part(
             "bias",
             "Bias, predicted and measured",
-            "What the method's oracle predicts on this posterior, and what it did "
-            "against the reference.",
+            "The bias that the method's exact law predicts for this posterior, and the measured "
+            "difference from the reference.",
             [plots.bias(report)],
             notes=_predicted_lines(report),
         ),
@@ -375,16 +377,16 @@ def _show_draws(report: RunReport) -> list[Part]:
         Part(
             "traces",
             "Traces",
-            "Every chain in its order, a colour each: they should look like one band of noise. "
-            f"A chain that drifts or sits still has not found the posterior.{dashed}",
+            "The draws of each chain in order, one colour per chain: they should look like one "
+            f"band of noise. A chain that drifts or stays in one place has not converged.{dashed}",
             plots.traces(report),
         ),
         Part(
             "ranks",
             "Ranks",
-            "The draws of all chains are ranked together; if the chains agree, each has its fair "
-            "share of low and high ranks and its line stays within the grey band 19 times of 20. "
-            "Draws are thinned first, as far as they depend on one another.",
+            "The draws of all chains are ranked together. If the chains agree, each has its "
+            "share of low and high ranks, and its line stays within the grey band in 19 of 20 "
+            "cases. Draws are thinned first to remove autocorrelation.",
             plots.ranks(report),
         ),
         Part(
@@ -408,15 +410,16 @@ def _show_run(report: RunReport) -> list[Part]:
         ),
         Part(
             "cost",
-            "What it cost",
-            "In all chains together; an effective draw is worth as much as an independent one.",
+            "Cost",
+            "Totals over all chains; an effective draw carries as much information as an "
+            "independent one.",
             tables=[cost_table(report)],
             notes=[f"Not done: {line}" for line in report.skipped],
         ),
         Part(
             "settings",
             "Settings",
-            "Everything that was set, defaults included.",
+            "All settings, including defaults.",
             tables=[settings_table(report)],
             source=report.study,
         ),
@@ -428,16 +431,16 @@ def _show_statements(report: RunReport, looked: Examined, *, margins: bool) -> l
     return [
         Part(
             "checklist",
-            "The items that journals ask for",
-            "STROBE items 1 to 22 of observational studies and the ROBUST items of Bayesian "
-            "analyses: what this report answers, wholly or in part, what does not apply, and what "
-            "is for the authors.",
+            "Reporting checklists",
+            "STROBE items 1 to 22 for observational studies and the ROBUST items for Bayesian "
+            "analyses: those that this report covers wholly or in part, those that do not "
+            "apply, and those left to the authors.",
             tables=[items.checklist(items.items(report, looked, margins=margins))],
         ),
         Part(
             "methods",
             "A methods paragraph",
-            "To be copied into a paper and edited there: one click selects it.",
+            "Copy this into a paper and edit it there: one click selects it.",
             quote=methods.paragraph(report),
             numbered=methods.references(report),
         ),

@@ -238,7 +238,7 @@ def interpretation(report: RunReport) -> str:
     if response is None or found is None:
         return ""
     if report.verdict.severity is Severity.BAD:
-        return "The numbers of this run cannot be relied on, so no effect is stated here."
+        return "This run is not reliable, so no effect is stated here."
     sides = np.maximum(found.above, 1 - found.above)
     unknown = known_from_prior(report)
     rows = [row for row in np.argsort(-sides, kind="stable") if not _of_site(found.names[row])]
@@ -264,7 +264,7 @@ def interpretation(report: RunReport) -> str:
     text += _between(report, response)
     rest = len(stated) - MOST_STATED
     if rest > 0:
-        text += f" {rest} more {'have' if rest > 1 else 'has'} a sure direction, in the table."
+        text += f" {rest} more {'have' if rest > 1 else 'has'} a clear direction, in the table."
     if others > 0:
         text += (
             f" For {'the other column' if others == 1 else f'the other {others} columns'} "

@@ -42,14 +42,14 @@ def examined(report: RunReport) -> Examined:
     try:
         sensitivity = prior_sensitivity(report.tree, made.model, labels=made.labels)
     except InputError as error:
-        not_made.append(f"Not made: sensitivity to the priors: {error}")
+        not_made.append(f"Skipped: sensitivity to the priors: {error}")
     try:
         if made.family.of_site is not None:
             proportional = made.proportional_hazards(report.tree)
         elif made.has_checks:
             check = made.predictive_check(report.tree, draws=CHECK_DRAWS)
         else:
-            not_made.append("Not made: no check of the fit is known for rows that start later.")
+            not_made.append("Skipped: no check of the fit exists for rows with delayed entry.")
     except InputError as error:
         not_made.append(f"Not made: {error}")
     return Examined(reported, drawn, sensitivity, check, proportional, tuple(not_made))
@@ -67,7 +67,7 @@ def sensitivity_table(found: Examined) -> Table | None:
         )
     )
     heads = ("", "measure", "mean moves by (sd)", "sd times", "the prior matters")
-    return Table("Each parameter, were the prior twice as strong", heads, rows)
+    return Table("Each parameter if the prior counted twice", heads, rows)
 
 
 def fit_table(found: Examined) -> Table | None:

@@ -29,9 +29,9 @@ AUTHORS: State = "for the authors"
 POLICIES = {
     "refuse": "no row with a missing value was accepted",
     "complete": "rows with a missing value were left out",
-    "indicator": "rows with a missing covariate were kept: a missing number is the mean of all "
-    "rows beside a column that marks it, a missing level a level of its own",
-    "impute": "missing values were drawn several times at each site, and the posteriors pooled",
+    "indicator": "rows with a missing covariate were kept: a missing number is replaced by the "
+    "mean of all rows, with an indicator column; a missing level is a separate level",
+    "impute": "missing values were multiply imputed at each site, and the posteriors pooled",
 }
 """Treatments of missing values, by the name of the policy."""
 
@@ -98,44 +98,49 @@ def _of_design(report: RunReport, response: Response, found: Mapping[str, Any]) 
     where = f"{len(sites)} sites ({', '.join(map(str, sites))})" if sites else "the sites"
     terms = str(found.get("formula", "")).partition("~")[2].strip()
     authors = [
-        ("1", "title and abstract", "their design in the title, a summary of what was found"),
-        ("2", "background", "why this is of interest"),
-        ("3", "objectives", "what was to be answered, before the data"),
+        ("1", "title and abstract", "the study's design in the title, a summary of the findings"),
+        ("2", "background", "the rationale"),
+        ("3", "objectives", "the questions and hypotheses, stated before the data"),
         ("4", "study design", "a cohort, a case-control or a cross-sectional study"),
     ]
     return [
         *(Item(f"STROBE {key}", title, AUTHORS, answer) for key, title, answer in authors),
-        Item("STROBE 5", "setting", "in part", f"{where}; dates and places are for the authors"),
+        Item(
+            "STROBE 5", "setting", "in part", f"{where}; dates and places are left to the authors"
+        ),
         Item(
             "STROBE 6",
             "participants",
             "in part" if keep else AUTHORS,
-            f"rows of which {keep} is true; how they came into the files is for the authors"
+            f"rows with {keep}; selection into the files is left to the authors"
             if keep
-            else "who was eligible, and how they came into the files",
+            else "eligibility, and selection into the files",
         ),
         Item(
             "STROBE 7",
             "variables",
             "in part",
-            f"the response {response.name}{f', the columns {terms}' if terms else ''}; how each "
-            "was defined is for the authors",
+            f"the response {response.name}{f', the columns {terms}' if terms else ''}; "
+            "definitions are left to the authors",
         ),
         Item("STROBE 8", "data sources and measurement", AUTHORS, "how each column was measured"),
         Item(
             "STROBE 9",
             "bias",
             AUTHORS,
-            "that of the study; what is said of bias here is of the computation",
+            "bias of the study; this report covers only bias of the computation",
         ),
         Item(
-            "STROBE 10", "study size", "in part", "rows of each site; why so many, the authors say"
+            "STROBE 10",
+            "study size",
+            "in part",
+            "rows of each site; the reason for this size is left to the authors",
         ),
         Item(
             "STROBE 11",
             "quantitative variables",
             "in part",
-            "how they enter the formula; why so is for the authors",
+            "how they enter the formula; the reasons are left to the authors",
         ),
     ]
 
@@ -173,37 +178,40 @@ def _of_methods(
             "STROBE 12a",
             "statistical methods, control for confounding",
             "reported",
-            f"{response.family or 'linear'} regression, {formula}; adjusted for the terms beside "
-            "the one of interest"
+            f"{response.family or 'linear'} regression, {formula}; adjusted for all other terms"
             + (
                 f"; {weighting(report) or 'weights of a sample'}, widths by a sandwich"
                 if "weights_are" in found
                 else ""
             )
-            + (f"; widths by clusters of rows, {found['cluster']}" if "cluster" in found else ""),
+            + (
+                f"; cluster-robust standard errors, by {found['cluster']}"
+                if "cluster" in found
+                else ""
+            ),
         ),
         Item(
             "STROBE 12b",
             "subgroups and interactions",
             "in part" if crossed else "reported" if differs else "not applicable",
-            "the products in the formula; effects in each subgroup are not shown"
+            "the interactions in the formula; effects within subgroups are not shown"
             if crossed
             else "levels and effects by site, in 'Between the sites'"
             if differs
-            else "the formula has no products",
+            else "the formula has no interactions",
         ),
         Item(
             "STROBE 12c",
             "missing data",
             "reported" if policy in POLICIES else AUTHORS,
-            POLICIES.get(str(policy), "the record does not say what was done with them"),
+            POLICIES.get(str(policy), "the record does not say how they were handled"),
         ),
         Item(
             "STROBE 12d",
             "loss to follow-up",
             "in part" if time else "not applicable",
-            "the end of follow-up without an event censors it, taken for unrelated to the event; "
-            "why follow-up ended is for the authors"
+            "follow-up that ends without an event is censored, assumed independent of the "
+            "event; reasons for the end are left to the authors"
             if time
             else "the response is not a time to an event",
         ),
@@ -211,14 +219,17 @@ def _of_methods(
             "STROBE 12e",
             "sensitivity analyses",
             "reported" if analyses else AUTHORS,
-            ", ".join(analyses) if analyses else "none was made in this report",
+            ", ".join(analyses) if analyses else "this report has none",
         ),
     ]
 
 
 def _of_participants(response: Response, found: Mapping[str, Any], looked: Examined) -> list[Item]:
     """Return STROBE 13 to 15: participants, descriptive and outcome data."""
-    none = "the sites received no such query: give [model.describe], or write it where all rows are"
+    none = (
+        "the sites were not queried for this: give [model.describe], or write the report where "
+        "all rows are available"
+    )
     there = looked.participants is not None
     time = response.name.startswith("Surv(")
     arguments = response.name.removeprefix("Surv(").split(",")
@@ -231,16 +242,20 @@ def _of_participants(response: Response, found: Mapping[str, Any], looked: Exami
     def item(key: str, title: str, state: State, answer: str) -> Item:
         return Item(key, title, state if there else AUTHORS, answer if there else none)
 
-    ended = "mean time in 'Who was analysed'" if timed else "the mean time is withheld or missing"
+    ended = (
+        "mean follow-up time in 'Who was analysed'"
+        if timed
+        else "the mean follow-up time is withheld or missing"
+    )
     if intervals:
-        ended = "intervals, of which no column names the persons: give persons"
+        ended = "no column names the person of each interval: give persons"
     if looked.curves is not None:
-        ended += ", ends of follow-up at the agreed times in 'Follow-up'"
+        ended += ", numbers censored by the agreed times in 'Follow-up'"
     return [
         item("STROBE 13a", "numbers at each stage", "in part", "'Who was analysed': read, left "
-             "out, analysed; stages before the files were made are for the authors"),
-        item("STROBE 13b", "reasons for leaving out", "reported", "a missing value, by column; and "
-             "what the study does not keep"),
+             "out, analysed; stages before the files were made are left to the authors"),
+        item("STROBE 13b", "reasons for exclusion", "reported", "missing values, by column; and "
+             "rows that the study does not keep"),
         item("STROBE 13c", "flow diagram", "in part", "as a table, by site and overall"),
         item("STROBE 14a", "characteristics of participants", "reported", "Table 1"
              + (", and 'Balance' of treated and other rows" if balanced else "")),
@@ -261,7 +276,7 @@ def _of_results(response: Response, found: Mapping[str, Any], *, margins: bool) 
     return [
         Item(
             "STROBE 16a",
-            "unadjusted and adjusted estimates, precision",
+            "unadjusted and adjusted estimates, with precision",
             "in part",
             f"adjusted effects with {100 * LEVEL:g} % intervals; unadjusted ones were not computed",
         ),
@@ -269,19 +284,17 @@ def _of_results(response: Response, found: Mapping[str, Any], *, margins: bool) 
             "STROBE 16b",
             "boundaries of categories",
             "reported" if cut else "not applicable",
-            f"{', '.join(cut)}, in the formula"
-            if cut
-            else "no number was cut into categories by the formula",
+            f"{', '.join(cut)}, in the formula" if cut else "the formula categorises no number",
         ),
         Item(
             "STROBE 16c",
-            "relative as absolute risk",
+            "absolute risk besides relative risk",
             "not applicable" if not relative else "reported" if margins else AUTHORS,
             "effects are differences already"
             if not relative
             else "'On the outcome itself'"
             if margins
-            else "no average over rows was made: rows are elsewhere, or the family has no mean",
+            else "not averaged over rows: the rows are elsewhere, or the family has no mean",
         ),
     ]
 
@@ -290,19 +303,24 @@ def _of_discussion(found: Mapping[str, Any]) -> list[Item]:
     """Return STROBE 17 to 22: what the authors write after the analysis."""
     differs = re.search(r"\|\|?\s*site\s*\)", str(found.get("formula", "")))
     return [
-        Item("STROBE 17", "other analyses", "in part", "those of this report, by their headings"),
+        Item("STROBE 17", "other analyses", "in part", "see the headings of this report"),
         Item("STROBE 18", "key results", "in part", "the first sentences of this report"),
-        Item("STROBE 19", "limitations", AUTHORS, "of the design and of the data"),
-        Item("STROBE 20", "interpretation", AUTHORS, "no cause is stated in this report"),
+        Item(
+            "STROBE 19",
+            "limitations",
+            AUTHORS,
+            "limitations of the design and of the data",
+        ),
+        Item("STROBE 20", "interpretation", AUTHORS, "this report makes no causal claim"),
         Item(
             "STROBE 21",
             "generalisability",
             "in part" if differs else AUTHORS,
-            "what is predicted of a new site, in 'Between the sites'"
+            "the prediction for a new site, in 'Between the sites'"
             if differs
-            else "to whom the results apply",
+            else "the population to which the results apply",
         ),
-        Item("STROBE 22", "funding", AUTHORS, "who paid, and for what"),
+        Item("STROBE 22", "funding", AUTHORS, "sources of funding and the funders' role"),
     ]
 
 
@@ -323,21 +341,19 @@ def _of_bayes(report: RunReport, response: Response, looked: Examined) -> list[I
             "reported" if priors else AUTHORS,
             f"of all {len(priors)} parameters, in the methods paragraph"
             if priors
-            else "the record has none",
+            else "the record contains none",
         ),
         Item(
             "ROBUST 2",
             "priors justified",
             AUTHORS,
-            "defaults are wide relative to the spread of the columns",
+            "default priors are wide relative to the spread of the columns",
         ),
         Item(
             "ROBUST 3",
             "sensitivity to the priors",
             AUTHORS if looked.sensitivity is None else "reported",
-            "it was not computed here"
-            if looked.sensitivity is None
-            else "'Sensitivity to the priors'",
+            "not computed here" if looked.sensitivity is None else "'Sensitivity to the priors'",
         ),
         Item("ROBUST 4", "statistical model", "reported", "formula, family and link"),
         Item(
@@ -358,11 +374,11 @@ def _of_bayes(report: RunReport, response: Response, looked: Examined) -> list[I
             "decision rule",
             "when a direction is stated",
             "reported",
-            f"where its posterior probability is {SURE:g} or more, and the verdict is not bad",
+            f"if its posterior probability is at least {SURE:g} and the verdict is not bad",
         ),
         Item(
             "fit",
-            "does the model make such responses",
+            "does the model reproduce the responses",
             "reported" if fit else AUTHORS,
             fit or "no check of the fit was made here",
         ),

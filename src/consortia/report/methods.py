@@ -40,10 +40,11 @@ EFRON = (
 )
 BRESLOW = "Breslow N. Covariance analysis of censored survival data. Biometrics 1974; 30(1): 89–99."
 BASELINES = {
-    "cox": "Each site has a baseline hazard of its own, which the partial likelihood leaves open "
+    "cox": "Each site has its own baseline hazard, which the partial likelihood does not specify "
     "[5]; tied times are treated as {} does [6]. ",
-    "weibull": "The baseline hazard is that of a Weibull law. ",
-    "piecewise_exponential": "The baseline hazard is constant between times that all sites share. ",
+    "weibull": "The baseline hazard is that of a Weibull distribution. ",
+    "piecewise_exponential": "The baseline hazard is piecewise constant, with the same "
+    "cut points at all sites. ",
 }
 """Sentences on the baseline hazard and on ties, by family."""
 
@@ -101,7 +102,7 @@ def paragraph(report: RunReport) -> str:
     if effects is not None:
         text += (
             f"Effects are {effects.effect}s, given as posterior medians with central "
-            f"{100 * LEVEL:.0f} % intervals; a direction is stated where its posterior probability "
+            f"{100 * LEVEL:.0f} % intervals; a direction is stated if its posterior probability "
             f"is at least {SURE:g}."
         )
     return text.strip()
@@ -115,7 +116,7 @@ def _of_rows(report: RunReport, response: Response | None) -> str:
     if named:
         text += f"Levels are compared with {', '.join(named)}. "
     if "keep" in found:
-        text += f"Analysed were the rows of which {found['keep']} is true. "
+        text += f"Only rows with {found['keep']} were analysed. "
     beside = found.get("beside", {})
     trial = weighting(report)
     for name, column in beside.items() if isinstance(beside, Mapping) else ():
@@ -123,7 +124,7 @@ def _of_rows(report: RunReport, response: Response | None) -> str:
             text += f"Rows have {trial}. "
             continue
         text += (
-            f"A row counts as often as its {column} says. "
+            f"Rows are weighted by {column}. "
             if name == "weights" and "weights_are" not in found
             else f"The {name} {'is' if name == 'exposure' else 'are'} the column {column}. "
         )
@@ -131,7 +132,7 @@ def _of_rows(report: RunReport, response: Response | None) -> str:
         ties = str(found.get("ties", "efron")).capitalize()
         text += BASELINES.get(str(response.family), "").format(ties)
         if response.name.startswith("Surv(") and len(response.name.split(",")) > 2:
-            whose = f" of the person that {found['persons']} names" if "persons" in found else ""
+            whose = f" of the person in column {found['persons']}" if "persons" in found else ""
             text += f"A row is an interval{whose} from a start to a stop, at risk in between. "
     if "cluster" in found:
         text += f"Intervals count each {found['cluster']}, not each row, as independent. "
@@ -141,7 +142,7 @@ def _of_rows(report: RunReport, response: Response | None) -> str:
         text += f"{sentence[0].upper()}{sentence[1:]}. "
     kept = quadrature_in(report)
     if kept is not None:
-        text += f"Levels of groups were integrated out by a rule of {kept['nodes']} nodes, "
+        text += f"Group levels were integrated out by quadrature with {kept['nodes']} nodes, "
         text += (
             f"which moves means by at most {in_sd(kept['shift'])}. "
             if "shift" in kept
@@ -156,7 +157,7 @@ def references(report: RunReport) -> list[str]:
     """Return the references of the paragraph, in the order of their numbers."""
     version = report.record.get("versions", {}).get("consortia", "")
     source = "" if report.algorithm is None else str(report.algorithm.claims.source)
-    source = source or f"Of {report.record.get('algorithm')}: see `consortia algorithms`."
+    source = source or f"Reference of {report.record.get('algorithm')}: see `consortia algorithms`."
     source = WORKS.get(str(report.record.get("algorithm")), source)
     response = response_of(report)
     ties = BRESLOW if fitted_settings(report).get("ties") == "breslow" else EFRON

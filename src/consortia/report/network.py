@@ -49,11 +49,12 @@ def _words(report: RunReport) -> str:
         )
     if report.algorithm is not None and report.algorithm.network is not None:
         return (
-            "There is no hub: each agent averages with its neighbours in every iteration. What is "
-            "reported is the average of the agents; a single agent may be farther off."
+            "There is no hub: each agent averages with its neighbours in every iteration. The "
+            "report is on the average of the agents; a single agent may be farther from the "
+            "posterior."
         )
     if any(isinstance(exchange, Route) for exchange in _exchanges(report)):
-        return "A chain travels: it visits one site at a time and takes its state along."
+        return "A chain travels: it visits one site at a time and carries its state along."
     return "Every site exchanges with a hub in every round; data stay where they are."
 
 
@@ -104,8 +105,8 @@ def _disagreement(report: RunReport) -> Plot | None:
     return Plot(
         figure,
         f"Disagreement of the agents over time, {mean}.",
-        f"How far the agents are from their average, in units of the parameters ({mean}): level "
-        "is well, growing is not.",
+        f"Distance of the agents from their average, in units of the parameters ({mean}): a "
+        "level curve is good, a rising one is not.",
     )
 
 
@@ -160,13 +161,15 @@ def network(report: RunReport) -> Plot | None:
         figure, axes = axes_of(WIDTH, 3.6)
         if workers and len(names) == 1:
             _star(axes, [f"worker {i}" for i in range(workers)], None, "server")
-            alt = f"{workers} workers around one server, which draw from the same {rows[0]:,} rows."
+            alt = (
+                f"{workers} workers around one server, all drawing from the same {rows[0]:,} rows."
+            )
             return Plot(figure, alt, alt)
         _star(axes, list(names), list(rows), "server" if workers else "hub")
     span = f"{rows[0]:,}" if min(rows) == max(rows) else f"{min(rows):,} to {max(rows):,}"
     hub = "a server" if workers else "one hub"
     alt = f"{len(names)} sites around {hub}, with {span} rows each."
-    return Plot(figure, alt, f"{alt} The area of a site is its number of rows.")
+    return Plot(figure, alt, f"{alt} Areas are proportional to numbers of rows.")
 
 
 def _agents(report: RunReport, matrix: graphs.MixingMatrix) -> Plot:
@@ -181,8 +184,8 @@ def _agents(report: RunReport, matrix: graphs.MixingMatrix) -> Plot:
         other = "average of the agents" if report.reference is None else "reference"
         label = f"W₂ of an agent to the {other}"
         worst = int(np.argmax(errors))
-        alt += f" The agent farthest off is that of index {worst}, by {errors[worst]:.3g}."
-        caption += f" The colour is the distance of an agent's draws to the {other}."
+        alt += f" The agent with index {worst} is farthest from it, by {errors[worst]:.3g}."
+        caption += f" Colours show the distance of an agent's draws from the {other}."
     with drawing():
         figure, axes = axes_of(WIDTH, 3.6)
         graphs.picture(matrix, errors, label=label, axes=axes)

@@ -126,7 +126,7 @@ def _add_table(made: Any, table: Table) -> None:
             if place and len(text) < 25:
                 cell.paragraphs[0].alignment = WD_ALIGN_PARAGRAPH.RIGHT
     left = len(table.rows) - LINES_MAX
-    made.add_paragraph(f"{left:,} more rows are in the page." if left > 0 else "")
+    made.add_paragraph(f"{left:,} more rows are in the HTML page." if left > 0 else "")
 
 
 def _text(text: str) -> str:
@@ -143,7 +143,7 @@ def pdf(page: str) -> bytes:
     otherwise = "open report.html and print it there, or take --format docx"
     if program is None:
         raise MissingExtraError(
-            f"PDF is printed by Chromium, Chrome or Edge, and none was found: {otherwise}."
+            f"PDF needs Chromium, Chrome or Edge, and none was found: {otherwise}."
         )
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         source, target = Path(folder) / "report.html", Path(folder) / "report.pdf"

@@ -101,7 +101,9 @@ def _survival_plot(found: Curves) -> Plot:
     text = "Kaplan–Meier, with 95 % intervals, at the times on which the sites agreed."
     left = ""
     if found.without:
-        left = f" Without {', '.join(found.without)}, where a cell is too small to be reported."
+        left = (
+            f" Not shown: {', '.join(found.without)}, because a cell is too small to be reported."
+        )
     return Plot(figure, f"{text} The numbers are in the table.", f"{text}{left}")
 
 
@@ -119,7 +121,7 @@ def _incidence_plot(found: Curves) -> Plot:
         axes.set_ylabel("cumulative incidence")
         axes.legend()
         axes.tick_params(labelcolor=MUTED)
-    text = "Cumulative incidence of each cause where the others compete with it (Aalen–Johansen)."
+    text = "Cumulative incidence of each cause in the presence of the others (Aalen–Johansen)."
     return Plot(figure, f"{text} The numbers are in the table.", text)
 
 

@@ -283,15 +283,15 @@ def ranks(report: RunReport) -> list[Plot]:
         limits = np.quantile(values, at, method="inverted_cdf")  # of all chains together
         below = [np.searchsorted(np.sort(chain), limits, side="right") for chain in values]
         chain_lines(axes, at, np.array(below) / values.shape[1] - at)
-        axes.set_xlabel("rank among the draws of all chains, as a share")
-        axes.set_ylabel("too low or high by")
+        axes.set_xlabel("rank among the draws of all chains (as a fraction)")
+        axes.set_ylabel("excess over uniform")
 
     return _panels(
         report,
         labels,
         slice(every - 1, None, every),
         draw,
-        "Ranks of {}: one line a chain, within the band when the chains agree.",
+        "Ranks of {}: one line per chain, within the band if the chains agree.",
     )
 
 
@@ -319,7 +319,7 @@ def bias(report: RunReport) -> Plot | None:
         figure,
         f"Predicted against measured bias of {len(shift)} means; {within} of the measured ones "
         "are within two Monte Carlo errors of the prediction.",
-        "Each point is a parameter; on the dashed line the oracle of the method is right. "
+        "Each point is a parameter; on the dashed line prediction and measurement agree. "
         f"{within} are within two Monte Carlo errors of it.",
     )
 
@@ -343,12 +343,12 @@ def priors(found: Sequence[PriorBeside]) -> Plot | None:
         axes.tick_params(axis="y", length=0, labelcolor=INK)
         axes.spines["left"].set_visible(False)
         axes.set_ylim(0.4, len(rows) + 0.6)
-        axes.set_xlabel("halves of the prior's 95 % interval from its middle")
+        axes.set_xlabel("distance from the prior's middle, in half-widths of its 95 % interval")
     return Plot(
         figure,
         f"Priors and posteriors of {len(rows)} coefficients; the numbers are in the table.",
-        "Broad and grey the prior's 95 % interval, narrow and coloured the posterior's: the "
-        "narrower the colour, the more the data have said.",
+        "Grey and broad: the prior's 95 % interval. Coloured and narrow: the posterior's. The "
+        "shorter it is, the more the data tell.",
     )
 
 

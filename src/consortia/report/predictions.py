@@ -45,12 +45,12 @@ def write_predictions(
     """
     path = Path(file)
     if path.exists():
-        raise StoreError(f"{str(file)!r} exists already: nothing was written. Give another name.")
+        raise StoreError(f"{str(file)!r} already exists: nothing was written. Choose another name.")
     report = load_run(run)
     if report.regression is None:
         raise InputError(
-            f"{str(run)!r} predicts nothing here: that needs a run of a formula whose study and "
-            f"tables can be read here. `consortia check {Path(run) / 'study.toml'}` says why not."
+            f"{str(run)!r} cannot predict: that needs a run of a formula whose study and tables "
+            f"are on this machine. `consortia check {Path(run) / 'study.toml'}` says why not."
         )
     values = report.regression.predict(report.tree, rows, site, at=at)
     kinds = values.dims[3:]

@@ -278,7 +278,7 @@ def report_of(
         InputError: the result holds no draws, or the reference is of another model.
     """
     if "posterior" not in getattr(tree, "children", ()):
-        raise InputError("the result holds no draws: give what consortia.sample returned.")
+        raise InputError("the result holds no draws: pass the result of consortia.sample.")
     for group in DRAWS:
         if group in tree.children:  # read once: every look would read the chunks of a store again
             tree[group].load()
@@ -348,12 +348,13 @@ def load_run(path: str | os.PathLike[str], *, code: bool = False) -> RunReport:
     tree = open_run(directory)
     if "predictions" in tree.children:
         raise StoreError(
-            f"{str(path)!r} keeps predictions and no draws, of which a report could be made: look "
-            "at the group `predictions` of consortia.open_run."
+            f"{str(path)!r} holds predictions but no draws, so no report can be made: see the "
+            "group `predictions` of consortia.open_run."
         )
     if "posterior" not in tree.children or not tree["posterior"].sizes.get("draw", 0):
         raise StoreError(
-            f"{str(path)!r} holds no draw yet: wait for the first chunk of the run, and ask again."
+            f"{str(path)!r} holds no draws yet: wait for the first chunk of the run, then try "
+            "again."
         )
     facts: dict[str, Any] = {"name": directory.name}
     _load(tree, directory)
@@ -364,7 +365,7 @@ def load_run(path: str | os.PathLike[str], *, code: bool = False) -> RunReport:
     more: tuple[str, ...] = ()
     if os.path.lexists(directory / VERIFICATION):
         facts["stein"], more = _verified(directory)
-    missing = f"there is no {REQUEST[0]} in the directory"
+    missing = f"the directory has no {REQUEST[0]}"
     if os.path.lexists(directory / REQUEST[0]):
         # Of an error nothing is said: a page may be passed on, a data file may not.
         missing = f"the study cannot be built here: `consortia check {REQUEST[0]}` says why"
@@ -414,7 +415,7 @@ def _load(tree: Any, directory: Path) -> None:
                 ) from error
     for name, array in tree["posterior"].data_vars.items():
         if array.dims[:2] != ("chain", "draw") or array.dtype.kind != "f":
-            raise StoreError(f"{str(directory)!r}: {name!r} holds no draws of chains.")
+            raise StoreError(f"{str(directory)!r}: {name!r} does not hold draws of chains.")
 
 
 def _built(directory: Path, *, code: bool) -> dict[str, Any] | str:

@@ -71,7 +71,7 @@ def sample_and_report(
         try:
             without = leave_out(tree)
         except InputError as error:  # of the draws: the run itself is as good as without it
-            skipped = [f"rows and sites left out: {error}"]
+            skipped = [f"leaving out rows and sites: {error}"]
     if tree is None:
         return True
     if without is not None:
@@ -170,7 +170,7 @@ def _report(
     if interrupted:
         console.print(GO_ON.format(directory), soft_wrap=True)
         return False
-    console.print(f"look at it with: consortia report {directory}", soft_wrap=True)
+    console.print(f"view it with: consortia report {directory}", soft_wrap=True)
     return True
 
 

@@ -172,7 +172,7 @@ def contribution_table(report: RunReport) -> Table | None:
         heads += ["events", "events a row" if None in persons else "events a person"]
         for line, count, own in zip(cells, [*events, sum(events)], [*rows, sum(rows)], strict=True):
             line += [f"{count:,}", _percent(count / own, 1)]
-    return Table("Who contributed what", tuple(heads), tuple(map(tuple, cells)))
+    return Table("What each site contributed", tuple(heads), tuple(map(tuple, cells)))
 
 
 def _percent(share: float, places: int) -> str:
@@ -312,10 +312,10 @@ def cost_table(report: RunReport) -> Table:
     seconds = record.get("seconds")
     found["seconds, compilation included"] = MISSING if seconds is None else f"{seconds:,.1f}"
     if done is not None and ess > 0:
-        found["bytes an effective draw"] = f"{record['bytes_sent'] / ess:,.0f}"
-        found["gradients an effective draw"] = f"{record['gradients'] / ess:,.1f}"
+        found["bytes per effective draw"] = f"{record['bytes_sent'] / ess:,.0f}"
+        found["gradients per effective draw"] = f"{record['gradients'] / ess:,.1f}"
         if seconds:
-            found["effective draws a second"] = f"{ess / seconds:,.1f}"
+            found["effective draws per second"] = f"{ess / seconds:,.1f}"
     if "site_noise_inflation" in record:
         found["different sites, one at a time"] = (
             f"widen the variance by a predicted {max(record['site_noise_inflation']):.2%} in the "
@@ -328,7 +328,7 @@ def cost_table(report: RunReport) -> Table:
         )
         if "divergences" in reference:
             found["reference"] += f", {reference['divergences']} divergences"
-    return Table("What the run has cost", ("", "this run"), tuple(found.items()))
+    return Table("Cost of the run", ("", "this run"), tuple(found.items()))
 
 
 def comparison_table(reports: Sequence[RunReport], verdicts: Sequence[Verdict]) -> Table:

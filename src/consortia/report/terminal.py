@@ -80,8 +80,8 @@ def settings_table(tried: Sequence[Tried]) -> Fitting:
 
     names = [name.replace("_", " ") for name, _ in tried[0].settings]
     caption = (
-        "Settings within the target, by the exact law, the cheapest first: rounds that a draw "
-        "takes, messages and gradients of a site in a round, and how far mean and sd are off"
+        "Settings within the target by the exact law, cheapest first: rounds per draw, messages "
+        "and gradients of a site per round, and the bias of mean and sd"
     )
     heads = ("", "step", "rounds", "messages", "gradients", "mean", "sd", *names)
     rows = []
@@ -151,7 +151,7 @@ class Fitting:
         yield grid
         if columns < len(table.columns):
             left_out = ", ".join(table.columns[columns:])
-            yield Text(f"no room for {left_out}: a wider terminal shows them", style="dim")
+            yield Text(f"{left_out} omitted: a wider terminal shows them", style="dim")
 
 
 def view_panel(view: View) -> Any:

@@ -99,11 +99,11 @@ class Watch:
             warm = f", {status['warmup']:,} of them warm-up" if status["warmup"] else ""
             most = " at most" if record.get("end") is None and alive else ""
             facts.append(("rounds", f"{done:,} of {of:,}{most}{warm}"))
-            facts.append(("draws", f"{status['draws']:,} kept of each chain"))
+            facts.append(("draws", f"{status['draws']:,} kept per chain"))
             facts.append(("running for", duration(status["seconds"])))
             if alive:
                 left, rate = status["seconds_left"], status["rounds_per_second"]
-                unknown = "it stops when it has enough draws"
+                unknown = "until it has enough draws"
                 if rate is None:
                     unknown = "unknown until two calls are timed"
                 shown = unknown if left is None else duration(left)

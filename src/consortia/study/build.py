@@ -62,28 +62,30 @@ FIRST, SECOND = "1", "2"
 class Study(Table):
     """A whole study file."""
 
-    title: str | None = Field(None, description="one line for the figure and the terminal")
+    title: str | None = Field(
+        None, description="title for the figure and the terminal, in one line"
+    )
     question: str | None = Field(
         None,
         description="with model.formula: the column that the study is about, such as a treatment; "
-        "reports begin with its effect, whatever its direction",
+        "reports begin with its effect, whether or not its direction is clear",
     )
     data: Data
-    partition: Partition | None = Field(None, description="how a data set is dealt out to sites")
+    partition: Partition | None = Field(None, description="how a data set is divided among sites")
     harmonise: dict[str, Harmonisation] = Field(
         default_factory=dict,
-        description="with model.formula: by site, what is changed in its table as it is read, so "
-        "that all sites' tables agree; the files stay as they are",
+        description="with model.formula: by site, changes made when its table is read, so that all "
+        "sites' tables agree; the files are not changed",
     )
     model: ModelTable
     propensity: Propensity | None = None
     registered: Registered | None = None
     compare: ModelTable | None = Field(
         None,
-        description="Another model of the same rows, with the keys of `[model]`. It is sampled "
-        "after the run, as the first was, and both are compared by how well they predict rows that "
-        "are left out (PSIS-LOO, WAIC). Over Flower these are two studies of their own, which each "
-        "site's policy permits or not.",
+        description="A second model of the same rows, with the keys of `[model]`. It is sampled "
+        "after the run in the same way, and both are compared by how well they predict rows that "
+        "are left out (PSIS-LOO, WAIC). Over Flower these are two further studies, which "
+        "each site's policy permits or not.",
     )
     algorithm: AlgorithmTable
     run: Run = Field(default_factory=lambda: Run.model_validate({}))
@@ -98,13 +100,13 @@ class Study(Table):
         if self.propensity is not None:
             self._weigh(self.propensity)
         if self.data.dataset is not None and self.partition is None:
-            raise ValueError("a data set needs a [partition]: say how its rows are dealt to sites")
+            raise ValueError("a data set needs a [partition], which divides its rows among sites")
         if self.question is not None:
             self._check_question(self.question)
         if self.harmonise and (self.model.formula is None or self.data.files is None):
-            raise ValueError("harmonise: it goes with data.files and model.formula")
+            raise ValueError("harmonise: it needs data.files and model.formula")
         if self.data.keep is not None and (self.model.formula is None or self.data.files is None):
-            raise ValueError("data.keep: it goes with data.files and model.formula")
+            raise ValueError("data.keep: it needs data.files and model.formula")
         if self.data.files is not None:
             try:
                 changes = read_harmonisations(self.harmonise, names_of(self.data.files))
@@ -112,13 +114,15 @@ class Study(Table):
                 raise ValueError(str(error)) from None
             object.__setattr__(self, "harmonise", changes)
         if self.data.files is not None and self.partition is not None:
-            raise ValueError("with data.files every file is a site: remove [partition]")
+            raise ValueError("with data.files each file is a site: remove [partition]")
         if self.data.require and self.model.formula is None:
-            raise ValueError("data.require: it goes with model.formula: no other rows miss values")
+            raise ValueError(
+                "data.require: it needs model.formula: without it rows have no missing values"
+            )
         if self.model.question is not None:
             check_data(self.data, self.model.question)
             if self.model.question.imputes and self.run.keep != "draws":
-                raise ValueError("run.keep: with model.missing = 'impute' all draws are kept")
+                raise ValueError("run.keep: with model.missing = 'impute' the run keeps all draws")
         if self.registered is not None:
             self._check_registered(self.registered)
         if self.compare is not None:
@@ -160,22 +164,21 @@ class Study(Table):
     def _check_registered(self, table: Registered) -> None:
         question, files, method = self.model.question, self.data.files, self.method
         if question is None or files is None:
-            raise ValueError("registered: it goes with model.formula and data.files")
+            raise ValueError("registered: it needs model.formula and data.files")
         if self.compare is not None:
             raise ValueError(
                 "registered: it states the levels and scales of one formula, and [compare] has "
-                "another: leave one of them out, or make two studies"
+                "another formula: remove one of the two, or write two studies"
             )
         if self.run.loo:
             raise ValueError(
-                "run.loo: it needs the numbers of rows of all sites, which do not say them before "
-                "in a registered study; where all rows are in one process `consortia run --loo` "
-                "does it"
+                "run.loo: it needs each site's number of rows, which sites do not announce in a "
+                "registered study; if all rows are in one process, `consortia run --loo` works"
             )
         if not isinstance(method, Conversation) or method.needs_rows:
             raise ValueError(
                 f"registered: {method.name} needs the numbers of rows of all sites before its "
-                "first message: take algorithm.name = 'few_rounds', or leave [registered] out"
+                "first message: use algorithm.name = 'few_rounds', or remove [registered]"
             )
         try:
             breaks = self.model.options.get("breaks")
@@ -186,19 +189,21 @@ class Study(Table):
     def _check_compared(self, other: ModelTable) -> None:
         if other.factory is not None:
             raise ValueError(
-                "compare.factory: give formula or kind; code is looked at in [model] alone"
+                "compare.factory: give formula or kind; a factory is permitted only in [model]"
             )
         first, second = self.model.question, other.question
         if first is None and second is None:
             return
         if first is None or second is None:
-            raise ValueError("compare: of [model] and [compare] both are a formula, or neither")
+            raise ValueError("compare: [model] and [compare] must both have a formula, or neither")
         if first.imputes or second.imputes:
-            raise ValueError("compare: with missing = 'impute' there is a likelihood of each")
+            raise ValueError(
+                "compare: with missing = 'impute' each imputation has its own likelihood"
+            )
         if first.by_site != second.by_site:
             raise ValueError(
-                "compare: one model has a likelihood of rows, the other of sites (levels that are "
-                "integrated out, or cox): with integrate = false both are of rows"
+                "compare: one model has a likelihood per row, the other per site (integrated "
+                "levels, or cox): with integrate = false both are per row"
             )
         check_data(self.data, second)
 

@@ -87,7 +87,9 @@ def rows_by_level(tables: Mapping[str, Table], name: str) -> dict[str, int]:
 def referred(tables: Mapping[str, Table], name: str, reference: str) -> tuple[str, ...]:
     """Return the levels of a column of strings, the reference first."""
     if any(column.kind not in ("text", "truth") for column in columns_of(tables, name).values()):
-        raise InputError(f"reference of {name!r}: it holds no strings, so it has no levels.")
+        raise InputError(
+            f"reference of {name!r}: the column holds no strings, so it has no levels."
+        )
     levels = sorted({level for found in levels_of(tables, name).values() for level in found})
     if reference not in levels:
         raise InputError(f"reference of {name!r}: {reference!r} is {unknown(reference, levels)}.")
@@ -110,9 +112,9 @@ def reason_of(tables: Mapping[str, Table], name: str, *, wanted: bool = False) -
     """Find a reason to leave a column out, unless it is ``wanted``; "" where there is none."""
     found = columns_of(tables, name)
     if name == SITE:
-        return f"the sites' names are a column {SITE} already"
+        return "the name is reserved for the sites' names"
     if "`" in name or not is_printable(name):
-        return "a formula cannot write its name"
+        return "its name cannot be written in a formula"
     if len(found) < len(tables):
         lacking = [site for site in tables if site not in found]
         if len(found) == 1 < len(tables):
@@ -137,15 +139,17 @@ def reason_of(tables: Mapping[str, Table], name: str, *, wanted: bool = False) -
         return f"it is {next(iter(distinct))!r} in every row"
     kind = next(iter(kinds))
     if _tells_rows_apart(name, found, by_site, kind):
-        return "it tells rows apart: an identifier"
+        return "it identifies rows"
     if wanted:
         return ""
     if kind == "date":
-        return "a date; written into the formula it is a number of days"
+        return "a date; in a formula it is a number of days"
     if repeated := _repeated(name, found, by_site, kind):
         return repeated
     if kind == "text" and len(distinct) > LEVELS_MAX:
-        return f"a text of {len(distinct)} levels; write it in if each shall have an effect"
+        return (
+            f"text with {len(distinct)} levels; add it to the formula to estimate an effect of each"
+        )
     return ""
 
 
@@ -156,7 +160,7 @@ def same_as(tables: Mapping[str, Table], name: str, others: Sequence[str]) -> st
         found = columns_of(tables, other)
         gaps = [(own[site].missing, found[site].missing) for site in own]
         if all(np.array_equal(a, b) for a, b in gaps) and _alike(own, found):
-            return f"{other} says the same in every row"
+            return f"it duplicates {other}"
     return ""
 
 
@@ -175,7 +179,7 @@ def told_by(tables: Mapping[str, Table], name: str, others: Sequence[str]) -> st
             texts = (one.values[known].tolist() for one in (found[site], column))
             pairs |= set(zip(*texts, strict=True))
         if pairs and len(pairs) == len({one for one, _ in pairs}):
-            return f"{other} tells it: each level of {other} has one of {name}"
+            return f"{other} determines it: each level of {other} has one of {name}"
     return ""
 
 
@@ -239,8 +243,8 @@ def _repeated(
     if not grouped or not least <= known / values <= REPEATED[1]:
         return ""
     return (
-        f"{values} values in {known} rows: are these rows of one patient or ward? --group "
-        f"{name} writes (1 | {SITE}:{in_formula(name)})"
+        f"{values} values in {known} rows: do these identify a patient or a ward? --group {name} "
+        f"writes (1 | {SITE}:{in_formula(name)})"
     )
 
 
@@ -274,5 +278,5 @@ def used_of(
         return Used(name, "date, as a number of days", missing)
     note = ""
     if not response and 2 < len(counts) <= LEVELS_MAX and bool((values == np.round(values)).all()):
-        note = f"{len(counts)} integers, taken as a number; C({in_formula(name)}) makes levels"
+        note = f"{len(counts)} integers, used as a number; C({in_formula(name)}) makes it a factor"
     return Used(name, f"number, {values.min():g} to {values.max():g}", missing, note)

@@ -21,7 +21,7 @@ from consortia.store.durable import private
 KNOWN = "factories.txt"
 """File in the user's cache directory: a hash a line, of what the user has had run."""
 
-WARNING = "a factory is code, it runs with your rights"
+WARNING = "a factory is code and runs with your rights"
 
 DIGITS = 64
 

@@ -66,7 +66,7 @@ def common_kinds(facts: Sequence[SiteFacts], paths: Sequence[Path]) -> dict[str,
     """Return the type of each array that holds every file's values.
 
     Raises:
-        InputError: a file has other columns than the first, or rows of another shape.
+        InputError: a file does not have the same columns as the first, or rows of another shape.
     """
     first = facts[0]
     for one, path in zip(facts, paths, strict=True):
@@ -74,12 +74,16 @@ def common_kinds(facts: Sequence[SiteFacts], paths: Sequence[Path]) -> dict[str,
             there, here = ({*each.columns, *each.arrays} for each in (first, one))
             differ = [
                 f"{what} {', '.join(sorted(some))}"
-                for what, some in (("it lacks", there - here), ("only it has", here - there))
+                for what, some in (
+                    ("it lacks", there - here),
+                    ("only the former has", here - there),
+                )
                 if some and max(map(len, some)) <= NAME_SHOWN
             ]
-            how = "; ".join(differ) or "or another order"
+            how = "; ".join(differ) or "or a different order"
             raise InputError(
-                f"{path} has other columns than {paths[0]} ({how}): give all sites the same."
+                f"{path} does not have the same columns as {paths[0]} ({how}): give all sites "
+                "the same."
             )
         for name, (shape, _) in one.arrays.items():
             wanted = first.arrays[name][0]
@@ -111,17 +115,17 @@ def read_file(path: Path, target: str) -> tuple[Arrays, tuple[str, ...]]:
     if kind not in (".csv", ".npz"):
         raise InputError(f"{path}: give a .csv or an .npz file.")
     if not os.path.isfile(path):
-        raise InputError(f"{path}: there is no such file (names start at the study file's folder).")
+        raise InputError(f"{path}: no such file (paths are relative to the study file's folder).")
     try:
         return _read_npz(path, target) if kind == ".npz" else _read_csv(path, target)
     except UnicodeDecodeError as error:
-        raise InputError(f"{path} is not written in UTF-8: save it so.") from error
+        raise InputError(f"{path} is not encoded in UTF-8: save it in that encoding.") from error
     except (ValueError, OSError, zipfile.BadZipFile, EOFError, zlib.error) as error:
         if isinstance(error, InputError):
             raise
-        raise InputError(f"{path} cannot be read: it is cut short, or damaged.") from error
+        raise InputError(f"{path} cannot be read: it is truncated or damaged.") from error
     except MemoryError as error:
-        raise InputError(f"{path} cannot be read: there is not enough memory for it.") from error
+        raise InputError(f"{path} cannot be read: there is not enough memory.") from error
 
 
 def _read_npz(path: Path, target: str) -> tuple[Arrays, tuple[str, ...]]:
@@ -130,8 +134,8 @@ def _read_npz(path: Path, target: str) -> tuple[Arrays, tuple[str, ...]]:
             most = max(EXPANDED_BYTES, EXPANSION * entry.compress_size)
             if entry.file_size > most or entry.compress_size > path.stat().st_size:
                 raise InputError(
-                    f"{path}: an array in it is said to have {entry.file_size} bytes, packed into "
-                    f"{entry.compress_size}: that is not a data file. Save it with numpy.savez."
+                    f"{path}: an array claims {entry.file_size:,} bytes, packed into "
+                    f"{entry.compress_size:,}: this is not a data file. Save it with numpy.savez."
                 )
         arrays = {}
         for entry in stored.infolist():
@@ -151,14 +155,14 @@ def _check_length(content: Any, size: int, path: Path) -> None:
     """Check that an array is as long as its description says, before room is made for it."""
     version = np.lib.format.read_magic(content)
     if version not in ((1, 0), (2, 0)):
-        raise InputError(f"{path}: an array is in a version of NumPy's format that is not read.")
+        raise InputError(f"{path}: an array uses an unsupported version of NumPy's format.")
     readers = {(1, 0): np.lib.format.read_array_header_1_0}
     read = readers.get(version, np.lib.format.read_array_header_2_0)
     shape, _, dtype = read(content)
     if dtype.hasobject or dtype.kind not in NUMERIC_KINDS:
-        raise InputError(f"{path}: an array holds {dtype}, and no numbers.")
+        raise InputError(f"{path}: an array holds {dtype}, not numbers.")
     if math.prod(shape) * dtype.itemsize != size - content.tell():
-        raise InputError(f"{path}: an array is not as long as it says.")
+        raise InputError(f"{path}: an array is shorter or longer than its header says.")
 
 
 def _read_csv(path: Path, target: str) -> tuple[Arrays, tuple[str, ...]]:
@@ -181,13 +185,13 @@ def _numbers(name: str, column: Column) -> np.ndarray:
     texts = as_levels(column).tolist()
     numbers = [number_of(text.replace(",", ".")) is not None for text in texts]
     row = numbers.index(False) if False in numbers else 0
-    fault = "it is text, and no number; model.formula takes it"
+    fault = "it is text, not a number; a model.formula accepts text"
     if texts[row] in WORDS:
         fault = (
-            "the value is missing; leave such rows out or impute them at the site, or give "
-            "model.formula, which says what becomes of them"
+            "the value is missing; remove or impute such rows at the site, or use model.formula "
+            "with model.missing"
         )
     elif numbers[row]:
-        fault = "what marks its decimals is not clear: write numbers as 1234.5"
+        fault = "its decimal mark is ambiguous: write numbers as 1234.5"
     assert column.source is not None
     raise InputError(f"{column.source.row(row)}, column {name!r}: {fault}.")

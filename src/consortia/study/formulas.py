@@ -71,10 +71,10 @@ class FormulaRows(NamedTuple):
 def check_data(data: Data, question: Question) -> None:
     """Refuse keys of ``[data]`` that have no meaning beside a formula."""
     if question.imputes and data.test_share is not None:
-        raise InputError("data.test_share: with model.missing = 'impute' no rows are held out.")
+        raise InputError("data.test_share: with model.missing = 'impute' no rows can be held out.")
     for key in UNUSED:
         if getattr(data, key) not in (None, False):
-            raise InputError(f"data.{key}: with model.formula there is none; write it as a term.")
+            raise InputError(f"data.{key}: not available with model.formula; write it as a term.")
     kept_rows(data.keep)
     if data.target != "y":
         raise InputError("data.target: the response is the left side of model.formula.")

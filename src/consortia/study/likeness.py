@@ -99,7 +99,7 @@ def toml(changes: Mapping[str, Harmonisation]) -> list[str]:
             if (value := getattr(made, name)) is not None
         ]
         if not made.approved:
-            plain.append("approved = false # read what is below, then write true")
+            plain.append("approved = false # check what is below, then write true")
         lines += ["", *([f"[{head}]"] if plain else []), *plain]
         for name, table in (("rename", made.rename), ("scale", made.scale)):
             if table:
@@ -141,7 +141,7 @@ def _names(tables: Mapping[str, Table]) -> Iterator[Suggestion]:
         for group in same_loosely(table):
             kept = preferred(group, counts)
             for old in (name for name in group if name != kept):
-                sentence = f"{site}: the columns {kept!r} and {old!r} differ in their writing only"
+                sentence = f"{site}: the columns {kept!r} and {old!r} differ only in spelling"
                 new = f"other {old}"
                 doubled.add(old)
                 yield Suggestion(
@@ -155,12 +155,12 @@ def _names(tables: Mapping[str, Table]) -> Iterator[Suggestion]:
         for name in lacking:
             other = next(one for one in tables.values() if name in one)
             found = [one for one in extra if _bare(one) == _bare(name)]
-            how = "differ in their writing only"
+            how = "differ only in spelling"
             if not found:
                 found = [one for one in extra if _close_name(one, name)]
-                how = "are written almost the same"
+                how = "are spelled almost the same"
             if not found and len(lacking) == len(extra) == 1:
-                found, how = list(extra), "are the only ones left, of like values"
+                found, how = list(extra), "are the only ones left, with similar values"
             found = [one for one in found if _compatible(table, one, other, name)]
             if len(found) != 1:
                 continue

@@ -44,8 +44,8 @@ class ModelTable(Table):
     factory: str | None = Field(
         None,
         pattern=r"^[\w.]+:\w+$",
-        description="instead of kind: 'package.module:function'; modules beside the study file "
-        "are found. A factory is code, it runs with your rights",
+        description="instead of kind: 'package.module:function'; modules next to the study file "
+        "are found. A factory is code and runs with your rights",
     )
 
     formula: str | None = Field(
@@ -131,8 +131,8 @@ def _imported(factory: str, directory: Path) -> Callable[..., Any]:
     beside, found = files_of(directory.resolve(), module_name), getattr(module, "__file__", None)
     if beside and (found is None or Path(found).resolve() not in beside):
         raise InputError(
-            f"model.factory = {factory!r}: another module of this name is in use already, from "
-            f"{found}: give this one another name, or begin a new process."
+            f"model.factory = {factory!r}: another module of this name is already imported, from "
+            f"{found}: rename this one, or start a new process."
         )
     function = getattr(module, name, None)
     if not callable(function):
@@ -141,6 +141,6 @@ def _imported(factory: str, directory: Path) -> Callable[..., Any]:
         inspect.signature(function)
     except (TypeError, ValueError):
         raise InputError(
-            f"model.factory = {factory!r}: its arguments are not known: name a function of Python."
+            f"model.factory = {factory!r}: its arguments are unknown: name a Python function."
         ) from None
     return function

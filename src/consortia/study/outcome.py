@@ -69,13 +69,13 @@ def outcome_of(
     if family is not None and family not in FAMILIES:
         raise InputError(f"family is {family!r}: {unknown(family, FAMILIES)}.")
     if event is not None and not parsed.survival:
-        raise InputError("--event VALUE goes with --response 'Surv(time, event)'.")
+        raise InputError("--event VALUE needs --response 'Surv(time, event)'.")
     if parsed.survival:
         left, seen, notes = _event_of(tables, response, parsed.response[1], event)
-        why = f"A time to an event{seen}: hazard ratios, a baseline of each site."
+        why = f"A time to an event{seen}: hazard ratios, with a baseline for each site."
         found = Outcome(left, parsed.response_columns, "cox", why, {}, notes)
     elif arithmetic:
-        why = f"{response} is arithmetic: a number."
+        why = f"{response} is an expression: a number."
         found = Outcome(response, parsed.response_columns, "gaussian", why)
     else:
         (name,) = parsed.response_columns
@@ -83,7 +83,7 @@ def outcome_of(
         found = _of_column(tables, name, family, (reference or {}).get(name), order)
     if family is not None and family != found.family:
         _check_family(tables, family, found.columns, survival=parsed.survival)
-        found = found._replace(family=family, why=f"Family {family}, as you chose.")
+        found = found._replace(family=family, why=f"Family {family}, as given.")
     return found
 
 
@@ -93,12 +93,12 @@ def _check_everywhere(tables: Mapping[str, Table], name: str, *, one_kind: bool)
     lacking = [site for site in tables if site not in found]
     if lacking:
         raise InputError(
-            f"the response {name!r} is missing at {listed(lacking)}: give the sites that have "
-            "it, or give it one name everywhere."
+            f"the response {name!r} is missing at {listed(lacking)}: list only sites that have "
+            "it, or use the same name everywhere."
         )
     empty = [site for site, column in found.items() if column.kind == "empty"]
     if empty:
-        raise InputError(f"the response {name!r} has no value at {listed(empty)}: all miss.")
+        raise InputError(f"the response {name!r} has no value at {listed(empty)}: all are missing.")
     for site, column in found.items():
         if column.doubt:
             raise InputError(f"the response {name!r} at {site}: {column.doubt}.")
@@ -106,7 +106,8 @@ def _check_everywhere(tables: Mapping[str, Table], name: str, *, one_kind: bool)
     if one_kind and len(kinds) > 1:
         of_sites = ", ".join(f"{kind} at {site}" for kind, site in kinds.items())
         raise InputError(
-            f"the response {name!r} is of different kinds: {of_sites}: code it in one way."
+            f"the response {name!r} has different types: {of_sites}: code it in the same way "
+            "everywhere."
         )
 
 
@@ -117,14 +118,16 @@ def _check_family(
     of_time = FAMILIES[family].response == "time"
     if of_time != survival:
         wanted = "a response Surv(time, event)" if of_time else "a response of one column"
-        raise InputError(f"family {family!r} needs {wanted}: leave --family out, or give it.")
+        raise InputError(
+            f"family {family!r} needs {wanted}: omit --family, or give such a response."
+        )
     if of_time or FAMILIES[family].response in ("two", "ordered", "levels"):
         return
     for name in columns:
         if next(iter(columns_of(tables, name).values())).kind == "text":
             raise InputError(
-                f"the response {name!r} holds strings, and family {family!r} is of numbers: leave "
-                "--family out, or encode the column."
+                f"the response {name!r} holds strings, but family {family!r} needs numbers: omit "
+                "--family, or encode the column."
             )
 
 
@@ -160,8 +163,8 @@ def _of_column(
     if asked == "levels" or kind == "text":
         if len(levels) > LEVELS_MAX and asked is None:
             raise InputError(
-                f"the response {name!r} holds {len(levels)} different strings: a response is a "
-                f"number, yes or no, or one of at most {LEVELS_MAX} levels."
+                f"the response {name!r} holds {len(levels)} different strings: a response must "
+                f"be a number, yes or no, or one of at most {LEVELS_MAX} levels."
             )
         doubtful = same_loosely(counts) or nearly_equal(name, levels_of(tables, name))
         made = _against_one(name, counts, reference, order)
@@ -175,9 +178,9 @@ def _of_column(
         why = f"{name} is {low:g} or {high:g}; {high:g} is the event."
         return Outcome(f"I({left} > {low:g})", (name,), "bernoulli", why)
     if values[0] == 0 and bool((values == np.round(values)).all()):
-        why = f"{name} is an integer from 0 on: rate ratios."
+        why = f"{name} is a count: rate ratios."
         return Outcome(left, (name,), "negative_binomial", why)
-    why = f"{name} is a number: differences, in its units."
+    why = f"{name} is a number: differences, in its unit."
     return Outcome(left, (name,), "gaussian", why)
 
 
@@ -195,7 +198,7 @@ def _of_two(
     """Return a response of two levels."""
     why = (
         f"{name} is {other!r} or {event!r}, and {event!r} is the event, in "
-        f"{_share(counts, event)}: odds ratios. The other way about: --reference {name}={event}."
+        f"{_share(counts, event)}: odds ratios. To reverse this: --reference {name}={event}."
     )
     return Outcome(in_formula(name), (name,), "bernoulli", why, given)
 
@@ -212,7 +215,7 @@ def _against_one(
     what = ", the most frequent" if base == most else ""
     why = (
         f"{name} has {len(counts)} levels, each against {base!r}{what} ({_share(counts, base)}). "
-        f"Another one: --reference {name}=LEVEL; of ordered ones: --levels "
+        f"To change it: --reference {name}=LEVEL; for ordered levels: --levels "
         f"{name}=LOWEST,...,HIGHEST."
     )
     return Outcome(in_formula(name), (name,), "categorical", why, {name: levels})
@@ -229,8 +232,8 @@ def _ordered(
     """Return a response of ordered levels."""
     if next(iter(columns_of(tables, name).values())).kind == "text" and not order and not declared:
         raise InputError(
-            f"the response {name!r} holds words ({', '.join(sorted(counts))}), whose order is not "
-            f"known: give --levels {name}=LOWEST,...,HIGHEST."
+            f"the response {name!r} holds text ({', '.join(sorted(counts))}), whose order is "
+            f"unknown: give --levels {name}=LOWEST,...,HIGHEST."
         )
     first = next(iter(columns_of(tables, name).values()))
     shown = order or (first.order if declared else tuple(rows_by_level(tables, name)))
@@ -253,7 +256,7 @@ def _event_of(
     name = event.column
     if name is None:
         if value is not None:
-            raise InputError(f"--event {value}: the response says already what is an event.")
+            raise InputError(f"--event {value}: the response already defines the event.")
         return response, "", _codes_said(tables, event)
     found = columns_of(tables, name)
     counts = rows_by_level(tables, name)
@@ -264,8 +267,8 @@ def _event_of(
         return response, "", _codes_said(tables, event)
     elif any(column.kind == "text" for column in found.values()):
         raise InputError(
-            f"the event {name!r} holds strings ({', '.join(list(counts)[:4])}): {ASK} LEVEL. "
-            f"The others are then ends of follow-up: {listed}."
+            f"the event {name!r} holds strings ({', '.join(list(counts)[:4])}): {ASK} LEVEL. All "
+            f"others are then censored: {listed}."
         )
     else:
         codes = np.unique(numbers_of(tables, name)).tolist()
@@ -274,8 +277,8 @@ def _event_of(
         if len(codes) > 2:
             shown = ", ".join(f"{code:g}" for code in codes[:6])
             raise InputError(
-                f"the event {name!r} has the codes {shown}: {ASK} CODE. The others are then ends "
-                f"of follow-up: {listed}."
+                f"the event {name!r} has the codes {shown}: {ASK} CODE. All others are then "
+                f"censored: {listed}."
             )
         made = f"I({in_formula(name)} > {codes[0]:g})"
         value = f"{codes[1]:g}"
@@ -300,7 +303,7 @@ def _compared(tables: Mapping[str, Table], name: str, value: str) -> str:
         if other:
             raise InputError(
                 f"--event {value}: site {site!r} has no such value of {name}, but {other[0]!r}, "
-                "which no site with the event has: recode it there, or leave --event out."
+                "which no site with the event has: recode it there, or omit --event."
             )
     kinds = {column.kind for column in columns_of(tables, name).values()}
     if kinds == {"number"}:
@@ -310,7 +313,7 @@ def _compared(tables: Mapping[str, Table], name: str, value: str) -> str:
     if len(writings) > 1:
         raise InputError(
             f"--event {value}: {name} has it as {', '.join(map(repr, writings))}: make these one "
-            "word, by the recoding that is proposed, or in the tables."
+            "value, by the proposed recoding or in the tables."
         )
     quote = "'" if "'" not in writings[0] else '"'
     return f"{in_formula(name)} == {quote}{writings[0]}{quote}"

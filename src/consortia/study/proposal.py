@@ -84,7 +84,7 @@ class Proposal:
         """
         lines = ["# Written by `consortia init`. Read it, then: consortia check, consortia run."]
         if self.left_out:
-            lines += ["#", "# Left out of the formula:"]
+            lines += ["#", "# Not in the formula:"]
             lines += [f"#   {name}: {printable(reason)}" for name, reason in self.left_out]
         if noted := [(one.name, one.note) for one in self.used if one.note]:
             lines += [
@@ -108,7 +108,7 @@ class Proposal:
         if self.weights is not None:
             lines.append(f"weights = {_text(in_formula(self.weights))}")
         if self.persons is not None:
-            lines.append(f"persons = {_text(self.persons)} # each is counted once")
+            lines.append(f"persons = {_text(self.persons)} # each counts once")
         if self.missing != POLICIES[0]:
             lines.append(f"missing = {_text(self.missing)}")
         if self.levels:
@@ -116,10 +116,11 @@ class Proposal:
             what = "lowest" if self.family == "ordinal" else "reference"
             lines.append(f"levels = {{ {', '.join(given)} }} # the first is the {what}")
         if self.integrate:
-            lines.append("integrate = true # what a site adds of its own stays there")
+            lines.append("integrate = true # a site's own effects stay at the site")
         if self.by_site is not None and FAMILIES[self.family].effect is not None:
             lines.append(
-                'prior = { sd = "half_normal(1)" } # of a few sites: effects a factor of e apart'
+                'prior = { sd = "half_normal(1)" } # for few sites: effects that differ by '
+                "a factor of e"
             )
         lines += ["", "[algorithm]", f"name = {_text(self.algorithm)}"]
         if self.algorithm == HIERARCHICAL:
@@ -181,7 +182,7 @@ def propose(
     )
     family, of_response = outcome.family, outcome.columns
     if family.startswith("binomial") != (trials is not None):
-        raise InputError("--family binomial and --trials COLUMN go together: give both.")
+        raise InputError("--family binomial and --trials COLUMN need each other: give both.")
     if weights is None and family != "cox":
         weights = _counting(tables, [name for name in names if name not in drop], of_response)
     intervals = parse(f"{outcome.left} ~ 1").entry is not None
@@ -264,7 +265,7 @@ def _check_levels(tables: Mapping[str, Table], name: str, given: Sequence[str]) 
         if one not in there:
             raise InputError(f"--levels {name}: {one!r} is {unknown(one, there)}.")
     if lacking := [one for one in there if one not in given]:
-        raise InputError(f"--levels {name}: {', '.join(lacking)} is not named: name all levels.")
+        raise InputError(f"--levels {name}: {', '.join(lacking)} is missing: name all levels.")
 
 
 def _counting(
@@ -344,20 +345,20 @@ def _why(
     if persons is not None:
         number = sum(map(len, levels_of(tables, persons).values()))
         return (
-            f"{outcome.why} {persons} is the person of each interval: {rows:,} intervals are of "
-            f"{number:,} persons."
+            f"{outcome.why} {persons} identifies the person of each interval: {rows:,} intervals "
+            f"are of {number:,} persons."
         )
     if intervals:
         return (
-            f"{outcome.why} No column was found to name the person of each interval, so that "
-            f"{rows:,} intervals are counted as {rows:,} persons: --persons COLUMN names it."
+            f"{outcome.why} No column was found that identifies the person of each interval, so "
+            f"{rows:,} intervals count as {rows:,} persons: --persons COLUMN names it."
         )
     if weights is None:
         return outcome.why
     number = numbers_of(tables, weights).sum()
     return (
-        f"{outcome.why} {weights} is how many persons a row stands for: {rows:,} rows are "
-        f"{number:,.0f} persons; --drop {weights} takes rows for persons."
+        f"{outcome.why} {weights} is the number of persons of a row: {rows:,} rows are "
+        f"{number:,.0f} persons; --drop {weights} counts rows as persons."
     )
 
 
@@ -376,14 +377,14 @@ def _covariates(
     used: list[Used] = []
     left_out: list[tuple[str, str]] = []
     for name in candidates:
-        reason = "you left it out" if name in drop else ""
+        reason = "you dropped it" if name in drop else ""
         reason = reason or reason_of(tables, name, wanted=name in wanted)
         if not reason and name not in wanted:
             reason = same_as(tables, name, [*of_response, *(one.name for one in used)])
         if not reason:
             used.append(used_of(tables, name))
         elif name in wanted and name not in drop:
-            raise InputError(f"{name!r} was named, and cannot be used: {reason}.")
+            raise InputError(f"{name!r} was named, but cannot be used: {reason}.")
         else:
             left_out.append((printable(name), reason))
     return used, left_out
@@ -411,7 +412,7 @@ def _independent(
         others = [other.name for other in kept if other.name != one.name]
         reason = told_by(tables, one.name, others)
         if not reason and not pooled and one_each(tables, one.name):
-            reason = "it has one value at each site, whose own level tells it"
+            reason = "it is constant at each site, so the site's level covers it"
         if reason and one.name not in wanted:
             kept.remove(one)
             more.append((printable(one.name), reason))
@@ -455,8 +456,8 @@ def _complete_rows(
         site = next(site for site, count in complete.items() if not count)
         worst = max(every, key=lambda one: int(tables[site][one.name].missing.sum()))
         raise InputError(
-            f"{site} has no complete row; of most rows {worst.name!r} misses: leave it out (--drop "
-            f"{worst.name}), or the site, or keep the rows with --missing indicator or impute."
+            f"{site} has no complete row; {worst.name!r} is missing most often: drop it (--drop "
+            f"{worst.name}) or the site, or keep the rows with --missing indicator or impute."
         )
     return tuple(complete.values())
 

@@ -49,9 +49,7 @@ def left_away(built: Built, *, wanted: bool) -> str | None:
     if built.imputations:
         return "values are imputed; NUTS has one data set"
     if built.model.sandwich:
-        return (
-            "the draws have the spread of a sandwich, and are of no posterior; NUTS draws from one"
-        )
+        return "the draws have sandwich widths and are not from a posterior; NUTS samples one"
     return "it needs the rows of all sites in one process" if built.rows.elsewhere else None
 
 

@@ -19,19 +19,19 @@ Finite = Annotated[float, Field(allow_inf_nan=False)]
 class Number(Table):
     """Coordinates of a number."""
 
-    centre: Finite = Field(description="its mean, or what is near to it")
-    scale: Finite = Field(gt=0, description="its standard deviation, or what is near to it")
-    rows: int | None = Field(None, ge=1, description="rows that both are of, where that is known")
+    centre: Finite = Field(description="its mean, approximately")
+    scale: Finite = Field(gt=0, description="its standard deviation, approximately")
+    rows: int | None = Field(None, ge=1, description="number of rows behind both, if known")
 
 
 class PriorFrom(Table):
     """A mixture of normal laws that is fitted to the draws of an earlier run."""
 
     run: str = Field(description="its name")
-    draws: int = Field(ge=1, description="draws that it is fitted to")
-    k_hat: Finite | None = Field(None, description="of its weights at these draws")
-    weight: float = Field(1.0, gt=0, le=1, description="how often each row behind it counts")
-    robust: float = Field(0.0, ge=0, lt=1, description="share of the prior in words")
+    draws: int = Field(ge=1, description="number of draws to which it was fitted")
+    k_hat: Finite | None = Field(None, description="k-hat of its weights at these draws")
+    weight: float = Field(1.0, gt=0, le=1, description="weight of each row behind it")
+    robust: float = Field(0.0, ge=0, lt=1, description="share of the ordinary prior")
     labels: list[str] = Field(min_length=1, description="the parameters, as they are sampled")
     shares: list[Annotated[float, Field(gt=0)]] = Field(description="of the components")
     centres: list[list[Finite]] = Field(description="of the components")
@@ -70,8 +70,9 @@ class Registered(Table):
 
     levels: dict[str, Annotated[list[str], Field(min_length=2, max_length=1000)]] = Field(
         default_factory=dict,
-        description="by factor as the formula writes it, all levels, the reference first; those of "
-        "a response of words under `response()`, of groups of all sites under `shared(column)`",
+        description="all levels of each factor, as the formula writes it, the reference first; "
+        "those of a text response under `response()`, of groups shared by sites under "
+        "`shared(column)`",
     )
     numbers: dict[str, Number] = Field(
         default_factory=dict,
@@ -82,12 +83,12 @@ class Registered(Table):
     )
     fills: dict[str, Finite] = Field(
         default_factory=dict,
-        description="with model.missing = 'indicator': by column what stands for a missing number",
+        description="with model.missing = 'indicator': the number that replaces a missing one",
     )
 
     prior_from: PriorFrom | None = Field(
         None,
-        description="an earlier posterior in these units, which is the prior; `consortia register "
+        description="an earlier posterior in these units, used as the prior; `consortia register "
         "--prior-from DIR` writes it",
     )
 

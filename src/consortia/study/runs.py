@@ -48,7 +48,7 @@ def compared_over(
     built.model.check_posterior("verify")
     if built.imputations:
         raise InputError(
-            "verify: with model.missing = 'impute' there is a posterior of each imputation: take "
+            "verify: with model.missing = 'impute' each imputation has its own posterior: use "
             "an exact algorithm, such as few_rounds, or compare with missing = 'complete'."
         )
     from consortia.run.verification import verify
@@ -79,8 +79,8 @@ def left_out_over(
     """
     if built.imputations:
         raise InputError(
-            "loo: with model.missing = 'impute' there is a likelihood of each imputation: leave it "
-            "out, or compare with missing = 'complete'."
+            "loo: with model.missing = 'impute' each imputation has its own likelihood: omit "
+            "--loo, or compare with missing = 'complete'."
         )
     from consortia.diagnostics.influence import leave_one_site_out
     from consortia.diagnostics.left_out import loo

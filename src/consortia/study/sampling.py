@@ -42,42 +42,41 @@ class Run(Table):
     rounds: int = Field(
         0,
         ge=1,
-        description="iterations after the warm-up ones; may be left out where the algorithm ends "
-        "by itself",
+        description="iterations after the warm-up; optional if the algorithm stops by itself",
     )
     chains: int = Field(CHAINS, ge=1, description="independent chains")
     seed: int = Field(0, ge=0, description="equal seeds give equal draws")
-    thin: int = Field(1, ge=1, description="keep every so manieth draw")
+    thin: int = Field(1, ge=1, description="keep one draw in this many")
     warmup: int = Field(0, ge=0, description="iterations before the first recorded one")
     predict: bool | None = Field(
         None,
-        description="let the sites tell gradient and Hessian of their log-likelihood at some 14 "
-        "points before the run, so that its bias is predicted where no process has all rows: over "
-        "Flower, where they are messages of the kind fit. Elsewhere it is predicted anyway",
+        description="have the sites send gradient and Hessian of their log-likelihood at some 14 "
+        "points before the run, so that its bias can be predicted although no process has all "
+        "rows. Only needed over Flower, where these are messages of the kind fit",
     )
     precondition: bool | None = Field(
         None,
-        description="let an approximate algorithm run in coordinates in which the posterior is "
-        "about as wide in every direction, by the diagonal of the sites' summed curvature at the "
-        "mode; see consortia.preconditioned. Not over Flower",
+        description="run an approximate algorithm in coordinates in which the posterior is about "
+        "equally wide in every direction, by the diagonal of the sites' summed curvature at "
+        "the mode; see consortia.preconditioned. Not over Flower",
     )
     verify: bool | None = Field(
         None,
-        description="sample the exact posterior after the run, with few_rounds, and compare, as "
-        "`consortia run --verify` does; over Flower that is a study of its own, which each site's "
-        "policy permits or not",
+        description="after the run: sample the exact posterior with few_rounds and compare, as "
+        "`consortia run --verify` does; over Flower that is a separate study, which each "
+        "site's policy permits or not",
     )
     loo: bool | None = Field(
         None,
-        description="after the run: how well the model predicts rows that are left out (PSIS-LOO, "
-        "WAIC), and the posterior without each site, as `consortia run --loo` does; over Flower "
-        "that is a study of its own, which each site's policy permits or not",
+        description="after the run: estimate how well the model predicts rows that are left out "
+        "(PSIS-LOO, WAIC), and the posterior without each site, as `consortia run --loo` "
+        "does; over Flower that is a separate study, which each site's policy permits or not",
     )
     secure_sums: bool | None = Field(
         None,
-        description="over Flower with three sites or more, answers that are sums leave a site "
-        "masked, so that the server learns the sum over the sites alone. false: it sees those of "
-        "each site, where every site's policy permits that",
+        description="over Flower with three sites or more, answers that are summed leave a site "
+        "masked, so that the server learns only the sum over the sites. false: it sees each site's "
+        "answers, if every site's policy permits that",
     )
     bias_target: list[float] | None = Field(
         None,
@@ -89,9 +88,9 @@ class Run(Table):
     )
     cost: float | Literal["messages", "bytes", "gradients"] | None = Field(
         None,
-        description="by which settings of the algorithm that are left out are compared, for an "
-        "independent draw: 'messages', 'bytes', 'gradients' of a site, or a number: time, a "
-        "message taking as long as so many gradients of all rows of a site; 30 by default",
+        description="the cost of an independent draw by which settings that the study leaves open "
+        "are chosen: 'messages', 'bytes', 'gradients' of a site, or a number for time: how many "
+        "gradients of all rows of a site take as long as a message; 30 by default",
     )
     keep: Literal["draws", "moments"] = Field(
         "draws",
@@ -104,8 +103,8 @@ class Stop(Table):
 
     rhat: float | None = Field(None, gt=1, description="largest R-hat at most this")
     ess: float | None = Field(None, ge=1, description="and smallest ESS at least this")
-    budget: float | None = Field(None, gt=0, description="or so many seconds have passed")
-    every: int = Field(100, ge=4, description="kept draws between two judgements")
+    budget: float | None = Field(None, gt=0, description="or after this many seconds")
+    every: int = Field(100, ge=4, description="kept draws between two checks of the rule")
 
     @model_validator(mode="after")
     def _some(self) -> Stop:
@@ -118,8 +117,8 @@ class Reference(Table):
     """Reference for the result: the same model on the pooled data, where there are some."""
 
     method: Literal["nuts"] = Field("nuts", description="NUTS by BlackJAX (extra: reference)")
-    draws: int = Field(1000, ge=4, description="kept draws of each chain")
-    warmup: int = Field(1000, ge=20, description="draws for the adaptation")
+    draws: int = Field(1000, ge=4, description="kept draws per chain")
+    warmup: int = Field(1000, ge=20, description="draws used for adaptation")
     chains: int = Field(4, ge=1, description="independent chains")
     seed: int = Field(0, ge=0, description="seed")
 

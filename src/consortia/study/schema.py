@@ -68,7 +68,7 @@ def json_schema() -> dict[str, Any]:
 def _decide(table: dict[str, Any], key: str, factories: Mapping[str, Callable[..., Any]]) -> None:
     """Let the value of one key of a table decide about the others."""
     own = table["properties"]
-    own[key]["description"] += "; it decides the other keys"
+    own[key]["description"] += "; it determines the other keys"
     choice = {"enum": list(factories)}
     if "anyOf" in own[key]:
         own[key]["anyOf"] = [choice, {"type": "null"}]

@@ -54,11 +54,11 @@ class Data(Table):
         "to the study file; then there is no [partition]. With the engine mpi a process reads the "
         "files of its own sites only",
     )
-    target: str = Field("y", description="with files: the column or array that is the response")
+    target: str = Field("y", description="with files: the column or array of the response")
     keep: str | None = Field(
         None,
-        description="with files and model.formula: an expression of columns that is true of the "
-        "rows to be analysed, e.g. 'service > 0'; the others are counted in the flow",
+        description="with files and model.formula: analyse only rows for which this expression "
+        "holds, e.g. 'service > 0'; the others are counted in the flow diagram",
     )
     test_file: str | None = Field(None, description="with files: a file of held-out rows")
     test_share: float | None = Field(
@@ -70,26 +70,30 @@ class Data(Table):
     )
     require: list[str] = Field(
         [],
-        description="with a formula: columns in which a row must have a value to be used at all, "
-        "so that several studies of one file use the same rows",
+        description="with a formula: use only rows with a value in each of these columns, so that "
+        "several studies of one file use the same rows",
     )
     seed: int = Field(0, ge=0, description="seed of the held-out rows")
-    download: bool = Field(False, description="get an absent data set from its publisher")
+    download: bool = Field(
+        False, description="if the data set is absent, download it from its publisher"
+    )
     scale: float | None = Field(
-        None, gt=0, description="factor of the features; 1/255 by default for images"
+        None,
+        gt=0,
+        description="factor by which features are multiplied; 1/255 by default for images",
     )
     standardise: bool | list[str] = Field(
         False,
-        description="centre and scale the features by the statistics of all train rows: those "
-        "named, or with true all but columns of integers within 20 of one another (indices, "
-        "categories, yes or no)",
+        description="centre and scale these features by the statistics of all training rows; true: "
+        "all features except columns of integers with a range of at most 20 (indices, categories, "
+        "yes or no)",
     )
     standardise_target: bool = Field(
         False, description="the same for the response; scores are then in units of its sd"
     )
-    intercept: bool = Field(False, description="put a column of ones behind the features")
+    intercept: bool = Field(False, description="append a column of ones to the features")
     dtype: Literal["float32", "float64"] | None = Field(
-        None, description="width of the numbers; as read by default"
+        None, description="width of the numbers; by default as read"
     )
 
     @model_validator(mode="after")
@@ -102,9 +106,9 @@ class Data(Table):
                     f"data.dataset = {self.dataset!r}: {unknown(self.dataset, datasets.AVAILABLE)}"
                 )
             if self.test_file is not None:
-                raise ValueError("test_file goes with files: give test_share instead")
+                raise ValueError("test_file needs files: give test_share instead")
             if self.require:
-                raise ValueError("require goes with files: a data set has no missing values")
+                raise ValueError("require needs files: a data set has no missing values")
         if self.test_file is not None and self.test_share is not None:
             raise ValueError("give at most one of test_file and test_share")
         return self
@@ -162,7 +166,8 @@ class Data(Table):
                 raise InputError(f"data.test_file: its facts are damaged: {error}.") from None
             if columns != list(facts[0].columns):
                 raise InputError(
-                    f"{directory / str(self.test_file)} has other columns than the sites."
+                    f"{directory / str(self.test_file)} does not have the same columns as the "
+                    "sites."
                 )
             labels.append(of_rows)
         agreed = self._agreed(labels, [one.moments for one in facts], (), facts[0].columns)
@@ -287,7 +292,7 @@ class Data(Table):
         if self.scale is None:
             return arrays
         if "x" not in arrays:
-            raise InputError("data.scale: there is no x to be scaled.")
+            raise InputError("data.scale: there is no array x to scale.")
         return _scaled(arrays, "x", 0.0, 1 / self.scale)
 
     def _made(self, arrays: Arrays, agreed: _Agreed) -> Arrays:
@@ -389,8 +394,8 @@ class Dirichlet(_Dealt):
     """Label skew: every label is dealt out in proportions of its own."""
 
     kind: Literal["dirichlet"]
-    concentration: float = Field(gt=0, description="small: few labels a site; large: nearly iid")
-    minimum_rows: int = Field(1, ge=1, description="fewest rows of a site")
+    concentration: float = Field(gt=0, description="small: few labels per site; large: nearly iid")
+    minimum_rows: int = Field(1, ge=1, description="smallest number of rows at a site")
 
 
 class LabelShards(_Dealt):
@@ -406,7 +411,7 @@ class Quantity(_Dealt):
     kind: Literal["quantity"]
     concentration: float | None = Field(None, gt=0, description="Dirichlet sizes; small: unequal")
     exponent: float | None = Field(None, ge=0, description="sizes c^-exponent, c = 1, 2, ...")
-    minimum_rows: int = Field(1, ge=1, description="fewest rows of a site")
+    minimum_rows: int = Field(1, ge=1, description="smallest number of rows at a site")
 
 
 class ByColumn(_Partition):
@@ -415,7 +420,7 @@ class ByColumn(_Partition):
     kind: Literal["by_column"]
     column: str = Field(description="name of a feature, or y; its values as they were read")
     sites: int | None = Field(
-        None, ge=1, description="number of quantile groups; one site a value without it"
+        None, ge=1, description="number of quantile groups; by default one site per value"
     )
 
 
@@ -506,8 +511,8 @@ def _as_type(arrays: Arrays, dtype: str) -> Arrays:
         if array.size and not limits.min <= array.min() <= array.max() <= limits.max:
             raise InputError(
                 f"data.dtype = {dtype!r}: {name!r} holds integers from {array.min()} to "
-                f"{array.max()}, of which {whole} cannot hold all: write them as fractions (1.0), "
-                "or take a smaller unit."
+                f"{array.max()}, which {whole} cannot represent: write them as decimals (1.0), "
+                "or use a smaller unit."
             )
         return array.astype(whole)
 

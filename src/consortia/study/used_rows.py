@@ -130,7 +130,7 @@ def required(table: LazyTable, data: Data, site: str) -> LazyTable:
     missing = [column_of(table, name, where).missing for name in data.require]
     kept = np.flatnonzero(~np.any(missing, axis=0))
     if not len(kept):
-        raise InputError(f"{where}: no row has a value in each of {', '.join(data.require)}.")
+        raise InputError(f"{where}: no row has values in all of {', '.join(data.require)}.")
     return table.take(kept)
 
 

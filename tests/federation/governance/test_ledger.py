@@ -312,5 +312,5 @@ def test_any_bytes_are_judged_and_never_crash(
 
 
 def test_an_absent_ledger_is_named(tmp_path: Path) -> None:
-    with pytest.raises(LedgerError, match="there is no such file"):
+    with pytest.raises(LedgerError, match="no such file"):
         verify(tmp_path / "none.jsonl")

@@ -101,9 +101,7 @@ def test_two_sites_are_refused_with_the_reason_without_a_word(tmp_path: Path) ->
     for words in (("site", "check", "--study"), ("flower", "new")):
         made = CliRunner().invoke(app, [*words, str(study)])
         assert made.exit_code == 2
-        assert "from its own message and the average each computes the other's" in " ".join(
-            made.output.split()
-        )
+        assert "each can compute the other's message from its own" in " ".join(made.output.split())
     assert "two_sites = true" in command("check", "--study", study, "--two-sites").stdout
 
 
@@ -156,9 +154,9 @@ def test_an_app_s_hash_is_that_of_the_file_that_flower_sends(tmp_path: Path) -> 
 def test_a_policy_that_permits_any_app_beside_hashes_of_studies_is_warned_of(policy: Path) -> None:
     text = policy.read_text()
     policy.write_text(f'apps = ["any"]\n{text}')
-    assert "bind nothing" in command("check", policy, "--study", EXAMPLE).stderr
+    assert "protect nothing" in command("check", policy, "--study", EXAMPLE).stderr
     policy.write_text(text)
-    assert "bind nothing" not in command("check", policy, "--study", EXAMPLE).stderr
+    assert "protect nothing" not in command("check", policy, "--study", EXAMPLE).stderr
 
 
 def test_check_says_in_json_what_is_asked_and_which_rules_forbid_it(policy: Path) -> None:
@@ -195,7 +193,7 @@ def test_ledger_shows_what_left_by_run_and_kind_and_the_head(ledger: Path) -> No
     shown = command("ledger", ledger)
     assert shown.exit_code == 0
     assert "5 messages, 407 bytes in all" in shown.output
-    assert f"The chain is whole: 6 lines. Head: {verify(ledger).head}" in shown.output
+    assert f"The chain is intact: 6 lines. Head: {verify(ledger).head}" in shown.output
     of_folder = json.loads(command("ledger", ledger.parent, "--json", "--run", "2").stdout)
     assert of_folder["totals"] == [
         {"run": "2", "kind": "round", "messages": 1, "bytes": 100},
@@ -210,7 +208,7 @@ def test_ledger_names_the_changed_line_and_ends_with_its_own_code(ledger: Path) 
     shown = command("ledger", ledger)
     assert shown.exit_code == 10
     assert "line 3" in shown.output
-    assert "The chain is whole" not in shown.output
+    assert "The chain is intact" not in shown.output
     asked = command("ledger", ledger, "--json")
     assert asked.exit_code == 10
     assert json.loads(asked.stdout)["line"] == 3
@@ -222,14 +220,14 @@ def test_a_head_that_was_noted_before_is_looked_for(ledger: Path, tmp_path: Path
     assert command("ledger", ledger, "--head", noted, "--message", sent).exit_code == 0
     older = command("ledger", ledger, "--message", "0" * 64)
     assert older.exit_code == 10
-    assert "an older copy of the ledger was put back" in older.output
+    assert "an older copy of the ledger was restored" in older.output
     ledger.unlink()
     Path(f"{ledger}.head").unlink()
     (ledger.parent / WITNESS).unlink()
     Ledger(ledger).append("opened", run="1", site="s")
     rewritten = command("ledger", ledger, "--head", noted)
     assert rewritten.exit_code == 10
-    assert "written anew" in rewritten.output
+    assert "the ledger was rewritten" in rewritten.output
 
 
 def test_keys_are_made_and_stand_in_the_policy_that_check_proposes(tmp_path: Path) -> None:

@@ -197,7 +197,7 @@ def test_in_a_column_of_words_only_the_empty_field_misses(tmp_path: Path, word: 
     assert found.specification.rows == (40,)
     assert set(found.specification.levels["drink"]) == {word, "Some"}
     (doubt,) = found.metadata.settings["doubts"]
-    assert doubt.startswith(f"a: drink: '{word}' is a level, and not missing, in 20 rows")
+    assert doubt.startswith(f"a: drink: '{word}' is a level, not a missing value, in 20 rows")
     confirmed = made(
         "y ~ drink", [path], missing="complete", harmonise={"a": {"missing_values": {"drink": []}}}
     )
@@ -415,7 +415,7 @@ def test_honest_numbers_are_not_asked_about(column: np.ndarray) -> None:
 def test_one_word_in_several_writings_is_refused_with_the_line_that_mends_it(other: str) -> None:
     sex = np.where(np.arange(ROWS) % 2, "male", "female").astype(object)
     sex[5] = other
-    with pytest.raises(InputError, match="differ in their writing only") as caught:
+    with pytest.raises(InputError, match="differ only in spelling") as caught:
         made("y ~ sex", {"oslo": {"y": Y, "sex": sex}})
     assert "site 'oslo', row 6" in str(caught.value)
     assert '[harmonise.oslo.recode.sex] "' in str(caught.value)
@@ -454,7 +454,7 @@ def test_a_name_that_differs_in_its_writing_is_refused_with_the_line(other: str)
         made("y ~ age", sites)
     found = made("y ~ age", sites, harmonise={"b": {"rename": {other: "age"}}})
     assert found.names == ("age",)
-    with pytest.raises(InputError, match="differ in their writing only"):
+    with pytest.raises(InputError, match="differ only in spelling"):
         made("y ~ age", {"a": {"y": Y, "age": Z, "Age": X}})
 
 

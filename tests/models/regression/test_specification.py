@@ -439,13 +439,13 @@ def test_an_identifier_among_the_terms_is_noted_once() -> None:
         for site in ("oslo", "lima", "bern")
     }
     doubt, rest = regression("died ~ who", tables, family="bernoulli").notes
-    assert doubt.startswith("who has 180 levels in 180 rows: leave it out if it tells rows apart")
+    assert doubt.startswith("who has 180 levels in 180 rows: leave it out if it identifies rows")
     assert rest == (
         "180 of the 180 levels of who are not at all sites: who = 'bern0' is at site 'bern' only, "
         "for one"
     )
     notes = regression("died ~ ward", tables, family="bernoulli").notes
-    assert not any("tells rows apart" in one for one in notes)
+    assert not any("identifies rows" in one for one in notes)
     assert sum("levels of ward are not at all sites" in one for one in notes) == 1
     assert len(notes) <= 2
 
@@ -458,5 +458,5 @@ def test_an_identifier_of_thousands_of_rows_is_refused_before_its_columns_are_ma
         }
         for site in ("oslo", "lima")
     }
-    with pytest.raises(InputError, match="who has 40000 levels in 40000 rows: it tells rows apart"):
+    with pytest.raises(InputError, match="who has 40000 levels in 40000 rows: it identifies rows"):
         regression("died ~ who", tables, family="bernoulli")

@@ -51,7 +51,7 @@ from consortia.store.durable import read_regular, remove_parts, replace_file
 SENT, RECEIVED, ASIDE = "sent", "received", "aside"
 
 LONGEST_REASON = 500
-"""Characters of the reason for which an answer was put aside."""
+"""Characters of the reason for which an answer was set aside."""
 
 
 USED = "the last answer of {name!r} has been used: open the study anew if it was wrong."
@@ -223,8 +223,8 @@ class Post:
         if stem in self._reasons:
             kept = self._folder / ASIDE / f"{stem}.txt"
             raise LetterError(
-                f"it was put aside: {self._reasons[stem]}. If the site cannot answer otherwise, "
-                f"open the study anew; if it was put aside by mistake, remove {kept}"
+                f"it was set aside: {self._reasons[stem]}. If the site cannot answer otherwise, "
+                f"open the study anew; if it was set aside by mistake, remove {kept}"
             )
         replies = self._replies(letter, exchange)
         refused = len(replies) < len(exchange.question.messages) or _is_refusal(letter.messages[-1])
@@ -242,7 +242,7 @@ class Post:
         return [decode(body_of(one)) for exchange in last for one in exchange.question.messages]
 
     def answered(self, name: str) -> Exchange:
-        """Return the last letter to a site, whose answer may be put aside.
+        """Return the last letter to a site, whose answer may be set aside.
 
         Raises:
             StoreError: the site has not answered its last letter, it has refused (which any later
@@ -251,7 +251,7 @@ class Post:
         site = self.names.index(name)
         last = self._exchanges[site][-1] if self._exchanges[site] else None
         if last is None or last.data is None or last.refused:
-            raise StoreError(f"{name!r} has no open letter with an answer that could be put aside.")
+            raise StoreError(f"{name!r} has no open letter with an answer that could be set aside.")
         if max(map(len, self._exchanges)) > last.question.number:
             raise StoreError(USED.format(name=name))
         return last
@@ -376,7 +376,7 @@ class Post:
 
 
 def _aside(site: int, number: int, data: bytes) -> str:
-    """Return the name under which an answer is put aside."""
+    """Return the name under which an answer is set aside."""
     return f"{site}-{number:03d}-{digest(data)[:16]}"
 
 

@@ -351,7 +351,7 @@ def verify(path: str | os.PathLike[str]) -> Verification:
         seen = _read_head(path.parent / WITNESS)  # before the ledger: a line may come in between
         data = path.read_bytes()
     except FileNotFoundError:
-        raise LedgerError(f"{path}: there is no such file; give the path of a ledger.") from None
+        raise LedgerError(f"{path}: no such file; give the path of a ledger.") from None
     except OSError as error:
         raise LedgerError(f"{path} cannot be read: {error}") from error
     *lines, torn = data.split(b"\n")

@@ -36,8 +36,8 @@ Hash = Annotated[str, Field(pattern=r"^([0-9a-f]{64}|any)$")]
 
 
 TWO_SITES = (
-    "the study has two sites: from its own message and the average each computes the other's. Say "
-    "two_sites = true in the policy if that is agreed"
+    "the study has two sites: each can compute the other's message from its own and the average. "
+    "Set two_sites = true in the policy if both sites accept this"
 )
 
 

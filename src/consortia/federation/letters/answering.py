@@ -178,7 +178,7 @@ def answer_letter(
     if not rules.is_file():
         _keep_study(letter, kept)  # a policy is proposed from it
         raise InputError(
-            f"{rules}: there is no such file. A site without a policy takes part in nothing: "
+            f"{rules}: no such file. A site without a policy takes part in nothing: "
             f"`consortia site check --study {kept / STUDY} --data {file} > {rules}` proposes one."
         )
     study = _study_of(letter, kept)

@@ -453,9 +453,9 @@ def _levels_of(
         if len(levels) > max(LEVELS_DOUBTED, rows / 2):
             counts = f"{text} has {len(levels)} levels in {rows} rows"
             if len(levels) > LEVELS_REFUSED:
-                raise InputError(f"{counts}: it tells rows apart. Leave it out of the formula.")
+                raise InputError(f"{counts}: it identifies rows. Leave it out of the formula.")
             notes.append(
-                f"{counts}: leave it out if it tells rows apart, or its coefficients are known "
+                f"{counts}: leave it out if it identifies rows, or its coefficients are known "
                 "from the prior only"
             )
         somewhere = []
