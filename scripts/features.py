@@ -58,7 +58,7 @@ FEATURES = (
     ),
     Feature("between institutions", ("federation", "engines/flower", "engines/letters"), 9070),
     Feature("run and store", ("run", "store"), 4910),
-    Feature("report", ("report", "diagnostics/figures"), 3570),
+    Feature("report", ("report", "diagnostics/figures"), 3600),
     Feature("theory", ("theory",), 3850),
 )
 
