@@ -56,6 +56,28 @@ def rewritten(path: Path, column: str, value: Any) -> None:
     path.write_text("\n".join([*lines, ""]))
 
 
+@pytest.mark.parametrize(
+    ("sizes", "scales"),
+    [
+        ((1, 24, 1), {"lima": 1 / 24}),  # days where the others have hours
+        ((1, 24, 700), {}),  # sites that differ, by no unit of two
+        ((1, (24, 3), 1), {}),  # a mean that is larger, and a spread that is not
+    ],
+)
+def test_a_factor_is_proposed_where_one_unit_explains_the_sites(
+    folder: Path, sizes: tuple[Any, ...], scales: dict[str, float]
+) -> None:
+    for site, size in zip(SITES, sizes, strict=True):
+        mean, spread = size if isinstance(size, tuple) else (size, size)
+        rng = np.random.default_rng(3)
+        numbers = [f"{50 * mean + 6 * spread * rng.normal():.3f}" for _ in range(40)]
+        rewritten(folder / f"{site}.csv", "age", numbers.__getitem__)
+    assert init("--response", "died", "--yes").exit_code == 0
+    changes = tomllib.loads((folder / "study.toml").read_text()).get("harmonise", {})
+    made = {site: table["scale"]["age"] for site, table in changes.items() if "scale" in table}
+    assert made == pytest.approx(scales)
+
+
 # --- what is written -----------------------------------------------------------------------------
 
 

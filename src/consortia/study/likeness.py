@@ -41,6 +41,10 @@ UNITS = (7, 10, 12, 24, 30.4375, 60, 100, 365.25, 1000, 1e6)
 NEAR = 0.25
 """Distance of a factor between two sites from one of the usual ones, at most."""
 
+SAME_SHAPE = 1.5
+"""Ratio up to which means and standard deviations agree on a factor: another unit moves both alike,
+while of sites that differ one moves more."""
+
 Kind = Literal["words", "numbers"]
 
 
@@ -359,11 +363,18 @@ def _numbers(
                 yield Suggestion(site, "numbers", sentence, _missing(name, _plain(codes)))
                 known = known[~np.isin(known, [one.value for one in codes])]
             moments.setdefault(name, {})[site] = Moments.of(known)
-    for one in scales_apart(moments, made):
-        factor = _unit(float((one.usual / one.size).prod() ** 0.5))
-        if factor is not None:
-            sentence = f"{one.guess.text}: times {factor:.6g}"
-            yield Suggestion(one.site, "numbers", sentence, _scaled(one.column, factor))
+    factors: dict[str, dict[str, tuple[float, str]]] = {}
+    for apart in scales_apart(moments, made):
+        ratios = apart.usual / apart.size
+        factor = _unit(float(ratios.prod() ** 0.5))
+        if factor is not None and max(ratios) <= SAME_SHAPE * min(ratios):
+            of_column = factors.setdefault(apart.column, {})
+            of_column[apart.site] = factor, f"{apart.guess.text}: times {factor:.6g}"
+    for name, by_site in factors.items():
+        if len({factor for factor, _ in by_site.values()}) > 1:
+            continue  # no two units: the sites differ
+        for site, (factor, sentence) in by_site.items():
+            yield Suggestion(site, "numbers", sentence, _scaled(name, factor))
 
 
 def _plain(codes: Sequence[Outlier]) -> list[str | float]:
