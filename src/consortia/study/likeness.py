@@ -42,7 +42,7 @@ NEAR = 0.25
 """Distance of a factor between two sites from one of the usual ones, at most."""
 
 SAME_SHAPE = 1.5
-"""Ratio up to which means and standard deviations agree on a factor: another unit moves both alike,
+"""Ratio up to which means and standard deviations agree on a factor: another unit moves both by it,
 while of sites that differ one moves more."""
 
 Kind = Literal["words", "numbers"]
