@@ -246,7 +246,7 @@ def test_a_file_without_an_address_says_what_it_holds(
     places: tuple[Path, Path], tmp_path: Path
 ) -> None:
     file = published_file(address=None, origin="It holds rows.")
-    with pytest.raises(datasets.DatasetMissing, match=r"cannot be downloaded\. It holds rows"):
+    with pytest.raises(datasets.DatasetMissing, match=r"available for download\. It holds rows"):
         read_file(file, download=True)
 
 

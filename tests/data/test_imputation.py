@@ -187,7 +187,10 @@ def test_a_site_of_few_rows_and_many_columns_can_be_completed(rows: int):
 
 def test_a_column_of_which_nothing_is_known_at_the_site_is_refused():
     table = table_of(np.ones(5, bool), crp=np.zeros(5))
-    with pytest.raises(InputError, match="site 'oslo': no value of 'crp' is known.*leave out"):
+    with pytest.raises(
+        InputError,
+        match="site 'oslo': no value of 'crp' is known.*leave the column or the site out",
+    ):
         completed(table, 0, y=np.arange(5.0))
 
 

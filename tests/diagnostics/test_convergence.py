@@ -141,7 +141,7 @@ def test_halves_and_chains_agree_when_there_are_several_chains():
     np.testing.assert_array_equal(chains.r_hat["t"], halves.r_hat["t"])
 
 
-@pytest.mark.parametrize(("draws", "text"), [(0, "0 draws"), (1, "1 draw,"), (3, "3 draws")])
+@pytest.mark.parametrize(("draws", "text"), [(0, "0 draws"), (1, "1 draw;"), (3, "3 draws")])
 def test_fewer_than_four_draws_are_not_judged(draws, text):
     found, r_hat, ess = reasons(np.random.default_rng(0).normal(size=(4, draws, 2)))
     assert r_hat == ess

@@ -85,9 +85,9 @@ PROCESSES: tuple[dict[str, list[str]], ...] = (
         "describe": ["describe", "study.toml"],
         "site key": ["site", "key", "aarhus"],
         "site check": ["site", "check", "--study", "study.toml", "--data", "aarhus.csv"],
-        "site rehearse": ["site", "rehearse", "letters.toml", "--data", "aarhus.csv"],
         "register": ["register", "letters.toml"],
     },
+    {"site rehearse": ["site", "rehearse", "letters.toml", "--data", "aarhus.csv"]},
     {"letter open": ["letter", "open", "letters.toml", "--folder", "letters", "--shared", "post"]},
     {
         "letter answer": [

@@ -65,5 +65,5 @@ def test_what_cannot_be_predicted_is_refused_and_nothing_is_written(
     assert "dose" in command("export", run, file, "--rows", tmp_path / "short.csv", code=2)
     assert not file.exists()
     file.write_text("mine")
-    assert "exists already" in command("export", run, file, "--rows", new, code=3)
+    assert "already exists" in command("export", run, file, "--rows", new, code=3)
     assert file.read_text() == "mine"

@@ -52,7 +52,7 @@ def test_init_writes_a_registered_study_of_a_dictionary_alone(folder: Path) -> N
         "dose": (2.5, 1.0, None),
         "visits": (5.0, 3.2, None),
     }
-    assert "patient: it tells rows apart" in output
+    assert "patient: it identifies rows" in output
     text = (folder / "study.toml").read_text()
     assert "rows (" not in text  # no count of what was made up
     assert "moments" not in terms_of(study).messages

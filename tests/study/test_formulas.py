@@ -249,10 +249,13 @@ def test_editors_know_the_keys_of_a_formula() -> None:
     ("other", "said"),
     [
         ('formula = "died"', "one ~ in it"),
-        ('formula = "died ~ age"\nmissing = "impute"', "compare.*likelihood of each"),
-        ('kind = "logistic_regression"', "compare: of .model. and .compare. both are a formula"),
+        (
+            'formula = "died ~ age"\nmissing = "impute"',
+            "compare.*imputation has its own likelihood",
+        ),
+        ('kind = "logistic_regression"', "compare: .model. and .compare. must both have a formula"),
         ('factory = "mine:model"', "compare.factory: give formula or kind"),
-        ('formula = "died ~ (1 | site)"\nfamily = "bernoulli"\nintegrate = true', "of sites"),
+        ('formula = "died ~ (1 | site)"\nfamily = "bernoulli"\nintegrate = true', "per site"),
     ],
 )
 def test_a_model_that_cannot_be_compared_is_refused(folder: Path, other: str, said: str) -> None:

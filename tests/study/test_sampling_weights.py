@@ -46,7 +46,7 @@ def study(tmp_path: Path) -> Study:
 
 def test_what_needs_a_posterior_is_known_before_sampling(study: Study) -> None:
     built = study.build()
-    assert "no posterior" in str(left_away(built, wanted=True))
+    assert "not from a posterior" in str(left_away(built, wanted=True))
     with pytest.raises(InputError, match=r"verify: with weights_are='sampling'"):
         compared_over(built, LocalEngine(), quiet=True)
 

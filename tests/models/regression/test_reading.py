@@ -556,7 +556,7 @@ def test_times_with_and_without_a_zone_are_named(tmp_path: Path, kind: str) -> N
     ]
     if kind == "frame":
         given = {"a": pd.DataFrame({"y": Y, "t": [pd.Timestamp(one) for one in texts]})}
-    with pytest.raises(InputError, match="53 of 60 times have a time zone and the others none"):
+    with pytest.raises(InputError, match="53 of 60 times have a time zone and the others do not"):
         made("y ~ t", given)
 
 

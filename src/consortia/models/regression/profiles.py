@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Float
-from scipy.interpolate import CubicSpline
 
 from consortia.core.arguments import unknown
 from consortia.core.arrays import Array, namespace
@@ -83,7 +82,9 @@ class SiteProfile:
         return top[..., 0] + xp.log(xp.exp(logs - top).sum(axis=-1))
 
     @cached_property
-    def _spline(self) -> CubicSpline:
+    def _spline(self) -> Any:
+        from scipy.interpolate import CubicSpline  # SciPy loads with the first use
+
         return CubicSpline(self.point, self.value)
 
     @cached_property

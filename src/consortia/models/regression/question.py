@@ -289,7 +289,7 @@ class Question:
                 line = mend(site, f"recode.{key(name)}", f"{text(other)} = {text(most)}")
                 faults.append(
                     f"{where}: {name} is {other!r} in {of[other]} rows and {most!r} in {of[most]}, "
-                    f"which differ in their writing only: {line}"
+                    f"which differ only in spelling: {line}"
                 )
         if faults:
             raise InputError("\n".join(faults))
@@ -713,7 +713,7 @@ def _without_writings(levels: Sequence[str], column: Column) -> tuple[str, ...]:
 
 
 def _like(table: Table, name: str) -> list[str]:
-    """Return the columns whose names differ from one in their writing only."""
+    """Return the columns whose names differ from one only in spelling."""
     return [one for one in table if loosely(one) == loosely(name) and one != name]
 
 
@@ -742,7 +742,7 @@ def _check_name(table: Table, name: str, site: str, used: Sequence[str]) -> None
         raise InputError(f"{where}: {name!r} is not a column, but {like[0]!r} is: {line}")
     other = mend(site, "rename", f"{text(like[0])} = {text(f'other {like[0]}')}")
     raise InputError(
-        f"{where}: the names {name!r} and {like[0]!r} differ in their writing only: give the "
+        f"{where}: the names {name!r} and {like[0]!r} differ only in spelling: give the "
         f"one that is not meant another name: {other}"
     )
 
