@@ -56,7 +56,7 @@ FEATURES = (
         ("models/regression", "models/_integrated.py", "core/arrays.py", "study/formulas.py"),
         9020,
     ),
-    Feature("between institutions", ("federation", "engines/flower", "engines/letters"), 9070),
+    Feature("between institutions", ("federation", "engines/flower", "engines/letters"), 9100),
     Feature("run and store", ("run", "store"), 4910),
     Feature("report", ("report", "diagnostics/figures"), 3600),
     Feature("theory", ("theory",), 3850),

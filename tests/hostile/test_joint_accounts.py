@@ -133,3 +133,27 @@ def test_an_answer_about_a_large_file_looks_at_the_rows_of_those_before(tmp_path
     ask(wider, 1)
     shared = np.isin(wider.unknowns.rows, first.unknowns.rows).mean()
     assert shared >= 0.5  # the others lie far out in crp
+
+
+@pytest.mark.parametrize("rows", [10, 2000])
+def test_rows_that_a_study_does_not_look_at_stay_in_the_account(tmp_path: Path, rows: int) -> None:
+    """A study of a subgroup, and a wider one of a large file, would else make a site forget."""
+    whole, path = table(2000 if rows == 2000 else ROWS), tmp_path / "file.bin"
+    ask(settled(path, whole, "ill ~ age + dose"), 0)
+
+    def told(of: RowDigests) -> float:
+        account = Account.read(path)
+        assert account is not None
+        return float(np.square(account.of(of, ("age", "dose"))).sum())
+
+    first = Account.read(path)
+    assert first is not None
+    few = {name: values[:rows] for name, values in whole.items()}
+    study = settled(path, few, "ill ~ age + dose + crp")
+    left_out = np.flatnonzero(same_rows(study._digests, first.rows) < 0)
+    others = RowDigests(first.rows.names, first.rows.cells[left_out])
+    before = told(others)
+    assert len(left_out) > 10
+    assert before > 0
+    ask(study, 1)
+    assert told(others) == pytest.approx(before, rel=1e-6)

@@ -3,8 +3,8 @@
 An export with other rows, or a study with other columns, says more of the values that it shares
 with those before. So one account holds what all answers say, of rows and columns by name: rows are
 known again by keyed digests of their cells, all but one of which must be equal, and columns by the
-labels of a model. What another version or study has no longer is taken for known, which can only
-make the count of settled rows larger.
+labels of a model. What another version or study has no longer is taken for known while its answers
+are judged, which can only make the count of settled rows larger, and stays in the account.
 """
 
 from __future__ import annotations
@@ -18,6 +18,10 @@ from jaxtyping import Float
 
 from consortia.data.digest import RowDigests
 from consortia.store.checkpoint import Checkpoint, read, write
+
+MOST_KEPT = 600
+"""Values of rows that a version or study does not look at and that an account keeps: those with the
+most information."""
 
 
 class Columns(NamedTuple):
@@ -72,6 +76,38 @@ class Account(NamedTuple):
                 made[:, known >= 0, index] = values
         return made.reshape(len(parts), -1)
 
+    def joined(
+        self, rows: RowDigests, columns: Columns, information: Float[np.ndarray, "m N"]
+    ) -> Account:
+        """Return the account with more information on rows, and columns, its others among them.
+
+        Args:
+            rows: that are looked at.
+            columns: of the account, and perhaps more.
+            information: by these rows and then columns.
+        """
+        known = same_rows(self.rows, rows)
+        parts = self.root.reshape(len(self.root), len(self.rows.cells), len(self.columns.names))
+        sizes = np.einsum("rnk,rnk->n", parts, parts)
+        sizes[known[known >= 0]] = 0
+        most = MOST_KEPT // max(len(columns.names), 1)
+        kept = [index for index in np.argsort(-sizes, kind="stable")[:most] if sizes[index] > 0]
+        names, old, new = np.intersect1d(self.rows.names, rows.names, return_indices=True)
+        if not (len(names) and kept):
+            stacked = np.concatenate([self.of(rows, columns.names), information])
+            return Account(columns, rows, triangular_root(stacked))
+        cells = np.concatenate([rows.cells[:, new], self.rows.cells[np.ix_(kept, old)]])
+        places = np.concatenate([known, kept])
+        before = np.zeros((len(parts), len(cells), len(columns.names)))
+        for index, name in enumerate(self.columns.names):
+            if name in columns.names:
+                values = parts[:, places[places >= 0], index]
+                before[:, places >= 0, columns.names.index(name)] = values
+        added = np.zeros((len(information), *before.shape[1:]))
+        added[:, : len(known)] = information.reshape(len(information), len(known), -1)
+        stacked = np.concatenate([before, added]).reshape(len(before) + len(added), -1)
+        return Account(columns, RowDigests(names, cells), triangular_root(stacked))
+
 
 def same_rows(before: RowDigests, now: RowDigests) -> np.ndarray:
     """Return of each row now its index before, -1 of a new one; one of its cells may differ."""
@@ -94,3 +130,8 @@ def same_rows(before: RowDigests, now: RowDigests) -> np.ndarray:
         if differ.min() <= 1 < len(old):
             found[differ.argmin()] = index
     return found
+
+
+def triangular_root(stacked: Float[np.ndarray, "m N"]) -> Float[np.ndarray, "r N"]:
+    """Return R of A = QR, which has the same products A'A."""
+    return np.asarray(np.linalg.qr(stacked, mode="r"))

@@ -35,7 +35,7 @@ from consortia.core.queries import Revealed
 from consortia.core.target import Target
 from consortia.data.digest import RowDigests
 from consortia.data.patterns import is_categorical, is_response
-from consortia.engines.flower.accounts import Account, Columns, same_rows
+from consortia.engines.flower.accounts import Account, Columns, same_rows, triangular_root
 from consortia.runtime import compiler
 from consortia.runtime.late import Array, jax, jnp
 from consortia.runtime.threads import one_thread
@@ -183,18 +183,19 @@ class Settled:
             permit: raises where the answer must not leave; then it is not noted.
             share: of the information that settles a value, with which it counts for ``permit``.
         """
-        new = [self._among_all(self._information(sums)) for sums in revealed]
+        new = np.concatenate([self._among_all(self._information(sums)) for sums in revealed])
         self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with FileLock(f"{self._path}.lock"):
-            before = Account.read(self._path)
+        with FileLock(f"{self._path}.lock"), one_thread():  # more wait longer than these QRs take
+            before, stacked = Account.read(self._path), new
             if before is not None:
-                new = [before.of(self._digests, self._columns.names), *new]
-            stacked = np.concatenate(new)
-            with one_thread():  # more wait longer than these QRs take
-                root = triangular_root(stacked)
-                deviations = self._deviations(root)
+                stacked = np.concatenate([before.of(self._digests, self._columns.names), new])
+            root = triangular_root(stacked)
+            deviations = self._deviations(root)
             permit(self._statement(deviations, NEAR / math.sqrt(share)))
-            Account(self._columns, self._digests, root).write(self._path)
+            account = Account(self._columns, self._digests, root)
+            if before is not None:
+                account = before.joined(self._digests, self._columns, new)
+            account.write(self._path)
         return self._statement(deviations, NEAR)
 
     def _statement(self, deviations: Float[np.ndarray, "n k"], near: float) -> Statement:
@@ -300,11 +301,6 @@ def _turned(
     whole = _whole(jacobian, count, d)
     made = np.einsum("mij,mjkn,mlk->miln", turn, whole, turn, optimize=True)
     return np.asarray(made[:, *np.triu_indices(d)].reshape(jacobian.shape))
-
-
-def triangular_root(stacked: Float[np.ndarray, "m N"]) -> Float[np.ndarray, "r N"]:
-    """Return R of A = QR, which has the same products A'A."""
-    return np.asarray(np.linalg.qr(stacked, mode="r"))
 
 
 def _differences(
