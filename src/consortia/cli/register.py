@@ -76,12 +76,8 @@ def register(
         given, earlier = load_study(study), run or prior_from
         options = {"--run": run, "--prior-from": prior_from, "--dictionary": dictionary}
         if propensity is not None:
-            if any(options.values()) or not given.awaits_weights:
-                raise InputError(
-                    "register --propensity: it takes a study with [propensity] that has no weights "
-                    f"yet, and none of {', '.join(options)}: register levels once the weights are "
-                    "there."
-                )
+            if any(options.values()):
+                raise InputError(f"register: --propensity goes with none of {', '.join(options)}.")
             given = _weighted(given, study, propensity)
         if given.registered is not None and any(options.values()):
             option = next(name for name, value in options.items() if value)
@@ -93,10 +89,10 @@ def register(
         if given.registered is None and propensity is None:
             if dictionary is not None:
                 known = registration_of(given, read_dictionary(dictionary))
+            elif earlier is not None:
+                known = _of_run(given, earlier, run is None)
             else:
-                known = (
-                    _of_files(given) if earlier is None else _of_run(given, earlier, run is None)
-                )
+                known = _of_files(given)
             found = known if prior_from is None else _with_prior(known, prior_from, weight, robust)
             text = study.read_text(encoding="utf-8")
             made = f"{text.rstrip()}\n\n{found.toml()}"
@@ -124,6 +120,10 @@ def _weighted(given: Study, study: Path, run: Path) -> Study:
     from consortia.study.build import load_study, study_of
     from consortia.study.propensity import weights_of, with_weights
 
+    if not given.awaits_weights:
+        raise InputError(
+            "register --propensity: it takes a study with [propensity] that has no weights yet."
+        )
     text = with_weights(study.read_text(encoding="utf-8"), weights_of(given.propensity, run))
     study_of(tomllib.loads(text), study)  # refuses it before anything is written
     replace_file(study, [text.encode()])

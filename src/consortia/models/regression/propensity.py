@@ -54,6 +54,9 @@ def propensity_weights(
         stabilise: of ATE, multiply the weights of an arm by its share of all rows.
         trim: probabilities of treatment below it, or above 1 - trim, are set to these.
 
+    Returns:
+        The expression, of columns that the formula of treatment names.
+
     Raises:
         InputError: an argument cannot be used, or no expression of columns has the weights.
 
