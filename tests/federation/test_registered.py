@@ -74,11 +74,22 @@ def alone(registered: str, tmp_path_factory: pytest.TempPathFactory) -> Any:
     return of_one_process(tmp_path_factory.mktemp("one") / "study.toml", registered)
 
 
+def assert_same_law(tree: Any, other: Any) -> None:
+    """Units in two digits, or in all, make other draws of one posterior.
+
+    Of 1,000 effective draws each a mean is within 0.15 standard deviations by 3.3 of its errors.
+    """
+    for name in tree.posterior:
+        some, others = (run.posterior[name].values for run in (tree, other))
+        away = np.abs(some.mean((0, 1)) - others.mean((0, 1))) / others.std((0, 1))
+        assert np.max(away) < 0.15, name
+        np.testing.assert_allclose(some.std((0, 1)), others.std((0, 1)), rtol=0.12)
+
+
 @pytest.mark.slow
-def test_registered_values_that_were_agreed_make_the_same_draws(alone, tmp_path: Path) -> None:
+def test_registered_values_that_were_agreed_make_the_same_posterior(alone, tmp_path: Path) -> None:
     agreed = of_one_process(tmp_path / "study.toml", AGREED)
-    for name in agreed.posterior:
-        np.testing.assert_array_equal(alone.posterior[name], agreed.posterior[name])
+    assert_same_law(agreed, alone)
     assert alone.attrs["communication_rounds"] == 3
 
 
@@ -224,8 +235,9 @@ def test_over_messages_it_is_one_less_and_rows_do_not_change_in_a_run(
             serve(folder / "study.toml", transport, options | {"output": str(folder / "run")})
         tree = consortia.open_run(folder / "run")
         before[word] = tree.attrs["messages_before"], tree.attrs["communication_rounds"]
-        for name in tree.posterior:
-            np.testing.assert_allclose(tree.posterior[name], alone.posterior[name], atol=1e-4)
+        assert_same_law(tree, alone)
+    for name in tree.posterior:  # of the same registered values
+        np.testing.assert_allclose(tree.posterior[name], alone.posterior[name], atol=1e-4)
     assert before == {"agreed": (2, 3), "registered": (1, 3)}
     rows = folder / "west" / "rows.csv"
     rows.write_text("".join(rows.read_text().splitlines(keepends=True)[:-20]))
