@@ -101,7 +101,7 @@ def test_made_up_rows_lie_within_the_bounds_and_have_every_level(folder: Path) -
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
-        ("column,low", "name,low", "there is no column 'column'"),
+        ("column,low", "name,low", "no column is named 'column'"),
         ("18,98", "98,18", "columns.csv, line 4: age: low is 98 and high 18: give low < high"),
         ("18,98", "18,", "line 4: age: give low and high of a number, or its levels"),
         ("no|yes", "no", "line 3: ill: give two different levels"),

@@ -234,7 +234,7 @@ def _given(
 
 
 def _write_registered(
-    found: Proposal, entries: Mapping[str, Entry], output: Path, *, title: str | None
+    proposal: Proposal, entries: Mapping[str, Entry], output: Path, *, title: str | None
 ) -> None:
     """Write the study of a dictionary, with levels and scales that no row was read for; show it."""
     import tomllib
@@ -243,19 +243,19 @@ def _write_registered(
     from consortia.study.build import study_of
     from consortia.study.dictionary import registration_of
 
-    used = tuple(replace(each, note="") for each in found.used)
-    why = f"Family {found.family}, by the data dictionary. No row was read for this study."
-    found = replace(found, why=why, used=used)
-    files = [f"{site}.csv" for site in found.sites]
-    content = found.toml(files, title or f"{_words(found)}, {len(files)} sites")
+    used = tuple(replace(each, note="") for each in proposal.used)
+    why = f"Family {proposal.family}, by the data dictionary. No row was read for this study."
+    proposal = replace(proposal, why=why, used=used)
+    files = [f"{site}.csv" for site in proposal.sites]
+    content = proposal.toml(files, title or f"{_words(proposal)}, {len(files)} sites")
     stated = registration_of(study_of(tomllib.loads(content), output), entries).toml()
     content = f"{content}\n# By the data dictionary: the sites tell none of this.\n{stated}"
     study_of(tomllib.loads(content), output)
     with writing(output):
         replace_file(output, [content.encode()])
-    for name, reason in found.left_out:
+    for name, reason in proposal.left_out:
         typer.echo(f"left out: {name}: {reason}")
-    typer.echo(f"{stated}\n{found.formula}\n\nwritten: {output}. Next:")
+    typer.echo(f"{stated}\n{proposal.formula}\n\nwritten: {output}. Next:")
     typer.echo(f"  consortia register {output}      # its digest, for the protocol")
     typer.echo(f"  consortia letter open {output} --keys KEYS")
 

@@ -49,7 +49,7 @@ def _words(report: RunReport) -> str:
         )
     if report.algorithm is not None and report.algorithm.network is not None:
         return (
-            "There is no hub: each agent averages with its neighbours in every iteration. The "
+            "No server takes part: each agent averages with its neighbours in every iteration. The "
             "report is on the average of the agents; a single agent may be farther from the "
             "posterior."
         )

@@ -144,7 +144,7 @@ class Study(Table):
         asked = self.model.question
         if asked is None or column not in asked.parsed.columns:
             known = () if asked is None else asked.parsed.columns
-            reason = unknown(column, known) if known else "there is no model.formula"
+            reason = unknown(column, known) if known else "the study has no model.formula"
             raise ValueError(f"question = {column!r} is not a column of a term: {reason}")
 
     def _weigh(self, table: Propensity) -> None:

@@ -72,7 +72,7 @@ def read_dictionary(path: Path) -> dict[str, Entry]:
     for name in NEEDED:
         if name not in table:
             raise InputError(
-                f"{path}: there is no column {name!r} ({unknown(name, list(table))}). A data "
+                f"{path}: no column is named {name!r} ({unknown(name, list(table))}). A data "
                 "dictionary has a line for each column of the sites' tables: column, low and high "
                 "of a number, levels of words with | between them."
             )

@@ -292,7 +292,7 @@ class Data(Table):
         if self.scale is None:
             return arrays
         if "x" not in arrays:
-            raise InputError("data.scale: there is no array x to scale.")
+            raise InputError("data.scale: the data set has no array x to scale.")
         return _scaled(arrays, "x", 0.0, 1 / self.scale)
 
     def _made(self, arrays: Arrays, agreed: _Agreed) -> Arrays:

@@ -22,8 +22,7 @@ log-likelihood of S.
           G = A_{VV}^{-1} A_{VS}, \qquad
           T = \begin{pmatrix} A_{VV}^{-1} & 0 \\ -G^T & I \end{pmatrix}, \quad dM = T\, dA\, T^T
 
-with T p in place of the pull p. All that leaves follows from the rounded M and T p, and says no
-more than these.
+with T p in place of the pull p. All that leaves follows from the rounded M and T p and their units.
 
 Source: the sweep operator of Goodnight, "A tutorial on the SWEEP operator" (1979).
 """
@@ -187,7 +186,8 @@ def revealed_by_fits(
     """Return curvatures at the modes and gradients of these quadratics, both turned by T.
 
     The gradients are those at the reference; in a hierarchical model where V is best, given all
-    others there.
+    others there. The curvature counts as that at a known point: that it changes with the mode, as
+    rows move this, is left out.
     """
     reference, pulls = np.asarray(arrays["reference"]), np.asarray(answer["pulls"][:-1], float)
     d = reference.size

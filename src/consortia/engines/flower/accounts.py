@@ -53,8 +53,8 @@ class Account(NamedTuple):
         """Return the account that a file holds; None where there is none."""
         if not path.exists():
             return None
-        found = read(path)
-        arrays, names = found.arrays, tuple(found.header["columns"])
+        stored = read(path)
+        arrays, names = stored.arrays, tuple(stored.header["columns"])
         columns = Columns(names, arrays["measured"], arrays["counted"])
         return cls(columns, RowDigests(arrays["names"], arrays["cells"]), arrays["root"])
 
@@ -79,43 +79,42 @@ class Account(NamedTuple):
     def joined(
         self, rows: RowDigests, columns: Columns, information: Float[np.ndarray, "m N"]
     ) -> Account:
-        """Return the account with more information on rows, and columns, its others among them.
+        """Return the account with more information; it keeps other rows, and all other columns.
 
         Args:
             rows: that are looked at.
-            columns: of the account, and perhaps more.
+            columns: of the study.
             information: by these rows and then columns.
         """
-        known = same_rows(self.rows, rows)
+        known, every = same_rows(self.rows, rows), columns.and_those_of(self.columns)
         parts = self.root.reshape(len(self.root), len(self.rows.cells), len(self.columns.names))
         sizes = np.einsum("rnk,rnk->n", parts, parts)
         sizes[known[known >= 0]] = 0
-        most = MOST_KEPT // max(len(columns.names), 1)
+        most = MOST_KEPT // max(len(every.names), 1)
         kept = [index for index in np.argsort(-sizes, kind="stable")[:most] if sizes[index] > 0]
         names, old, new = np.intersect1d(self.rows.names, rows.names, return_indices=True)
-        if not (len(names) and kept):
-            stacked = np.concatenate([self.of(rows, columns.names), information])
-            return Account(columns, rows, triangular_root(stacked))
-        cells = np.concatenate([rows.cells[:, new], self.rows.cells[np.ix_(kept, old)]])
-        places = np.concatenate([known, kept])
-        before = np.zeros((len(parts), len(cells), len(columns.names)))
+        joint = rows
+        if len(names) and kept:
+            cells = np.concatenate([rows.cells[:, new], self.rows.cells[np.ix_(kept, old)]])
+            joint, known = RowDigests(names, cells), np.concatenate([known, kept])
+        before = np.zeros((len(parts), len(joint.cells), len(every.names)))
         for index, name in enumerate(self.columns.names):
-            if name in columns.names:
-                values = parts[:, places[places >= 0], index]
-                before[:, places >= 0, columns.names.index(name)] = values
+            at = every.names.index(name)
+            before[:, known >= 0, at] = parts[:, known[known >= 0], index]
+        looked_at, width = len(rows.cells), len(columns.names)
         added = np.zeros((len(information), *before.shape[1:]))
-        added[:, : len(known)] = information.reshape(len(information), len(known), -1)
+        added[:, :looked_at, :width] = information.reshape(-1, looked_at, width)
         stacked = np.concatenate([before, added]).reshape(len(before) + len(added), -1)
-        return Account(columns, RowDigests(names, cells), triangular_root(stacked))
+        return Account(every, joint, triangular_root(stacked))
 
 
 def same_rows(before: RowDigests, now: RowDigests) -> np.ndarray:
     """Return of each row now its index before, -1 of a new one; one of its cells may differ."""
     _, old, new = np.intersect1d(before.names, now.names, return_indices=True)
     past, present = before.cells[:, old], now.cells[:, new]
-    found = np.full(len(present), -1)
+    indices_before = np.full(len(present), -1)
     if not len(old):
-        return found
+        return indices_before
     whole = np.dtype((np.void, past.dtype.itemsize * len(old)))
     keys = [np.ascontiguousarray(cells).view(whole).ravel() for cells in (past, present)]
     waiting: dict[bytes, list[int]] = {}
@@ -123,13 +122,13 @@ def same_rows(before: RowDigests, now: RowDigests) -> np.ndarray:
         waiting.setdefault(key.tobytes(), []).append(index)
     for row in np.flatnonzero(np.isin(keys[1], keys[0])):
         if indices := waiting[keys[1][row].tobytes()]:
-            found[row] = indices.pop(0)
+            indices_before[row] = indices.pop(0)
     for index in sorted(index for indices in waiting.values() for index in indices):
         differ = (present != past[index]).sum(axis=1)
-        differ[found >= 0] = len(old)
+        differ[indices_before >= 0] = len(old)
         if differ.min() <= 1 < len(old):
-            found[differ.argmin()] = index
-    return found
+            indices_before[differ.argmin()] = index
+    return indices_before
 
 
 def triangular_root(stacked: Float[np.ndarray, "m N"]) -> Float[np.ndarray, "r N"]:

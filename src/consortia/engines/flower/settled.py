@@ -205,12 +205,12 @@ class Settled:
     def _deviations(self, root: Float[np.ndarray, "r N"]) -> Float[np.ndarray, "n k"]:
         """Return the uncertainty of each value, in standard deviations of its column."""
         looked_at, width = len(self.unknowns.rows), len(self._columns.names)
-        found = np.ones((looked_at, width))
+        deviations = np.ones((looked_at, width))
         for which in (self._columns.measured, np.ones(width, bool)):
             if which.any():
                 sd = _deviations(root[:, np.tile(which, looked_at)]).reshape(looked_at, -1)
-                found[:, which] = np.minimum(found[:, which], sd)
-        return found
+                deviations[:, which] = np.minimum(deviations[:, which], sd)
+        return deviations
 
     def _among_all(self, information: Float[np.ndarray, "m n"]) -> Float[np.ndarray, "m N"]:
         """Return information on the study's columns among those of all studies."""

@@ -28,17 +28,17 @@ def answered_before(folder: Path, study: str) -> list[Study]:
     entries = verify(folder / LEDGER).entries if (folder / LEDGER).exists() else ()
     sent = {entry.run for entry in entries if entry.event == "released"}
     opened = {e.details["study"] for e in entries if e.event == "opened" and e.run in sent}
-    found: dict[str, Study] = {}
+    kept_studies: dict[str, Study] = {}
     for path in sorted(folder.glob(STUDIES)):
         try:
             kept = load_study(path)
-            found[terms_of(kept).study] = kept
+            kept_studies[terms_of(kept).study] = kept
         except InputError as error:
             raise InputError(
                 f"{path}, a study that was answered before, cannot be read: {error}. Put it back, "
                 "or remove its folder."
             ) from error
-    return [found[name] for name in found.keys() & opened - {study}]
+    return [kept for name, kept in kept_studies.items() if name in opened - {study}]
 
 
 def differences(study: Study, before: Sequence[Study]) -> str:

@@ -69,23 +69,23 @@ def site_balance(
         if min(sizes) < 2 * cells or max(shares) > 1:
             return {}
         totals = [float(f"{value:.4g}") for value in totals]
-    found: Balance = {ARMS: (*rows, *totals)}
+    balance: Balance = {ARMS: (*rows, *totals)}
     for name in covariates(question, treated.columns):
         column = kept[name]
         known = [side & ~column.missing for side in sides]
-        if any(one.sum() < 2 * cells or not weights[one].sum() for one in known):
+        if any(side.sum() < 2 * cells or not weights[side].sum() for side in known):
             continue
         levels = shown.get(name) or column_cells(column, question.levels.get(name, ()), cells)
         if levels is None:
-            found[name] = _entry(column.values, known, weights, cells)
+            balance[name] = _entry(column.values, known, weights, cells)
             continue
         texts = as_levels(column)
-        named = [set(merged(counts_of(texts[one]), cells).counts) for one in known]
+        named = [set(merged(counts_of(texts[side]), cells).counts) for side in known]
         every = sorted(named[0] & named[1] & {*levels.counts})
         for level in every[len(levels.counts) == 2 and len(every) == 2 :]:
             entry = _entry((texts == level).astype(float), known, weights, cells)
-            found |= {f"{name}[{level}]": entry}
-    return found
+            balance |= {f"{name}[{level}]": entry}
+    return balance
 
 
 def covariates(question: Question, arms: Iterable[str]) -> list[str]:
@@ -114,45 +114,45 @@ def _entry(
 
 def balance_cells(every: Sequence[SiteDescription]) -> dict[str, tuple[str, ...]]:
     """Return the lines of all sites' balance: by variable what each site and all have, as text."""
-    arms = [one.balance.get(ARMS) for one in every]
-    known = [one for one in arms if one is not None]
+    arms = [site.balance.get(ARMS) for site in every]
+    known = [totals for totals in arms if totals is not None]
     if not known:
         return {}
     total = tuple(map(sum, zip(*known, strict=True)))
-    squares = [sum(one[2 + i] ** 2 / one[4 + i] for one in known) for i in (0, 1)]
+    squares = [sum(totals[2 + i] ** 2 / totals[4 + i] for totals in known) for i in (0, 1)]
     sizes = [total[2 + i] ** 2 / squares[i] for i in (0, 1)]
-    cells = [None if one is None else (one[:2], one[4:]) for one in arms]
-    cells.append((total[:2], tuple(sizes)))
+    columns = [*arms, (*total[:4], *sizes)]
     lines = {
-        ROWS: tuple(
-            MISSING if one is None else f"{one[0][0]:,.0f}, {one[0][1]:,.0f}" for one in cells
-        ),
-        EFFECTIVE: tuple(
-            MISSING if one is None else f"{one[1][0]:,.1f}, {one[1][1]:,.1f}" for one in cells
-        ),
+        ROWS: tuple(_both(totals, 0, ",.0f") for totals in columns),
+        EFFECTIVE: tuple(_both(totals, 4, ",.1f") for totals in columns),
     }
-    names = dict.fromkeys(name for one in every for name in one.balance if name != ARMS)
+    names = dict.fromkeys(name for site in every for name in site.balance if name != ARMS)
     for name in names:
-        entries = [one.balance.get(name) for one in every]
+        entries = [site.balance.get(name) for site in every]
         pairs = [(a, b) for a, b in zip(arms, entries, strict=True) if a is not None and b]
         pooled = _pooled(pairs, shares="[" in name)
         lines[name] = tuple(_differences(entry) for entry in (*entries, pooled))
     return lines
 
 
+def _both(totals: Sequence[float] | None, at: int, form: str) -> str:
+    """Return a number of both arms as text."""
+    return MISSING if totals is None else f"{totals[at]:{form}}, {totals[at + 1]:{form}}"
+
+
 def _pooled(
     pairs: Sequence[tuple[tuple[float, ...], tuple[float, ...]]], *, shares: bool
 ) -> tuple[float, ...]:
     """Return the entry of all sites' rows."""
-    found: list[float] = []
+    entry: list[float] = []
     for arm in (0, 1):
-        n, w = (np.array([sums[place + arm] for sums, _ in pairs]) for place in (0, 2))
-        mean, sd, weighted = np.array([entry[3 * arm : 3 * arm + 3] for _, entry in pairs]).T
+        n, w = (np.array([sums[first + arm] for sums, _ in pairs]) for first in (0, 2))
+        mean, sd, weighted = np.array([each[3 * arm : 3 * arm + 3] for _, each in pairs]).T
         middle = n @ mean / n.sum()
         squares = (n - 1) @ sd**2 + n @ (mean - middle) ** 2
         spread = middle * (1 - middle) if shares else squares / (n.sum() - 1)
-        found += [float(middle), float(np.sqrt(spread)), float(w @ weighted / w.sum())]
-    return tuple(found)
+        entry += [float(middle), float(np.sqrt(spread)), float(w @ weighted / w.sum())]
+    return tuple(entry)
 
 
 def _differences(entry: Sequence[float] | None) -> str:

@@ -67,7 +67,7 @@ def check_moments(question: Question, table: Table, site: str, least: int) -> No
 def rounded_moments(question: Question, moments: Mapping[str, Any]) -> dict[str, Any]:
     """Return moments in two digits, but for those by which a term or a weight is defined."""
     factors = question.parsed.factors.values()
-    exact = {WEIGHT, *(one.text for one in factors if one.kind in ("centre", "scale"))}
+    exact = {WEIGHT, *(factor.text for factor in factors if factor.kind in ("centre", "scale"))}
     expressions = {factor.text for factor in _every(question) if _is_rounded(factor)}
     return {
         name: plain if name in exact else _rounded(plain, finest=name not in expressions)

@@ -104,7 +104,7 @@ class SiteProfile:
 
     def _at(self, beta: Array) -> Array:
         xp, dtype = namespace(beta), beta.dtype
-        x, y = (xp.asarray(one, dtype) for one in self._dense)
+        x, y = (xp.asarray(values, dtype) for values in self._dense)
         low, high = (float(self._spline(end, 1)) for end in self.point[[0, -1]])
         outside = max(low, 0.0) * xp.minimum(beta - x[0], 0.0)
         outside = outside + min(high, 0.0) * xp.maximum(beta - x[-1], 0.0)

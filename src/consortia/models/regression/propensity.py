@@ -134,7 +134,7 @@ def _log_odds(tree: Any, settings: Mapping[str, Any]) -> str:
             "propensity: a column that marks missing values, or an offset, is in no weight: give "
             "missing='complete', and no offset."
         )
-    levels = {name: tuple(found) for name, found in settings["levels"].items()}
+    levels = {name: tuple(words) for name, words in settings["levels"].items()}
     columns = columns_of(sorted(parsed.terms, key=len), levels)
     posterior = tree[POSTERIOR]
     if not has_natural(tree) or "coefficients" not in posterior:

@@ -147,7 +147,7 @@ class Question:
     def names_sites(self) -> bool:
         """True if the name of the site is in a term."""
         every = (*self.parsed.factors.values(), *self.extra.values())
-        fixed = any(SITE in one.columns for one in every)
+        fixed = any(SITE in factor.columns for factor in every)
         return fixed or any(group.by == SITE for group in self.parsed.groups)
 
     @property
