@@ -157,3 +157,17 @@ def test_rows_that_a_study_does_not_look_at_stay_in_the_account(tmp_path: Path, 
     assert before > 0
     ask(study, 1)
     assert told(others) == pytest.approx(before, rel=1e-6)
+
+
+def test_a_study_that_runs_beside_a_wider_one_keeps_its_columns(tmp_path: Path) -> None:
+    path, columns = tmp_path / "file.bin", table()
+    narrow = settled(path, columns, "ill ~ age")
+    ask(settled(path, columns, "ill ~ age + crp"), 0)
+    told = information(path)
+    ask(narrow, 1)
+    account = Account.read(path)
+    assert account is not None
+    assert {*account.columns.names} == {"age", "crp"}
+    alone = tmp_path / "alone.bin"
+    ask(settled(alone, columns, "ill ~ age"), 1)
+    assert information(path) == pytest.approx(told + information(alone), rel=1e-6)
