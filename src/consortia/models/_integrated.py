@@ -214,9 +214,11 @@ def noise_of_key(key: Array, shape: tuple[int, ...], dtype: Any) -> Iterator[Noi
     """Draw the noise of z (groups, K) by JAX."""
     for sweep in jax.random.split(key, SWEEPS):
         first, second, third = jax.random.split(sweep, 3)
-        squares = jax.random.chisquare(second, FREEDOM, (CANDIDATES, *shape[:-1], 1), dtype)
+        # of whole degrees of freedom: JAX draws gamma numbers one after the other
+        some = jax.random.normal(second, (int(FREEDOM), CANDIDATES, *shape[:-1], 1), dtype)
         gumbels = jax.random.gumbel(third, (CANDIDATES + 1, *shape[:-1]), dtype)
-        yield jax.random.normal(first, (CANDIDATES, *shape), dtype), squares, gumbels
+        normals = jax.random.normal(first, (CANDIDATES, *shape), dtype)
+        yield normals, (some**2).sum(axis=0), gumbels
 
 
 CANDIDATES, SWEEPS = 10, 2

@@ -133,7 +133,7 @@ def test_levels_that_jax_resamples_have_the_law_of_a_grid(rows: float) -> None:
         noise = noise_of_key(key, (1, 1), jnp.float32)
         return resampled(density, (1, 1), jnp.zeros(()), noise)[0, 0]
 
-    draws = jax.jit(jax.vmap(draw))(jax.random.split(jax.random.key(0), 100_000))
+    draws = jax.jit(jax.vmap(draw))(jax.random.split(jax.random.key(0), 40_000))
     check_law_of_the_grid(np.asarray(draws, float), rows)
 
 
