@@ -21,6 +21,7 @@ from consortia.errors import InputError, warn
 from consortia.models.regression.concentration import check_moments, rounded_moments
 from consortia.models.regression.construction import (
     AT_ONE_OWNER,
+    Sent,
     assembled,
     contribution,
     gathered,
@@ -171,7 +172,7 @@ def formula_rows(
     facts = gathered(question, names, contribute, read, engine, study.method, same)
     words = (options.get(name) for name in ("prior", "breaks"))
     more = study.imputation, registered, options.get("summaries")
-    made = assembled(question, facts, names, read, *words, *more)
+    made = assembled(Sent(question, facts, names, read), *words, *more)
     if data.test_share is None:
         return FormulaRows(made, None, ())
     if len(read) < len(names):
