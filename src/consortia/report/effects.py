@@ -113,11 +113,8 @@ def _in_words(name: str) -> str:
 
 def response_of(report: RunReport) -> Response | None:
     """Return a regression's response; None of another model."""
-    settings = report.record.get("settings")
-    if not isinstance(settings, Mapping):
-        return None
-    model, found = settings.get("model"), settings.get("regression", settings)
-    if isinstance(found, Mapping) and found.get("family") in FAMILIES:
+    model, found = report.settings.get("model"), report.fitted_settings
+    if found.get("family") in FAMILIES:
         notes = tuple(map(str, found.get("notes", ())))
         named = str(found.get("formula", "")).partition("~")[0].strip() or "the response"
         family = str(found["family"])
@@ -129,7 +126,7 @@ def response_of(report: RunReport) -> Response | None:
     kind = model.get("kind") if isinstance(model, Mapping) else None
     if kind not in ("logistic_regression", "linear_regression"):
         return None
-    data = settings.get("data", {})
+    data = report.settings.get("data", {})
     name = "y" if not isinstance(data, Mapping) else str(data.get("target", "y"))
     return Response(name, None, "odds ratio" if kind == "logistic_regression" else None, {}, ())
 
@@ -287,8 +284,7 @@ def _from_prior(unknown: Mapping[str, str], response: Response) -> str:
 
 def question_of(report: RunReport) -> str | None:
     """Return the column that the study is about, as its file says; None where it does not."""
-    settings = report.record.get("settings")
-    named = settings.get("question") if isinstance(settings, Mapping) else None
+    named = report.settings.get("question")
     return None if named is None else str(named)
 
 
