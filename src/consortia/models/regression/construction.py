@@ -307,13 +307,10 @@ def question_of(
     if integrate and not any(group.by == SITE for group in parsed.groups):
         raise InputError(f"integrate: the formula needs (1 | {SITE}), perhaps with slopes.")
     drawn = (imputations, imputation_seed)
-    known = levels_given(levels)
-    wanted = None if describe is None else Wanted.read(describe)
-    asked = Question(
-        parsed, of, missing, known, factors, bool(integrate), *drawn, nodes=nodes, described=wanted
-    )
+    asked = Question(parsed, of, missing, levels_given(levels), factors, bool(integrate), *drawn)
     asked = replace(asked, weights_are=weights_are, ties=ties, evaluate=evaluate, persons=persons)
-    asked = replace(asked, keep=kept_rows(keep))
+    wanted = None if describe is None else Wanted.read(describe)
+    asked = replace(asked, nodes=nodes, described=wanted, keep=kept_rows(keep))
     if integrate is None:
         asked = _integrated_by_default(asked)
     _check_weights(asked)
