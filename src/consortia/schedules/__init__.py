@@ -14,10 +14,8 @@ what it leaves open. What a step size means differs between the algorithms: see 
 from __future__ import annotations
 
 from consortia.schedules.prescriptions import (
-    CorrelatedSettings,
     de_sghmc_step_size,
     de_sgld_step_size,
-    fa_hmc_correlated,
     fa_hmc_first_stage,
     fa_hmc_step_size,
     stale_error_step_size,
@@ -40,7 +38,6 @@ from consortia.schedules.values import (
 
 __all__ = [
     "Constant",
-    "CorrelatedSettings",
     "Polynomial",
     "Schedule",
     "Stages",
@@ -51,7 +48,6 @@ __all__ = [
     "de_sghmc_step_size",
     "de_sgld_step_size",
     "evaluate",
-    "fa_hmc_correlated",
     "fa_hmc_first_stage",
     "fa_hmc_stages",
     "fa_hmc_step_size",
