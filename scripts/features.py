@@ -59,7 +59,7 @@ FEATURES = (
     Feature("between institutions", ("federation", "engines/flower", "engines/letters"), 9100),
     Feature("run and store", ("run", "store"), 4910),
     Feature("report", ("report", "diagnostics/figures"), 3600),
-    Feature("theory", ("theory",), 3830),
+    Feature("theory", ("theory",), 3820),
 )
 
 
