@@ -10,6 +10,7 @@ from collections.abc import Callable, Hashable
 from copy import copy
 from dataclasses import replace
 from functools import cached_property, singledispatch
+from itertools import chain
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -25,9 +26,9 @@ from consortia.algorithms.gossip import DESGHMC, DESGLD
 from consortia.algorithms.preconditioning import Preconditioned
 from consortia.algorithms.stale import StaleGradients, StaleSGHMC, StaleSGLD
 from consortia.algorithms.travelling import DSGLD, FSGLD
-from consortia.core import parameters as naming
 from consortia.core.contract import Method
 from consortia.core.model import Model
+from consortia.core.parameters import coordinate_names, variables
 from consortia.core.start import starting_parameters
 from consortia.core.target import Target
 from consortia.data.facts import Gatherer
@@ -666,10 +667,12 @@ def prediction_by(algorithm: Method, problem: Problem, law: Law) -> BiasPredicti
         "the Gaussian law that the posterior has near its mode; how far the posterior is from that "
         "law is not in it"
     )
+    parts = variables(Target(problem.model, problem.start).structure)
+    names = [coordinate_names(part.name, part.shape) for part in parts]
     return BiasPrediction(
         basis=f"{law.basis}, on {own if gaussian.gaussian else near}",
         notes=law.notes,
-        names=_names(problem.model, problem.start),
+        names=tuple(chain.from_iterable(names)),
         mean=gaussian.mode,
         sd=sd,
         shift=moments.mean / sd,
@@ -679,15 +682,3 @@ def prediction_by(algorithm: Method, problem: Problem, law: Law) -> BiasPredicti
         rounds_per_draw=law.rounds_per_draw,
         unsure=None if gaussian.gaussian or not law.unsure else law.unsure,
     )
-
-
-def _names(model: Model, parameters: PyTree) -> tuple[str, ...]:
-    """Return the coordinates as `consortia.summary` names them where a result has no labels."""
-    names: list[str] = []
-    for part in naming.variables(Target(model, parameters).structure):
-        if not part.shape:
-            names.append(part.name)
-            continue
-        places = np.ndindex(*part.shape)
-        names += [f"{part.name}[{', '.join(map(str, place))}]" for place in places]
-    return tuple(names)
