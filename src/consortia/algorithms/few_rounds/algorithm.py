@@ -300,14 +300,7 @@ class Server:
 
 
 def converse(known: Known, count: int, wanted: float | None, *, gradients: bool) -> Conversing:
-    """Yield the queries and batches of draws of a run; return its outcome.
-
-    Args:
-        known: the posterior and the run.
-        count: points a message.
-        wanted: effective draws at which the run ends, if any.
-        gradients: sites between institutions are queried for exact gradients, too.
-    """
+    """Yield the queries and batches of draws of a run, ``count`` points a message."""
     d = known.target.dimension
     rng = np.random.Generator(np.random.Philox(np.random.SeedSequence([known.seed, 1])))
     server = Server(known, count, rng, known.start, Memory(np.zeros((0, d))), wanted)
