@@ -10,6 +10,7 @@ from collections.abc import Callable, Hashable
 from copy import copy
 from dataclasses import replace
 from functools import cached_property, singledispatch
+from itertools import chain
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -25,9 +26,9 @@ from consortia.algorithms.gossip import DESGHMC, DESGLD
 from consortia.algorithms.preconditioning import Preconditioned
 from consortia.algorithms.stale import StaleGradients, StaleSGHMC, StaleSGLD
 from consortia.algorithms.travelling import DSGLD, FSGLD
-from consortia.core import parameters as naming
 from consortia.core.contract import Method
 from consortia.core.model import Model
+from consortia.core.parameters import coordinate_names, variables
 from consortia.core.start import starting_parameters
 from consortia.core.target import Target
 from consortia.data.facts import Gatherer
@@ -650,6 +651,8 @@ def prediction_by(algorithm: Method, problem: Problem, law: Law) -> BiasPredicti
         shift, ratio = errors_of(law, gaussian)
     except InputError as error:
         return BiasPrediction(reason=str(error).rstrip("."))
+    parts = variables(Target(problem.model, problem.start).structure)
+    names = [coordinate_names(part.name, part.shape) for part in parts]
     if gaussian.gaussian:
         near = "the Gaussian law of the posterior, which is exact here"
     else:
@@ -661,7 +664,7 @@ def prediction_by(algorithm: Method, problem: Problem, law: Law) -> BiasPredicti
     return BiasPrediction(
         basis=f"{law.basis}, on {near}",
         notes=law.notes,
-        names=_names(problem.model, problem.start),
+        names=tuple(chain.from_iterable(names)),
         mean=gaussian.mode if gaussian.offset is None else gaussian.mode + gaussian.offset,
         sd=gaussian.sd,
         shift=shift,
@@ -694,15 +697,3 @@ def errors_of(law: Law, near: Expansion) -> tuple[Float[np.ndarray, " d"], Float
         seconds = np.diagonal(moments.agents.covariance).reshape(means.shape) + means**2
         squares = seconds.mean(axis=0) / near.sd**2
     return shift + (squares - 1) * near.offset / near.sd, ratio
-
-
-def _names(model: Model, parameters: PyTree) -> tuple[str, ...]:
-    """Return the coordinates as `consortia.summary` names them where a result has no labels."""
-    names: list[str] = []
-    for part in naming.variables(Target(model, parameters).structure):
-        if not part.shape:
-            names.append(part.name)
-            continue
-        places = np.ndindex(*part.shape)
-        names += [f"{part.name}[{', '.join(map(str, place))}]" for place in places]
-    return tuple(names)
