@@ -367,7 +367,7 @@ def _noted(law: Law, *notes: str) -> Law:
     if reach > MOST_REACH:
         unsure = (
             f"single agents are {reach:.2g} posterior sd from its mode, where a posterior that is "
-            "not Gaussian has another curvature, which moves the average"
+            "not Gaussian has another curvature, which moves the average by more than is predicted"
         )
     own = (
         f"A single agent's standard deviations: {ratio.min():.3g} to {ratio.max():.3g} times the "
@@ -653,19 +653,15 @@ def prediction_by(algorithm: Method, problem: Problem, law: Law) -> BiasPredicti
         return BiasPrediction(reason=str(error).rstrip("."))
     parts = variables(Target(problem.model, problem.start).structure)
     names = [coordinate_names(part.name, part.shape) for part in parts]
-    if gaussian.gaussian:
-        near = "the Gaussian law of the posterior, which is exact here"
-    else:
-        skewed = "" if gaussian.offset is None else " and its skewness to first order"
-        near = (
-            f"the Gaussian law that the posterior has near its mode{skewed}; what is beyond is not "
-            "in it"
-        )
+    near = "the Gaussian law of the posterior, which is exact here"
+    if not gaussian.gaussian:
+        skewed = "" if gaussian.k_hat is None else " and its skewness to first order"
+        near = f"the Gaussian law near the posterior's mode{skewed}; the rest is not in it"
     return BiasPrediction(
         basis=f"{law.basis}, on {near}",
         notes=law.notes,
         names=tuple(chain.from_iterable(names)),
-        mean=gaussian.mode if gaussian.offset is None else gaussian.mode + gaussian.offset,
+        mean=gaussian.mode + gaussian.offset,
         sd=gaussian.sd,
         shift=shift,
         sd_ratio=ratio if law.variance_known else None,
@@ -689,8 +685,6 @@ def errors_of(law: Law, near: Expansion) -> tuple[Float[np.ndarray, " d"], Float
     """
     moments = law.stationary
     shift, ratio = moments.mean / near.sd, moments.sd / near.sd
-    if near.offset is None:
-        return shift, ratio
     squares = ratio**2 + shift**2
     if moments.agents is not None:
         means = moments.agents.means

@@ -56,10 +56,10 @@ class Expansion:
     sizes: Float[np.ndarray, " S"]  # n_c, (S,)
     gaussian: bool  # True if the curvature is the same two standard deviations away
     covariance: Float[np.ndarray, "d d"] = field(repr=False)  # (Σ_c H_c + P)⁻¹, (d, d)
-    # Pareto shape of the importance ratios of the posterior to this law, and how far its mean is
-    # from the mode to first order, (d,); None where they were not computed
+    # Pareto shape of the importance ratios of the posterior to this law; None: not computed
     k_hat: float | None = None
-    offset: Float[np.ndarray, " d"] | None = None
+    # how far the posterior's mean is from the mode to first order, (d,); 0 where not computed
+    offset: Float[np.ndarray, " d"] | float = 0.0
     # scales of the coordinates, by which a point is multiplied for the model
     units: Float[np.ndarray, " d"] | float = 1.0
 
@@ -87,7 +87,7 @@ class Expansion:
             prior_curvature=self.prior_curvature * square,
             prior_gradient=self.prior_gradient * scales,
             covariance=self.covariance / square,
-            offset=None if self.offset is None else self.offset / scales,
+            offset=self.offset / scales,
             units=self.units * scales,
         )
 
@@ -113,7 +113,7 @@ class Expansion:
             prior_curvature=inside(self.prior_curvature),
             prior_gradient=self.prior_gradient @ some,
             covariance=np.linalg.inv(inside(self.precision)),
-            offset=None if self.offset is None else self.offset @ some,
+            offset=(self.offset * np.ones_like(self.mode)) @ some,
         )
 
     def pieces(
@@ -175,7 +175,7 @@ def examine(near: Expansion, potentials: SitePotentials) -> Expansion:
 
     The shape is `MOST_K_HAT` where the posterior has mass that the Gaussian law does not reach at
     all: another mode, which its draws would not find, on a principal axis or a coordinate's own
-    line; the offset is left open then.
+    line; the offset is not computed then.
     """
     rng, d = np.random.default_rng(0), near.mode.size
     values, axes = np.linalg.eigh(near.covariance)
