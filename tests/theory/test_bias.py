@@ -271,7 +271,7 @@ def test_a_logistic_posterior_is_not_called_gaussian():
     model = models.logistic_regression(2)
     found = predict_bias(model, consortia.Sites.from_list(rows), consortia.fa_ld(0.05, 1))
     assert not found.gaussian
-    assert "near its mode" in found.basis
+    assert "the Gaussian law near the posterior's mode and its skewness" in found.basis
 
 
 def test_a_prediction_is_unsure_where_agents_are_far_from_the_mode_of_no_gaussian_posterior():

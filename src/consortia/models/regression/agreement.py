@@ -65,8 +65,8 @@ def agree(
     Raises:
         InputError: they cannot agree; the message names the sites.
     """
-    told = Answers(question, dict(zip(names, facts, strict=True)))
-    return told.specification(dict(zip(names, rows, strict=True)), breaks, located)
+    answers = Answers(question, dict(zip(names, facts, strict=True)))
+    return answers.specification(dict(zip(names, rows, strict=True)), breaks, located)
 
 
 def _of_weights(question: Question) -> str:
