@@ -67,7 +67,9 @@ class Scores:
         found = dict(sampled)
         for name, tail in self.tails.items():
             values = tail.value(found.pop(name + SUFFIX))
-            found[name] = self._in_basis(values) if name == SLOPES else values
+            if name == SLOPES:
+                values = values @ self._matrix(self._inverse, values).T
+            found[name] = values
         return found
 
     def of(self, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -117,9 +119,6 @@ class Scores:
     @cached_property
     def _inverse(self) -> np.ndarray:
         return np.linalg.inv(self._density.slopes_of_basis)
-
-    def _in_basis(self, values: Array) -> Array:
-        return values @ self._matrix(self._inverse, values).T
 
     @staticmethod
     def _matrix(matrix: np.ndarray, like: Array) -> Array:
