@@ -431,7 +431,9 @@ def _terms(
     """Return the terms, whether sites integrate theirs out, and whether these are hierarchical."""
     terms, integrate, grouped = [one.term for one in used], False, False
     if len(tables) > 1 and by_site is not None:
-        terms.append(f"({in_formula(by_site)} || {SITE})")
+        # a baseline of each site holds its level
+        level = "0 + " if FAMILIES[family].of_site else ""
+        terms.append(f"({level}{in_formula(by_site)} || {SITE})")
         integrate, grouped = group is None and _can_stay(tables, by_site, family, policy), True
     elif _pooled(tables, family):
         terms.append(f"(1 | {SITE})")
