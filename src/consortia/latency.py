@@ -54,15 +54,12 @@ class Latency(Protocol):
     @property
     def server_cost(self) -> float:
         """Time that a server takes for one update."""
-        ...
 
     def check(self, workers: int) -> None:
         """Refuse a number of workers per server that the model is not for."""
-        ...
 
     def durations(self, seed: int, server: int, worker: int, first: int, count: int) -> Array:
         """Return durations of ``count`` tasks of a worker from index ``first``, (count,)."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -299,8 +299,9 @@ class _Sorted:
         """Draw the site's own parameters given its rows, and those that follow from them."""
         dtype = jax.tree.leaves(params)[0].dtype
         mask = jnp.ones(jax.tree.leaves(rows)[0].shape[0], bool)
-        uniforms = jax.random.uniform(key, (1, self.size), dtype)
-        z = _integrated.drawn(self._given_own(params, rows, mask), uniforms)[0]
+        shape, like = (1, self.size), jnp.zeros((), dtype)
+        noise = _integrated.noise_of_key(key, shape, dtype)
+        z = _integrated.resampled(self._given_own(params, rows, mask), shape, like, noise)[0]
         values, row = self.constrained(params), self.traced.row()
         found = self.traced.statements(values, row, normals=self._normals(z))
         own = {

@@ -61,7 +61,7 @@ class Agents(Method):
     mixing: Any = "complete"
 
     def __post_init__(self) -> None:
-        matrix = graphs.as_mixing(self.mixing)
+        matrix = graphs.weights.as_mixing(self.mixing)
         if isinstance(matrix, graphs.MixingSchedule):
             raise InputError(
                 "mixing is a schedule of matrices: give one matrix, or de_sgld takes it."

@@ -27,7 +27,7 @@ from consortia.data.facts import rows_of as rows_elsewhere
 from consortia.data.sites import Sites, alike, check_finite, read_rows, site_names
 from consortia.data.tables import read_table
 from consortia.errors import InputError
-from consortia.models.regression.agreement import agree, common_kinds
+from consortia.models.regression.agreement import Answers, agree
 from consortia.models.regression.density import Density
 from consortia.models.regression.design import (
     group_names,
@@ -47,7 +47,7 @@ from consortia.models.regression.question import (
 )
 from consortia.models.regression.registration import Registration
 from consortia.models.regression.specification import Specification
-from consortia.models.regression.unlike import Place
+from consortia.models.regression.unlike import Located, Place
 from consortia.store.metadata import recorded
 
 NEEDS = {
@@ -503,15 +503,9 @@ def gathered(
         own = {index: asdict(table) for index, table in tables.items()}
         parts = engine.allgather(lambda: own)
         every = {int(i): table for part in parts for i, table in part.items()}
-        known = {index: TableFacts.read(every[index]) for index in sorted(every)}
-        places = list(known)
-
-        def located(place: int, column: str, level: str) -> Place:
-            index = places[place]
-            return place_of(read.get(index), names[index], column, level)
-
+        known = {names[index]: TableFacts.read(every[index]) for index in sorted(every)}
         with faults.noted():
-            common_kinds(question, list(known.values()), [names[i] for i in places], located)
+            Answers(question, known).kinds(_locator(names, read))
         if not faults:
             raise
         raise InputError(f"{error}\n{faults}") from error
@@ -609,11 +603,12 @@ def _agreed(
         return replace(found, rows=counted, readings=readings)
     if len(known) < len(facts):
         raise InputError("a site gave no facts of its table: give all the same formula.")
+    return agree(question, known, rows, names, breaks, _locator(names, read))
 
-    def located(place: int, column: str, level: str) -> Place:
-        return place_of(read.get(place), names[place], column, level)
 
-    return agree(question, known, rows, names, breaks, located)
+def _locator(names: Sequence[str], read: Mapping[int, Table]) -> Located:
+    """Return the function that finds a level of a site in the tables that are here."""
+    return lambda site, *at: place_of(read.get(names.index(site)), site, *at)
 
 
 def _descriptions(
