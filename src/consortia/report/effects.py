@@ -6,6 +6,7 @@ import itertools
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -66,11 +67,12 @@ class Response:
     notes: tuple[str, ...]  # what the user should know
     # the level that the others of a factor are compared with, by factor
     references: Mapping[str, str] = field(default_factory=dict)
+    binary: frozenset[str] = frozenset()  # columns of 0 and 1
 
     @property
     def words(self) -> str:
         """The response as a sentence has it: its event, without the words of a formula."""
-        return _in_words(self.name)
+        return in_words(self.name)
 
     def against(self, name: str) -> str:
         """Return the reference of a coefficient of a level; "" of another one."""
@@ -94,18 +96,18 @@ SIGNS = {"=": "", "==": "", "!=": "other than ", ">": "above ", "<": "below "} |
 }
 
 
-def _in_words(name: str) -> str:
+def in_words(name: str) -> str:
     """Return a response, or its event, without the words of a formula."""
     if name.startswith("Surv("):
-        event = parse(f"{name} ~ 1").response[1].text
-        return "the event" if event in EVENTS else _in_words(event)
+        words = in_words(parse(f"{name} ~ 1").response[1].text)
+        return "the event" if words in EVENTS else words
     matched = COMPARED.fullmatch(name)
     if matched is None:
         return "death" if name.lower() in DEATH else name
     column, sign, value = matched.groups()
     value = value.strip("'\"")
     if sign in ("=", "==") and (truth_of(value) or value == "1"):
-        return _in_words(column)
+        return in_words(column)
     if sign in ("=", "==") and value.lower() in DEATH:
         return "death"
     return f"{column} {SIGNS[sign]}{value}"
@@ -122,13 +124,23 @@ def response_of(report: RunReport) -> Response | None:
         effect = FAMILIES[family].effect
         levels = found.get("levels", {})
         first = {str(one): str(names[0]) for one, names in levels.items() if names}
-        return Response(str(found.get("event", named)), family, effect, priors, notes, first)
+        event = str(found.get("event", named))
+        return Response(event, family, effect, priors, notes, first, _binary(found))
     kind = model.get("kind") if isinstance(model, Mapping) else None
     if kind not in ("logistic_regression", "linear_regression"):
         return None
     data = report.settings.get("data", {})
     name = "y" if not isinstance(data, Mapping) else str(data.get("target", "y"))
     return Response(name, None, "odds ratio" if kind == "logistic_regression" else None, {}, ())
+
+
+def _binary(settings: Mapping[str, Any]) -> frozenset[str]:
+    """Return the columns in which the sites' descriptions count 0 and 1 and nothing else."""
+    values: dict[str, set[str]] = {}
+    for site in settings.get("participants", {}).get("sites", {}).values():
+        for name, (counts, rest) in site.get("levels", {}).items():
+            values.setdefault(str(name), set()).update(counts, ["other levels"] * bool(rest))
+    return frozenset(name for name, levels in values.items() if levels == {"0", "1"})
 
 
 def _columns(report: RunReport, name: str) -> tuple[list[str], np.ndarray] | None:
@@ -354,7 +366,8 @@ def _who(name: str, response: Response) -> str:
     """Name the columns of an effect in words, with the level that it is against."""
     *rest, own = name.split(", ")  # of a categorical response the level comes first
     matched = LEVEL_NAME.fullmatch(own)
-    who = f"{matched[1]} {matched[2]}" if matched else f"each unit of {own}"
+    number = f"{own} 1, against 0," if own in response.binary else f"each unit of {own}"
+    who = f"{matched[1]} {matched[2]}" if matched else number
     if reference := response.against(own):
         who += f", against {reference},"
     return who if not rest else f"for {', '.join(rest)}, {who}"

@@ -127,7 +127,7 @@ ALWAYS: dict[State, dict[str, str]] = {
 """Answers that every report has, by their state."""
 
 Answer = tuple[State, str]
-"""Whether an item is answered, and the answer or the reason why there is none."""
+"""The state of an item, and the answer or the reason why there is none."""
 
 
 class Item(NamedTuple):

@@ -65,8 +65,8 @@ def agree(
     Raises:
         InputError: they cannot agree; the message names the sites.
     """
-    told = Answers(question, dict(zip(names, facts, strict=True)))
-    return told.specification(dict(zip(names, rows, strict=True)), breaks, located)
+    answers = Answers(question, dict(zip(names, facts, strict=True)))
+    return answers.specification(dict(zip(names, rows, strict=True)), breaks, located)
 
 
 def _of_weights(question: Question) -> str:
@@ -97,7 +97,8 @@ class Answers:
     def levels(self) -> dict[str, dict[str, tuple[str, ...]]]:
         """The levels of each column that is used, by site."""
         levels: dict[str, dict[str, tuple[str, ...]]] = {name: {} for name in self.question.columns}
-        factors = self.question.parsed.factors | {RESPONSE: self.question.parsed.response[0]}
+        parsed = self.question.parsed
+        factors = {**parsed.factors, RESPONSE: parsed.response[0]}
         for text, factor in factors.items():
             if factor.column in levels:
                 levels[factor.column] |= {

@@ -14,14 +14,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 
 from consortia.core.arrays import Array, logsumexp, namespace
-from consortia.core.parameters import as_sampled, posterior_arrays
+from consortia.core.parameters import as_sampled, coordinate_names, posterior_arrays
 from consortia.diagnostics.influence import smoothed
 from consortia.errors import InputError
 from consortia.store.metadata import Labels, recorded
@@ -198,11 +197,7 @@ def flat_labels(shapes: Mapping[str, tuple[int, ...]], labels: Labels) -> list[s
     for name in sorted(shapes):
         given, shape = labels.get(name) or (), shapes[name]
         axes = [None] * (len(shape) - len(given)) + list(given)
-        words = [
-            [str(n) for n in range(size)] if axis is None else list(axis)
-            for size, axis in zip(shape, axes, strict=True)
-        ]
-        every += [f"{name}[{', '.join(one)}]" if one else name for one in product(*words)]
+        every += coordinate_names(name, shape, axes)
     return every
 
 

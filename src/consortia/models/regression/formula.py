@@ -76,7 +76,8 @@ LEAST_KNOTS, MOST_KNOTS = 4, 40
 KNOTS = 10
 
 BOUNDARY = "widen boundary, or take ns(...), a line beyond it"
-INFINITE = "write log1p(...) for log(...) of 0, or leave such rows out by [data] keep"
+LEFT_OUT = "leave such rows out by [data] keep"
+INFINITE = f"write log1p(...) for log(...) of 0, or {LEFT_OUT}"
 """Remedies for values of a term."""
 
 MARK = "\x00"
@@ -150,9 +151,10 @@ class Factor(NamedTuple):
                 found = self.basis.of(found)
         wrong = ~np.isfinite(found) & ~missing
         if wrong.any():
+            remedy = INFINITE if self.column is None else LEFT_OUT
             raise InputError(
                 f"{where}: {self.text} is not finite in {int(wrong.sum())} of {len(wrong)} rows"
-                f"{self.first(table, wrong, INFINITE)}."
+                f"{self.first(table, wrong, remedy)}."
             )
         return np.where(missing, np.nan, found)
 

@@ -274,8 +274,8 @@ class Regression:
             )
         question = self.specification.question
         text = "" if question.keep is None else question.keep.text
-        rows = self.specification.rows
-        return table_one(self.descriptions, rows, text, question.persons or "")
+        spec = self.specification
+        return table_one(self.descriptions, spec.rows, text, question.persons or "", [*spec.levels])
 
     def survival_curves(self) -> Curves:
         """Return Kaplan-Meier and cumulative incidence of all sites at the agreed times.
