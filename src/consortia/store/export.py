@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import itertools
 import os
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,15 @@ def to_csv(run: Any, file: str | os.PathLike[str]) -> Path:
         columns.append(flat)
     places = itertools.product(range(1, chains + 1), range(1, draws + 1))
     rows = zip(places, *(map(tuple, column.tolist()) for column in columns), strict=True)
+    return write_csv(path, header, ([*itertools.chain(*row)] for row in rows))
+
+
+def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> Path:
+    """Write a table to a new file, which is there as a whole or not at all; return its path.
+
+    Raises:
+        StoreError: it cannot be written.
+    """
     try:
         with (
             written_beside(path) as temporary,
@@ -89,7 +99,7 @@ def to_csv(run: Any, file: str | os.PathLike[str]) -> Path:
         ):
             writer = csv.writer(opened)
             writer.writerow(header)
-            writer.writerows([*itertools.chain(*row)] for row in rows)
+            writer.writerows(rows)
     except OSError as error:
-        raise StoreError(f"{str(file)!r} cannot be written: {error}.") from error
+        raise StoreError(f"{str(path)!r} cannot be written: {error}.") from error
     return path
