@@ -520,7 +520,7 @@ def _latent(name: str, statement: Any, other: Any, one: Any, biject_to: Any) -> 
         )
     laws = [_tail_of(run["fn"]) for run in (statement, other)]
     # the same in two runs: it depends on no other latent variable
-    if laws[0] is not None and laws[1] is not None and all(map(np.array_equal, *laws)):
+    if laws[0] is not None and laws[1] is not None and all(map(np.array_equal, laws[0], laws[1])):
         return _Latent(_ByScore(laws[0]), shape, f"unconstrained({name})")
     free = np.array_equal(at, statement["value"])
     return _Latent(supports[0], np.shape(at), name if free else f"unconstrained({name})")
