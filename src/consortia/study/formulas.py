@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -38,9 +38,6 @@ from consortia.study.files import Arrays, names_of
 from consortia.study.options import called
 from consortia.study.tables import Data, Prepared, deal
 from consortia.study.used_rows import required
-
-if TYPE_CHECKING:
-    from consortia.study.build import Study
 
 NOT_IN_FILE = ("formula", "sites", "algorithm", "engine", "harmonise", "keep", "prior_from")
 """Arguments of `consortia.regression` that a study says elsewhere."""
@@ -130,14 +127,14 @@ def site_facts(
 
 
 def formula_rows(
-    study: Study,
+    study: Any,
     engine: Engine,
     folder: Path,
     own: Mapping[int, Path],
     least: tuple[int, int],
     same: Callable[[], Mapping[str, Any]],
 ) -> FormulaRows:
-    """Return model and rows of a study; of files those of the sites of this process.
+    """Return model and rows of a `Study`; of files those of the sites of this process.
 
     ``least`` are the fewest rows of a level that is sent, and of a number about participants;
     ``own`` has the files of sites that are not in ``folder``, by the sites' indices; ``same`` makes
@@ -170,9 +167,14 @@ def formula_rows(
             return facts if key is not None or registered is None else replace(facts, table=None)
 
     facts = gathered(question, names, contribute, read, engine, study.method, same)
-    words = (options.get(name) for name in ("prior", "breaks"))
-    more = study.imputation, registered, options.get("summaries")
-    made = assembled(Sent(question, facts, names, read), *words, *more)
+    made = assembled(
+        Sent(question, facts, names, read),
+        options.get("prior"),
+        options.get("breaks"),
+        study.imputation,
+        registered,
+        options.get("summaries"),
+    )
     if data.test_share is None:
         return FormulaRows(made, None, ())
     if len(read) < len(names):
