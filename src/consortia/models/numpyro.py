@@ -518,10 +518,10 @@ def _latent(name: str, statement: Any, other: Any, one: Any, biject_to: Any) -> 
             f"from_numpyro: the support of {name!r} depends on other latent variables: write it "
             "as a constant range, and what follows from it as numpyro.deterministic."
         )
-    laws = [_tail_of(run["fn"]) for run in (statement, other)]
+    law, again = (_tail_of(run["fn"]) for run in (statement, other))
     # the same in two runs: it depends on no other latent variable
-    if laws[0] is not None and laws[1] is not None and all(map(np.array_equal, laws[0], laws[1])):
-        return _Latent(_ByScore(laws[0]), shape, f"unconstrained({name})")
+    if law is not None and again is not None and all(map(np.array_equal, law, again)):
+        return _Latent(_ByScore(law), shape, f"unconstrained({name})")
     free = np.array_equal(at, statement["value"])
     return _Latent(supports[0], np.shape(at), name if free else f"unconstrained({name})")
 

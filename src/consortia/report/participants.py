@@ -27,10 +27,10 @@ def participants(report: RunReport) -> tuple[TableOne, Curves | None] | None:
     drawn = None
     if followed and found.get("times"):
         drawn = curves(followed, found["times"], found["kinds"])
-    choices = [str(settings.get(name, "")) for name in ("keep", "persons")]
+    keep, persons = (str(settings.get(name, "")) for name in ("keep", "persons"))
     levels = settings.get("levels")
     factors = [*map(str, levels)] if isinstance(levels, Mapping) else []
-    return table_one(reported, found["rows"], *choices, factors), drawn
+    return table_one(reported, found["rows"], keep, persons, factors), drawn
 
 
 def _lists(value: Any) -> Any:

@@ -168,7 +168,7 @@ def regression(
 
 
 class Sent(NamedTuple):
-    """Facts that all sites have sent, and the tables that are in this process."""
+    """The facts that all sites have sent, and the tables that are in this process."""
 
     question: Question
     facts: Sequence[SiteFacts]  # of each site
