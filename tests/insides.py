@@ -64,7 +64,7 @@ def compiler_options(panel: Any, points: int) -> dict[str, Any]:
 
 def data_of(panel: Any) -> Any:
     """Return the data of the sites of a panel."""
-    return panel._programs._arrays
+    return panel._programs.arrays
 
 
 def memory_of_program(panel: Any, function: Any, arrays: Any, points: int) -> Any:

@@ -24,7 +24,6 @@ from consortia.engines.conversing import (
     Placement,
     ShardedPanel,
     compiled_start,
-    parts_of,
 )
 from consortia.engines.phases import Program, site_arrays
 from consortia.engines.rng import Layout
@@ -195,9 +194,7 @@ class LocalEngine(Engine):
         run.participation = self.participation
         return run
 
-    def panel(
-        self, target: Target, sites: Sites, method: Conversation
-    ) -> LocalPanel | ShardedPanel:
+    def panel(self, target: Target, sites: Sites, method: Conversation) -> LocalPanel:
         """Place the data for a conversation; compile nothing yet."""
         if self.participation is not None:
             raise InputError(
@@ -213,8 +210,8 @@ class LocalEngine(Engine):
             key = "conversation", target.model, _structure_key(target)
             return _kept(_starts, key, lambda: compiled_start(partial(start_values, target)))
 
-        parts = parts_of(target, sites, method, placement, start)
-        panel = LocalPanel(parts) if division is None else ShardedPanel(parts, division)
+        kind = LocalPanel if division is None else ShardedPanel
+        panel = kind(target, sites, method, placement, start)
         if len(devices) > panel.parts[0]:
             panel.notes = (
                 f"{panel.parts[0]} of {len(devices)} devices is used: each takes whole sites, and "
@@ -257,12 +254,9 @@ class LocalEngine(Engine):
         if self._mesh is not None:
             divided = sharding.of_mesh(self._mesh, *shape)
         elif self.participation is None:
-            requested = self._devices is not None
+            requested = self._devices is not None or several
             divided = sharding.of_devices(
-                sharding.found(self._devices),
-                *shape,
-                cut_nodes=requested or several,
-                all_of_them=requested or several,
+                sharding.found(self._devices), *shape, requested=requested
             )
         self._check_all_processes(divided)
         return divided

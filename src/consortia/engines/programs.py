@@ -75,7 +75,7 @@ class SitePrograms:
         mapped: bool,
         division: Sharding | None = None,
     ) -> None:
-        self._target, self._arrays, self._first, self._count = target, arrays, first, count
+        self._target, self.arrays, self._first, self._count = target, arrays, first, count
         self._mapped, self._division = mapped, division
         leaves, structure = jax.tree.flatten(target.structure)
         shapes = tuple((leaf.shape, str(leaf.dtype)) for leaf in leaves)
@@ -94,7 +94,7 @@ class SitePrograms:
         points = evaluated_points(function, arrays)
         program = self._program(function, points)
         numbers = np.array([self._first, self._first + self._count], np.int32)
-        found = gather(program(self._width(points), self._arrays, arrays, numbers))
+        found = gather(program(self._width(points), self.arrays, arrays, numbers))
         if not function.summed:
             return {n: np.asarray(v, np.float64)[: self._count] for n, v in found.items()}
         totals, errors = found
@@ -127,12 +127,17 @@ class SitePrograms:
         return compiler.for_once() if rows <= FEW_EVALUATIONS else compiler.lightly()
 
     @property
+    def memory(self) -> int:
+        """Bytes of the rows."""
+        return sum(leaf.nbytes for leaf in jax.tree.leaves(self.arrays.data))
+
+    @property
     def _rows(self) -> int:
-        return int(jax.tree.leaves(self._arrays.data)[0].shape[1])
+        return int(jax.tree.leaves(self.arrays.data)[0].shape[1])
 
     @property
     def _nodes(self) -> int:
-        return int(self._arrays.sizes.shape[0])
+        return int(self.arrays.sizes.shape[0])
 
     def _width(self, points: int) -> int:
         """Count the sites that are computed side by side."""
