@@ -14,7 +14,7 @@ from consortia.core.summed import unsummed
 from consortia.core.target import Target
 from consortia.data.sites import Sites
 from consortia.engines import rng
-from consortia.engines.buffers import Buffers, Window, empty_buffers
+from consortia.engines.buffers import Buffers, Window, empty_buffers, held_bytes
 from consortia.engines.contract import Begin, Run, from_names, named
 from consortia.engines.flower import fixed_point, nonfinite
 from consortia.engines.flower.agreement import Beginning, agreed, values_of
@@ -260,12 +260,8 @@ class FlowerRun(Remote, Run):
     def memory(self, carry: Carry) -> dict[str, int]:
         """Return bytes that the server holds, by what they are for."""
         buffers = jax.eval_shape(lambda: self.buffers(carry))
-        return {
-            "draws of a chunk": sum(
-                leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(buffers)
-            ),
-            "state": 2 * sum(np.asarray(leaf).nbytes for leaf in jax.tree.leaves(carry)),
-        }
+        held = held_bytes((), buffers, carry, copies=2)
+        return {name: size for name, size in held.items() if name != "data"}
 
     def _whole_carry(self) -> Carry:
         """Return shapes of the carry of all nodes in one process."""
