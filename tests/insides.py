@@ -69,7 +69,7 @@ def data_of(panel: Any) -> Any:
 
 def memory_of_program(panel: Any, function: Any, arrays: Any, points: int) -> Any:
     """Return the memory of a site function's program, as XLA analyses it."""
-    made, sites = panel._programs, panel._programs._arrays
+    made, sites = panel._programs, panel._programs.arrays
     numbers = np.array([0, len(panel.names)], np.int32)
     program = made._program(function, points)
     return program.lower(made._width(points), sites, arrays, numbers).compile().memory_analysis()

@@ -214,8 +214,8 @@ class StageLoop(Iteration):
             enough=self._run.enough if may_miss else None,
         )
         alone = {site: jax.tree.map(lambda leaf: leaf[0], answers[site][0]) for site in answers}
-        told = {site: plausible.Sent(carry.inbox, part) for site, part in alone.items()}
-        channel.check_plausible(self._run.judge, phase, told, label.iteration)
+        messages = {site: plausible.Sent(carry.inbox, part) for site, part in alone.items()}
+        channel.check_plausible(self._run.judge, phase, messages, label.iteration)
         here = np.array([site in answers for site in self._sites])
         if not here.all():
             away = self._run.away.get(label.iteration, np.zeros(len(here), bool))
