@@ -7,7 +7,7 @@ import sys
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -25,7 +25,9 @@ from consortia.engines.conversing import (
     ShardedPanel,
     compiled_start,
 )
+from consortia.engines.kept import kept
 from consortia.engines.phases import Program, site_arrays
+from consortia.engines.programs import structure_key
 from consortia.engines.rng import Layout
 from consortia.engines.run import LocalRun
 from consortia.engines.sharding import ShardedProgram, ShardedRun
@@ -44,10 +46,9 @@ CHUNK_BYTES = 4 * 1024 * 1024
 MOST_SLOTS = 8192
 KEPT_PROGRAMS = 16
 
-T = TypeVar("T")
-
 _programs: OrderedDict[Any, Program] = OrderedDict()
 _starts: OrderedDict[Any, Any] = OrderedDict()
+_kept = partial(kept, most=KEPT_PROGRAMS)
 
 
 class LocalEngine(Engine):
@@ -174,7 +175,7 @@ class LocalEngine(Engine):
         layout = self.layout(target, sites, method, chains, divided)
         shapes = jax.tree.map(lambda leaf: (leaf.shape, str(leaf.dtype)), arrays)
         leaves, structure = jax.tree.flatten(shapes, is_leaf=lambda node: type(node) is tuple)
-        shaped = (_structure_key(target), tuple(leaves), str(structure))
+        shaped = (structure_key(target), tuple(leaves), str(structure))
         key = (target.model, method, layout, divided, shaped)
         start = partial(start_values, target, most=method.gradient_rows)
         # One function for all methods of a model: it is traced and compiled once.
@@ -207,7 +208,7 @@ class LocalEngine(Engine):
         placement = Placement(every, self.node_mode == "map", division)
 
         def start() -> Any:
-            key = "conversation", target.model, _structure_key(target)
+            key = "conversation", target.model, structure_key(target)
             return _kept(_starts, key, lambda: compiled_start(partial(start_values, target)))
 
         kind = LocalPanel if division is None else ShardedPanel
@@ -320,17 +321,3 @@ def effort(target: Target, sites: Sites, method: Method, layout: Layout) -> comp
     if method.lightly_compiled and (batch is None or (small and batch <= compiler.FEW_IN_BATCH)):
         return compiler.Effort(once, compiler.lightly())
     return compiler.Effort(once, compiler.for_rounds() if small else {})
-
-
-def _kept(programs: OrderedDict[Any, T], key: Any, make: Callable[[], T]) -> T:
-    """Return the value under a key, made now if it is new; drop the oldest beyond the limit."""
-    program = programs.pop(key) if key in programs else make()
-    programs[key] = program  # the youngest last
-    while len(programs) > KEPT_PROGRAMS:
-        programs.popitem(last=False)
-    return program
-
-
-def _structure_key(target: Target) -> Any:
-    leaves, structure = jax.tree.flatten(target.structure)
-    return str(structure), tuple((leaf.shape, str(leaf.dtype)) for leaf in leaves)

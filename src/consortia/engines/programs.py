@@ -18,6 +18,7 @@ from consortia.core.contract import Site
 from consortia.core.queries import SiteFunction
 from consortia.core.target import Target
 from consortia.dynamics.metropolis import NUMBERS_OF_ROW, add_in_pairs, two_sum
+from consortia.engines.kept import kept
 from consortia.engines.panel import Answer, evaluated_points
 from consortia.engines.phases import SiteArrays
 from consortia.engines.sharding import ARRAYS, NODES, Sharding
@@ -47,10 +48,10 @@ def _here(tree: PyTree) -> PyTree:
     return tree
 
 
-def _trim(kept: OrderedDict[Any, Any]) -> None:
-    """Remove the oldest entries that are too many."""
-    while len(kept) > KEPT_PROGRAMS:
-        kept.popitem(last=False)
+def structure_key(target: Target) -> tuple[Any, ...]:
+    """Return structure and shapes of a target's parameters, by which programs are kept."""
+    leaves, structure = jax.tree.flatten(target.structure)
+    return str(structure), tuple((leaf.shape, str(leaf.dtype)) for leaf in leaves)
 
 
 class SitePrograms:
@@ -77,9 +78,7 @@ class SitePrograms:
     ) -> None:
         self._target, self.arrays, self._first, self._count = target, arrays, first, count
         self._mapped, self._division = mapped, division
-        leaves, structure = jax.tree.flatten(target.structure)
-        shapes = tuple((leaf.shape, str(leaf.dtype)) for leaf in leaves)
-        self._model = target.model, str(structure), shapes
+        self._model = target.model, *structure_key(target)
 
     def answer(
         self, function: SiteFunction, arrays: Answer, gather: Callable[[PyTree], PyTree] = _here
@@ -108,14 +107,10 @@ class SitePrograms:
         key = (self._model, function.answer, function.summed, self._division)
         options = self._options(points)
         whole = (*key, tuple(sorted(options.items())))
-        found = _programs.pop(whole, None)
-        if found is None:
-            each = _summed if function.summed else _side_by_side
-            body = partial(each, function.answer, self._target)
-            found = _compiled(body, self._division, options)
-        _programs[whole] = found  # the youngest last
-        _trim(_programs)
-        return found
+        each = _summed if function.summed else _side_by_side
+        body = partial(each, function.answer, self._target)
+        make = partial(_compiled, body, self._division, options)
+        return kept(_programs, whole, make, KEPT_PROGRAMS)
 
     def _options(self, points: int) -> dict[str, Any]:
         """Return the compiler's effort: little, unless this query repays more.

@@ -24,6 +24,7 @@ from consortia.engines.flower.questions import COARSEST, FACTORS, LAST, NOISE
 from consortia.engines.flower.reporting import SUMS, Remote, facts_of
 from consortia.engines.flower.stages import QUERY, STAGES, Label, check_shapes, function_names
 from consortia.engines.flower.transport import LETTERS
+from consortia.engines.kept import kept
 from consortia.engines.panel import Answer, Panel
 from consortia.engines.phases import SiteArrays
 from consortia.runtime.late import Array
@@ -197,15 +198,13 @@ class FlowerPanel(Remote, Panel):
     def _reply_of(self, function: SiteFunction, arrays: Answer) -> dict[str, np.ndarray]:
         """Return zeros of the shapes of a site's answer, without memory; found once for each."""
         key = function.answer, str({name: np.shape(values) for name, values in arrays.items()})
-        if key not in self._shapes:
+
+        def make() -> dict[str, np.ndarray]:
             shapes = function.shapes_of(self.target, arrays, self._arrays)
             zero = np.zeros((), function.number_type(self.target))
-            self._shapes[key] = {
-                name: np.broadcast_to(zero, shape) for name, shape in shapes.items()
-            }
-            while len(self._shapes) > KEPT_SHAPES:
-                self._shapes.popitem(last=False)
-        return self._shapes[key]
+            return {name: np.broadcast_to(zero, shape) for name, shape in shapes.items()}
+
+        return kept(self._shapes, key, make, KEPT_SHAPES)
 
     # --- identity over interruptions --------------------------------------------------------------
 
