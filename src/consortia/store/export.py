@@ -6,7 +6,7 @@ import contextlib
 import csv
 import itertools
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -77,13 +77,22 @@ def to_csv(run: Any, file: str | os.PathLike[str]) -> Path:
         columns.append(flat)
     places = itertools.product(range(1, chains + 1), range(1, draws + 1))
     rows = zip(places, *(map(tuple, column.tolist()) for column in columns), strict=True)
+    return write_csv(path, header, ([*itertools.chain(*row)] for row in rows))
+
+
+def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> Path:
+    """Write a table to a new file, which is there as a whole or not at all; return its path.
+
+    Raises:
+        StoreError: it cannot be written.
+    """
     with (
         _written(path) as temporary,
         open(temporary, "x", newline="", encoding="utf-8") as opened,
     ):
         writer = csv.writer(opened)
         writer.writerow(header)
-        writer.writerows([*itertools.chain(*row)] for row in rows)
+        writer.writerows(rows)
     return path
 
 
