@@ -54,7 +54,7 @@ FEATURES = (
     Feature(
         "formulas",
         ("models/regression", "models/_integrated.py", "core/arrays.py", "study/formulas.py"),
-        9020,
+        8985,
     ),
     Feature("between institutions", ("federation", "engines/flower", "engines/letters"), 9100),
     Feature("run and store", ("run", "store"), 4910),

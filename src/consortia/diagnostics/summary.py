@@ -52,7 +52,10 @@ IMPUTED = (
 IN_COLUMN_UNITS = "in the units of the columns as they were read; they were sampled standardised"
 """The note of a table of coefficients that were turned back."""
 
-NATURAL = "in the units of the columns, at zero of all of them; they were sampled standardised"
+NATURAL = (
+    "Coefficients are in the units of the columns, the intercept is for a row of zeros; both were "
+    "sampled in standardised units."
+)
 """The note of a table of a formula's natural parameters."""
 
 Units = Literal["columns", "sampled"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from functools import lru_cache, partial
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -53,6 +53,9 @@ class SitePotentials:
         parameters: an example of the parameters.
         engine: gathers; this process alone when None.
     """
+
+    anywhere: ClassVar[bool] = True
+    """True if they can be evaluated at any point."""
 
     def __init__(
         self, model: Model, sites: Sites, parameters: PyTree, engine: Gatherer | None = None
@@ -188,6 +191,8 @@ class StoredPotentials(SitePotentials):
 
     ``left`` is the mode, the point, and of all sites gradients, Hessians and Hessians away.
     """
+
+    anywhere = False
 
     def __init__(self, model: Model, sites: Sites, parameters: PyTree, left: Any) -> None:
         super().__init__(model, sites, parameters, Gatherer())

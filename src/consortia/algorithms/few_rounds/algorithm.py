@@ -286,7 +286,7 @@ class Server:
             self.offset = self.height - height
 
     def ending(self, reached: float, batches: int) -> tuple[str, tuple[Fault, ...]] | None:
-        """Return why the draws end with these, and what they are short of; None if they go on."""
+        """Name the reason to end with these draws, and what they lack; None if they go on."""
         if self.wanted is not None and reached >= self.wanted:
             return f"{reached:.0f} effective draws", ()
         if batches < self.known.batches:
