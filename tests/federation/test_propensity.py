@@ -1,4 +1,4 @@
-"""An emulated trial by letters with masks: who was treated, then the outcome with weights."""
+"""An emulated trial by letters with masks, and over Flower: treatment, then weighted outcome."""
 
 from __future__ import annotations
 
@@ -12,10 +12,13 @@ from typer.testing import CliRunner
 
 import consortia
 from consortia.cli.commands import app
+from consortia.engines.flower.transport import InProcess
+from consortia.federation.app import serve, site_of
 from consortia.study.build import load_study
-from tests.federation.correspondence import Correspondence
+from tests.federation.correspondence import POLICY, Correspondence
 from tests.federation.hospitals import NAMES
 
+KINDS = 'messages = ["description", "moments", "query"]\n'
 STUDY = """
 [data]
 files = ["north.csv", "south.csv", "west.csv"]
@@ -54,7 +57,7 @@ def by_letters(root: Path, asked: str, data: Path) -> Any:
     now = Correspondence(root, keys=True, asked=asked, data=data)
     for name in NAMES:
         policy = now.site(name) / "site-policy.toml"
-        policy.write_text(f'messages = ["description", "moments", "query"]\n{policy.read_text()}')
+        policy.write_text(f"{KINDS}{policy.read_text()}")
     progress = now.proceed()
     while progress.result is None:
         for name, number in progress.awaited.items():
@@ -64,15 +67,33 @@ def by_letters(root: Path, asked: str, data: Path) -> Any:
     return progress.result
 
 
+def over_flower(root: Path, asked: str, data: Path) -> Any:
+    """Return where the result of a study is, with the messages of Flower's apps."""
+    path, sites = root / "study.toml", {}
+    root.mkdir()
+    path.write_text(asked.replace("[run]", "[run]\nsecure_sums = false"))
+    for number, name in enumerate(NAMES):
+        folder = root / name
+        folder.mkdir()
+        (folder / "site-policy.toml").write_text(f"{KINDS}{POLICY}secure_sums = false\n")
+        node = {"site": name, "data": str(data / f"{name}.csv"), "folder": str(folder)}
+        sites[number] = site_of(load_study(path), node, {}).answer
+    serve(path, InProcess(sites), {"output": str(root / "run"), "quiet": True})
+    return root / "run"
+
+
 @pytest.mark.slow
-def test_letters_have_the_weighted_estimate_of_one_process(data: Path, tmp_path: Path) -> None:
-    first = by_letters(tmp_path / "first", STUDY, data)
+@pytest.mark.parametrize("carried", [by_letters, over_flower])
+def test_institutions_have_the_weighted_estimate_of_one_process(
+    data: Path, tmp_path: Path, carried: Any
+) -> None:
+    first = carried(tmp_path / "first", STUDY, data)
     (tmp_path / "study.toml").write_text(STUDY)
     words = ["register", str(tmp_path / "study.toml"), "--propensity", str(first)]
     done = CliRunner().invoke(app, words)
     assert done.exit_code == 0, done.output
     asked = (tmp_path / "study.toml").read_text()
-    tree = consortia.open_run(by_letters(tmp_path / "second", asked, data))
+    tree = consortia.open_run(carried(tmp_path / "second", asked, data))
     built = load_study(tmp_path / "study.toml").build(data_folder=data)
     alone = consortia.sample(
         built.model, built.sites, built.algorithm, seed=3, progress=False, metadata=built.metadata

@@ -58,3 +58,17 @@ left <- exp(-c(0, cumsum(total)))[seq_along(times)] * (1 - exp(-total)) * ifelse
 incidence <- apply(left * steps / ifelse(total > 0, total, 1), 2, cumsum)
 for (t in c(60, 120)) cat("incidence", t, incidence[max(which(times <= t)), ], "\n")
 print(timepoints(with(m[m$site == 1, ], cuminc(months, cause)), c(60, 120)))
+
+# restricted means to 10 years of the arms of pbc.csv: survRM2's vignette has 7.146 (se 0.283) and
+# 7.283 (0.295) of these patients, and a difference of -0.137 (-0.939, 0.665)
+p <- pbc[1:312, ]
+p <- data.frame(id = 1:312, time = round(p$time / 365.25, 5), died = 1 * (p$status == 2),
+                arm = 1 * (p$trt == 1), age = round(p$age, 2))
+write.csv(p, "pbc.csv", row.names = FALSE, quote = FALSE)
+print(survfit(Surv(time, died) ~ arm, p), print.rmean = TRUE, rmean = 10)
+
+# survival at 1 and 5 years of two patients of gbsg.csv, and restricted means to 5 years
+g <- transform(read.csv("gbsg.csv"), arm = factor(arm, c("none", "hormone")))
+curves <- survfit(coxph(Surv(months, event) ~ arm + nodes, g), data.frame(arm = c("none", "hormone"), nodes = c(3, 8)))
+at <- summary(curves, times = c(12, 60))
+cat("risk by breaks", at$surv, at$std.err, summary(curves, rmean = 60)$table[, "rmean"], "\n")

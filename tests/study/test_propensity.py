@@ -18,6 +18,7 @@ from consortia.federation.governance import terms_of
 from consortia.store.metadata import recorded
 from consortia.study.build import Study, load_study
 from consortia.study.propensity import with_weights
+from tests.parity import launch
 
 STUDY = """
 title = "Hormone therapy"
@@ -152,6 +153,24 @@ def test_a_run_has_both_and_can_be_reported(folder: Path) -> None:
     )
     assert other.exit_code == 2
     assert "run this study first" in " ".join(other.output.split())
+
+
+@pytest.mark.engines
+def test_processes_of_mpi_sample_both_studies_with_the_same_weights(folder: Path) -> None:
+    out = folder / "out"
+    words = ("run", str(folder / "study.toml"), "--engine", "mpi", "-o", str(out))
+    job = launch.ranks(2, "-m", "consortia", *words)
+    assert job.returncode == 0, job.stderr
+    first, second = (consortia.open_run(folder / name) for name in ("out-propensity", "out"))
+    settings: Any = recorded(second, "settings")
+    text = consortia.propensity_weights(first, estimand="overlap")
+    assert settings["propensity"]["weights"] == text
+    built = load_study(out / "study.toml").build(data_folder=folder)
+    more: dict[str, Any] = {"seed": 3, "progress": False, "metadata": built.metadata}
+    alone = consortia.sample(built.model, built.sites, built.algorithm, **more)
+    there, here = (np.asarray(tree["posterior"]["coefficients"]) for tree in (second, alone))
+    assert abs(there.mean() - here.mean()) < 0.15 * here.std()
+    assert there.std() == pytest.approx(here.std(), rel=0.1)
 
 
 @pytest.mark.parametrize(

@@ -363,14 +363,11 @@ def _point(given: Any, batch_size: int | None) -> tuple[float, ...] | None:
         return None
     if batch_size is None:
         raise InputError("control_variate is for minibatches: give batch_size, or leave it out.")
-    try:
-        leaves = [np.asarray(leaf, np.float64).reshape(-1) for leaf in jax.tree.leaves(given)]
-        values = np.concatenate(leaves)
-    except (TypeError, ValueError):
-        raise InputError(f"control_variate must be a point, not {given!r}.") from None
-    if not np.all(np.isfinite(values)):
-        raise InputError("control_variate holds a value that is not finite.")
-    return tuple(values.tolist())
+    leaves = [
+        arguments.array("control_variate", leaf, "a point").ravel()
+        for leaf in jax.tree.leaves(given)
+    ]
+    return tuple(np.concatenate(leaves).tolist())
 
 
 def _in_parts(matrix: MixingMatrix | MixingSchedule, names: tuple[str, ...]) -> str:

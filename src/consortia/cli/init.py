@@ -309,7 +309,7 @@ def _alike(
         if encoding != "utf-8":
             start[name] = NONE.model_copy(update={"encoding": encoding})
             sentence = f"{name}: not UTF-8; read as {encoding}"
-            needed.append(Suggestion(name, "words", sentence, lambda made: made))
+            needed.append(Suggestion(name, "words", sentence, "rename", {}))
     if not wanted:
         return start, read(start)
     asking = Asking(yes)

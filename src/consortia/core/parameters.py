@@ -20,9 +20,7 @@ from consortia.core import trees
 from consortia.core.printable import is_printable
 from consortia.errors import InputError
 from consortia.runtime import late
-from consortia.runtime.late import jax
-
-PyTree = Any
+from consortia.runtime.late import PyTree, jax
 
 BARE_ARRAY = "theta"
 POSTERIOR, UNCONSTRAINED = "posterior", "unconstrained_posterior"

@@ -126,11 +126,8 @@ def in_words(name: str) -> str:
 
 def response_of(report: RunReport) -> Response | None:
     """Return a regression's response; None of another model."""
-    settings = report.record.get("settings")
-    if not isinstance(settings, Mapping):
-        return None
-    model, found = settings.get("model"), settings.get("regression", settings)
-    if isinstance(found, Mapping) and found.get("family") in FAMILIES:
+    model, found = report.settings.get("model"), report.fitted_settings
+    if found.get("family") in FAMILIES:
         notes = tuple(map(str, found.get("notes", ())))
         named = str(found.get("formula", "")).partition("~")[0].strip() or "the response"
         family = str(found["family"])
@@ -143,7 +140,7 @@ def response_of(report: RunReport) -> Response | None:
     kind = model.get("kind") if isinstance(model, Mapping) else None
     if kind not in ("logistic_regression", "linear_regression"):
         return None
-    data = settings.get("data", {})
+    data = report.settings.get("data", {})
     name = "y" if not isinstance(data, Mapping) else str(data.get("target", "y"))
     return Response(name, None, "odds ratio" if kind == "logistic_regression" else None, {}, ())
 
@@ -157,18 +154,28 @@ def _binary(settings: Mapping[str, Any]) -> frozenset[str]:
     return frozenset(name for name, levels in values.items() if levels == {"0", "1"})
 
 
-def estimates(report: RunReport) -> Estimates | None:
-    """Return the effects of a regression, in the units of the columns; None of another model."""
-    response = response_of(report)
+def _columns(report: RunReport, name: str) -> tuple[list[str], np.ndarray] | None:
+    """Return names and draws (chain, draw, column) of a variable, or None without it.
+
+    They are in the units of the columns, and repeated in proportion to their weights.
+    """
     posterior = in_column_units(report.tree)["posterior"]
-    if response is None or SLOPES not in posterior.data_vars:
+    if name not in posterior.data_vars:
         return None
-    variable = posterior[SLOPES]
+    variable = posterior[name]
     values = by_weight(np.asarray(variable, float), parameters.draw_weights(report.tree))
     axes = [np.asarray(variable.get_index(dim)).astype(str) for dim in variable.dims[2:]]
-    names = [", ".join(one) for one in itertools.product(*axes)]
-    flat = {SLOPES: values.reshape(*values.shape[:2], -1)}
-    return estimates_of(flat, {SLOPES: [names]}, response.effect, LEVEL)
+    names = [", ".join(labels) for labels in itertools.product(*axes)]
+    return names, values.reshape(*values.shape[:2], -1)
+
+
+def estimates(report: RunReport) -> Estimates | None:
+    """Return the effects of a regression, in the units of the columns; None of another model."""
+    response, slopes = response_of(report), _columns(report, SLOPES)
+    if response is None or slopes is None:
+        return None
+    names, values = slopes
+    return estimates_of({SLOPES: values}, {SLOPES: [names]}, response.effect, LEVEL)
 
 
 def by_site(report: RunReport) -> SiteEffects | None:
@@ -180,22 +187,14 @@ def by_site(report: RunReport) -> SiteEffects | None:
     if report.regression is not None:
         own = report.regression
         return own.by_site(report.tree, LEVEL) if own.differs_by_site else None
-    response, found = response_of(report), in_column_units(report.tree)["posterior"]
-    wanted = {IN_SD, LOG_SD}
-    if response is None or not wanted <= set(found.data_vars):
-        return None
-    if any(CORRELATED in str(name) for name in found.data_vars):
-        return None
-    weights = parameters.draw_weights(report.tree)
+    response = response_of(report)
     draws: dict[str, dict[str, np.ndarray]] = {}
-    for variable in (SLOPES, *sorted(wanted)):
-        if variable not in found.data_vars or found[variable].ndim != 3:
-            continue
-        values = by_weight(np.asarray(found[variable], float), weights)
-        names = np.asarray(found[variable].get_index(found[variable].dims[2])).astype(str)
-        columns = values.reshape(-1, len(names)).T
-        draws[variable] = dict(zip(names.tolist(), columns, strict=True))
-    if not wanted <= draws.keys():
+    for variable in (SLOPES, IN_SD, LOG_SD):
+        if (columns := _columns(report, variable)) is not None:
+            names, values = columns
+            draws[variable] = dict(zip(names, values.reshape(-1, len(names)).T, strict=True))
+    correlated = any(CORRELATED in str(name) for name in report.tree["posterior"].data_vars)
+    if response is None or not {IN_SD, LOG_SD} <= draws.keys() or correlated:
         return None
     varying = []
     for name, log_sd in draws[LOG_SD].items():
@@ -203,14 +202,14 @@ def by_site(report: RunReport) -> SiteEffects | None:
         if matched is None:
             continue
         term, spread = matched[1], np.exp(log_sd)
-        own_level = f"{term} | "
         deviations = {
-            label.removeprefix(own_level): spread * values
+            label.removeprefix(f"{term} | "): spread * values
             for label, values in draws[IN_SD].items()
-            if label.startswith(own_level)
+            if label.startswith(f"{term} | ")
         }
         common = draws.get(SLOPES, {}).get(term, np.zeros(len(spread)))
-        varying.append(Varying(term, common, spread, deviations))
+        if deviations:  # those of several classes need the study
+            varying.append(Varying(term, common, spread, deviations))
     return site_effects(varying, response.effect, LEVEL, seed=0) if varying else None
 
 
@@ -308,8 +307,7 @@ def _from_prior(unknown: Mapping[str, str], response: Response) -> str:
 
 def question_of(report: RunReport) -> str | None:
     """Return the column that the study is about, as its file says; None where it does not."""
-    settings = report.record.get("settings")
-    named = settings.get("question") if isinstance(settings, Mapping) else None
+    named = report.settings.get("question")
     return None if named is None else str(named)
 
 
@@ -426,21 +424,19 @@ def priors_beside(report: RunReport) -> list[PriorBeside]:
     response = response_of(report)
     if response is None or not response.priors:
         return []
-    posterior = in_column_units(report.tree)["posterior"]
-    if SLOPES not in posterior.data_vars or posterior[SLOPES].ndim != 3:
+    slopes = _columns(report, SLOPES)
+    if slopes is None:
         return []
-    variable = posterior[SLOPES]
-    values = by_weight(np.asarray(variable, float), parameters.draw_weights(report.tree))
     rng, found = np.random.default_rng(0), []
-    for place, name in enumerate(np.asarray(variable.get_index(variable.dims[2])).astype(str)):
+    for name, values in zip(slopes[0], np.moveaxis(slopes[1], -1, 0), strict=True):
         try:
-            prior = read_prior(str(name), response.priors.get(str(name)))
+            prior = read_prior(name, response.priors.get(name))
         except InputError:  # a record is not trusted; its words may be none of ours
             continue
         points = (0.025, 0.5, 0.975)
         drawn = prior.draw(rng, (PRIOR_DRAWS,), -np.inf)
-        own = np.quantile(values[..., place], points)
-        found.append(PriorBeside(str(name), str(prior), np.quantile(drawn, points), own))
+        own = np.quantile(values, points)
+        found.append(PriorBeside(name, str(prior), np.quantile(drawn, points), own))
     return found
 
 

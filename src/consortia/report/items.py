@@ -20,7 +20,7 @@ from consortia.core.printable import printable
 from consortia.report.effects import LEVEL, SURE, Response, response_of
 from consortia.report.examined import Examined
 from consortia.report.run_report import RunReport
-from consortia.report.tables import Table, fitted_settings
+from consortia.report.tables import Table
 
 State = Literal["reported", "in part", "for the authors", "not applicable"]
 
@@ -150,7 +150,7 @@ def items(report: RunReport, looked: Examined, *, margins: bool) -> tuple[Item, 
     response = response_of(report)
     if response is None:
         return ()
-    settings = fitted_settings(report)
+    settings = report.fitted_settings
     answers: dict[str, Answer] = {
         key: (state, text) for state, texts in ALWAYS.items() for key, text in texts.items()
     }
@@ -201,8 +201,7 @@ def _of_design(
 
 def weighting(report: RunReport) -> str:
     """Return the origin of weights by the probability of treatment; "" of other runs."""
-    settings = report.record.get("settings")
-    table = settings.get("propensity") if isinstance(settings, Mapping) else None
+    table = report.settings.get("propensity")
     if not isinstance(table, Mapping) or "weights" not in table:
         return ""
     of_all = table.get("estimand") == "ATE"

@@ -10,7 +10,7 @@ from consortia.diagnostics.figures.canvas import MUTED, SERIES, Plot, axes_of, d
 from consortia.models.regression.curves import Curve, Curves, curves
 from consortia.models.regression.participants import BALANCE, Line, TableOne, table_one
 from consortia.report.run_report import RunReport
-from consortia.report.tables import Table, fitted_settings
+from consortia.report.tables import Table
 
 
 def participants(report: RunReport) -> tuple[TableOne, Curves | None] | None:
@@ -18,7 +18,7 @@ def participants(report: RunReport) -> tuple[TableOne, Curves | None] | None:
 
     It is in the record of the run, so that neither study nor rows are needed.
     """
-    settings = fitted_settings(report)
+    settings = report.fitted_settings
     found = settings.get("participants")
     if not isinstance(found, Mapping):
         return None
@@ -27,10 +27,10 @@ def participants(report: RunReport) -> tuple[TableOne, Curves | None] | None:
     drawn = None
     if followed and found.get("times"):
         drawn = curves(followed, found["times"], found["kinds"])
-    choices = [str(settings.get(name, "")) for name in ("keep", "persons")]
+    keep, persons = (str(settings.get(name, "")) for name in ("keep", "persons"))
     levels = settings.get("levels")
     factors = [*map(str, levels)] if isinstance(levels, Mapping) else []
-    return table_one(reported, found["rows"], *choices, factors), drawn
+    return table_one(reported, found["rows"], keep, persons, factors), drawn
 
 
 def _lists(value: Any) -> Any:

@@ -145,6 +145,18 @@ class RunReport:
         return short_names(self.shown_table)
 
     @property
+    def settings(self) -> Mapping[str, Any]:
+        """The settings of the study, from the record; nothing where it has none."""
+        settings = self.record.get("settings")
+        return settings if isinstance(settings, Mapping) else {}
+
+    @property
+    def fitted_settings(self) -> Mapping[str, Any]:
+        """A formula's settings, from the record; those of the study of another model."""
+        settings = self.settings.get("regression", self.settings)
+        return settings if isinstance(settings, Mapping) else {}
+
+    @property
     def turned(self) -> bool:
         """True if what is shown is not what was sampled."""
         return self.natural or self.scaled

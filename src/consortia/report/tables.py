@@ -154,7 +154,7 @@ def contribution_table(report: RunReport) -> Table | None:
         [str(name), f"{own:,}", _percent(own / sum(rows), 0)]
         for name, own in zip([*names, "all"], [*rows, sum(rows)], strict=True)
     ]
-    described = fitted_settings(report).get("participants", {}).get("sites", {})
+    described = report.fitted_settings.get("participants", {}).get("sites", {})
     persons = [described.get(name, {}).get("persons") for name in names]
     if None not in persons:
         heads[2:] = ["persons", "share of the persons"]
@@ -195,7 +195,7 @@ def _trials(report: RunReport) -> tuple[list[int], list[int]] | None:
 
 def _persons(report: RunReport, shard: Mapping[str, Any]) -> np.ndarray:
     """Read the number of persons of each row of a site, (rows,)."""
-    frequencies = "weight" in shard and "weights_are" not in fitted_settings(report)
+    frequencies = "weight" in shard and "weights_are" not in report.fitted_settings
     return np.asarray(shard["weight"], float) if frequencies else np.ones(len(shard["y"]))
 
 
@@ -237,19 +237,9 @@ def prior_table(found: Sequence[PriorBeside], priors: Mapping[str, str]) -> Tabl
     return Table("Priors and posteriors, on the scale of the link", heads, rows)
 
 
-def fitted_settings(report: RunReport) -> Mapping[str, Any]:
-    """Read a formula's settings from the record of a run; nothing of another model."""
-    settings = report.record.get("settings")
-    if not isinstance(settings, Mapping):
-        return {}
-    found = settings.get("regression", settings)
-    return found if isinstance(found, Mapping) else {}
-
-
 def settings_table(report: RunReport) -> Table | None:
     """Return model, data and study as they were set, defaults included."""
-    settings = report.record.get("settings")
-    if not isinstance(settings, Mapping):
+    if not report.settings:
         return None
     rows: list[tuple[str, str]] = []
 
@@ -263,7 +253,7 @@ def settings_table(report: RunReport) -> Table | None:
             rows.append((key, words.get(shown, shown)))
 
     apart = ("regression", "participants")
-    walk("", {key: value for key, value in settings.items() if key not in apart})
+    walk("", {key: value for key, value in report.settings.items() if key not in apart})
     for name in ("engine", "seed", "x64", "versions"):
         if name in report.record:
             walk(name, report.record[name])

@@ -421,7 +421,8 @@ def _terms(
     terms, integrate, grouped = [one.term for one in used], False, False
     if len(tables) > 1 and by_site is not None:
         column = SiteColumns.of(tables, by_site)
-        level = "0 + " if FAMILIES[family].of_site else ""  # which a baseline holds
+        # a baseline of each site holds its level
+        level = "0 + " if FAMILIES[family].of_site else ""
         terms.append(f"({level}{in_formula(by_site)} || {SITE})")
         integrate, grouped = group is None and _can_stay(column, family, policy), True
     elif _pooled(tables, family):

@@ -182,13 +182,11 @@ def examine(near: Expansion, potentials: SitePotentials) -> Expansion:
     principal = (axes * np.sqrt(values)).T[::-1]
     lines = np.concatenate([principal[:MOST_LINES], (near.covariance / near.sd).T[:MOST_LINES]])
     far = np.concatenate([t * lines for t in (*PROBES, *(-one for one in PROBES))])
-    normal = rng.normal(size=(RATIOS, d))
-    inside = normal @ (axes * np.sqrt(values)).T
+    inside = rng.normal(size=(RATIOS, d)) @ principal[::-1]
     places = np.concatenate([np.zeros((1, d)), inside, far])
     density = potentials.values(near.mode + places)
     density = density - density[0]
-    gaussian = -0.5 * np.sum(places @ near.precision * places, axis=1)
-    ratios = density - gaussian
+    ratios = density + 0.5 * np.sum(places @ near.precision * places, axis=1)
     inner, outer = slice(1, 1 + RATIOS), slice(1 + RATIOS, None)
     missed = (ratios[outer] > EXCESS) & (density[outer] > -DEPTH)
     if missed.any() or not np.isfinite(density[inner]).all():

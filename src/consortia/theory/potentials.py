@@ -20,11 +20,10 @@ from consortia.data.facts import Gatherer
 from consortia.data.sites import Sites
 from consortia.errors import InputError
 from consortia.runtime import compiler
-from consortia.runtime.late import Array, jax, jnp
+from consortia.runtime.late import Array, PyTree, jax, jnp
 from consortia.surrogates.curvature import hessian
 from consortia.surrogates.newton import Pieces, newton
 
-PyTree = Any
 Flat = Float[np.ndarray, " d"]
 Answer = Mapping[str, np.ndarray]
 

@@ -15,6 +15,7 @@ from consortia.errors import InputError
 from consortia.models.regression.baseline import SiteRows, _drawn, site_baseline
 from consortia.models.regression.risk import incidences, restricted_mean
 from tests.models.regression.modes import mode_and_covariance
+from tests.models.regression.test_propensity import sites_of as patients
 from tests.models.regression.test_weighted_cox import WIDE, sites_of
 
 LUNG = "Surv(time, status) ~ age + sex + ecog"
@@ -61,11 +62,14 @@ def hazards(made: Any, site: str, patient: Any, times: Any, draws: np.ndarray, r
     return (drawn.hazards[:, stratum] * np.exp(eta)[..., None])[:, 0]
 
 
-def tree_of(made: Any, draws: np.ndarray) -> Any:
-    """Return a result with these draws of coefficients, as they are sampled."""
+def tree_of(made: Any, draws: np.ndarray, **more: np.ndarray) -> Any:
+    """Return a result with these draws of coefficients, and of others, as they are sampled."""
     import xarray
 
-    data = xarray.Dataset({"coefficients": (("chain", "draw", "k"), draws[None])})
+    every = {"coefficients": draws, **more}
+    data = xarray.Dataset(
+        {name: (("chain", "draw", f"of_{name}"), values[None]) for name, values in every.items()}
+    )
     return xarray.DataTree.from_dict({"unconstrained_posterior": data, "posterior": data})
 
 
@@ -253,6 +257,39 @@ def test_restricted_means_of_a_smooth_family_are_integrals() -> None:
 
         area, _ = integrate.quad(at, 1e-12, 12, epsabs=1e-7)
         np.testing.assert_allclose(found[draw], area, rtol=1e-4)
+
+
+def test_restricted_means_and_their_difference_are_those_of_survrm2() -> None:
+    # of the arms of pbc.csv, as its vignette has them: -0.137, -0.939 to 0.665
+    formula = "Surv(time, died) ~ age + strata(arm)"
+    made = consortia.regression(formula, sites_of("pbc", 1), family="cox", prior=WIDE)
+    arms = {"age": [50.0, 50.0], "arm": [0.0, 1.0]}
+    tree = tree_of(made, np.zeros((6000, 1)))
+    means = made.restricted_mean(tree, arms, site="s0", until=10).values.reshape(-1, 2)
+    # exp(-H) is a little above the product of Kaplan and Meier
+    np.testing.assert_allclose(means.mean(axis=0), [7.283, 7.146], atol=0.035)
+    np.testing.assert_allclose(means.std(axis=0), [0.295, 0.283], rtol=0.05)
+    apart = means[:, 1] - means[:, 0]
+    assert abs(apart.mean() + 0.137) < 0.02
+    np.testing.assert_allclose(np.quantile(apart, [0.025, 0.975]), [-0.939, 0.665], atol=0.05)
+
+
+def test_agreed_breaks_have_nearly_the_risks_of_survfit() -> None:
+    # at 1 and 5 years, of pooled rows: what is recommended between institutions
+    formula, breaks = "Surv(months, event) ~ arm + nodes", [12, 24, 36, 60]
+    more: dict[str, Any] = {"levels": {"arm": ["none", "hormone"]}, "breaks": breaks}
+    made = consortia.regression(formula, patients(3), family="piecewise_exponential", **more)
+    draws = np.random.default_rng(0).multivariate_normal(*mode_and_covariance(made), 20_000)
+    tree = tree_of(made, draws[:, :2], log_hazard=draws[:, 2:])
+    two = {"arm": ["none", "hormone"], "nodes": [3.0, 8.0]}
+    found = made.predict(tree, two, at=[12, 60]).values[0]
+    expected = np.array([[0.920807478, 0.485578871], [0.925807339, 0.509157505]])
+    errors = np.array([[0.0108464833, 0.0287335348], [0.0114991503, 0.0376394774]])
+    assert np.abs((found.mean(axis=0) - expected) / errors).max() < 0.25
+    np.testing.assert_allclose(found.std(axis=0), errors, rtol=0.1)
+    means = made.restricted_mean(tree, two, until=60).values[0].mean(axis=0)
+    apart = (means - [43.8312491, 44.6742999]) / np.array([0.783248157, 0.806584543])
+    assert np.abs(apart).max() < 0.5  # the hazard of the first months is not that of the year
 
 
 def test_what_is_not_known_is_refused(lung: tuple[Any, Any]) -> None:

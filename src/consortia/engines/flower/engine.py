@@ -236,8 +236,8 @@ class FlowerEngine(Engine):
         """
         if self.minimum_sites is not None:
             raise InputError(
-                "on_missing='continue': the answers to a query are summed, and a sum without a site "
-                "belongs to another posterior; take on_missing='stop'."
+                "on_missing='continue': the answers to a query are summed, and a sum without a "
+                "site belongs to another posterior; take on_missing='stop'."
             )
         self.local_sites(len(sites), method)
         self.barrier()

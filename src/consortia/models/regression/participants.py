@@ -225,15 +225,17 @@ class TableOne:
     # of covariates the differences of treated and other rows before and with weights
     balance: tuple[Line, ...] = ()
 
+    @property
+    def parts(self) -> dict[str, tuple[Line, ...]]:
+        """The lines of flow, missing values, characteristics and balance."""
+        every = self.flow, self.missing, self.lines, self.balance
+        return dict(zip(("rows", "missing", "analysed", "balance"), every, strict=True))
+
     def __str__(self) -> str:
         """Return flow, missing values and characteristics as plain text."""
-        parts = []
-        for title, lines in (
-            (self.unit, self.flow),
-            (f"missing values, in {self.unit} read", self.missing),
-            (f"analysed {self.unit}", self.lines),
-            (BALANCE, self.balance),
-        ):
+        parts, unit = [], self.unit
+        titles = (unit, f"missing values, in {unit} read", f"analysed {unit}", BALANCE)
+        for title, lines in zip(titles, self.parts.values(), strict=True):
             body = [[self.named(line), *line.cells] for line in lines]
             parts += [*aligned([[title, *self.columns], *body]), ""] if body else []
         return "\n".join([*parts, *(f"* {note}" for note in self.notes)])
@@ -249,14 +251,12 @@ class TableOne:
         """Return one line a variable and level, a column a site."""
         import pandas as pd  # heavy, and only wanted here
 
-        every = (*self.flow, *self.missing, *self.lines, *self.balance)
-        parts = ["rows"] * len(self.flow) + ["missing"] * len(self.missing)
-        parts += ["analysed"] * len(self.lines) + ["balance"] * len(self.balance)
-        frame = pd.DataFrame([line.cells for line in every], columns=list(self.columns))
-        frame.insert(0, "level", [line.level for line in every])
-        frame.insert(0, "variable", [line.variable for line in every])
-        frame.insert(0, "part", parts)
-        return frame
+        rows = [
+            [part, line.variable, line.level, *line.cells]
+            for part, lines in self.parts.items()
+            for line in lines
+        ]
+        return pd.DataFrame(rows, columns=["part", "variable", "level", *self.columns])
 
 
 def table_one(

@@ -350,7 +350,8 @@ def scales_apart(
         }
         if len(sizes) < 2:
             continue
-        usual = _usual(list(sizes.values()))
+        first, *others = sizes.values()
+        usual = first if len(others) == 1 else np.median([first, *others], axis=0)
         for site, size in sizes.items():
             ratio = size / usual
             is_stated = site in harmonise and column in harmonise[site].scale
@@ -359,8 +360,3 @@ def scales_apart(
             if not is_stated and ((ratio > factor).all() or (ratio < 1 / factor).all()):
                 found.append(Apart(column, site, size, usual))
     return found
-
-
-def _usual(sizes: Sequence[np.ndarray]) -> np.ndarray:
-    """Return the median of the sites; of two the first."""
-    return sizes[0] if len(sizes) == 2 else np.median(sizes, axis=0)
