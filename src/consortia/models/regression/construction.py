@@ -366,6 +366,15 @@ def _integrated_by_default(question: Question) -> Question:
     return integrated if possible and few and of_sites else question
 
 
+def integrable(spec: Specification) -> bool:
+    """Return True if sites could integrate out the levels that a run has as parameters."""
+    question = spec.question
+    inside = [name for one in question.parsed.groups if one.by == SITE for name in one.inside]
+    width = sum(max(len(spec.levels.get(name, ())) - 1, 1) for name in inside)
+    possible = not question.integrated and width <= MOST_INTEGRATED
+    return possible and _integrated_by_default(question).integrated
+
+
 def _check_integrated(family: str, question: Question) -> None:
     """Refuse levels that cannot be integrated out at the sites, or that nothing is known of."""
     parsed, of = question.parsed, question.family
