@@ -33,6 +33,7 @@ from consortia.engines.contract import Engine
 from consortia.engines.local import LocalEngine
 from consortia.errors import InputError
 from consortia.models.regression.model import Regression
+from consortia.models.regression.propensity import check_share
 from consortia.models.regression.registration import Registration
 from consortia.run.imputations import seed_of
 from consortia.run.specification import CHAINS
@@ -438,6 +439,9 @@ class Study(Table):
             stated = self.registration
             made = formula_rows(self.data, self.partition, *asked, *there, registered=stated)
             found = made.regression
+            if self.awaits_weights and (table := self.propensity) is not None:
+                levels, ends = found.specification.levels, (table.estimand, table.stabilise)
+                check_share(self.model.formula, levels, ends[0], stabilise=ends[1])
             settings = self._settings() | {"regression": dict(found.metadata.settings)}
             title = self.title or self.name
             metadata = replace(found.metadata, title=title, settings=settings)
