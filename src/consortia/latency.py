@@ -54,15 +54,12 @@ class Latency(Protocol):
     @property
     def server_cost(self) -> float:
         """Time that a server takes for one update."""
-        ...
 
     def check(self, workers: int) -> None:
         """Refuse a number of workers per server that the model is not for."""
-        ...
 
     def durations(self, seed: int, server: int, worker: int, first: int, count: int) -> Array:
         """Return durations of ``count`` tasks of a worker from index ``first``, (count,)."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -313,13 +310,11 @@ def uniforms(seed: int, server: int, worker: int, first: int, count: int) -> tup
 
 
 def _means(mean: Any) -> float | tuple[float, ...]:
-    try:
-        values = np.asarray(mean, np.float64)
-    except (TypeError, ValueError):
-        raise InputError(f"mean must be a number, or one for each worker, not {mean!r}.") from None
+    wanted = "a number, or one for each worker"
+    values = arguments.array("mean", mean, wanted)
     if values.ndim > 1 or not values.size:
-        raise InputError(f"mean has shape {values.shape}: give a number, or one for each worker.")
-    if not np.all(np.isfinite(values) & (values > 0)):
+        raise InputError(f"mean has shape {values.shape}: give {wanted}.")
+    if values.min() <= 0:
         raise InputError(f"mean is {mean!r}: durations must be positive and finite.")
     return float(values) if values.ndim == 0 else tuple(values.tolist())
 

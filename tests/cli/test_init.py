@@ -152,6 +152,18 @@ def test_an_effect_by_site_gets_a_spread_with_a_prior_and_an_exact_sampler(folde
     assert names == ("age", "arm[old]", "grade", "crp")
 
 
+@pytest.mark.parametrize("levels", [["new", "old"], ["new", "old", "none"]])
+def test_an_effect_on_a_time_by_site_leaves_the_level_to_the_baselines(folder, levels):
+    for name in SITES:
+        rewritten(folder / f"{name}.csv", "arm", lambda row: levels[row % len(levels)])
+    outcome = init("--response", "Surv(crp, died)", "--event", "yes", "--by-site", "arm")
+    assert outcome.exit_code == 0, outcome.output
+    study = load_study("study.toml")
+    assert study.model.formula.endswith(" + (0 + arm || site)")
+    assert study.title == "Time to death, 3 sites"
+    assert study.algorithm.name == "federated_hmc"
+
+
 def test_an_effect_of_three_levels_by_site_is_sampled_with_the_levels_of_the_sites(folder):
     for name in SITES:
         rewritten(folder / f"{name}.csv", "arm", lambda row: ["new", "old", "none"][row % 3])
@@ -728,7 +740,7 @@ def test_intervals_of_persons_are_written_with_a_title_without_a_formula(tmp_pat
     assert study["model"]["persons"] == "patient"
     assert invoke("check", "study.toml").exit_code == 0
     told = invoke("describe", "study.toml").output
-    assert "their rows" in told
+    assert "rows of these persons" in told
     assert "analysed persons" in told
 
 

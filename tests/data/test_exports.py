@@ -6,6 +6,7 @@ import base64
 import datetime
 import sqlite3
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -33,29 +34,32 @@ FRAME = pd.DataFrame(
 )
 
 
-def written(folder: Path, kind: str) -> Path:
-    """Return a file of a kind with the rows of `FRAME`."""
-    path = folder / f"oslo.{kind}"
+def written(folder: Path, kind: str, frame: pd.DataFrame = FRAME, site: str = "oslo") -> Path:
+    """Return a site's file of a kind with these rows."""
+    path = folder / f"{site}.{kind}"
     if kind == "csv":
-        FRAME.to_csv(path, index=False, float_format="%g")
+        frame.to_csv(path, index=False, float_format="%g")
     elif kind == "xlsx":
         pytest.importorskip("openpyxl", reason=EXTRA)
-        FRAME.to_excel(path, index=False)
+        frame.to_excel(path, index=False)
     elif kind in ("sav", "zsav", "dta"):
         stats = pytest.importorskip("pyreadstat", reason=EXTRA)
         if kind == "dta":
-            stats.write_dta(FRAME.rename(columns={"würde": "wurde"}), path)
+            stats.write_dta(frame.rename(columns={"würde": "wurde"}), path)
         else:
-            stats.write_sav(FRAME, path, compress=kind == "zsav")
+            stats.write_sav(frame, path, compress=kind == "zsav")
     elif kind == "rds":
         rdata = pytest.importorskip("rdata", reason=EXTRA)
-        days = (pd.to_datetime(FRAME["seen"]) - pd.Timestamp(0)).dt.days.astype(float)
-        rdata.write_rds(path, FRAME.assign(seen=days).astype({"arm": object, "würde": object}))
+        if "seen" in frame:
+            days = (pd.to_datetime(frame["seen"]) - pd.Timestamp(0)).dt.days.astype(float)
+            frame = frame.assign(seen=days)
+        words = frame.select_dtypes(exclude="number").columns
+        rdata.write_rds(path, frame.astype(dict.fromkeys(words, object)))
     else:
         pytest.importorskip("sqlalchemy", reason=EXTRA)
         with sqlite3.connect(folder / "hospital.db") as base:
-            FRAME.iloc[::-1].to_sql("patients", base, index=False)
-        path.write_text("select * from patients")
+            frame.iloc[::-1].to_sql(site, base, index=False)
+        path.write_text(f"select * from {site}")
     return path
 
 
@@ -106,7 +110,7 @@ def test_a_query_gives_its_rows_in_one_order_whatever_the_database_does(
     monkeypatch.setenv(DATABASE, f"sqlite:///{tmp_path}/hospital.db")
     path = written(tmp_path, "sql")
     first = read(path)["age"].values.tolist()
-    path.write_text("select * from patients order by arm desc, age")
+    path.write_text("select * from oslo order by arm desc, age")
     assert read(path)["age"].values.tolist() == first
 
 
@@ -257,6 +261,75 @@ def test_a_fault_of_a_sheet_is_named_with_its_row(tmp_path: Path, name: str) -> 
             "died ~ age", [tmp_path / "oslo.xlsx", tmp_path / "lima.xlsx"], family="bernoulli"
         )
     assert wanted in str(raised.value)
+
+
+def changed(frame: pd.DataFrame, row: int, name: str, value: Any) -> pd.DataFrame:
+    return pd.DataFrame({**frame, name: [*frame[name][:row], value, *frame[name][row + 1 :]]})
+
+
+# What a file is given, and what is said of it: row 8 is the sheet's row 9.
+SAME_FAULTS: dict[str, tuple[Callable[[pd.DataFrame], pd.DataFrame], str]] = {
+    "a word": (
+        lambda rows: changed(rows.assign(age=rows["age"].map(str)), 7, "age", "sixty"),
+        "oslo.KIND: the column 'age': 1 of 30 values are not numbers, the first in row ROW: "
+        "'sixty'",
+    ),
+    "no such day": (
+        lambda rows: changed(rows.assign(age=rows["age"].map(str)), 7, "age", "2024-02-31"),
+        "oslo.KIND: the column 'age': 1 of 30 values are not numbers, the first in row ROW: "
+        "'2024-02-31'",
+    ),
+    "neither of two": (
+        lambda rows: changed(rows, 7, "died", 2.0),
+        "the response died is outside the family bernoulli in 1 of 30 rows: its values must be 0 "
+        "or 1, True or False, or two strings, first in oslo.KIND, row ROW, where died is 2",
+    ),
+    "another name": (
+        lambda rows: rows.rename(columns={"age": "Age"}),
+        "oslo.KIND: 'age' is not a column, but 'Age' is: [harmonise.oslo.rename] \"Age\" = \"age\"",
+    ),
+    "no column": (
+        lambda rows: rows.drop(columns="age"),
+        "oslo.KIND: 'age' is not a column: unknown. There are: arm, died",
+    ),
+    "no rows": (lambda rows: rows.iloc[:0], "oslo.KIND is empty: omit it, or give it at least one"),
+    "no value": (
+        lambda rows: rows.assign(age=np.nan),
+        "site 'oslo': values are missing in 'age' 30 of 30 rows",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", ["xlsx", "sav", "dta", "rds", "sql"])
+@pytest.mark.parametrize("fault", SAME_FAULTS)
+def test_a_fault_of_any_kind_of_file_is_named_alike(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, fault: str
+) -> None:
+    monkeypatch.setenv(DATABASE, f"sqlite:///{tmp_path}/hospital.db")
+    rows = pd.DataFrame({"age": np.arange(30.0) + 40.5, "arm": ["a", "b"] * 15})
+    rows["died"] = (np.arange(30) % 3 == 0).astype(float)
+    make, wanted = SAME_FAULTS[fault]
+    lima = written(tmp_path, kind, rows, "lima")
+    oslo = written(tmp_path, kind, make(rows), "oslo")
+    with pytest.raises(InputError) as raised:
+        consortia.regression("died ~ age + arm", [oslo, lima], family="bernoulli")
+    message = str(raised.value).replace(f"{tmp_path}/", "")
+    # A query's rows are sorted, and words come after all numbers in it.
+    at = {"xlsx": 9, "sql": {"a word": 30, "no such day": 1}.get(fault, 8)}.get(kind, 8)
+    assert wanted.replace("KIND", kind).replace("ROW", str(at)) in message
+
+
+@pytest.mark.parametrize("kind", ["xlsx", "sav", "rds", "sql"])
+def test_a_value_that_is_not_finite_is_named_with_its_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setenv(DATABASE, f"sqlite:///{tmp_path}/hospital.db")
+    rows = pd.DataFrame({"age": np.arange(30.0) + 40.5, "died": (np.arange(30) % 3 == 0) * 1.0})
+    path = written(tmp_path, kind, changed(rows, 7, "age", np.inf), "oslo")
+    with pytest.raises(InputError, match="age is not finite in 1 of 30 rows, first in") as raised:
+        consortia.regression("died ~ age", [path, written(tmp_path, kind, rows, "lima")])
+    assert "log1p" not in str(raised.value)
+    assert "[data] keep" in str(raised.value)
 
 
 def test_of_several_sheets_one_is_named(tmp_path: Path) -> None:

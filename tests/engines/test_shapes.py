@@ -22,7 +22,7 @@ def checked(function: Any) -> Any:
 
 @pytest.mark.parametrize("network", ["ring", "complete"])
 def test_gossip_keeps_the_shape_of_the_state(network: str) -> None:
-    mixing = graphs.resolve_any(network, 5)
+    mixing = graphs.weights.resolve_any(network, 5)
     for shape in ((5,), (5, 2), (5, 2, 3)):
         state = jnp.arange(np.prod(shape), dtype=jnp.float32).reshape(shape)
         assert checked(exchanges.mixed)(mixing, state).shape == shape

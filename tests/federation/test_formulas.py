@@ -17,7 +17,6 @@ from consortia.federation.app import answer, serve, site_of
 from consortia.federation.governance import terms_of, verify
 from consortia.report.participants import participants
 from consortia.report.run_report import load_run
-from consortia.report.tables import fitted_settings
 from consortia.study.build import load_study
 
 STUDY = """[data]
@@ -239,7 +238,7 @@ def test_participants_are_told_in_numbers_that_study_and_policy_allow(
     assert curves is None
     assert told.columns == (*NAMES, "all sites")
     assert f"1 to {least - 1} rows" in told.notes[1]
-    sites = fitted_settings(report)["participants"]["sites"]
+    sites = report.fitted_settings["participants"]["sites"]
     assert {one["cells"] for one in sites.values()} == {least}
     for one in sites.values():
         for counts, rest in one["levels"].values():

@@ -156,9 +156,12 @@ def test_self_loops_repeated_edges_and_edge_attributes_do_not_count():
         (lambda: graphs.mixing_matrix([(0, 1)]), "agents is missing"),
         (lambda: graphs.mixing_matrix([(0, 3)], agents=3), r"edge \(0, 3\) names an agent"),
         (lambda: graphs.resolve("ladder", 4), "ladder"),
-        (lambda: graphs.as_mixing("ladder"), "mixing is 'ladder'"),
-        (lambda: graphs.as_mixing(np.ones(3)), r"shape \(3,\): it must be \(agents, agents\)"),
-        (lambda: graphs.as_mixing(object()), "mixing is object"),
+        (lambda: graphs.weights.as_mixing("ladder"), "mixing is 'ladder'"),
+        (
+            lambda: graphs.weights.as_mixing(np.ones(3)),
+            r"shape \(3,\): it must be \(agents, agents\)",
+        ),
+        (lambda: graphs.weights.as_mixing(object()), "mixing is object"),
     ],
 )
 def test_a_wrong_argument_is_named(make, match):

@@ -38,8 +38,8 @@ MUTANTS = (
     ),
     Mutant(
         "models/_integrated.py",
-        "weights = np.concatenate([last_weight[None], log_p - log_q])",
-        "weights = np.concatenate([last_weight[None], log_p])",
+        "weights = xp.concatenate([last_weight[None], log_p - log_q])",
+        "weights = xp.concatenate([last_weight[None], log_p])",
         "models/regression/test_integrated.py::test_resampled_levels_have_the_law_of_a_grid",
     ),
     Mutant(

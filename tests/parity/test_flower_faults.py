@@ -236,7 +236,7 @@ def test_a_run_without_some_sites_goes_on_as_it_says_and_is_replayed_in_one_proc
             return [Arrival(message, 1, None, "the node is not connected")]
         return [good]
 
-    engine = sites.engine(absent, on_missing="go on", minimum_sites=1, resend=0.01)
+    engine = sites.engine(absent, on_missing="continue", minimum_sites=1, resend=0.01)
     over = sites.sampled(engine, rounds=ROUNDS)
     present = over["participation"]["present"].values
     assert {tuple(map(int, one)) for one in np.argwhere(~present)} == away
@@ -260,7 +260,7 @@ def test_a_run_without_some_sites_has_the_forecast_of_those_that_took_part(tmp_p
             return [Arrival(message, 1, None, "the node is not connected")]
         return [good]
 
-    engine = sites.engine(absent, on_missing="go on", minimum_sites=1, resend=0.01)
+    engine = sites.engine(absent, on_missing="continue", minimum_sites=1, resend=0.01)
     over = sites.sampled(engine, rounds=ROUNDS)
     present = over["participation"]["present"].values
     known = consortia.LocalEngine(participation=present)
@@ -287,7 +287,7 @@ def test_a_resumed_run_without_some_sites_says_that_its_forecast_is_not_known(tm
             return [Arrival(message, 1, None, "the node is not connected")]
         return [good]
 
-    options = {"on_missing": "go on", "minimum_sites": 1, "deadline": 0.3, "resend": 0.01}
+    options = {"on_missing": "continue", "minimum_sites": 1, "deadline": 0.3, "resend": 0.01}
     last.append(13)
     with pytest.raises(SiteMissingError):
         sites.sampled(
@@ -314,7 +314,7 @@ def test_too_few_sites_stop_the_run(tmp_path):
         gone = decode(request).label[:2] == (2, 5) and node != flower_sites.FIRST_NODE
         return [Arrival(message, 1, None, "the node is not connected")] if gone else [good]
 
-    engine = sites.engine(absent, on_missing="go on", minimum_sites=2, deadline=0.3, resend=0.05)
+    engine = sites.engine(absent, on_missing="continue", minimum_sites=2, deadline=0.3, resend=0.05)
     with pytest.raises(SiteMissingError, match="'site 1', 'site 2' did not answer"):
         sites.sampled(engine, rounds=ROUNDS)
 
@@ -327,7 +327,7 @@ def test_a_sum_is_never_taken_without_a_site(tmp_path):
         gone = decode(request).label[:2] == (2, 5) and node == flower_sites.FIRST_NODE + 2
         return [Arrival(message, 1, None, "the node is not connected")] if gone else [good]
 
-    engine = sites.engine(absent, on_missing="go on", minimum_sites=1, deadline=0.3, resend=0.05)
+    engine = sites.engine(absent, on_missing="continue", minimum_sites=1, deadline=0.3, resend=0.05)
     with pytest.raises(SiteMissingError, match="'site 2' did not answer") as caught:
         sites.sampled(engine, rounds=ROUNDS)
     assert draws(caught.value.tree).shape[1] == 5
@@ -336,8 +336,8 @@ def test_a_sum_is_never_taken_without_a_site(tmp_path):
 @pytest.mark.parametrize("minimum", [None, 2])
 def test_to_go_on_without_sites_must_be_said_in_full(tmp_path, minimum):
     sites = flower_sites.Sites(tmp_path, "fa_hmc", 3, 1)
-    mode = "stop" if minimum else "go on"
-    with pytest.raises(InputError, match="minimum_sites goes with on_missing='go on'"):
+    mode = "stop" if minimum else "continue"
+    with pytest.raises(InputError, match="minimum_sites goes with on_missing='continue'"):
         sites.engine(on_missing=mode, minimum_sites=minimum)
 
 

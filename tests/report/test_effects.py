@@ -119,10 +119,22 @@ def test_the_column_that_the_study_is_about_comes_first_whatever_its_direction()
     assert "each unit of age goes with higher odds" in text
 
 
+def test_a_column_of_0_and_1_is_1_against_0() -> None:
+    report = regression()
+    counts = {"lima": {"0": 9, "1": 5}, "oslo": {"0": 3}}
+    sites = {site: {"levels": {"age": [cells, 0]}} for site, cells in counts.items()}
+    report.record["settings"]["regression"]["participants"] = {"sites": sites}
+    assert interpretation(report).startswith("Age 1, against 0, goes with higher odds of death")
+    sites["oslo"]["levels"]["age"] = [{"0": 3}, 7]  # what is merged may be anything
+    assert interpretation(report).startswith("Each unit of age goes with")
+
+
 @pytest.mark.parametrize(
     ("name", "words"),
     [
         ("Surv(start, stop, event)", "the event"),
+        ("Surv(time, status == 1)", "the event"),
+        ("Surv(time, status == 2)", "status 2"),
         ("Surv(futime, death)", "death"),
         ("Surv(time, status == 'dead')", "death"),
         ("Surv(time, I(status > 1))", "status above 1"),

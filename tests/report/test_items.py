@@ -15,8 +15,9 @@ from needs import needs
 from report.test_figure import of_formula
 
 import consortia
-from consortia.diagnostics.verdict import Check, Severity, Verdict
-from consortia.report.document import page, write_report
+from consortia.diagnostics.verdict import Check, Severity, Verdict, _factors
+from consortia.models.regression.checking import Line, PredictiveCheck
+from consortia.report.document import _parts, page, write_report
 from consortia.report.effects import estimates, response_of
 from consortia.report.examined import Examined, examined, fit_table
 from consortia.report.items import checklist, items
@@ -40,11 +41,11 @@ KEYS = [
 ]
 
 
-def binomial() -> tuple[Any, RunReport]:
+def binomial(names: tuple[str, ...] = ("oslo", "lima")) -> tuple[Any, RunReport]:
     """Return a regression of events out of trials, and a report of draws that nobody sampled."""
     rng = np.random.default_rng(0)
     tables = {}
-    for name in ("oslo", "lima"):
+    for name in names:
         trials = rng.integers(5, 9, 60)
         age = rng.normal(60, 9, 60)
         age[:7] = np.nan
@@ -74,7 +75,7 @@ def binomial() -> tuple[Any, RunReport]:
     settings = {"regression": dict(made.metadata.settings)}
     tree.attrs.update(
         {"algorithm": "few_rounds", "samples": "the posterior", "bias": "none", "seed": 7}
-        | {"sites": '["oslo", "lima"]', "site_rows": "[53, 53]"}
+        | {"sites": json.dumps(names), "site_rows": json.dumps([53] * len(names))}
         | {"settings": json.dumps(settings), "versions": '{"consortia": "0.2.0"}'}
     )
     return made, report_of(tree, model=made.model, sites=made.sites, regression=made)
@@ -201,7 +202,7 @@ def test_reference_levels_denominators_and_rules_are_in_tables_and_text(report: 
     ]
     told = contribution_table(report)
     assert told is not None
-    assert told.columns[-3:] == ("trials", "events", "events a trial")
+    assert told.columns[-3:] == ("trials", "events", "events per trial")
     text = paragraph(report)
     for part in (
         "Levels are compared with usual of arm.",
@@ -260,6 +261,39 @@ def test_the_page_of_a_study_fits_a_phone_and_a_desk_and_has_the_checklist(
         text = browser.value("document.body.innerText")
         assert all(key in text for key in KEYS)
         assert not re.search(r"\blog_|correlation_score|score of|in_sd", text)
+
+
+def test_a_table_of_nine_sites_is_printed_whole(tmp_path: Path, browser: Any) -> None:
+    names = tuple(f"hospital {letter}" for letter in "ABCDEFGHI")
+    write_report(binomial(names)[1], tmp_path / "page.html")
+    width = 718  # of a sheet of A4 within its margins
+    browser.open(tmp_path / "page.html", width=width)
+    browser.call("Emulation.setEmulatedMedia", media="print")
+    edges = "[...document.querySelectorAll('table')].map(t => t.getBoundingClientRect().right)"
+    assert max(browser.value(edges)) <= width
+
+
+def test_no_label_of_an_axis_is_cut_off(report: RunReport) -> None:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    figures = [plot.figure for part in _parts(report) for plot in part.plots if plot is not None]
+    assert len(figures) > 5
+    for figure in figures:
+        FigureCanvasAgg(figure).draw()
+        for axes in figure.axes:
+            box = axes.xaxis.label.get_window_extent()
+            assert figure.bbox.x0 <= box.x0, axes.get_xlabel()
+            assert box.x1 <= figure.bbox.x1, axes.get_xlabel()
+
+
+def test_a_share_is_never_0_or_1_and_equal_factors_are_one_number(report: RunReport) -> None:
+    line = Line("oslo", "mean", 3.0, 1.0, 0.5, 1.5, 0.0)
+    check = PredictiveCheck((line, line._replace(p=1.0)), None, 0.95)
+    table = fit_table(Examined(check=check))
+    assert table is not None
+    assert [row[-1] for row in table.rows] == ["< 0.001", "> 0.999"]
+    assert _factors(1.0001, 0.9999, 3) == "1.000×"
+    assert _factors(0.9, 1.25) == "0.90–1.25×"
 
 
 def test_a_good_verdict_names_what_was_not_looked_at() -> None:

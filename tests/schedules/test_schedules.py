@@ -198,17 +198,6 @@ def test_constant_step_size_is_each_bound_of_the_theorem_in_turn(change, gamma):
     assert eta == pytest.approx(math.sqrt(gamma) / 5.0, rel=1e-14)
 
 
-def test_correlated_settings_are_those_of_the_proposition():
-    shared = {k: v for k, v in FA_HMC.items() if k != "weights"}
-    found = schedules.fa_hmc_correlated(**shared, clients=4, correlation_constant=2.0)
-    # γ = 0.05 as above; ρ = 1 - 2 γ / 4; σ² = L K γ = 4 · 5 · 0.05.
-    assert found.step_size == pytest.approx(math.sqrt(0.05) / 5.0)
-    assert found.momentum_correlation == pytest.approx(0.975)
-    assert found.gradient_noise == pytest.approx(1.0)
-    far = schedules.fa_hmc_correlated(**shared, clients=4, correlation_constant=1e4)
-    assert far.momentum_correlation == 0.0
-
-
 # --- stale gradients -----------------------------------------------------------------------------
 
 

@@ -102,7 +102,7 @@ def refusal_is_true(text: str, method: Any, posterior: str) -> bool | None:
         except InputError:
             continue
         sure = problem.near.gaussian or not law.unsure
-        if law.stable and sure and TARGET.met(law, problem.near.sd):
+        if law.stable and sure and TARGET.met(law, problem.near):
             draws.append(ROUNDS * CHAINS / law.rounds_per_draw)
     return max(draws, default=0.0) < 100
 
@@ -142,6 +142,6 @@ def test_the_bias_is_within_the_target_or_the_answer_before_is_that_no_step_can(
 
 
 def test_k_hat_fires_on_the_mixture():
-    k_hat = Problem(*unlike.posterior("mixture")).k_hat
+    k_hat = Problem(*unlike.posterior("mixture")).near.k_hat
     assert k_hat is not None
     assert k_hat > K_HAT

@@ -179,7 +179,7 @@ def test_a_gaussian_does_not_change_with_the_arrays_it_was_made_of():
         ([0.0, np.nan], 1.0, "mean holds a value that is not finite"),
         ([0.0, 0.0], [1.0, np.inf], "covariance holds a value that is not finite"),
         (0.0, 1.0, "mean has shape"),
-        ("zero", 1.0, "mean is 'zero'"),
+        ("zero", 1.0, "mean must be an array of numbers, not 'zero'"),
     ],
 )
 def test_what_is_no_gaussian_is_refused(mean: Any, covariance: Any, message: str):

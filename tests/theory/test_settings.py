@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from pathlib import Path
 from typing import Any
@@ -53,7 +54,7 @@ def problem_of(kind: str, d: int = 3, count: int = 4) -> Problem:
 def cost_of(problem: Problem, method: Any) -> float:
     """The cost of a draw, infinite where the target is missed."""
     law = known_law(method, problem)
-    if not law.stable or not TARGET.met(law, problem.near.sd):
+    if not law.stable or not TARGET.met(law, problem.near):
         return np.inf
     spent = method.cost(problem.near.sizes, problem.near.mode.size)
     return law.rounds_per_draw * TARGET.price.of(spent, len(problem.near.sizes))
@@ -155,7 +156,7 @@ def test_each_method_without_settings_is_within_the_target_and_as_cheap_as_any(n
     problem, method = problem_of("unlike"), OPEN[name]
     choice = tuning.choose_step(problem, method, TARGET, rounds=10**7, chains=4)
     law = known_law(choice.method, problem)
-    assert TARGET.met(law, problem.near.sd)
+    assert TARGET.met(law, problem.near)
     assert not tuning.unchosen(choice.method)
     best = cost_of(problem, choice.method)
     for index in itertools.product(*method.open_settings.values()):
@@ -247,10 +248,10 @@ def test_settings_of_many_parameters_are_near_the_best_in_all_directions() -> No
     """A fifth: in a few directions the bias of the others is not seen."""
     problem = problem_of("unlike and ill-conditioned", d=20)
     choice = tuning.choose_step(problem, consortia.fa_hmc(), TARGET, rounds=10**6, chains=4)
-    assert TARGET.met(choice.tried[0].law, problem.near.sd)
+    assert TARGET.met(choice.tried[0].law, problem.near)
 
     def fits(there: Problem, law: Any) -> bool:
-        return law.stable and TARGET.met(law, there.near.sd)
+        return law.stable and TARGET.met(law, there.near)
 
     whole = settings.compared(
         problem, consortia.fa_hmc(), fits, TARGET.price, lambda top: tuning.first_step(top, 4)
@@ -262,7 +263,7 @@ def test_a_travelling_chain_of_many_parameters_chooses_its_settings() -> None:
     """Noise of rows, which full gradients have not, is not asked for in a few directions."""
     problem = problem_of("alike", d=20)
     choice = tuning.choose_step(problem, consortia.dsgld(), TARGET, rounds=10**7, chains=4)
-    assert TARGET.met(known_law(choice.method, problem), problem.near.sd)
+    assert TARGET.met(known_law(choice.method, problem), problem.near)
 
 
 def test_settings_without_a_law_in_all_directions_give_way_to_those_that_have_one(
@@ -285,8 +286,8 @@ def far_from_gaussian() -> Problem:
         init=jnp.zeros(1),
     )
     problem = Problem(model, consortia.Sites.from_list(rows))
-    assert problem.k_hat is not None
-    vars(problem)["_known"] = problem._known | {"k_hat": 0.9}
+    assert problem.near.k_hat is not None
+    vars(problem)["near"] = dataclasses.replace(problem.near, k_hat=0.9)
     return problem
 
 
@@ -294,7 +295,7 @@ def test_half_of_the_target_is_kept_where_the_posterior_is_far_from_its_gaussian
     problem = far_from_gaussian()
     options: dict[str, Any] = {"rounds": 10**6, "chains": 4}
     choice = tuning.choose_step(problem, consortia.fa_hmc(), TARGET, **options)
-    assert TARGET.halved().met(known_law(choice.method, problem), problem.near.sd)
+    assert TARGET.halved().met(known_law(choice.method, problem), problem.near)
     assert "half of the target" in choice.line(TARGET)
 
 
@@ -394,7 +395,7 @@ def test_chosen_rounds_are_near_the_least_of_a_grid_and_a_third_of_a_step_a_mess
         )
         for step in np.geomspace(0.05, 2, 12) / (1 if index[3] else steepest**0.5):
             law = known_law(settings.dataclasses.replace(filled, step_size=float(step)), problem)
-            if law.rounds_per_draw < best and law.stable and aim.met(law, problem.near.sd):
+            if law.rounds_per_draw < best and law.stable and aim.met(law, problem.near):
                 best = law.rounds_per_draw
     assert choice.rounds_per_draw <= 1.3 * best
     plain = tuning.largest_step(problem, consortia.fa_hmc(None, 1, 1, gradient_noise=noise), aim)

@@ -145,6 +145,9 @@ class FAHMC(SelfSetting):
         )
 
     def __post_init__(self) -> None:
+        debias = self.debias
+        if debias is not None or self.local_steps is not None:
+            debias = arguments.flag("debias", False if debias is None else debias)
         arguments.keep(
             self,
             step_size=schedules.as_schedule(self.step_size),
@@ -157,7 +160,7 @@ class FAHMC(SelfSetting):
             momentum_correlation=arguments.number(
                 "momentum_correlation", self.momentum_correlation, 0.0, 1.0
             ),
-            debias=self._debias(),
+            debias=debias,
             weights=arguments.site_weights(self.weights),
             mass_matrix=MassMatrix.of(self.mass_matrix),
             temperature=arguments.number("temperature", self.temperature, 0.0, math.inf),
@@ -183,11 +186,6 @@ class FAHMC(SelfSetting):
                 "must be given."
             )
         return self.leapfrog_steps, self.local_steps
-
-    def _debias(self) -> bool | None:
-        if self.debias is None:
-            return None if self.local_steps is None else False
-        return arguments.flag("debias", self.debias)
 
     @property
     def open_settings(self) -> Mapping[str, tuple[Any, ...]]:
@@ -311,22 +309,29 @@ fa_hmc, fa_ld = FAHMC, FALD
 
 
 class Shared(NamedTuple):
-    """Noise of all sites: η of this round, and ξ of its T iterations; () where ρ = 0."""
+    """Noise of all sites: η of this round, and ξ of its T iterations; () where ρ = 0.
+
+    Of averages within trajectories ξ are those that the window may begin, and ``start`` is the
+    number of leapfrog steps of its trajectory before it.
+    """
 
     step_size: Float[Array, ""]
     momentum: PyTree[Float[Array, "T d"]]
+    start: PyTree[Float[Array, ""]] = ()
 
 
 class Noise(NamedTuple):
     """Noise of one site: T first and T (K − 1) inner gradients, and ξ_c; () where ρ = 1.
 
-    ``report`` is the noise of the gradient that is sent, () where there is none.
+    ``report`` is the noise of the gradient that is sent, () where there is none. Of averages within
+    trajectories there are the first, inner and ``last`` gradients of a window.
     """
 
     first: PyTree
     inner: PyTree
     momentum: PyTree[Float[Array, "T d"]]
-    report: PyTree[Float[Array, " d"]]
+    report: PyTree[Float[Array, " d"]] = ()
+    last: PyTree = ()
 
 
 class Anchor(NamedTuple):
@@ -380,23 +385,6 @@ class Moving(NamedTuple):
     velocity: Float[Array, " d"]
 
 
-class WindowShared(NamedTuple):
-    """η, the leapfrog steps of its trajectory before the window, and the ξ that it may begin."""
-
-    step_size: Float[Array, ""]
-    start: Float[Array, ""]
-    momentum: PyTree[Float[Array, "n d"]]
-
-
-class WindowNoise(NamedTuple):
-    """The gradients of a window at its start, inside and at its end, and the ξ_c."""
-
-    first: PyTree
-    inner: PyTree
-    last: PyTree
-    momentum: PyTree[Float[Array, "n d"]]
-
-
 def _within_trajectories(method: FAHMC, target: Target) -> Algorithm:
     """Return one phase: A leapfrog steps at every site, then the average of θ and v."""
     phase = Phase(
@@ -417,7 +405,7 @@ def _begun(method: FAHMC) -> int:
     return -(-method.average_every // method.lengths[0])
 
 
-def _window_shared(method: FAHMC, target: Target, rng: RandomStreams) -> WindowShared:
+def _window_shared(method: FAHMC, target: Target, rng: RandomStreams) -> Shared:
     (steps, _), every = method.lengths, method.average_every
     assert every is not None
     # In turns of K windows, so that no product overflows.
@@ -425,27 +413,24 @@ def _window_shared(method: FAHMC, target: Target, rng: RandomStreams) -> WindowS
     shape = _begun(method), target.dimension
     drawn = rng.normal("momentum", shape) if method.momentum_correlation > 0 else ()
     step_size = jnp.asarray(method.step_size(rng.iteration), target.dtype)
-    return WindowShared(step_size, start, drawn)
+    return Shared(step_size, drawn, start)
 
 
-def _window_noise(method: FAHMC, target: Target, rng: RandomStreams) -> WindowNoise:
+def _window_noise(method: FAHMC, target: Target, rng: RandomStreams) -> Noise:
     declare, every = _oracle(method, target).numbers, method.average_every
     assert every is not None
     inner = declare(rng, "inner", (every - 1, method.gradient_draws)) if every > 1 else ()
+    first, last = declare(rng, "first", (1,)), declare(rng, "last", (1,))
     shape = _begun(method), target.dimension
-    return WindowNoise(
-        declare(rng, "first", (1,)),
-        inner,
-        declare(rng, "last", (1,)),
-        rng.normal("momentum", shape) if method.momentum_correlation < 1 else (),
-    )
+    momentum = rng.normal("momentum", shape) if method.momentum_correlation < 1 else ()
+    return Noise(first, inner, momentum, last=last)
 
 
 def _window(
     method: FAHMC,
     target: Target,
-    noise: WindowNoise,
-    shared: WindowShared,
+    noise: Noise,
+    shared: Shared,
     state: tuple[()],
     inbox: Moving,
     site: Site,
@@ -553,10 +538,7 @@ def _iterate(
 
 
 def _velocities(
-    method: FAHMC,
-    noise: Noise | WindowNoise,
-    shared: Shared | WindowShared,
-    weight: Float[Array, ""],
+    method: FAHMC, noise: Noise, shared: Shared, weight: Float[Array, ""]
 ) -> Float[Array, "T d"]:
     """Return v = M⁻¹p of the T iterations."""
     correlation = method.momentum_correlation

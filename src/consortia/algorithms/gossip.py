@@ -76,7 +76,7 @@ class Gossip(Options, SelfSetting):
         arguments.keep(
             self,
             step_size=schedules.as_schedule(self.step_size),
-            mixing=graphs.as_mixing(self.mixing),
+            mixing=graphs.weights.as_mixing(self.mixing),
             batch_size=arguments.optional_whole("batch_size", self.batch_size, 1),
             replace=arguments.flag("replace", self.replace),
             correction=arguments.one_of("correction", self.correction, (None, False, "extra")),
@@ -126,7 +126,7 @@ class Gossip(Options, SelfSetting):
                 "there is one site: gossip needs at least two agents. With all data in one place "
                 "use consortia.fa_ld(step_size, local_steps=1)."
             )
-        matrix = graphs.resolve_any(self.mixing, len(names))
+        matrix = graphs.weights.resolve_any(self.mixing, len(names))
         if not self.replace:
             arguments.batch_fits(self.batch_size, sizes, names)
         if self.corrected and not matrix.symmetric:
@@ -363,14 +363,11 @@ def _point(given: Any, batch_size: int | None) -> tuple[float, ...] | None:
         return None
     if batch_size is None:
         raise InputError("control_variate is for minibatches: give batch_size, or leave it out.")
-    try:
-        leaves = [np.asarray(leaf, np.float64).reshape(-1) for leaf in jax.tree.leaves(given)]
-        values = np.concatenate(leaves)
-    except (TypeError, ValueError):
-        raise InputError(f"control_variate must be a point, not {given!r}.") from None
-    if not np.all(np.isfinite(values)):
-        raise InputError("control_variate holds a value that is not finite.")
-    return tuple(values.tolist())
+    leaves = [
+        arguments.array("control_variate", leaf, "a point").ravel()
+        for leaf in jax.tree.leaves(given)
+    ]
+    return tuple(np.concatenate(leaves).tolist())
 
 
 def _in_parts(matrix: MixingMatrix | MixingSchedule, names: tuple[str, ...]) -> str:

@@ -189,10 +189,7 @@ class StaleGradients(Workers, SelfSetting, ServerBased):
                 f"there are {sites} sites and workers={self.workers}: give one site, from which "
                 f"all workers of a server draw, or workers={sites}, so that each holds its own."
             )
-        if self.shares is not None and len(self.shares) != sites:
-            raise InputError(
-                f"shares has {len(self.shares)} values for {sites} sites: give one each."
-            )
+        arguments.weights_fit(self.shares, names, "shares")
         if not self.replace:
             arguments.batch_fits(self.batch_size, sizes, names)
         self.latency.check(self.workers)
@@ -855,13 +852,8 @@ def _noise_variance(given: PyTree) -> float | tuple[float, ...]:
             "subtract_noise is True: give V, the variance of the gradient's noise per coordinate, "
             "a number or an array; consortia.gradient_noise_variance estimates it at a point."
         )
-    try:
-        values = np.asarray(given, np.float64)
-    except (TypeError, ValueError):
-        raise InputError(f"subtract_noise must be variances, not {given!r}.") from None
-    if values.ndim > 1 or not values.size or not np.all(np.isfinite(values) & (values >= 0)):
-        raise InputError(
-            f"subtract_noise is {given!r}: give one variance, or one for each parameter, "
-            "finite and not negative."
-        )
+    wanted = "one variance, or one for each parameter, finite and not negative"
+    values = arguments.array("subtract_noise", given, wanted)
+    if values.ndim > 1 or not values.size or values.min() < 0:
+        raise InputError(f"subtract_noise is {given!r}: give {wanted}.")
     return float(values) if values.ndim == 0 else tuple(values.tolist())

@@ -147,11 +147,7 @@ class DSGLD(SelfSetting):
 
     def check(self, sizes: np.ndarray, names: tuple[str, ...], dimension: int) -> None:
         """Refuse probabilities for another number of sites, and batches too large."""
-        given = self.probabilities
-        if given is not None and len(given) != len(names):
-            raise InputError(
-                f"probabilities has {len(given)} values for {len(names)} sites: one each."
-            )
+        arguments.weights_fit(self.probabilities, names, "probabilities")
         arguments.batch_within(self.batch_size, sizes, names)
 
     def site_weights(self, sizes: np.ndarray) -> np.ndarray:

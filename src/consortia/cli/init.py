@@ -285,12 +285,11 @@ def _write(
 
 def _words(found: Proposal) -> str:
     """Return the response of a study without the words of a formula."""
-    from consortia.models.regression.formula import parse
+    from consortia.report.effects import in_words
 
-    parsed = parse(found.formula)
-    *_, last = parsed.response
-    name = last.columns[0] if last.columns else last.text
-    return f"Time to {name}" if parsed.survival else name
+    response = found.formula.partition("~")[0].strip()
+    words = in_words(response).strip("`")
+    return f"Time to {words}" if response.startswith("Surv(") else words
 
 
 def _alike(
@@ -310,7 +309,7 @@ def _alike(
         if encoding != "utf-8":
             start[name] = NONE.model_copy(update={"encoding": encoding})
             sentence = f"{name}: not UTF-8; read as {encoding}"
-            needed.append(Suggestion(name, "words", sentence, lambda made: made))
+            needed.append(Suggestion(name, "words", sentence, "rename", {}))
     if not wanted:
         return start, read(start)
     asking = Asking(yes)

@@ -76,6 +76,17 @@ def positive(name: str, value: Any, below: float = math.inf) -> float:
     return result
 
 
+def array(name: str, value: Any, wanted: str) -> np.ndarray:
+    """Return finite numbers in double precision, or say that this is wanted."""
+    try:
+        values = np.array(value, np.float64)
+    except (TypeError, ValueError):
+        raise InputError(f"{name} must be {wanted}, not {value!r}.") from None
+    if not np.isfinite(values).all():
+        raise InputError(f"{name} holds a value that is not finite.")
+    return values
+
+
 def flag(name: str, value: Any) -> bool:
     """Return a bool; strings and numbers are refused."""
     if not isinstance(value, (bool, np.bool_)):
@@ -110,14 +121,11 @@ def site_weights(weights: Any, name: str = "weights") -> tuple[float, ...] | Non
     """Return the weights of the sites: None, or positive numbers that sum to one."""
     if weights is None:
         return None
-    try:
-        values = np.asarray(weights, np.float64)
-    except (TypeError, ValueError):
-        raise InputError(f"{name} must be one number a site, not {weights!r}.") from None
+    values = array(name, weights, "one number a site")
     if values.ndim != 1 or values.size == 0:
         raise InputError(f"{name} has shape {values.shape}: give one number a site.")
     for site, value in enumerate(values):
-        if not (np.isfinite(value) and value > 0):
+        if value <= 0:
             raise InputError(
                 f"{name}: that of site {site} is {value}, it must be positive, or the site has no "
                 "part in the posterior."
@@ -129,12 +137,12 @@ def site_weights(weights: Any, name: str = "weights") -> tuple[float, ...] | Non
     return tuple((values / values.sum()).tolist())
 
 
-def weights_fit(weights: Sequence[float] | None, names: Sequence[str]) -> None:
+def weights_fit(
+    weights: Sequence[float] | None, names: Sequence[str], name: str = "weights"
+) -> None:
     """Check that there is one weight for each site."""
     if weights is not None and len(weights) != len(names):
-        raise InputError(
-            f"weights has {len(weights)} values for {len(names)} sites: give one each."
-        )
+        raise InputError(f"{name} has {len(weights)} values for {len(names)} sites: give one each.")
 
 
 def batch_fits(batch_size: int | None, sizes: np.ndarray, names: Sequence[str]) -> None:

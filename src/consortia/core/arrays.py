@@ -159,8 +159,8 @@ def at_each(
     return jax.vmap(function)(each)
 
 
-def one_by_one(function: Callable[[Any], Array], values: np.ndarray, like: Array) -> Array:
-    """Return a function of each of some constant numbers, first axis, one after the other."""
+def one_by_one(function: Callable[[Any], Array], values: Array, like: Array) -> Array:
+    """Return a function of each of some values, first axis, one after the other."""
     if is_host(like):
         return np.stack([function(value) for value in values.astype(like.dtype)])
     return jax.lax.map(function, jnp.asarray(values, like.dtype))

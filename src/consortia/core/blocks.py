@@ -6,9 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from consortia.errors import InputError
-from consortia.runtime.late import Array, jax, jnp
-
-PyTree = Any
+from consortia.runtime.late import Array, PyTree, jax, jnp
 
 ROWS_AT_ONCE = 2**20
 """Rows up to which a sum is one operation on arrays."""

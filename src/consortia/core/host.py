@@ -62,29 +62,23 @@ class SiteLikelihood(Protocol):
 
     def values(self, params: Params, nodes: int | None) -> Float[np.ndarray, " K"]:
         """Return log L; ``nodes`` are of the rule of quadrature, the model's own when None."""
-        ...
 
     def slopes(self, params: Params, nodes: int | None) -> dict[str, np.ndarray]:
         """Return the gradient by those parameters of which η is a linear function, by name."""
-        ...
 
     def errors(self, params: Params, nodes: tuple[int, ...]) -> Float[np.ndarray, "K rules"]:
         """Return the distances of rules of quadrature from the last of them."""
-        ...
 
     def of_rows(self, params: Params, part: slice) -> Float[np.ndarray, "K n"]:
         """Return log p(z_i | θ) of some rows."""
-        ...
 
     def by_values(
         self, params: Params, values: RowValues, nodes: int | None
     ) -> Float[np.ndarray, "K k n"]:
         """Return the derivatives of log L by values of some of its rows."""
-        ...
 
     def parts(self, params: Params) -> Float[np.ndarray, "K parts"]:
         """Return parts of log L whose scores count as independent, see `Model.sandwich`."""
-        ...
 
 
 class HostDensity(Protocol):
@@ -93,42 +87,33 @@ class HostDensity(Protocol):
     @property
     def labels(self) -> Mapping[str, Any]:
         """Names along the axes of the natural parameters."""
-        ...
 
     @property
     def units(self) -> Mapping[str, float]:
         """Unit of the parameters of each name, in which differences are taken; 1 where absent."""
-        ...
 
     @property
     def digest(self) -> str:
         """SHA-256 of all that decides the density."""
-        ...
 
     @property
     def has_rows(self) -> bool:
         """True if a site's likelihood is a product over rows, given levels if there are any."""
-        ...
 
     def way(self, rows: int) -> str:
         """Return the way in which so many rows are evaluated: "sums", "NumPy" or "compiled"."""
-        ...
 
     def prior_slopes(self, params: Params) -> dict[str, np.ndarray]:
         """Compute the gradient of the log-prior by some of the parameters, by name."""
-        ...
 
     def predict(self, params: Params, rows: Mapping[str, np.ndarray]) -> np.ndarray:
         """Compute `Model.predict` of many points, (K, n, ...)."""
-        ...
 
     def log_likelihood(self, params: Params, rows: Mapping[str, np.ndarray]) -> np.ndarray:
         """Compute log p(z_i | θ) of many points, (K, n)."""
-        ...
 
     def site(self, rows: Mapping[str, np.ndarray]) -> SiteLikelihood:
         """Return the likelihood of a site's rows, which are prepared once."""
-        ...
 
 
 class Flat:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -19,9 +20,7 @@ from consortia.core import trees
 from consortia.core.printable import is_printable
 from consortia.errors import InputError
 from consortia.runtime import late
-from consortia.runtime.late import jax
-
-PyTree = Any
+from consortia.runtime.late import PyTree, jax
 
 BARE_ARRAY = "theta"
 POSTERIOR, UNCONSTRAINED = "posterior", "unconstrained_posterior"
@@ -292,6 +291,20 @@ def draw_imputations(tree: Any) -> np.ndarray | None:
     source = tree["posterior"] if "posterior" in children else tree
     coords = getattr(source, "coords", {})
     return np.asarray(coords[IMPUTATION]) if IMPUTATION in coords else None
+
+
+def coordinate_names(
+    name: str, shape: tuple[int, ...], axes: Sequence[Sequence[Any] | None] = ()
+) -> list[str]:
+    """Return the names of a variable's numbers, by the labels of those axes that have any.
+
+    Example:
+        >>> coordinate_names("level", (2, 2), [["oslo", "bonn"]])
+        ['level[oslo, 0]', 'level[oslo, 1]', 'level[bonn, 0]', 'level[bonn, 1]']
+    """
+    known = dict(enumerate(axes))
+    words = [map(str, known.get(axis) or range(length)) for axis, length in enumerate(shape)]
+    return [f"{name}[{', '.join(labels)}]" if shape else name for labels in product(*words)]
 
 
 def spaced(length: int, most: int) -> np.ndarray:

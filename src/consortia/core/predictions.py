@@ -8,9 +8,7 @@ from typing import Any
 
 from consortia.core.model import Model
 from consortia.runtime import compiler
-from consortia.runtime.late import jax, jnp
-
-PyTree = Any
+from consortia.runtime.late import PyTree, jax, jnp
 
 
 @functools.partial(compiler.jit, static_argnames="function")

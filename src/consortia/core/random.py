@@ -18,9 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from consortia.runtime.late import Array, jax, jnp
-
-PyTree = Any
+from consortia.runtime.late import Array, PyTree, jax, jnp
 
 ROTATIONS = np.array([[13, 15, 26, 6], [17, 29, 16, 24]], np.uint32)
 """Rotations of the hash, in turn."""

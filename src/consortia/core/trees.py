@@ -12,9 +12,7 @@ from typing import Any, NamedTuple, TypeGuard
 import numpy as np
 
 from consortia.runtime import late
-from consortia.runtime.late import jax
-
-PyTree = Any
+from consortia.runtime.late import PyTree, jax
 
 
 class Leaf(NamedTuple):

@@ -14,9 +14,7 @@ from consortia.core import trees
 from consortia.core.arguments import hinted
 from consortia.data import digest
 from consortia.errors import InputError
-from consortia.runtime.late import jax
-
-PyTree = Any
+from consortia.runtime.late import PyTree, jax
 
 NUMERIC_KINDS = "biufc"
 """Kinds of NumPy dtype that a leaf may have: bool, integer, unsigned, floating, complex."""

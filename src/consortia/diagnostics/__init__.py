@@ -1,65 +1,34 @@
 """Quality of a result: convergence, summaries, predictions and their scores, distances."""
 
-from consortia.core.gaussian import gaussian_wasserstein2
-from consortia.diagnostics.convergence import (
-    ChunkVerdict,
-    Convergence,
-    add_diagnostics,
-    convergence,
-    rhat_and_ess,
-)
-from consortia.diagnostics.distances import (
-    marginal_error,
-    marginal_wasserstein2,
-    wasserstein2,
-)
-from consortia.diagnostics.influence import (
-    PriorSensitivity,
-    WithoutSites,
-    leave_one_site_out,
-    prior_sensitivity,
-)
+from consortia.core import public
+from consortia.core.gaussian import gaussian_wasserstein2 as gaussian_wasserstein2
+from consortia.diagnostics.convergence import ChunkVerdict as ChunkVerdict
+from consortia.diagnostics.convergence import Convergence as Convergence
+from consortia.diagnostics.convergence import add_diagnostics as add_diagnostics
+from consortia.diagnostics.convergence import convergence as convergence
+from consortia.diagnostics.convergence import rhat_and_ess as rhat_and_ess
+from consortia.diagnostics.distances import marginal_error as marginal_error
+from consortia.diagnostics.distances import marginal_wasserstein2 as marginal_wasserstein2
+from consortia.diagnostics.distances import wasserstein2 as wasserstein2
+from consortia.diagnostics.influence import PriorSensitivity as PriorSensitivity
+from consortia.diagnostics.influence import WithoutSites as WithoutSites
+from consortia.diagnostics.influence import leave_one_site_out as leave_one_site_out
+from consortia.diagnostics.influence import prior_sensitivity as prior_sensitivity
+from consortia.diagnostics.predictive import accuracy as accuracy
+from consortia.diagnostics.predictive import brier as brier
+from consortia.diagnostics.predictive import calibration_curve as calibration_curve
 from consortia.diagnostics.predictive import (
-    accuracy,
-    brier,
-    calibration_curve,
-    expected_calibration_error,
-    log_predictive_density,
-    negative_log_likelihood,
-    predict,
-    rmse,
-    scores,
+    expected_calibration_error as expected_calibration_error,
 )
-from consortia.diagnostics.stein import Stein, kernel_stein
-from consortia.diagnostics.summary import Summary, summary
-from consortia.diagnostics.units import in_column_units
+from consortia.diagnostics.predictive import log_predictive_density as log_predictive_density
+from consortia.diagnostics.predictive import negative_log_likelihood as negative_log_likelihood
+from consortia.diagnostics.predictive import predict as predict
+from consortia.diagnostics.predictive import rmse as rmse
+from consortia.diagnostics.predictive import scores as scores
+from consortia.diagnostics.stein import Stein as Stein
+from consortia.diagnostics.stein import kernel_stein as kernel_stein
+from consortia.diagnostics.summary import Summary as Summary
+from consortia.diagnostics.summary import summary as summary
+from consortia.diagnostics.units import in_column_units as in_column_units
 
-__all__ = [
-    "ChunkVerdict",
-    "Convergence",
-    "PriorSensitivity",
-    "Stein",
-    "Summary",
-    "WithoutSites",
-    "accuracy",
-    "add_diagnostics",
-    "brier",
-    "calibration_curve",
-    "convergence",
-    "expected_calibration_error",
-    "gaussian_wasserstein2",
-    "in_column_units",
-    "kernel_stein",
-    "leave_one_site_out",
-    "log_predictive_density",
-    "marginal_error",
-    "marginal_wasserstein2",
-    "negative_log_likelihood",
-    "predict",
-    "prior_sensitivity",
-    "rhat_and_ess",
-    "rmse",
-    "scores",
-    "summary",
-    "wasserstein2",
-]
+__all__ = public.names(vars())

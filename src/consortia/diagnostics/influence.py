@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ from jaxtyping import Float
 
 from consortia.core.arguments import hinted
 from consortia.core.model import Model
-from consortia.core.parameters import structure_of, variables
+from consortia.core.parameters import coordinate_names, structure_of, variables
 from consortia.core.pareto import RELIABLE
 from consortia.core.target import Target, in_jax_width
 from consortia.data.sites import Sites
@@ -313,14 +314,9 @@ def natural_of(
         arrays = {name: np.asarray(a, np.float64) for name, a in made.items()}
         shapes = {name: a.shape[1:] for name, a in arrays.items()}
         values = np.concatenate([a.reshape(len(drawn), -1) for a in arrays.values()], axis=1)
-    names = []
-    for name, shape in shapes.items():
-        axes = dict(enumerate((labels or {}).get(name, ())))
-        for place in np.ndindex(*shape):
-            known = [(axes.get(axis), one) for axis, one in enumerate(place)]
-            words = [str(one) if axis is None else axis[one] for axis, one in known]
-            names.append(f"{name}[{', '.join(words)}]" if place else name)
-    return tuple(names), values
+    axes = labels or {}
+    names = [coordinate_names(name, shape, axes.get(name, ())) for name, shape in shapes.items()]
+    return tuple(chain.from_iterable(names)), values
 
 
 def moments_of(values: Draws, share: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -17,7 +17,6 @@ from consortia.core.parameters import (
     POSTERIOR,
     SCALE,
     UNCONSTRAINED,
-    PyTree,
     draws_to_pytree,
     sampled_draws,
     structure_of,
@@ -26,7 +25,7 @@ from consortia.core.parameters import (
 from consortia.data.sites import Sites
 from consortia.errors import InputError
 from consortia.runtime.compiler import map_in_blocks
-from consortia.runtime.late import Array, jax
+from consortia.runtime.late import Array, PyTree, jax
 from consortia.store.metadata import Labels, with_labels
 from consortia.store.results import MOMENTS, dataset_of
 

@@ -28,8 +28,9 @@ class BiasPrediction:
     basis: str = ""  # what the prediction rests on, in words
     notes: tuple[str, ...] = ()  # what it leaves out, and what else it says
     names: tuple[str, ...] = ()  # of the coordinates, "theta[3]", in the order of the flat position
-    mean: Float[np.ndarray, " d"] | None = None  # of the posterior's Gaussian law, (d,); the mode
-    sd: Float[np.ndarray, " d"] | None = None  # its standard deviations, (d,)
+    # of the posterior, (d,): its mode, and how far the mean is from it to first order
+    mean: Float[np.ndarray, " d"] | None = None
+    sd: Float[np.ndarray, " d"] | None = None  # of its Gaussian law at the mode, (d,)
     shift: Float[np.ndarray, " d"] | None = None  # (predicted mean − mean) / sd, (d,)
     # predicted standard deviation / sd, (d,), or None where it is not predicted
     sd_ratio: Float[np.ndarray, " d"] | None = None

@@ -19,9 +19,7 @@ from consortia.core.parameters import (
 )
 from consortia.core.predictions import log_sum, weighted_sum
 from consortia.errors import InputError
-from consortia.runtime.late import float_type, jax
-
-PyTree = Any
+from consortia.runtime.late import PyTree, float_type, jax
 
 BATCH_ROWS = 4096
 # Values (draws × dimension) on the device at once: 16 MiB of float32.

@@ -15,6 +15,7 @@ import numpy as np
 from consortia.core import arguments
 from consortia.core.parameters import (
     as_sampled,
+    coordinate_names,
     draw_imputations,
     draw_weights,
     has_natural,
@@ -51,7 +52,10 @@ IMPUTED = (
 IN_COLUMN_UNITS = "in the units of the columns as they were read; they were sampled standardised"
 """The note of a table of coefficients that were turned back."""
 
-NATURAL = "in the units of the columns, at zero of all of them; they were sampled standardised"
+NATURAL = (
+    "Coefficients are in the units of the columns, the intercept is for a row of zeros; both were "
+    "sampled in standardised units."
+)
 """The note of a table of a formula's natural parameters."""
 
 Units = Literal["columns", "sampled"]
@@ -490,14 +494,9 @@ def _stacked(arrays: Iterable[np.ndarray]) -> np.ndarray:
 
 def _labels(name: str, source: Any, shape: tuple[int, ...]) -> list[str]:
     """Return the names of a variable's coordinates, with the labels of the result if any."""
-    if not shape:
-        return [name]
-    axes = [[str(place) for place in range(length)] for length in shape]
     dims = [dim for dim in getattr(source, "dims", ()) if dim not in ("chain", "draw")]
-    for place, dim in enumerate(dims):
-        if dim in source.coords:
-            axes[place] = [str(value) for value in source.coords[dim].values]
-    return [f"{name}[{', '.join(labels)}]" for labels in itertools.product(*axes)]
+    axes = [list(source.coords[dim].values) if dim in source.coords else None for dim in dims]
+    return coordinate_names(name, shape, axes)
 
 
 def _cell(column: str, value: float, sd: float) -> str:

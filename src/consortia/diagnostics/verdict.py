@@ -637,7 +637,7 @@ def _predicted(prediction: BiasPrediction | None, *, measured: bool) -> Check:
     else:
         ratio = prediction.sd_ratio
         severity = max(severity, _severity(float(np.abs(ratio - 1).max()), SPREAD))
-        value += f", spread {ratio.min():.2f}–{ratio.max():.2f}×"
+        value += f", spread {_factors(ratio.min(), ratio.max())}"
     if _far_from_gaussian(prediction):  # what is predicted there may be far too bad as well
         severity = min(max(severity, Severity.UNKNOWN), Severity.WARNING)
         reasons.append(
@@ -685,7 +685,7 @@ def _quadrature(record: Mapping[str, Any]) -> Check | None:
     shift, low, high = kept["shift"], kept["low"], kept["high"]
     severity = max(_severity(shift, SHIFT), _severity(max(abs(low - 1), abs(high - 1)), SPREAD))
     shown = f"≤ {shift:.2g} sd" if shift >= 1e-3 else "< 0.001 sd"
-    value = f"means {shown}, spread {low:.3f}–{high:.3f}×"
+    value = f"means {shown}, spread {_factors(low, high, 3)}"
     reason = (
         f"{nodes} nodes against {kept['against']}: the log-density differs by up to "
         f"{kept['error']:.2g} within 3 sds of the middle."
@@ -695,6 +695,12 @@ def _quadrature(record: Mapping[str, Any]) -> Check | None:
         reason += " The effect on the outer quantiles was not measured."
     action = "Omit nodes, so that the run chooses them, or give more." if severity else ""
     return Check(severity, title, value, reason, action)
+
+
+def _factors(low: float, high: float, places: int = 2) -> str:
+    """Return a range of factors; one where both ends are equal to these places."""
+    ends = dict.fromkeys(f"{end:.{places}f}" for end in (low, high))
+    return f"{'–'.join(ends)}×"
 
 
 def _sandwich(record: Mapping[str, Any]) -> Check | None:
@@ -773,7 +779,7 @@ def _as_predicted(run: Evidence, prediction: BiasPrediction | None) -> Check | N
         room = 1 + SIGMAS / np.sqrt(2 * np.maximum(few, 1.0))
         ratio = float(np.max(np.maximum(spread, 1 / np.maximum(spread, 1e-300)) / room))
         severity = max(severity, _severity(max(ratio, 1.0), RATIO))
-        value += f", spread {float(spread.min()):.2f}–{float(spread.max()):.2f}×"
+        value += f", spread {_factors(spread.min(), spread.max())}"
     if severity is Severity.GOOD:
         return Check(severity, title, value, "They have the predicted means and spreads.")
     reason = (
@@ -824,5 +830,5 @@ def _measured(run: Evidence) -> Check:
         reason += " The differences are larger than chance."
         action = REMEDY
     off, ratio = abs(float(columns["shift"][worst])), columns["sd_ratio"]
-    value = f"means ≤ {off:.2g} sd, spread {ratio.min():.2f}–{ratio.max():.2f}×"
+    value = f"means ≤ {off:.2g} sd, spread {_factors(ratio.min(), ratio.max())}"
     return Check(severity, title, value, reason, action)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
+from consortia.core import arguments
 from consortia.errors import InputError
 from consortia.runtime.late import Array, jnp
 
@@ -34,18 +35,10 @@ class MassMatrix:
             return cls()
         if isinstance(mass_matrix, MassMatrix):
             return mass_matrix
-        try:
-            matrix = np.asarray(mass_matrix, np.float64)
-        except (TypeError, ValueError):
-            raise InputError(
-                f"mass_matrix is {mass_matrix!r}: give the diagonal (d,) or a matrix (d, d)."
-            ) from None
+        wanted = "the diagonal (d,) or a matrix (d, d)"
+        matrix = arguments.array("mass_matrix", mass_matrix, wanted)
         if matrix.ndim not in (1, 2) or (matrix.ndim == 2 and matrix.shape[0] != matrix.shape[1]):
-            raise InputError(
-                f"mass_matrix has shape {matrix.shape}: give the diagonal (d,) or a matrix (d, d)."
-            )
-        if not np.all(np.isfinite(matrix)):
-            raise InputError("mass_matrix holds a value that is not finite.")
+            raise InputError(f"mass_matrix has shape {matrix.shape}: give {wanted}.")
         if matrix.ndim == 1:
             if not np.all(matrix > 0):
                 raise InputError("mass_matrix: every diagonal entry must be positive.")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple
 
 from jaxtyping import Float
 
@@ -22,8 +23,7 @@ class State(NamedTuple):
     squares: PyTree[Float[Array, "*d"]] = ()  # Σ α^k g² over the gradients so far, (d,), and Σ α^k
 
 
-@runtime_checkable
-class Dynamics(Protocol):
+class Dynamics(ABC):
     """One step of a sampler, cut where a gradient is needed; a value that compares and hashes.
 
     Whoever computes the gradient, of whatever potential and however old, takes it at `point` and
@@ -32,12 +32,13 @@ class Dynamics(Protocol):
 
     def start(self, position: Vector) -> State:
         """Return the state of a chain that starts at ``position``, at rest."""
-        ...
+        return State(position, jnp.zeros_like(position))
 
     def point(self, state: State, step_size: Scalar) -> Vector:
         """Return the point at which the next step of this size needs its gradient, (d,)."""
-        ...
+        return state.position
 
+    @abstractmethod
     def step(self, state: State, gradient: Vector, normal: Vector, step_size: Scalar) -> State:
         """Return the state after one step.
 
@@ -47,11 +48,10 @@ class Dynamics(Protocol):
             normal: standard normal numbers, (d,).
             step_size: h, scalar.
         """
-        ...
 
 
 @dataclass(frozen=True)
-class Langevin:
+class Langevin(Dynamics):
     r"""One step of Langevin dynamics, as in stochastic gradient Langevin dynamics (SGLD).
 
     .. math:: \theta' = \theta - h G g + \sqrt{2hTG}\,\zeta
@@ -74,10 +74,6 @@ class Langevin:
             return State(position)
         return State(position, squares=(jnp.zeros_like(position), jnp.zeros((), position.dtype)))
 
-    def point(self, state: State, step_size: Scalar) -> Vector:
-        """Return θ."""
-        return state.position
-
     def step(self, state: State, gradient: Vector, normal: Vector, step_size: Scalar) -> State:
         """Return θ', from the gradient at θ."""
         if self.adaptation is None:
@@ -93,7 +89,7 @@ class Langevin:
 
 
 @dataclass(frozen=True)
-class EulerHMC:
+class EulerHMC(Dynamics):
     r"""One step of stochastic gradient Hamiltonian Monte Carlo (SGHMC), Euler's way.
 
     .. math:: q' = (1 - Bh)\,q - h g + \sqrt{2BhT - h^2 V}\,\zeta, \qquad \theta' = \theta + h q'
@@ -111,14 +107,6 @@ class EulerHMC:
     # one: a number or a tuple (d,); the result is NaN where hV > 2BT
     gradient_variance: float | tuple[float, ...] = 0.0
 
-    def start(self, position: Vector) -> State:
-        """Return θ at rest."""
-        return State(position, jnp.zeros_like(position))
-
-    def point(self, state: State, step_size: Scalar) -> Vector:
-        """Return θ."""
-        return state.position
-
     def step(self, state: State, gradient: Vector, normal: Vector, step_size: Scalar) -> State:
         """Return (θ', q'), from the gradient at θ."""
         spread = injected(self.friction * self.temperature, self.gradient_variance, step_size)
@@ -128,7 +116,7 @@ class EulerHMC:
 
 
 @dataclass(frozen=True)
-class SplittingHMC:
+class SplittingHMC(Dynamics):
     r"""One symmetric step (drift, friction, force and noise, friction, drift: ABOBA).
 
     .. math::
@@ -146,10 +134,6 @@ class SplittingHMC:
     temperature: float = 1.0  # T
     gradient_variance: float | tuple[float, ...] = 0.0  # V, as in `EulerHMC`
 
-    def start(self, position: Vector) -> State:
-        """Return θ at rest."""
-        return State(position, jnp.zeros_like(position))
-
     def point(self, state: State, step_size: Scalar) -> Vector:
         """Return θ̂ = θ + hq/2."""
         return state.position + step_size / 2 * state.momentum
@@ -165,7 +149,7 @@ class SplittingHMC:
 
 
 @dataclass(frozen=True)
-class Thermostat:
+class Thermostat(Dynamics):
     r"""One step of the stochastic gradient Nosé–Hoover thermostat (SGNHT), symmetrically split.
 
     .. math::

@@ -37,7 +37,7 @@ def message_of(
         case Sum():
             return jax.tree.map(lambda leaf: jnp.sum(leaf, axis=0), outbox)
         case Mix(matrix, times, change):
-            mixing = graphs.resolve_any(matrix, weights.shape[0])
+            mixing = graphs.weights.resolve_any(matrix, weights.shape[0])
             if isinstance(mixing, graphs.MixingSchedule):
                 return _mixed_in_turn(mixing, outbox, times, change)
             if change:
@@ -127,7 +127,7 @@ def describe(exchange: Exchange | None, nodes: int) -> str | None:
     """Describe the messages of a gossip exchange for the plan of a run; None for another."""
     if not isinstance(exchange, Mix):
         return None
-    mixing = graphs.resolve_any(exchange.matrix, nodes)
+    mixing = graphs.weights.resolve_any(exchange.matrix, nodes)
     if isinstance(mixing, graphs.MixingSchedule):
         return f"{nodes} agents; {len(mixing)} matrices W in turn, applied as a sum over links"
     forms = {
@@ -187,7 +187,7 @@ def communication(
         case Mailbox():
             return 1, outbox_bytes, reply_bytes
         case Mix(matrix, times):
-            return times, times * graphs.resolve_any(matrix, nodes).links * outbox_bytes, 0
+            return times, times * graphs.weights.resolve_any(matrix, nodes).links * outbox_bytes, 0
         case _:
             return 1, nodes * outbox_bytes, nodes * reply_bytes
 

@@ -5,41 +5,23 @@ and j are neighbours (or i = j). `mixing_matrix` makes one from a graph; agent i
 site number i.
 """
 
-from __future__ import annotations
+from consortia.core import public
+from consortia.graphs.builders import cliques as cliques
+from consortia.graphs.builders import complete as complete
+from consortia.graphs.builders import erdos_renyi as erdos_renyi
+from consortia.graphs.builders import grid as grid
+from consortia.graphs.builders import path as path
+from consortia.graphs.builders import ring as ring
+from consortia.graphs.builders import star as star
+from consortia.graphs.builders import torus as torus
+from consortia.graphs.mixing import MixingMatrix as MixingMatrix
+from consortia.graphs.network import agent_errors as agent_errors
+from consortia.graphs.network import disagreement as disagreement
+from consortia.graphs.network import picture as picture
+from consortia.graphs.schedule import MixingSchedule as MixingSchedule
+from consortia.graphs.schedule import lost_links as lost_links
+from consortia.graphs.weights import NETWORKS as NETWORKS
+from consortia.graphs.weights import mixing_matrix as mixing_matrix
+from consortia.graphs.weights import resolve as resolve
 
-from consortia.graphs.builders import (
-    cliques,
-    complete,
-    erdos_renyi,
-    grid,
-    path,
-    ring,
-    star,
-    torus,
-)
-from consortia.graphs.mixing import MixingMatrix
-from consortia.graphs.network import agent_errors, disagreement, picture
-from consortia.graphs.schedule import MixingSchedule, lost_links
-from consortia.graphs.weights import NETWORKS, mixing_matrix, resolve
-from consortia.graphs.weights import as_mixing as as_mixing
-from consortia.graphs.weights import resolve_any as resolve_any
-
-__all__ = [
-    "NETWORKS",
-    "MixingMatrix",
-    "MixingSchedule",
-    "agent_errors",
-    "cliques",
-    "complete",
-    "disagreement",
-    "erdos_renyi",
-    "grid",
-    "lost_links",
-    "mixing_matrix",
-    "path",
-    "picture",
-    "resolve",
-    "ring",
-    "star",
-    "torus",
-]
+__all__ = public.names(vars())

@@ -62,6 +62,11 @@ def wrong_batch(batch: PyTree, features: int) -> str | None:
     return None
 
 
+def wrong_classes(batch: PyTree, features: int, classes: int) -> str | None:
+    """Describe a fault in a batch whose responses are labels 0, ..., classes − 1."""
+    return wrong_batch(batch, features) or wrong_labels(batch["y"], classes)
+
+
 def wrong_labels(labels: np.ndarray, classes: int) -> str | None:
     """Find labels that are not among 0, ..., classes − 1, or return None."""
     labels = np.asarray(labels)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
 from consortia.core import arguments
@@ -74,10 +76,5 @@ def linear_regression(
         spread = jnp.exp(params["log_noise_scale"]) if noise is None else noise
         return log_normal_density(as_features(batch["y"], expected) - expected, spread)
 
-    def check(batch: PyTree) -> str | None:
-        return wrong_batch(batch, features)
-
-    def arrange(batch: PyTree) -> PyTree:
-        return arranged(batch, features)
-
+    check, arrange = (partial(of, features=features) for of in (wrong_batch, arranged))
     return Model(log_prior, log_likelihood, init, predict=mean, check=check, arrange=arrange)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator, Mapping
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -19,13 +19,12 @@ from consortia.models._shared import (
     PyTree,
     as_features,
     two_classes,
-    wrong_batch,
-    wrong_labels,
+    wrong_classes,
 )
 from consortia.runtime.late import jax
 
 
-@functools.cache
+@cache
 def _density_of_label() -> Callable[[Array, Array], Array]:
     """Return log P(y | t) = −log(1 + exp((1 − 2y) t)), a function of t and y."""
 
@@ -91,12 +90,8 @@ def logistic_regression(
     def predict(params: PyTree, batch: PyTree) -> Array:
         return two_classes(log_odds(params, batch))
 
-    def check(batch: PyTree) -> str | None:
-        return wrong_batch(batch, features) or wrong_labels(batch["y"], 2)
-
-    def arrange(batch: PyTree) -> PyTree:
-        return arranged(batch, features)
-
+    check = partial(wrong_classes, features=features, classes=2)
+    arrange = partial(arranged, features=features)
     scales = {"coefficients": float(prior_scale)}
     if intercept:
         scales["intercept"] = float(prior_scale if intercept_scale is None else intercept_scale)

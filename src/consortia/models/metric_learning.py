@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,8 +16,7 @@ from consortia.models._shared import (
     PyTree,
     as_features,
     two_classes,
-    wrong_batch,
-    wrong_labels,
+    wrong_classes,
 )
 from consortia.runtime.late import jax
 
@@ -84,14 +84,12 @@ def metric_learning(
         return two_classes(log_odds(params, batch))
 
     def check(batch: PyTree) -> str | None:
-        wrong = wrong_batch(batch, count) or wrong_labels(batch["y"], 2)
+        wrong = wrong_classes(batch, count, 2)
         if wrong is None and np.any(np.asarray(batch["x"]) < 0):
             return "x holds a negative number: give squares, as squared_projections does"
         return wrong
 
-    def arrange(batch: PyTree) -> PyTree:
-        return arranged(batch, count)
-
+    arrange = partial(arranged, features=count)
     return Model(log_prior, log_likelihood, init, predict=predict, check=check, arrange=arrange)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from consortia.core import arguments
@@ -15,8 +16,7 @@ from consortia.models._shared import (
     as_features,
     log_class_probability,
     log_normal_density,
-    wrong_batch,
-    wrong_labels,
+    wrong_classes,
 )
 from consortia.runtime.late import jax, jnp
 
@@ -109,9 +109,7 @@ def mlp(
     def predict(params: PyTree, batch: PyTree) -> Array:
         return jax.nn.softmax(scores(params, batch), axis=-1)
 
-    def check(batch: PyTree) -> str | None:
-        return wrong_batch(batch, features) or wrong_labels(batch["y"], classes)
-
+    check = partial(wrong_classes, features=features, classes=classes)
     return Model(log_prior, log_likelihood, init, predict=predict, check=check)
 
 

@@ -211,10 +211,6 @@ class _Sorted:
     derived_of_own: tuple[str, ...]
     point: Mapping[str, np.ndarray]  # a value of each latent variable, ``own`` included
 
-    @cached_property
-    def _names(self) -> tuple[str, ...]:
-        return (*self.latents, *self.prior)
-
     def start(self, key: Array) -> dict[str, Array]:
         """Return unconstrained parameters to start from."""
         keys = jax.random.split(key, len(self.latents))
@@ -241,7 +237,7 @@ class _Sorted:
         """Return log p(θ) of the unconstrained parameters, Jacobians included."""
         values = self.constrained(params)
         statements = self.traced.statements(values, self.traced.row())
-        total = sum(_log_density(statements[name]) for name in self._names)
+        total = sum(_log_density(statements[name]) for name in (*self.latents, *self.prior))
         for name, one in self.latents.items():
             total += jnp.sum(one.transform.log_abs_det_jacobian(params[one.sampled], values[name]))
         return jnp.asarray(total)
@@ -299,8 +295,9 @@ class _Sorted:
         """Draw the site's own parameters given its rows, and those that follow from them."""
         dtype = jax.tree.leaves(params)[0].dtype
         mask = jnp.ones(jax.tree.leaves(rows)[0].shape[0], bool)
-        uniforms = jax.random.uniform(key, (1, self.size), dtype)
-        z = _integrated.drawn(self._given_own(params, rows, mask), uniforms)[0]
+        shape, like = (1, self.size), jnp.zeros((), dtype)
+        noise = _integrated.noise_of_key(key, shape, dtype)
+        z = _integrated.resampled(self._given_own(params, rows, mask), shape, like, noise)[0]
         values, row = self.constrained(params), self.traced.row()
         found = self.traced.statements(values, row, normals=self._normals(z))
         own = {
@@ -521,9 +518,10 @@ def _latent(name: str, statement: Any, other: Any, one: Any, biject_to: Any) -> 
             f"from_numpyro: the support of {name!r} depends on other latent variables: write it "
             "as a constant range, and what follows from it as numpyro.deterministic."
         )
-    laws = [_tail_of(run["fn"]) for run in (statement, other)]
-    if laws[0] is not None and _equal(laws[0], laws[1]):
-        return _Latent(_ByScore(laws[0]), shape, f"unconstrained({name})")
+    law, again = (_tail_of(run["fn"]) for run in (statement, other))
+    # the same in two runs: it depends on no other latent variable
+    if law is not None and again is not None and all(map(np.array_equal, law, again)):
+        return _Latent(_ByScore(law), shape, f"unconstrained({name})")
     free = np.array_equal(at, statement["value"])
     return _Latent(supports[0], np.shape(at), name if free else f"unconstrained({name})")
 
@@ -539,13 +537,6 @@ def _tail_of(law: Any) -> Tail | None:
     if isinstance(law, dist.StudentT):
         return Tail(1 / np.asarray(law.df), np.asarray(law.loc), np.asarray(law.scale))
     return None
-
-
-def _equal(first: Tail, second: Tail | None) -> bool:
-    """Return True if a law is the same in two runs: it depends on no other latent variable."""
-    return second is not None and all(
-        np.array_equal(at, then) for at, then in zip(first, second, strict=True)
-    )
 
 
 def _axis_of(statement: Mapping[str, Any], plate: str) -> int | None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from consortia.core import arguments
 from consortia.core.model import Model
 from consortia.models._features import arranged, predictor
-from consortia.models._shared import Array, PyTree, log_class_probability, wrong_batch, wrong_labels
+from consortia.models._shared import Array, PyTree, log_class_probability, wrong_classes
 from consortia.runtime.late import jax
 
 
@@ -64,10 +66,6 @@ def softmax_regression(
     def predict(params: PyTree, batch: PyTree) -> Array:
         return jax.nn.softmax(scores(params, batch), axis=-1)
 
-    def check(batch: PyTree) -> str | None:
-        return wrong_batch(batch, features) or wrong_labels(batch["y"], classes)
-
-    def arrange(batch: PyTree) -> PyTree:
-        return arranged(batch, features)
-
+    check = partial(wrong_classes, features=features, classes=classes)
+    arrange = partial(arranged, features=features)
     return Model(log_prior, log_likelihood, init, predict=predict, check=check, arrange=arrange)

@@ -6,6 +6,7 @@ import itertools
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -66,11 +67,12 @@ class Response:
     notes: tuple[str, ...]  # what the user should know
     # the level that the others of a factor are compared with, by factor
     references: Mapping[str, str] = field(default_factory=dict)
+    binary: frozenset[str] = frozenset()  # columns of 0 and 1
 
     @property
     def words(self) -> str:
         """The response as a sentence has it: its event, without the words of a formula."""
-        return _in_words(self.name)
+        return in_words(self.name)
 
     def against(self, name: str) -> str:
         """Return the reference of a coefficient of a level; "" of another one."""
@@ -94,18 +96,18 @@ SIGNS = {"=": "", "==": "", "!=": "other than ", ">": "above ", "<": "below "} |
 }
 
 
-def _in_words(name: str) -> str:
+def in_words(name: str) -> str:
     """Return a response, or its event, without the words of a formula."""
     if name.startswith("Surv("):
-        event = parse(f"{name} ~ 1").response[1].text
-        return "the event" if event in EVENTS else _in_words(event)
+        words = in_words(parse(f"{name} ~ 1").response[1].text)
+        return "the event" if words in EVENTS else words
     matched = COMPARED.fullmatch(name)
     if matched is None:
         return "death" if name.lower() in DEATH else name
     column, sign, value = matched.groups()
     value = value.strip("'\"")
     if sign in ("=", "==") and (truth_of(value) or value == "1"):
-        return _in_words(column)
+        return in_words(column)
     if sign in ("=", "==") and value.lower() in DEATH:
         return "death"
     return f"{column} {SIGNS[sign]}{value}"
@@ -113,11 +115,8 @@ def _in_words(name: str) -> str:
 
 def response_of(report: RunReport) -> Response | None:
     """Return a regression's response; None of another model."""
-    settings = report.record.get("settings")
-    if not isinstance(settings, Mapping):
-        return None
-    model, found = settings.get("model"), settings.get("regression", settings)
-    if isinstance(found, Mapping) and found.get("family") in FAMILIES:
+    model, found = report.settings.get("model"), report.fitted_settings
+    if found.get("family") in FAMILIES:
         notes = tuple(map(str, found.get("notes", ())))
         named = str(found.get("formula", "")).partition("~")[0].strip() or "the response"
         family = str(found["family"])
@@ -125,27 +124,47 @@ def response_of(report: RunReport) -> Response | None:
         effect = FAMILIES[family].effect
         levels = found.get("levels", {})
         first = {str(one): str(names[0]) for one, names in levels.items() if names}
-        return Response(str(found.get("event", named)), family, effect, priors, notes, first)
+        event = str(found.get("event", named))
+        return Response(event, family, effect, priors, notes, first, _binary(found))
     kind = model.get("kind") if isinstance(model, Mapping) else None
     if kind not in ("logistic_regression", "linear_regression"):
         return None
-    data = settings.get("data", {})
+    data = report.settings.get("data", {})
     name = "y" if not isinstance(data, Mapping) else str(data.get("target", "y"))
     return Response(name, None, "odds ratio" if kind == "logistic_regression" else None, {}, ())
 
 
-def estimates(report: RunReport) -> Estimates | None:
-    """Return the effects of a regression, in the units of the columns; None of another model."""
-    response = response_of(report)
+def _binary(settings: Mapping[str, Any]) -> frozenset[str]:
+    """Return the columns in which the sites' descriptions count 0 and 1 and nothing else."""
+    values: dict[str, set[str]] = {}
+    for site in settings.get("participants", {}).get("sites", {}).values():
+        for name, (counts, rest) in site.get("levels", {}).items():
+            values.setdefault(str(name), set()).update(counts, ["other levels"] * bool(rest))
+    return frozenset(name for name, levels in values.items() if levels == {"0", "1"})
+
+
+def _columns(report: RunReport, name: str) -> tuple[list[str], np.ndarray] | None:
+    """Return names and draws (chain, draw, column) of a variable, or None without it.
+
+    They are in the units of the columns, and repeated in proportion to their weights.
+    """
     posterior = in_column_units(report.tree)["posterior"]
-    if response is None or SLOPES not in posterior.data_vars:
+    if name not in posterior.data_vars:
         return None
-    variable = posterior[SLOPES]
+    variable = posterior[name]
     values = by_weight(np.asarray(variable, float), parameters.draw_weights(report.tree))
     axes = [np.asarray(variable.get_index(dim)).astype(str) for dim in variable.dims[2:]]
-    names = [", ".join(one) for one in itertools.product(*axes)]
-    flat = {SLOPES: values.reshape(*values.shape[:2], -1)}
-    return estimates_of(flat, {SLOPES: [names]}, response.effect, LEVEL)
+    names = [", ".join(labels) for labels in itertools.product(*axes)]
+    return names, values.reshape(*values.shape[:2], -1)
+
+
+def estimates(report: RunReport) -> Estimates | None:
+    """Return the effects of a regression, in the units of the columns; None of another model."""
+    response, slopes = response_of(report), _columns(report, SLOPES)
+    if response is None or slopes is None:
+        return None
+    names, values = slopes
+    return estimates_of({SLOPES: values}, {SLOPES: [names]}, response.effect, LEVEL)
 
 
 def by_site(report: RunReport) -> SiteEffects | None:
@@ -157,22 +176,14 @@ def by_site(report: RunReport) -> SiteEffects | None:
     if report.regression is not None:
         own = report.regression
         return own.by_site(report.tree, LEVEL) if own.differs_by_site else None
-    response, found = response_of(report), in_column_units(report.tree)["posterior"]
-    wanted = {IN_SD, LOG_SD}
-    if response is None or not wanted <= set(found.data_vars):
-        return None
-    if any(CORRELATED in str(name) for name in found.data_vars):
-        return None
-    weights = parameters.draw_weights(report.tree)
+    response = response_of(report)
     draws: dict[str, dict[str, np.ndarray]] = {}
-    for variable in (SLOPES, *sorted(wanted)):
-        if variable not in found.data_vars or found[variable].ndim != 3:
-            continue
-        values = by_weight(np.asarray(found[variable], float), weights)
-        names = np.asarray(found[variable].get_index(found[variable].dims[2])).astype(str)
-        columns = values.reshape(-1, len(names)).T
-        draws[variable] = dict(zip(names.tolist(), columns, strict=True))
-    if not wanted <= draws.keys():
+    for variable in (SLOPES, IN_SD, LOG_SD):
+        if (columns := _columns(report, variable)) is not None:
+            names, values = columns
+            draws[variable] = dict(zip(names, values.reshape(-1, len(names)).T, strict=True))
+    correlated = any(CORRELATED in str(name) for name in report.tree["posterior"].data_vars)
+    if response is None or not {IN_SD, LOG_SD} <= draws.keys() or correlated:
         return None
     varying = []
     for name, log_sd in draws[LOG_SD].items():
@@ -180,14 +191,14 @@ def by_site(report: RunReport) -> SiteEffects | None:
         if matched is None:
             continue
         term, spread = matched[1], np.exp(log_sd)
-        own_level = f"{term} | "
         deviations = {
-            label.removeprefix(own_level): spread * values
+            label.removeprefix(f"{term} | "): spread * values
             for label, values in draws[IN_SD].items()
-            if label.startswith(own_level)
+            if label.startswith(f"{term} | ")
         }
         common = draws.get(SLOPES, {}).get(term, np.zeros(len(spread)))
-        varying.append(Varying(term, common, spread, deviations))
+        if deviations:  # those of several classes need the study
+            varying.append(Varying(term, common, spread, deviations))
     return site_effects(varying, response.effect, LEVEL, seed=0) if varying else None
 
 
@@ -285,8 +296,7 @@ def _from_prior(unknown: Mapping[str, str], response: Response) -> str:
 
 def question_of(report: RunReport) -> str | None:
     """Return the column that the study is about, as its file says; None where it does not."""
-    settings = report.record.get("settings")
-    named = settings.get("question") if isinstance(settings, Mapping) else None
+    named = report.settings.get("question")
     return None if named is None else str(named)
 
 
@@ -356,7 +366,8 @@ def _who(name: str, response: Response) -> str:
     """Name the columns of an effect in words, with the level that it is against."""
     *rest, own = name.split(", ")  # of a categorical response the level comes first
     matched = LEVEL_NAME.fullmatch(own)
-    who = f"{matched[1]} {matched[2]}" if matched else f"each unit of {own}"
+    number = f"{own} 1, against 0," if own in response.binary else f"each unit of {own}"
+    who = f"{matched[1]} {matched[2]}" if matched else number
     if reference := response.against(own):
         who += f", against {reference},"
     return who if not rest else f"for {', '.join(rest)}, {who}"
@@ -402,21 +413,19 @@ def priors_beside(report: RunReport) -> list[PriorBeside]:
     response = response_of(report)
     if response is None or not response.priors:
         return []
-    posterior = in_column_units(report.tree)["posterior"]
-    if SLOPES not in posterior.data_vars or posterior[SLOPES].ndim != 3:
+    slopes = _columns(report, SLOPES)
+    if slopes is None:
         return []
-    variable = posterior[SLOPES]
-    values = by_weight(np.asarray(variable, float), parameters.draw_weights(report.tree))
     rng, found = np.random.default_rng(0), []
-    for place, name in enumerate(np.asarray(variable.get_index(variable.dims[2])).astype(str)):
+    for name, values in zip(slopes[0], np.moveaxis(slopes[1], -1, 0), strict=True):
         try:
-            prior = read_prior(str(name), response.priors.get(str(name)))
+            prior = read_prior(name, response.priors.get(name))
         except InputError:  # a record is not trusted; its words may be none of ours
             continue
         points = (0.025, 0.5, 0.975)
         drawn = prior.draw(rng, (PRIOR_DRAWS,), -np.inf)
-        own = np.quantile(values[..., place], points)
-        found.append(PriorBeside(str(name), str(prior), np.quantile(drawn, points), own))
+        own = np.quantile(values, points)
+        found.append(PriorBeside(name, str(prior), np.quantile(drawn, points), own))
     return found
 
 

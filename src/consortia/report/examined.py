@@ -12,8 +12,8 @@ from consortia.models.regression.participants import TableOne
 from consortia.models.regression.proportional import ProportionalHazards
 from consortia.report.effects import number
 from consortia.report.participants import participants
-from consortia.report.run_report import RunReport
-from consortia.report.tables import Table
+from consortia.report.run_report import RunReport, shortened
+from consortia.report.tables import Table, share_of
 
 CHECK_DRAWS = 200
 """Draws for which responses are simulated."""
@@ -63,7 +63,7 @@ def sensitivity_table(found: Examined) -> Table | None:
     rows = tuple(
         (name, f"{prior:.2f}", f"{shift:+.2f}", f"{ratio:.2f}", finding or "little")
         for name, prior, shift, ratio, finding in zip(
-            one.names, one.measure, one.shift, one.sd_ratio, one.findings, strict=True
+            shortened(one.names), one.measure, one.shift, one.sd_ratio, one.findings, strict=True
         )
     )
     heads = ("", "measure", "mean moves by (sd)", "sd times", "the prior matters")
@@ -81,7 +81,7 @@ def fit_table(found: Examined) -> Table | None:
             number(line.observed),
             number(line.median),
             f"{number(line.lower)} to {number(line.upper)}",
-            f"{line.p:.3f}",
+            share_of(line.p),
         )
         for line in one.lines
     )
@@ -95,7 +95,7 @@ def proportional_table(found: Examined) -> Table | None:
     if one is None:
         return None
     rows = tuple(
-        (name, f"{change:+.3f}", f"{error:.3f}", f"{p:.3f}")
+        (name, f"{change:+.3f}", f"{error:.3f}", share_of(p))
         for name, change, error, p in zip(one.names, one.change, one.error, one.p, strict=True)
     )
     heads = ("", "change of the log hazard ratio with log(time)", "standard error", "p")

@@ -20,7 +20,7 @@ from consortia.core.printable import printable
 from consortia.report.effects import LEVEL, SURE, Response, response_of
 from consortia.report.examined import Examined
 from consortia.report.run_report import RunReport
-from consortia.report.tables import Table, fitted_settings
+from consortia.report.tables import Table
 
 State = Literal["reported", "in part", "for the authors", "not applicable"]
 
@@ -43,6 +43,93 @@ WHOSE = {
 """Populations of an effect, by estimand."""
 
 
+BY_SITE = re.compile(r"\|\|?\s*site\s*\)")
+"""A group term of the sites."""
+
+NO_TIME = "the response is not a time to an event"
+DESCRIBED = [f"STROBE {key}" for key in ("13a", "13b", "13c", "14a", "14b", "14c", "15")]
+"""Items that the sites' descriptions of their participants answer."""
+
+TITLES = {
+    "STROBE 1": "title and abstract",
+    "STROBE 2": "background",
+    "STROBE 3": "objectives",
+    "STROBE 4": "study design",
+    "STROBE 5": "setting",
+    "STROBE 6": "participants",
+    "STROBE 7": "variables",
+    "STROBE 8": "data sources and measurement",
+    "STROBE 9": "bias",
+    "STROBE 10": "study size",
+    "STROBE 11": "quantitative variables",
+    "STROBE 12a": "statistical methods, control for confounding",
+    "STROBE 12b": "subgroups and interactions",
+    "STROBE 12c": "missing data",
+    "STROBE 12d": "loss to follow-up",
+    "STROBE 12e": "sensitivity analyses",
+    "STROBE 13a": "numbers at each stage",
+    "STROBE 13b": "reasons for exclusion",
+    "STROBE 13c": "flow diagram",
+    "STROBE 14a": "characteristics of participants",
+    "STROBE 14b": "missing data by variable",
+    "STROBE 14c": "follow-up time",
+    "STROBE 15": "outcome events or summary",
+    "STROBE 16a": "unadjusted and adjusted estimates, with precision",
+    "STROBE 16b": "boundaries of categories",
+    "STROBE 16c": "absolute risk besides relative risk",
+    "STROBE 17": "other analyses",
+    "STROBE 18": "key results",
+    "STROBE 19": "limitations",
+    "STROBE 20": "interpretation",
+    "STROBE 21": "generalisability",
+    "STROBE 22": "funding",
+    "ROBUST 1": "priors specified",
+    "ROBUST 2": "priors justified",
+    "ROBUST 3": "sensitivity to the priors",
+    "ROBUST 4": "statistical model",
+    "ROBUST 5": "computation",
+    "ROBUST 6": "central tendency",
+    "ROBUST 7": "interval",
+    "decision rule": "when a direction is stated",
+    "fit": "does the model reproduce the responses",
+}
+"""The question of each item, in order."""
+
+ALWAYS: dict[State, dict[str, str]] = {
+    "for the authors": {
+        "STROBE 1": "the study's design in the title, a summary of the findings",
+        "STROBE 2": "the rationale",
+        "STROBE 3": "the questions and hypotheses, stated before the data",
+        "STROBE 4": "a cohort, a case-control or a cross-sectional study",
+        "STROBE 8": "how each column was measured",
+        "STROBE 9": "bias of the study; this report covers only bias of the computation",
+        "STROBE 19": "limitations of the design and of the data",
+        "STROBE 20": "this report makes no causal claim",
+        "STROBE 22": "sources of funding and the funders' role",
+        "ROBUST 2": "default priors are wide relative to the spread of the columns",
+    },
+    "in part": {
+        "STROBE 10": "rows of each site; the reason for this size is left to the authors",
+        "STROBE 11": "how they enter the formula; the reasons are left to the authors",
+        "STROBE 16a": f"adjusted effects with {100 * LEVEL:g} % intervals; unadjusted ones were "
+        "not computed",
+        "STROBE 17": "see the headings of this report",
+        "STROBE 18": "the first sentences of this report",
+    },
+    "reported": {
+        "ROBUST 4": "formula, family and link",
+        "ROBUST 6": "posterior medians",
+        "ROBUST 7": f"central {100 * LEVEL:g} % intervals",
+        "decision rule": f"if its posterior probability is at least {SURE:g} and the verdict is "
+        "not bad",
+    },
+}
+"""Answers that every report has, by their state."""
+
+Answer = tuple[State, str]
+"""The state of an item, and the answer or the reason why there is none."""
+
+
 class Item(NamedTuple):
     """One item of a checklist."""
 
@@ -63,15 +150,16 @@ def items(report: RunReport, looked: Examined, *, margins: bool) -> tuple[Item, 
     response = response_of(report)
     if response is None:
         return ()
-    found = fitted_settings(report)
-    return (
-        *_of_design(report, response, found),
-        *_of_methods(report, response, found, looked),
-        *_of_participants(response, found, looked),
-        *_of_results(response, found, margins=margins),
-        *_of_discussion(found),
-        *_of_bayes(report, response, looked),
-    )
+    settings = report.fitted_settings
+    answers: dict[str, Answer] = {
+        key: (state, text) for state, texts in ALWAYS.items() for key, text in texts.items()
+    }
+    answers |= _of_design(report, response, settings)
+    answers |= _of_methods(report, response, settings, looked)
+    answers |= _of_participants(response, settings, looked)
+    answers |= _of_results(response, settings, margins=margins)
+    answers |= _of_bayes(report, response, looked)
+    return tuple(Item(key, title, *answers[key]) for key, title in TITLES.items())
 
 
 def quadrature_in(report: RunReport) -> Mapping[str, Any] | None:
@@ -92,63 +180,28 @@ def checklist(found: tuple[Item, ...]) -> Table | None:
 # --- the items -----------------------------------------------------------------------------------
 
 
-def _of_design(report: RunReport, response: Response, found: Mapping[str, Any]) -> list[Item]:
-    """Return STROBE 1 to 11: what the authors write before the analysis."""
-    sites, keep = report.record.get("sites") or (), found.get("keep")
+def _of_design(
+    report: RunReport, response: Response, settings: Mapping[str, Any]
+) -> dict[str, Answer]:
+    """Answer what STROBE 5 to 7 ask of setting, participants and variables."""
+    sites, keep = report.record.get("sites") or (), settings.get("keep")
     where = f"{len(sites)} sites ({', '.join(map(str, sites))})" if sites else "the sites"
-    terms = str(found.get("formula", "")).partition("~")[2].strip()
-    authors = [
-        ("1", "title and abstract", "the study's design in the title, a summary of the findings"),
-        ("2", "background", "the rationale"),
-        ("3", "objectives", "the questions and hypotheses, stated before the data"),
-        ("4", "study design", "a cohort, a case-control or a cross-sectional study"),
-    ]
-    return [
-        *(Item(f"STROBE {key}", title, AUTHORS, answer) for key, title, answer in authors),
-        Item(
-            "STROBE 5", "setting", "in part", f"{where}; dates and places are left to the authors"
-        ),
-        Item(
-            "STROBE 6",
-            "participants",
-            "in part" if keep else AUTHORS,
-            f"rows with {keep}; selection into the files is left to the authors"
-            if keep
-            else "eligibility, and selection into the files",
-        ),
-        Item(
-            "STROBE 7",
-            "variables",
-            "in part",
-            f"the response {response.name}{f', the columns {terms}' if terms else ''}; "
-            "definitions are left to the authors",
-        ),
-        Item("STROBE 8", "data sources and measurement", AUTHORS, "how each column was measured"),
-        Item(
-            "STROBE 9",
-            "bias",
-            AUTHORS,
-            "bias of the study; this report covers only bias of the computation",
-        ),
-        Item(
-            "STROBE 10",
-            "study size",
-            "in part",
-            "rows of each site; the reason for this size is left to the authors",
-        ),
-        Item(
-            "STROBE 11",
-            "quantitative variables",
-            "in part",
-            "how they enter the formula; the reasons are left to the authors",
-        ),
-    ]
+    terms = str(settings.get("formula", "")).partition("~")[2].strip()
+    used = f"the response {response.name}{f', the columns {terms}' if terms else ''}"
+    participants: Answer = AUTHORS, "eligibility, and selection into the files"
+    if keep:
+        text = f"rows with {keep}; selection into the files is left to the authors"
+        participants = "in part", text
+    return {
+        "STROBE 5": ("in part", f"{where}; dates and places are left to the authors"),
+        "STROBE 6": participants,
+        "STROBE 7": ("in part", f"{used}; definitions are left to the authors"),
+    }
 
 
 def weighting(report: RunReport) -> str:
     """Return the origin of weights by the probability of treatment; "" of other runs."""
-    settings = report.record.get("settings")
-    table = settings.get("propensity") if isinstance(settings, Mapping) else None
+    table = report.settings.get("propensity")
     if not isinstance(table, Mapping) or "weights" not in table:
         return ""
     of_all = table.get("estimand") == "ATE"
@@ -160,226 +213,141 @@ def weighting(report: RunReport) -> str:
 
 
 def _of_methods(
-    report: RunReport, response: Response, found: Mapping[str, Any], looked: Examined
-) -> list[Item]:
-    """Return STROBE 12: statistical methods."""
-    formula = str(found.get("formula", response.name))
-    terms = formula.partition("~")[2]
-    crossed, differs = ":" in terms or "*" in terms, re.search(r"\|\|?\s*site\s*\)", terms)
-    policy = found.get("missing")
-    time = response.name.startswith("Surv(")
+    report: RunReport, response: Response, settings: Mapping[str, Any], looked: Examined
+) -> dict[str, Answer]:
+    """Answer what STROBE 12 asks of statistical methods."""
+    formula = str(settings.get("formula", response.name))
+    terms, policy = formula.partition("~")[2], str(settings.get("missing"))
+    methods = f"{response.family or 'linear'} regression, {formula}; adjusted for all other terms"
+    if "weights_are" in settings:
+        methods += f"; {weighting(report) or 'weights of a sample'}, widths by a sandwich"
+    if "cluster" in settings:
+        methods += f"; cluster-robust standard errors, by {settings['cluster']}"
+    subgroups: Answer = "not applicable", "the formula has no interactions"
+    if ":" in terms or "*" in terms:
+        text = "the interactions in the formula; effects within subgroups are not shown"
+        subgroups = "in part", text
+    elif BY_SITE.search(terms):
+        subgroups = "reported", "levels and effects by site, in 'Between the sites'"
+    missing: Answer = AUTHORS, "the record does not say how they were handled"
+    if policy in POLICIES:
+        missing = "reported", POLICIES[policy]
+    lost: Answer = "not applicable", NO_TIME
+    if _is_time(response):
+        lost = (
+            "in part",
+            (
+                "follow-up that ends without an event is censored, assumed independent of the "
+                "event; reasons for the end are left to the authors"
+            ),
+        )
     analyses = [
         *(["prior sensitivity"] if looked.sensitivity is not None else []),
         *(["the run compared with a reference"] if report.reference is not None else []),
         *(["the draws compared with the sites' gradients"] if report.stein is not None else []),
     ]
-    return [
-        Item(
-            "STROBE 12a",
-            "statistical methods, control for confounding",
-            "reported",
-            f"{response.family or 'linear'} regression, {formula}; adjusted for all other terms"
-            + (
-                f"; {weighting(report) or 'weights of a sample'}, widths by a sandwich"
-                if "weights_are" in found
-                else ""
-            )
-            + (
-                f"; cluster-robust standard errors, by {found['cluster']}"
-                if "cluster" in found
-                else ""
-            ),
-        ),
-        Item(
-            "STROBE 12b",
-            "subgroups and interactions",
-            "in part" if crossed else "reported" if differs else "not applicable",
-            "the interactions in the formula; effects within subgroups are not shown"
-            if crossed
-            else "levels and effects by site, in 'Between the sites'"
-            if differs
-            else "the formula has no interactions",
-        ),
-        Item(
-            "STROBE 12c",
-            "missing data",
-            "reported" if policy in POLICIES else AUTHORS,
-            POLICIES.get(str(policy), "the record does not say how they were handled"),
-        ),
-        Item(
-            "STROBE 12d",
-            "loss to follow-up",
-            "in part" if time else "not applicable",
-            "follow-up that ends without an event is censored, assumed independent of the "
-            "event; reasons for the end are left to the authors"
-            if time
-            else "the response is not a time to an event",
-        ),
-        Item(
-            "STROBE 12e",
-            "sensitivity analyses",
-            "reported" if analyses else AUTHORS,
-            ", ".join(analyses) if analyses else "this report has none",
-        ),
-    ]
+    sensitivity: Answer = AUTHORS, "this report has none"
+    if analyses:
+        sensitivity = "reported", ", ".join(analyses)
+    return {
+        "STROBE 12a": ("reported", methods),
+        "STROBE 12b": subgroups,
+        "STROBE 12c": missing,
+        "STROBE 12d": lost,
+        "STROBE 12e": sensitivity,
+    }
 
 
-def _of_participants(response: Response, found: Mapping[str, Any], looked: Examined) -> list[Item]:
-    """Return STROBE 13 to 15: participants, descriptive and outcome data."""
-    none = (
-        "the sites were not queried for this: give [model.describe], or write the report where "
-        "all rows are available"
-    )
-    there = looked.participants is not None
-    time = response.name.startswith("Surv(")
+def _is_time(response: Response) -> bool:
+    return response.name.startswith("Surv(")
+
+
+def _of_participants(
+    response: Response, settings: Mapping[str, Any], looked: Examined
+) -> dict[str, Answer]:
+    """Answer what STROBE 13 to 15 ask of participants, descriptive and outcome data."""
+    time, described = _is_time(response), looked.participants
     arguments = response.name.removeprefix("Surv(").split(",")
-    intervals = time and len(arguments) > 2 and "persons" not in found
-    means = [] if looked.participants is None else looked.participants.lines
-    balanced = looked.participants is not None and bool(looked.participants.balance)
-    times = {name.strip() for name in arguments[:-1]}
-    timed = any(line.variable in times and not line.level for line in means)
-
-    def item(key: str, title: str, state: State, answer: str) -> Item:
-        return Item(key, title, state if there else AUTHORS, answer if there else none)
-
-    ended = (
-        "mean follow-up time in 'Who was analysed'"
-        if timed
-        else "the mean follow-up time is withheld or missing"
+    if described is None:
+        none = (
+            "the sites were not queried for this: give [model.describe], or write the report where "
+            "all rows are available"
+        )
+        answers: dict[str, Answer] = dict.fromkeys(DESCRIBED, (AUTHORS, none))
+        return answers if time else answers | {"STROBE 14c": ("not applicable", NO_TIME)}
+    followed: Answer = "not applicable", NO_TIME
+    if time:
+        times = {name.strip() for name in arguments[:-1]}
+        timed = any(line.variable in times and not line.level for line in described.lines)
+        intervals = len(arguments) > 2 and "persons" not in settings
+        text = "the mean follow-up time is withheld or missing"
+        if intervals:
+            text = "no column names the person of each interval: give persons"
+        elif timed:
+            text = "mean follow-up time in 'Who was analysed'"
+        if looked.curves is not None:
+            text += ", numbers censored by the agreed times in 'Follow-up'"
+        followed = "in part" if intervals or not timed else "reported", text
+    stages = (
+        "'Who was analysed': read, left out, analysed; stages before the files were made are left "
+        "to the authors"
     )
-    if intervals:
-        ended = "no column names the person of each interval: give persons"
-    if looked.curves is not None:
-        ended += ", numbers censored by the agreed times in 'Follow-up'"
-    return [
-        item("STROBE 13a", "numbers at each stage", "in part", "'Who was analysed': read, left "
-             "out, analysed; stages before the files were made are left to the authors"),
-        item("STROBE 13b", "reasons for exclusion", "reported", "missing values, by column; and "
-             "rows that the study does not keep"),
-        item("STROBE 13c", "flow diagram", "in part", "as a table, by site and overall"),
-        item("STROBE 14a", "characteristics of participants", "reported", "Table 1"
-             + (", and 'Balance' of treated and other rows" if balanced else "")),
-        item("STROBE 14b", "missing data by variable", "reported", "'Who was analysed'"),
-        Item("STROBE 14c", "follow-up time", "not applicable", "the response is not a time to an "
-             "event") if not time else
-        item("STROBE 14c", "follow-up time", "in part" if intervals or not timed else "reported",
-             ended),
-        item("STROBE 15", "outcome events or summary", "reported", "in Table 1, by site"),
-    ]  # fmt: skip
+    reasons = "missing values, by column; and rows that the study does not keep"
+    balance = ", and 'Balance' of treated and other rows" if described.balance else ""
+    return {
+        "STROBE 13a": ("in part", stages),
+        "STROBE 13b": ("reported", reasons),
+        "STROBE 13c": ("in part", "as a table, by site and overall"),
+        "STROBE 14a": ("reported", f"Table 1{balance}"),
+        "STROBE 14b": ("reported", "'Who was analysed'"),
+        "STROBE 14c": followed,
+        "STROBE 15": ("reported", "in Table 1, by site"),
+    }
 
 
-def _of_results(response: Response, found: Mapping[str, Any], *, margins: bool) -> list[Item]:
-    """Return STROBE 16: main results."""
-    terms = str(found.get("formula", "")).partition("~")[2]
-    cut = re.findall(r"I\(\s*(.+?\s*[<>]=?\s*[\d.]+)\s*\)", terms)
-    relative = response.effect is not None
-    return [
-        Item(
-            "STROBE 16a",
-            "unadjusted and adjusted estimates, with precision",
-            "in part",
-            f"adjusted effects with {100 * LEVEL:g} % intervals; unadjusted ones were not computed",
-        ),
-        Item(
-            "STROBE 16b",
-            "boundaries of categories",
-            "reported" if cut else "not applicable",
-            f"{', '.join(cut)}, in the formula" if cut else "the formula categorises no number",
-        ),
-        Item(
-            "STROBE 16c",
-            "absolute risk besides relative risk",
-            "not applicable" if not relative else "reported" if margins else AUTHORS,
-            "effects are differences already"
-            if not relative
-            else "'On the outcome itself'"
-            if margins
-            else "not averaged over rows: the rows are elsewhere, or the family has no mean",
-        ),
-    ]
+def _of_results(
+    response: Response, settings: Mapping[str, Any], *, margins: bool
+) -> dict[str, Answer]:
+    """Answer what STROBE 16 and 21 ask of the results and of whom they are about."""
+    terms = str(settings.get("formula", "")).partition("~")[2]
+    categories: Answer = "not applicable", "the formula categorises no number"
+    if cut := re.findall(r"I\(\s*(.+?\s*[<>]=?\s*[\d.]+)\s*\)", terms):
+        categories = "reported", f"{', '.join(cut)}, in the formula"
+    absolute: Answer = "reported", "'On the outcome itself'"
+    if response.effect is None:
+        absolute = "not applicable", "effects are differences already"
+    elif not margins:
+        text = "not averaged over rows: the rows are elsewhere, or the family has no mean"
+        absolute = AUTHORS, text
+    general: Answer = AUTHORS, "the population to which the results apply"
+    if BY_SITE.search(terms):
+        general = "in part", "the prediction for a new site, in 'Between the sites'"
+    return {"STROBE 16b": categories, "STROBE 16c": absolute, "STROBE 21": general}
 
 
-def _of_discussion(found: Mapping[str, Any]) -> list[Item]:
-    """Return STROBE 17 to 22: what the authors write after the analysis."""
-    differs = re.search(r"\|\|?\s*site\s*\)", str(found.get("formula", "")))
-    return [
-        Item("STROBE 17", "other analyses", "in part", "see the headings of this report"),
-        Item("STROBE 18", "key results", "in part", "the first sentences of this report"),
-        Item(
-            "STROBE 19",
-            "limitations",
-            AUTHORS,
-            "limitations of the design and of the data",
-        ),
-        Item("STROBE 20", "interpretation", AUTHORS, "this report makes no causal claim"),
-        Item(
-            "STROBE 21",
-            "generalisability",
-            "in part" if differs else AUTHORS,
-            "the prediction for a new site, in 'Between the sites'"
-            if differs
-            else "the population to which the results apply",
-        ),
-        Item("STROBE 22", "funding", AUTHORS, "sources of funding and the funders' role"),
-    ]
-
-
-def _of_bayes(report: RunReport, response: Response, looked: Examined) -> list[Item]:
-    """Return the seven items of ROBUST, and what a reader needs to repeat the run."""
-    priors = response.priors
-    record = report.record
+def _of_bayes(report: RunReport, response: Response, looked: Examined) -> dict[str, Answer]:
+    """Answer what ROBUST asks, and what a reader needs to repeat the run."""
+    record, kept = report.record, quadrature_in(report)
+    priors: Answer = AUTHORS, "the record contains none"
+    if response.priors:
+        priors = (
+            "reported",
+            f"of all {len(response.priors)} parameters, in the methods paragraph",
+        )
+    sensitivity: Answer = AUTHORS, "not computed here"
+    if looked.sensitivity is not None:
+        sensitivity = "reported", "'Sensitivity to the priors'"
     checks = {"posterior predictive checks": looked.check, "hazards with time": looked.proportional}
-    fit = ", ".join(text for text, result in checks.items() if result is not None)
-    exact = [f"seed {record['seed']}"] if "seed" in record else []
-    kept = quadrature_in(report)
-    if kept is not None:
-        exact.append(f"quadrature with {kept['nodes']} nodes")
-    return [
-        Item(
-            "ROBUST 1",
-            "priors specified",
-            "reported" if priors else AUTHORS,
-            f"of all {len(priors)} parameters, in the methods paragraph"
-            if priors
-            else "the record contains none",
-        ),
-        Item(
-            "ROBUST 2",
-            "priors justified",
-            AUTHORS,
-            "default priors are wide relative to the spread of the columns",
-        ),
-        Item(
-            "ROBUST 3",
-            "sensitivity to the priors",
-            AUTHORS if looked.sensitivity is None else "reported",
-            "not computed here" if looked.sensitivity is None else "'Sensitivity to the priors'",
-        ),
-        Item("ROBUST 4", "statistical model", "reported", "formula, family and link"),
-        Item(
-            "ROBUST 5",
-            "computation",
-            "reported",
-            ", ".join(
-                [
-                    f"{record.get('algorithm', 'a sampler')} of consortia",
-                    f"{report.chains} chains of {report.draws:,} draws",
-                    *exact,
-                ]
-            ),
-        ),
-        Item("ROBUST 6", "central tendency", "reported", "posterior medians"),
-        Item("ROBUST 7", "interval", "reported", f"central {100 * LEVEL:g} % intervals"),
-        Item(
-            "decision rule",
-            "when a direction is stated",
-            "reported",
-            f"if its posterior probability is at least {SURE:g} and the verdict is not bad",
-        ),
-        Item(
-            "fit",
-            "does the model reproduce the responses",
-            "reported" if fit else AUTHORS,
-            fit or "no check of the fit was made here",
-        ),
+    made = ", ".join(text for text, result in checks.items() if result is not None)
+    computation = [
+        f"{record.get('algorithm', 'a sampler')} of consortia",
+        f"{report.chains} chains of {report.draws:,} draws",
+        *([f"seed {record['seed']}"] if "seed" in record else []),
+        *([] if kept is None else [f"quadrature with {kept['nodes']} nodes"]),
     ]
+    return {
+        "ROBUST 1": priors,
+        "ROBUST 3": sensitivity,
+        "ROBUST 5": ("reported", ", ".join(computation)),
+        "fit": ("reported", made) if made else (AUTHORS, "no check of the fit was made here"),
+    }

@@ -10,7 +10,6 @@ from consortia.models.regression.question import RESPONSE
 from consortia.report.effects import LEVEL, SURE, Response, estimates, response_of
 from consortia.report.items import POLICIES, quadrature_in, weighting
 from consortia.report.run_report import RunReport
-from consortia.report.tables import fitted_settings
 
 SOFTWARE = "The consortia developers. consortia {}: federated Bayesian sampling in JAX. Software."
 RHAT = (
@@ -54,12 +53,11 @@ def paragraph(report: RunReport) -> str:
     record, response = report.record, response_of(report)
     sites, rows = record.get("sites") or (), record.get("site_rows") or ()
     where = f"{sum(rows):,} rows at {len(sites)} sites" if rows else "the rows of all sites"
-    described = fitted_settings(report).get("participants", {}).get("sites", {})
+    described = report.fitted_settings.get("participants", {}).get("sites", {})
     persons = [one.get("persons") for one in described.values()]
     if persons and None not in persons:
         where = f"{sum(persons):,} persons in {where}"
-    settings = record.get("settings")
-    found = settings.get("regression") if isinstance(settings, dict) else None
+    found = report.settings.get("regression")
     if isinstance(found, dict) and response is not None:
         text = (
             f"We fitted a Bayesian regression of the family {response.family} with the formula "
@@ -110,7 +108,7 @@ def paragraph(report: RunReport) -> str:
 
 def _of_rows(report: RunReport, response: Response | None) -> str:
     """Return reference levels, denominators, missing values and the seed, as far as recorded."""
-    found, text = fitted_settings(report), ""
+    found, text = report.fitted_settings, ""
     used = {} if response is None else response.references
     named = [f"{level} of {name}" for name, level in used.items() if name != RESPONSE]
     if named:
@@ -160,6 +158,6 @@ def references(report: RunReport) -> list[str]:
     source = source or f"Reference of {report.record.get('algorithm')}: see `consortia algorithms`."
     source = WORKS.get(str(report.record.get("algorithm")), source)
     response = response_of(report)
-    ties = BRESLOW if fitted_settings(report).get("ties") == "breslow" else EFRON
+    ties = BRESLOW if report.fitted_settings.get("ties") == "breslow" else EFRON
     of_family = [COX, ties] if response is not None and response.family == "cox" else []
     return [SOFTWARE.format(version), source, RHAT, ARVIZ, *of_family]

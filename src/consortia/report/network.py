@@ -74,7 +74,7 @@ def mixing_of(report: RunReport) -> graphs.MixingMatrix | None:
     """Return W of a gossip run, of a schedule the average; None of another run."""
     if report.algorithm is None or report.algorithm.network is None:
         return None
-    matrix = graphs.resolve_any(report.algorithm.network, len(report.record["sites"]))
+    matrix = graphs.weights.resolve_any(report.algorithm.network, len(report.record["sites"]))
     return matrix.average if isinstance(matrix, graphs.MixingSchedule) else matrix
 
 

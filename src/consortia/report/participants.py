@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from consortia.data.description import ALL, SiteDescription
 from consortia.diagnostics.figures.canvas import MUTED, SERIES, Plot, axes_of, drawing
 from consortia.models.regression.curves import Curve, Curves, curves
-from consortia.models.regression.participants import BALANCE, TableOne, table_one
+from consortia.models.regression.participants import BALANCE, Line, TableOne, table_one
 from consortia.report.run_report import RunReport
-from consortia.report.tables import Table, fitted_settings
+from consortia.report.tables import Table
 
 
 def participants(report: RunReport) -> tuple[TableOne, Curves | None] | None:
@@ -18,7 +18,7 @@ def participants(report: RunReport) -> tuple[TableOne, Curves | None] | None:
 
     It is in the record of the run, so that neither study nor rows are needed.
     """
-    settings = fitted_settings(report)
+    settings = report.fitted_settings
     found = settings.get("participants")
     if not isinstance(found, Mapping):
         return None
@@ -27,8 +27,10 @@ def participants(report: RunReport) -> tuple[TableOne, Curves | None] | None:
     drawn = None
     if followed and found.get("times"):
         drawn = curves(followed, found["times"], found["kinds"])
-    choices = [str(settings.get(name, "")) for name in ("keep", "persons")]
-    return table_one(reported, found["rows"], *choices), drawn
+    keep, persons = (str(settings.get(name, "")) for name in ("keep", "persons"))
+    levels = settings.get("levels")
+    factors = [*map(str, levels)] if isinstance(levels, Mapping) else []
+    return table_one(reported, found["rows"], keep, persons, factors), drawn
 
 
 def _lists(value: Any) -> Any:
@@ -42,7 +44,7 @@ def participant_tables(found: TableOne) -> list[Table]:
     """Return the flow of rows, the missing values, and Table 1, by site and overall."""
     parts = {
         f"Flow of {found.unit}": found.flow,
-        f"Missing values, in {found.unit} read": found.missing,
+        f"Missing values, in {found.unit} read": _gaps(found.missing),
         f"Table 1: analysed {found.unit} by site": found.lines,
     }
     if found.balance:
@@ -52,6 +54,15 @@ def participant_tables(found: TableOne) -> list[Table]:
         Table(caption, heads, tuple((found.named(line), *line.cells) for line in lines))
         for caption, lines in parts.items()
     ]
+
+
+def _gaps(lines: Sequence[Line]) -> list[Line]:
+    """Return the columns in which values are missing, and one line of all others."""
+    complete = [line for line in lines if {*line.cells} == {"0"}]
+    gaps = [line for line in lines if line not in complete]
+    if complete:
+        gaps.append(Line(f"all {'other ' * bool(gaps)}columns", "", complete[0].cells))
+    return gaps
 
 
 def curves_table(found: Curves) -> Table:

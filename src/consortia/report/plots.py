@@ -343,7 +343,7 @@ def priors(found: Sequence[PriorBeside]) -> Plot | None:
         axes.tick_params(axis="y", length=0, labelcolor=INK)
         axes.spines["left"].set_visible(False)
         axes.set_ylim(0.4, len(rows) + 0.6)
-        axes.set_xlabel("distance from the prior's middle, in half-widths of its 95 % interval")
+        axes.set_xlabel("distance from the prior's middle, in half-widths")
     return Plot(
         figure,
         f"Priors and posteriors of {len(rows)} coefficients; the numbers are in the table.",

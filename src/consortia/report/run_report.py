@@ -6,7 +6,7 @@ import functools
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -143,6 +143,18 @@ class RunReport:
     def names(self) -> list[str]:
         """The shown rows' names without ``variable[...]``, where the labels inside are enough."""
         return short_names(self.shown_table)
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """The settings of the study, from the record; nothing where it has none."""
+        settings = self.record.get("settings")
+        return settings if isinstance(settings, Mapping) else {}
+
+    @property
+    def fitted_settings(self) -> Mapping[str, Any]:
+        """A formula's settings, from the record; those of the study of another model."""
+        settings = self.settings.get("regression", self.settings)
+        return settings if isinstance(settings, Mapping) else {}
 
     @property
     def turned(self) -> bool:
@@ -461,7 +473,12 @@ def by_weight(values: np.ndarray, weights: np.ndarray | None) -> np.ndarray:
 
 def short_names(table: Summary) -> list[str]:
     """Return the rows' names without ``variable[...]``, where the labels inside are enough."""
-    names, inner = list(table.coordinates), []
+    return shortened(table.coordinates)
+
+
+def shortened(coordinates: Sequence[str]) -> list[str]:
+    """Return names without ``variable[...]``, as `short_names` does."""
+    names, inner = list(coordinates), []
     for name in names:
         variable, _, rest = name.partition("[")
         label = rest.removesuffix("]")

@@ -84,7 +84,7 @@ def effect_table(found: Estimates, response: Response | None = None) -> Table:
     low, high = (f"{50 * (1 + sign * found.level):.4g} %" for sign in (-1, 1))
     ratio = found.effect != "difference"
     rows = tuple(
-        (_beside_reference(name, response), *numbers(values, found), _share(above))
+        (_beside_reference(name, response), *numbers(values, found), share_of(above))
         for name, above, *values in zip(
             found.names, found.above, found.median, found.lower, found.upper, strict=True
         )
@@ -105,7 +105,7 @@ def site_table(found: SiteEffects) -> Table:
         (
             f"{one.term}: {one.name}",
             *numbers((one.median, one.lower, one.upper), found),
-            MISSING if math.isnan(one.above) else _share(one.above),
+            MISSING if math.isnan(one.above) else share_of(one.above),
             MISSING if math.isnan(one.shrinkage) else number(one.shrinkage),
         )
         for one in found.rows
@@ -130,7 +130,7 @@ def margin_table(found: MarginalEffects, scale: str, *, by_site: bool) -> Table 
         (
             f"{one.key}: {one.site}" if by_site else str(one.key),
             *map(number, (one.mean, one.median, one.lower, one.upper)),
-            _share(one.above),
+            share_of(one.above),
         )
         for one in lines
     )
@@ -139,7 +139,7 @@ def margin_table(found: MarginalEffects, scale: str, *, by_site: bool) -> Table 
     return Table(f"Change of {scale}, {over}", heads, rows, folded=by_site)
 
 
-def _share(value: float) -> str:
+def share_of(value: float) -> str:
     """Return a probability of so many draws: never certain."""
     return "> 0.999" if value > 0.999 else "< 0.001" if value < 0.001 else f"{value:.3f}"
 
@@ -154,7 +154,7 @@ def contribution_table(report: RunReport) -> Table | None:
         [str(name), f"{own:,}", _percent(own / sum(rows), 0)]
         for name, own in zip([*names, "all"], [*rows, sum(rows)], strict=True)
     ]
-    described = fitted_settings(report).get("participants", {}).get("sites", {})
+    described = report.fitted_settings.get("participants", {}).get("sites", {})
     persons = [described.get(name, {}).get("persons") for name in names]
     if None not in persons:
         heads[2:] = ["persons", "share of the persons"]
@@ -163,13 +163,13 @@ def contribution_table(report: RunReport) -> Table | None:
             line[2:] = [f"{own:,}", _percent(own / sum(persons), 0)]
     trials = _trials(report)
     if trials is not None:
-        heads += ["trials", "events", "events a trial"]
+        heads += ["trials", "events", "events per trial"]
         totals = ([*values, sum(values)] for values in trials)
         for line, count, out_of in zip(cells, *totals, strict=True):
             line += [f"{out_of:,}", f"{count:,}", _percent(count / out_of, 1)]
     events = _events(report)
     if events is not None:
-        heads += ["events", "events a row" if None in persons else "events a person"]
+        heads += ["events", "events per row" if None in persons else "events per person"]
         for line, count, own in zip(cells, [*events, sum(events)], [*rows, sum(rows)], strict=True):
             line += [f"{count:,}", _percent(count / own, 1)]
     return Table("What each site contributed", tuple(heads), tuple(map(tuple, cells)))
@@ -195,7 +195,7 @@ def _trials(report: RunReport) -> tuple[list[int], list[int]] | None:
 
 def _persons(report: RunReport, shard: Mapping[str, Any]) -> np.ndarray:
     """Read the number of persons of each row of a site, (rows,)."""
-    frequencies = "weight" in shard and "weights_are" not in fitted_settings(report)
+    frequencies = "weight" in shard and "weights_are" not in report.fitted_settings
     return np.asarray(shard["weight"], float) if frequencies else np.ones(len(shard["y"]))
 
 
@@ -237,19 +237,9 @@ def prior_table(found: Sequence[PriorBeside], priors: Mapping[str, str]) -> Tabl
     return Table("Priors and posteriors, on the scale of the link", heads, rows)
 
 
-def fitted_settings(report: RunReport) -> Mapping[str, Any]:
-    """Read a formula's settings from the record of a run; nothing of another model."""
-    settings = report.record.get("settings")
-    if not isinstance(settings, Mapping):
-        return {}
-    found = settings.get("regression", settings)
-    return found if isinstance(found, Mapping) else {}
-
-
 def settings_table(report: RunReport) -> Table | None:
     """Return model, data and study as they were set, defaults included."""
-    settings = report.record.get("settings")
-    if not isinstance(settings, Mapping):
+    if not report.settings:
         return None
     rows: list[tuple[str, str]] = []
 
@@ -259,10 +249,11 @@ def settings_table(report: RunReport) -> Table | None:
                 walk(f"{key}.{name}" if key else str(name), inner)
         else:
             shown = ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
-            rows.append((key, {"None": "none", "True": "yes", "False": "no"}.get(shown, shown)))
+            words = {"": "none", "None": "none", "True": "yes", "False": "no"}
+            rows.append((key, words.get(shown, shown)))
 
     apart = ("regression", "participants")
-    walk("", {key: value for key, value in settings.items() if key not in apart})
+    walk("", {key: value for key, value in report.settings.items() if key not in apart})
     for name in ("engine", "seed", "x64", "versions"):
         if name in report.record:
             walk(name, report.record[name])

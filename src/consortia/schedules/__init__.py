@@ -11,52 +11,24 @@ smoothness) that real posteriors seldom meet. They give the *order* of a step si
 what it leaves open. What a step size means differs between the algorithms: see each of them.
 """
 
-from __future__ import annotations
+from consortia.core import public
+from consortia.schedules.prescriptions import de_sghmc_step_size as de_sghmc_step_size
+from consortia.schedules.prescriptions import de_sgld_step_size as de_sgld_step_size
+from consortia.schedules.prescriptions import fa_hmc_first_stage as fa_hmc_first_stage
+from consortia.schedules.prescriptions import fa_hmc_step_size as fa_hmc_step_size
+from consortia.schedules.prescriptions import stale_error_step_size as stale_error_step_size
+from consortia.schedules.prescriptions import stale_variance_step_size as stale_variance_step_size
+from consortia.schedules.values import Constant as Constant
+from consortia.schedules.values import Polynomial as Polynomial
+from consortia.schedules.values import Schedule as Schedule
+from consortia.schedules.values import Stages as Stages
+from consortia.schedules.values import Tabulated as Tabulated
+from consortia.schedules.values import Unchosen as Unchosen
+from consortia.schedules.values import as_schedule as as_schedule
+from consortia.schedules.values import constant as constant
+from consortia.schedules.values import evaluate as evaluate
+from consortia.schedules.values import fa_hmc_stages as fa_hmc_stages
+from consortia.schedules.values import polynomial as polynomial
+from consortia.schedules.values import varying as varying
 
-from consortia.schedules.prescriptions import (
-    CorrelatedSettings,
-    de_sghmc_step_size,
-    de_sgld_step_size,
-    fa_hmc_correlated,
-    fa_hmc_first_stage,
-    fa_hmc_step_size,
-    stale_error_step_size,
-    stale_variance_step_size,
-)
-from consortia.schedules.values import (
-    Constant,
-    Polynomial,
-    Schedule,
-    Stages,
-    Tabulated,
-    Unchosen,
-    as_schedule,
-    constant,
-    evaluate,
-    fa_hmc_stages,
-    polynomial,
-    varying,
-)
-
-__all__ = [
-    "Constant",
-    "CorrelatedSettings",
-    "Polynomial",
-    "Schedule",
-    "Stages",
-    "Tabulated",
-    "Unchosen",
-    "as_schedule",
-    "constant",
-    "de_sghmc_step_size",
-    "de_sgld_step_size",
-    "evaluate",
-    "fa_hmc_correlated",
-    "fa_hmc_first_stage",
-    "fa_hmc_stages",
-    "fa_hmc_step_size",
-    "polynomial",
-    "stale_error_step_size",
-    "stale_variance_step_size",
-    "varying",
-]
+__all__ = public.names(vars())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 
@@ -119,88 +118,6 @@ def fa_hmc_step_size(
     if noise > 0.0:
         bounds.append(eps**2 * k / (d * noise))
     return math.sqrt(positive("constant", constant) * min(bounds)) / k
-
-
-class CorrelatedSettings(NamedTuple):
-    """The settings of FA-HMC that `fa_hmc_correlated` returns.
-
-    Attributes:
-        step_size: η.
-        momentum_correlation: ρ, the smallest that keeps the rate.
-        gradient_noise: σ², the largest variance per coordinate of a gradient that keeps the rate.
-
-    Example:
-        >>> CorrelatedSettings(0.1, 0.9, 0.5).step_size
-        0.1
-    """
-
-    step_size: float
-    momentum_correlation: float
-    gradient_noise: float
-
-
-def fa_hmc_correlated(
-    *,
-    smoothness: float,
-    dimension: int,
-    accuracy: float,
-    leapfrog_steps: int,
-    local_steps: int,
-    clients: int,
-    constant: float = 1.0,
-    correlation_constant: float = 1.0,
-    noise_constant: float = 1.0,
-) -> CorrelatedSettings:
-    r"""Return FA-HMC's settings for nearly common momenta, nearly exact gradients, the fast rate.
-
-    .. math:: \gamma = (K\eta)^2 = C \min\left\{\frac1L, \frac{\epsilon}{T\sqrt d}\right\}, \qquad
-        \rho = 1 - C_\rho \frac{\gamma}{N}, \qquad \sigma^2 = L \sigma_g^2 = C_g L K \gamma
-
-    Then :math:`W_2 \le \epsilon` after :math:`O(\sqrt d \log(d/\epsilon^2)/\epsilon)`
-    synchronisations, whatever T.
-
-    Not guaranteed: the three constants, of which the proposition says only that they exist. In
-    units where L is far from 1, the one of ρ is not of order one.
-
-    Args:
-        smoothness: L, the largest curvature of every :math:`f_c = U_c / w_c`.
-        dimension: d.
-        accuracy: ε, the distance :math:`W_2` to reach, in units of the parameters.
-        leapfrog_steps: K.
-        local_steps: T.
-        clients: N.
-        constant: C.
-        correlation_constant: :math:`C_\rho`; ρ is cut at 0.
-        noise_constant: :math:`C_g`.
-
-    Returns:
-        η, ρ and σ².
-
-    Raises:
-        InputError: an argument is out of its range.
-
-    Example:
-        >>> found = fa_hmc_correlated(smoothness=1.0, dimension=4, accuracy=0.1, leapfrog_steps=2,
-        ...                           local_steps=5, clients=2)
-        >>> round(found.step_size, 4)
-        0.05
-
-    Source: Liang et al. (2024), proposition 4.3.
-    """
-    n, k = whole("clients", clients, 1), whole("leapfrog_steps", leapfrog_steps, 1)
-    step_size = fa_hmc_step_size(
-        smoothness=smoothness,
-        dimension=dimension,
-        accuracy=accuracy,
-        leapfrog_steps=k,
-        local_steps=local_steps,
-        weights=np.full(n, 1.0 / n),
-        constant=constant,
-    )
-    gamma = (k * step_size) ** 2
-    correlation = 1.0 - positive("correlation_constant", correlation_constant) * gamma / n
-    noise = positive("noise_constant", noise_constant) * smoothness * k * gamma
-    return CorrelatedSettings(step_size, max(0.0, correlation), noise)
 
 
 # --- stale gradients -----------------------------------------------------------------------------

@@ -32,8 +32,10 @@ from consortia.diagnostics.site_sums import SEED as SUMS_SEED
 from consortia.engines.contract import Engine
 from consortia.engines.local import LocalEngine
 from consortia.errors import InputError
+from consortia.models.regression.construction import kept_rows
 from consortia.models.regression.model import Regression
 from consortia.models.regression.propensity import check_share
+from consortia.models.regression.question import Question
 from consortia.models.regression.registration import Registration
 from consortia.run.imputations import seed_of
 from consortia.run.specification import CHAINS
@@ -46,7 +48,6 @@ from consortia.study.formulas import (
     UNUSED,
     check_data,
     formula_rows,
-    question_of_rows,
     site_facts,
 )
 from consortia.study.model import ModelTable
@@ -104,10 +105,10 @@ class Study(Table):
             raise ValueError("a data set needs a [partition], which divides its rows among sites")
         if self.question is not None:
             self._check_question(self.question)
-        if self.harmonise and (self.model.formula is None or self.data.files is None):
-            raise ValueError("harmonise: it needs data.files and model.formula")
-        if self.data.keep is not None and (self.model.formula is None or self.data.files is None):
-            raise ValueError("data.keep: it needs data.files and model.formula")
+        of_rows = {"harmonise": self.harmonise, "data.keep": self.data.keep is not None}
+        for key, given in of_rows.items():
+            if given and (self.model.formula is None or self.data.files is None):
+                raise ValueError(f"{key}: it needs data.files and model.formula")
         if self.data.files is not None:
             try:
                 changes = read_harmonisations(self.harmonise, names_of(self.data.files))
@@ -207,6 +208,12 @@ class Study(Table):
                 "levels, or cox): with integrate = false both are per row"
             )
         check_data(self.data, second)
+
+    @property
+    def asked(self) -> Question | None:
+        """The question of a formula, with what the study says of the rows of each site."""
+        question, keep = self.model.question, kept_rows(self.data.keep)
+        return question and replace(question, harmonise=self.harmonise, keep=keep)
 
     @property
     def awaits_weights(self) -> bool:
@@ -374,12 +381,10 @@ class Study(Table):
             beside = other.contribution(path, index, least, cells)
             own = self.model_copy(update={"compare": None})
             return replace(own.contribution(path, index, least, cells), beside=beside)
-        question = self.model.question
-        if question is not None:
-            question = question_of_rows(question, self.data, self.harmonise)
-            parts = self.data, question, path, index, least, cells
-            found = site_facts(*parts, registered=self.registration)[2]
-            return found if self.registered is None else replace(found, table=None)
+        if self.asked is not None:
+            parts = self.data, self.asked, path, index, least, cells
+            facts = site_facts(*parts, registered=self.registration)[2]
+            return facts if self.registered is None else replace(facts, table=None)
         return self.data.contribution(path, index)[1]
 
     def used_rows(self, path: Path, index: int, key: bytes) -> list[RowDigests]:
@@ -395,10 +400,7 @@ class Study(Table):
         """
         other = self.compared
         beside = [] if other is None else other.used_rows(path, index, key)
-        question = self.model.question
-        if question is not None:
-            question = question_of_rows(question, self.data, self.harmonise)
-        return [used_rows(self.data, question, path, index, key), *beside]
+        return [used_rows(self.data, self.asked, path, index, key), *beside]
 
     def row_choices(self, path: Path, index: int) -> RowChoices | None:
         """Return the study's choice of rows and values in a site's file; None without a formula.
@@ -407,10 +409,8 @@ class Study(Table):
             path: of the site's file.
             index: of the site.
         """
-        if self.model.question is None:
-            return None
-        question = question_of_rows(self.model.question, self.data, self.harmonise)
-        return row_choices(self.data, question, path, index)
+        asked = self.asked
+        return None if asked is None else row_choices(self.data, asked, path, index)
 
     def _build(
         self,
@@ -434,10 +434,7 @@ class Study(Table):
             return {"study": self.model_dump()}
 
         if self.model.formula is not None:
-            asked = (self.model.formula, self.model.options, folder, engine, method)
-            there = (own or {}, least, same, self._imputation, self.harmonise)
-            stated = self.registration
-            made = formula_rows(self.data, self.partition, *asked, *there, registered=stated)
+            made = formula_rows(self, engine, folder, own or {}, least, same)
             found = made.regression
             if self.awaits_weights and (table := self.propensity) is not None:
                 levels, ends = found.specification.levels, (table.estimand, table.stabilise)

@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -60,47 +61,71 @@ class Used:
 
     def noted(self, more: str) -> Used:
         """Return the column with more to be looked at."""
-        return replace(self, note="; ".join(one for one in (self.note, more) if one))
+        return replace(self, note="; ".join(filter(None, (self.note, more))))
 
 
-def columns_of(tables: Mapping[str, Table], name: str) -> dict[str, Column]:
-    """Return a column of the sites that have it."""
-    return {site: table[name] for site, table in tables.items() if name in table}
+@dataclass(frozen=True)
+class SiteColumns:
+    """A column of all sites' tables."""
 
+    name: str
+    by_site: Mapping[str, Column]  # of the sites that have it
+    lacking: tuple[str, ...]  # the sites that do not
 
-def levels_of(tables: Mapping[str, Table], name: str) -> dict[str, list[str]]:
-    """Return the distinct values of a column at each site."""
-    return {
-        site: np.unique(as_levels(column)[~column.missing]).tolist()
-        for site, column in columns_of(tables, name).items()
-    }
+    @classmethod
+    def of(cls, tables: Mapping[str, Table], name: str) -> SiteColumns:
+        """Return the column of a name."""
+        by_site = {site: table[name] for site, table in tables.items() if name in table}
+        return cls(name, by_site, tuple(site for site in tables if site not in by_site))
 
+    @property
+    def kind(self) -> str:
+        """The kind that it has at the first site."""
+        return next(iter(self.by_site.values())).kind
 
-def rows_by_level(tables: Mapping[str, Table], name: str) -> dict[str, int]:
-    """Return the rows of each value of a column at all sites, in order."""
-    found: Counter[str] = Counter()
-    for column in columns_of(tables, name).values():
-        found.update(as_levels(column)[~column.missing].tolist())
-    return {one: found[one] for one in in_order(list(found))}
+    @property
+    def sites_of_kinds(self) -> dict[str, str]:
+        """The kinds that it has, each with a site."""
+        return {column.kind: site for site, column in self.by_site.items()}
 
+    @cached_property
+    def levels(self) -> dict[str, list[str]]:
+        """The distinct values at each site."""
+        return {
+            site: np.unique(as_levels(column)[~column.missing]).tolist()
+            for site, column in self.by_site.items()
+        }
 
-def referred(tables: Mapping[str, Table], name: str, reference: str) -> tuple[str, ...]:
-    """Return the levels of a column of strings, the reference first."""
-    if any(column.kind not in ("text", "truth") for column in columns_of(tables, name).values()):
-        raise InputError(
-            f"reference of {name!r}: the column holds no strings, so it has no levels."
-        )
-    levels = sorted({level for found in levels_of(tables, name).values() for level in found})
-    if reference not in levels:
-        raise InputError(f"reference of {name!r}: {reference!r} is {unknown(reference, levels)}.")
-    return (reference, *(level for level in levels if level != reference))
+    @cached_property
+    def counts(self) -> dict[str, int]:
+        """The rows of each value at all sites, in order."""
+        counts: Counter[str] = Counter()
+        for column in self.by_site.values():
+            counts.update(as_levels(column)[~column.missing].tolist())
+        return {level: counts[level] for level in in_order(list(counts))}
 
+    @property
+    def known(self) -> list[np.ndarray]:
+        """The values of each site that do not miss."""
+        return [column.values[~column.missing] for column in self.by_site.values()]
 
-def numbers_of(tables: Mapping[str, Table], name: str) -> np.ndarray:
-    """Return all numbers of a column that do not miss."""
-    return np.concatenate(
-        [column.values[~column.missing] for column in columns_of(tables, name).values()]
-    )
+    @property
+    def numbers(self) -> np.ndarray:
+        """All numbers that do not miss."""
+        return np.concatenate(self.known)
+
+    def against(self, reference: str) -> tuple[str, ...]:
+        """Return the levels of a column of strings, the reference first."""
+        if not self.sites_of_kinds.keys() <= {"text", "truth"}:
+            raise InputError(
+                f"reference of {self.name!r}: the column holds no strings, so it has no levels."
+            )
+        levels = sorted(self.counts)
+        if reference not in levels:
+            raise InputError(
+                f"reference of {self.name!r}: {reference!r} is {unknown(reference, levels)}."
+            )
+        return (reference, *(level for level in levels if level != reference))
 
 
 def listed(sites: Sequence[str]) -> str:
@@ -108,135 +133,116 @@ def listed(sites: Sequence[str]) -> str:
     return ", ".join(sites[:4]) + (f" and {len(sites) - 4} more" if len(sites) > 4 else "")
 
 
-def reason_of(tables: Mapping[str, Table], name: str, *, wanted: bool = False) -> str:
+def reason_of(column: SiteColumns, *, wanted: bool = False) -> str:
     """Find a reason to leave a column out, unless it is ``wanted``; "" where there is none."""
-    found = columns_of(tables, name)
+    name, by_site, lacking = column.name, column.by_site, column.lacking
     if name == SITE:
         return "the name is reserved for the sites' names"
     if "`" in name or not is_printable(name):
         return "its name cannot be written in a formula"
-    if len(found) < len(tables):
-        lacking = [site for site in tables if site not in found]
-        if len(found) == 1 < len(tables):
-            return f"only {next(iter(found))} has it"
+    if lacking:
+        if len(by_site) == 1:
+            return f"only {next(iter(by_site))} has it"
         return f"{listed(lacking)} {'has' if len(lacking) == 1 else 'have'} none"
-    empty = [site for site, column in found.items() if column.kind == "empty"]
+    empty = [site for site, at_site in by_site.items() if at_site.kind == "empty"]
     if empty:
         return f"no value at {listed(empty)}"
-    for site, column in found.items():
-        if column.doubt:
-            return f"at {site} {column.doubt}"
-    kinds = {column.kind: site for site, column in found.items()}
-    if len(kinds) > 1:
-        return "it is " + ", ".join(f"{kind} at {site}" for kind, site in kinds.items())
-    rows = sum(len(column.values) for column in found.values())
-    gaps = sum(int(column.missing.sum()) for column in found.values())
+    for site, at_site in by_site.items():
+        if at_site.doubt:
+            return f"at {site} {at_site.doubt}"
+    if len(column.sites_of_kinds) > 1:
+        return "it is " + ", ".join(
+            f"{kind} at {site}" for kind, site in column.sites_of_kinds.items()
+        )
+    rows = sum(len(at_site.values) for at_site in by_site.values())
+    gaps = rows - sum(map(len, column.known))
     if gaps > MISSING_MAX * rows:
         return f"{gaps} of {rows} values are missing"
-    by_site = levels_of(tables, name)
-    distinct = {level for levels in by_site.values() for level in levels}
-    if len(distinct) == 1:
-        return f"it is {next(iter(distinct))!r} in every row"
-    kind = next(iter(kinds))
-    if _tells_rows_apart(name, found, by_site, kind):
+    if len(column.counts) == 1:
+        return f"it is {next(iter(column.counts))!r} in every row"
+    if _tells_rows_apart(column):
         return "it identifies rows"
     if wanted:
         return ""
-    if kind == "date":
+    if column.kind == "date":
         return "a date; in a formula it is a number of days"
-    if repeated := _repeated(name, found, by_site, kind):
+    if repeated := _repeated(column):
         return repeated
-    if kind == "text" and len(distinct) > LEVELS_MAX:
+    if column.kind == "text" and len(column.counts) > LEVELS_MAX:
         return (
-            f"text with {len(distinct)} levels; add it to the formula to estimate an effect of each"
+            f"text with {len(column.counts)} levels; add it to the formula to estimate an effect "
+            "of each"
         )
     return ""
 
 
 def same_as(tables: Mapping[str, Table], name: str, others: Sequence[str]) -> str:
     """Return that another column says the same in every row; "" where none does."""
-    own = columns_of(tables, name)
-    for other in others:
-        found = columns_of(tables, other)
-        gaps = [(own[site].missing, found[site].missing) for site in own]
-        if all(np.array_equal(a, b) for a, b in gaps) and _alike(own, found):
-            return f"it duplicates {other}"
+    column = SiteColumns.of(tables, name)
+    for other in (SiteColumns.of(tables, one) for one in others):
+        gaps = [(of.missing, other.by_site[site].missing) for site, of in column.by_site.items()]
+        if all(np.array_equal(a, b) for a, b in gaps) and _follow(column, other):
+            return f"it duplicates {other.name}"
     return ""
 
 
 def told_by(tables: Mapping[str, Table], name: str, others: Sequence[str]) -> str:
     """Return that another column of words tells the levels of one; "" where none does."""
-    own = columns_of(tables, name)
-    for other in others:
-        found = columns_of(tables, other)
-        if other == name or {column.kind for column in (*own.values(), *found.values())} != {
-            "text"
-        }:
+    column = SiteColumns.of(tables, name)
+    for other in (SiteColumns.of(tables, one) for one in others if one != name):
+        if {*column.sites_of_kinds, *other.sites_of_kinds} != {"text"}:
             continue
         pairs = set()
-        for site, column in own.items():
-            known = ~column.missing & ~found[site].missing
-            texts = (one.values[known].tolist() for one in (found[site], column))
+        for site, of in column.by_site.items():
+            known = ~of.missing & ~other.by_site[site].missing
+            texts = (each.values[known].tolist() for each in (other.by_site[site], of))
             pairs |= set(zip(*texts, strict=True))
-        if pairs and len(pairs) == len({one for one, _ in pairs}):
-            return f"{other} determines it: each level of {other} has one of {name}"
+        if pairs and len(pairs) == len({level for level, _ in pairs}):
+            return f"{other.name} determines it: each level of {other.name} has one of {name}"
     return ""
 
 
-def one_each(tables: Mapping[str, Table], name: str) -> bool:
-    """Return True if a column has one value at each site, which the sites' own levels tell."""
-    return len(tables) > 1 and all(len(own) == 1 for own in levels_of(tables, name).values())
-
-
-def _alike(own: Mapping[str, Column], other: Mapping[str, Column]) -> bool:
+def _follow(column: SiteColumns, other: SiteColumns) -> bool:
     """Return True if each of two columns follows from the other, of numbers linearly."""
-    first, second = (
-        np.concatenate([one[site].values[~one[site].missing] for site in own])
-        for one in (own, other)
-    )
-    if "text" not in (next(iter(own.values())).kind, next(iter(other.values())).kind):
+    first, second = column.numbers, other.numbers
+    if "text" not in (column.kind, other.kind):
         first, second = first - first.mean(), second - second.mean()
         sizes = np.sqrt(np.sum(first**2) * np.sum(second**2))
         return bool(abs(np.sum(first * second)) > (1 - 1e-12) * sizes > 0)
     pairs = {*zip(first.tolist(), second.tolist(), strict=True)}
-    return len(pairs) == len({one for one, _ in pairs}) == len({one for _, one in pairs})
+    return len(pairs) == len({level for level, _ in pairs}) == len({level for _, level in pairs})
 
 
-def _tells_rows_apart(
-    name: str, found: Mapping[str, Column], levels: Mapping[str, Sequence[str]], kind: str
-) -> bool:
+def _tells_rows_apart(column: SiteColumns) -> bool:
     """Return True if a column looks like an identifier: nearly all values of all rows differ."""
-    known = sum(int((~column.missing).sum()) for column in found.values())
-    by_site, named = sum(map(len, levels.values())), IDENTIFIER.search(name) is not None
-    different = len({level for own in levels.values() for level in own})
+    known, by_site = sum(map(len, column.known)), sum(map(len, column.levels.values()))
+    named = IDENTIFIER.search(column.name) is not None
     if known < 5:
         return False
-    if kind != "text" and by_site == known:
-        values = [column.values[~column.missing] for column in found.values()]
-        if all(
-            bool((one == np.round(one)).all()) and np.ptp(one) == len(one) - 1 for one in values
-        ):
-            return True  # numbered through
-    apart = by_site if named else different
-    return (kind == "text" or named) and apart >= DIFFERENT * known
+    if column.kind != "text" and by_site == known:
+        numbered = [
+            bool((values == np.round(values)).all()) and np.ptp(values) == len(values) - 1
+            for values in column.known
+        ]
+        if all(numbered):
+            return True
+    apart = by_site if named else len(column.counts)
+    return (column.kind == "text" or named) and apart >= DIFFERENT * known
 
 
-def _repeated(
-    name: str, found: Mapping[str, Column], levels: Mapping[str, Sequence[str]], kind: str
-) -> str:
+def _repeated(column: SiteColumns) -> str:
     """Return that a column may name what several rows are of, a patient or a ward; or "".
 
     Words that several sites have are counted once: two arms at eight sites are two values.
     """
-    known = sum(int((~column.missing).sum()) for column in found.values())
-    named, by_site = IDENTIFIER.search(name) is not None, sum(map(len, levels.values()))
-    distinct = len({one for own in levels.values() for one in own})
-    nested = len(found) > 1 and distinct == by_site >= NESTED * len(found)
-    if kind == "text":
+    name, distinct = column.name, len(column.counts)
+    known, by_site = sum(map(len, column.known)), sum(map(len, column.levels.values()))
+    named = IDENTIFIER.search(name) is not None
+    if column.kind == "text":
+        nested = len(column.by_site) > 1 and distinct == by_site >= NESTED * len(column.by_site)
         grouped = nested or distinct > LEVELS_MAX
     else:
-        numbers = [column.values[~column.missing] for column in found.values()]
-        whole = all(bool((one == np.round(one)).all()) for one in numbers)
+        whole = bool((column.numbers == np.round(column.numbers)).all())
         grouped = whole and named and distinct > CODES_MAX
     values = by_site if named else distinct
     least = 1 if named else REPEATED[0]  # rows of a course may be one or two a patient
@@ -248,33 +254,29 @@ def _repeated(
     )
 
 
-def used_of(
-    tables: Mapping[str, Table],
-    name: str,
-    *,
-    response: bool = False,
-    levels: Sequence[str] = (),
-) -> Used:
+def used_of(column: SiteColumns, *, response: bool = False, levels: Sequence[str] = ()) -> Used:
     """Describe a column of the formula; ``levels`` are those that somebody chose."""
-    found, by_site = columns_of(tables, name), levels_of(tables, name)
-    missing = tuple(int(column.missing.sum()) for column in found.values())
-    kind, counts = next(iter(found.values())).kind, rows_by_level(tables, name)
-    of_words = kind in ("text", "truth")
+    name, counts = column.name, column.counts
+    missing = tuple(int(at_site.missing.sum()) for at_site in column.by_site.values())
+    of_words = column.kind in ("text", "truth")
     if of_words or levels:
         shown = levels or sorted(counts)
         what = f"{len(shown)} levels: {', '.join(shown)}"
         if response:
             return Used(name, what, missing)
-        owners = {one: [site for site, own in by_site.items() if one in own] for one in shown}
+        owners = {
+            level: [site for site, at_site in column.levels.items() if level in at_site]
+            for level in shown
+        }
         alone = [
-            f"{one} at {sites[0]} only ({counts[one]} rows)"
-            for one, sites in owners.items()
-            if len(sites) == 1 < len(found)
+            f"{level} at {sites[0]} only ({counts[level]} rows)"
+            for level, sites in owners.items()
+            if len(sites) == 1 < len(column.by_site)
         ]
         what += f"; the reference is {shown[0]}"
         return Used(name, what, missing, "; ".join(alone), coded=not of_words)
-    values = numbers_of(tables, name)
-    if kind == "date":
+    values = column.numbers
+    if column.kind == "date":
         return Used(name, "date, as a number of days", missing)
     note = ""
     if not response and 2 < len(counts) <= LEVELS_MAX and bool((values == np.round(values)).all()):

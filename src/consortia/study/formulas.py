@@ -11,11 +11,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from consortia.core.contract import Method
 from consortia.data import datasets
 from consortia.data.columns import LazyTable, Table, rows_of
 from consortia.data.facts import SiteFacts
-from consortia.data.harmonisation import Harmonisation
 from consortia.data.partition import read_seed
 from consortia.data.tables import read_table
 from consortia.engines.contract import Engine
@@ -23,6 +21,7 @@ from consortia.errors import InputError, warn
 from consortia.models.regression.concentration import check_moments, rounded_moments
 from consortia.models.regression.construction import (
     AT_ONE_OWNER,
+    Sent,
     assembled,
     contribution,
     gathered,
@@ -80,13 +79,6 @@ def check_data(data: Data, question: Question) -> None:
         raise InputError("data.target: the response is the left side of model.formula.")
 
 
-def question_of_rows(
-    question: Question, data: Data, harmonise: Mapping[str, Harmonisation]
-) -> Question:
-    """Return a question with what the study says of the rows of each site."""
-    return replace(question, harmonise=harmonise, keep=kept_rows(data.keep))
-
-
 def question_in(formula: str, options: Mapping[str, Any]) -> Question:
     """Read the question of a formula and its options to every site.
 
@@ -135,37 +127,31 @@ def site_facts(
 
 
 def formula_rows(
-    data: Data,
-    table: Any,
-    formula: str,
-    options: Mapping[str, Any],
-    folder: Path,
+    study: Any,
     engine: Engine,
-    algorithm: Method,
+    folder: Path,
     own: Mapping[int, Path],
     least: tuple[int, int],
     same: Callable[[], Mapping[str, Any]],
-    imputation: int | None,
-    harmonise: Mapping[str, Harmonisation],
-    registered: Registration | None = None,
 ) -> FormulaRows:
-    """Return model and rows of a study; of files those of the sites of this process.
+    """Return model and rows of a `Study`; of files those of the sites of this process.
 
     ``least`` are the fewest rows of a level that is sent, and of a number about participants;
     ``own`` has the files of sites that are not in ``folder``, by the sites' indices; ``same`` makes
-    what all processes must have been given. Of imputations one is returned where ``imputation``
-    says which.
+    what all processes must have been given. Of imputations one is returned where the study is of
+    one.
 
     Raises:
         InputError: a file cannot be used, or the sites disagree; in all processes.
     """
-    question = question_of_rows(question_in(formula, options), data, harmonise)
-    prior, breaks = options.get("prior"), options.get("breaks")
+    data, options, registered = study.data, study.model.options, study.registration
+    question = study.asked
+    assert question is not None
     read: dict[int, Table] = {}
     held_out: dict[int, Table | None] = {}
     key = None if engine.name == "flower" else AT_ONE_OWNER  # institutions have none in common
     if data.files is None:
-        names, tables = _dealt(data, table)
+        names, tables = _dealt(data, study.partition)
 
         def contribute(index: int) -> SiteFacts:
             read[index], held_out[index] = _split(tables[index], data, index)
@@ -176,19 +162,24 @@ def formula_rows(
         paths = [own.get(index, folder / name) for index, name in enumerate(data.files)]
 
         def contribute(index: int) -> SiteFacts:
-            found = site_facts(data, question, paths[index], index, *least, key, registered)
-            read[index], held_out[index], facts = found
+            parts = site_facts(data, question, paths[index], index, *least, key, registered)
+            read[index], held_out[index], facts = parts
             return facts if key is not None or registered is None else replace(facts, table=None)
 
-    facts = gathered(question, names, contribute, read, engine, algorithm, same)
-    more = imputation, registered, options.get("summaries")
-    made = assembled(question, facts, names, read, prior, breaks, *more)
+    facts = gathered(question, names, contribute, read, engine, study.method, same)
+    made = assembled(
+        Sent(question, facts, names, read),
+        options.get("prior"),
+        options.get("breaks"),
+        study.imputation,
+        registered,
+        options.get("summaries"),
+    )
     if data.test_share is None:
         return FormulaRows(made, None, ())
     if len(read) < len(names):
-        return FormulaRows(
-            made, None, ("predictive scores: the held-out rows are in other processes",)
-        )
+        skipped = "predictive scores: the held-out rows are in other processes"
+        return FormulaRows(made, None, (skipped,))
     parts = [
         site_rows(made.specification, part, names[index])
         for index, part in sorted(held_out.items())

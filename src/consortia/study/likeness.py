@@ -9,11 +9,11 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from consortia.data.codes import CODE, Outlier, suspicious
+from consortia.data.codes import CODE, suspicious
 from consortia.data.columns import Column, Table, as_levels
 from consortia.data.dialect import NUMBER, WORDS
 from consortia.data.harmonisation import NONE, Harmonisation
@@ -54,7 +54,8 @@ class Suggestion(NamedTuple):
     site: str  # its name
     kind: Kind  # whether it is of names and words, or of numbers
     sentence: str  # what is changed, and the counts behind it, a sentence
-    change: Callable[[Harmonisation], Harmonisation]  # returns the changes with it
+    table: str  # of the site's changes: rename, recode, missing_values or scale
+    entries: Mapping[str, Any]  # what it gets, by the name of a column
 
 
 def suggestions(
@@ -88,7 +89,15 @@ def changed(
     """Return the changes with the suggested ones."""
     made = dict(given)
     for one in found:
-        made[one.site] = one.change(made.get(one.site, NONE))
+        before = made.get(one.site, NONE)
+        table = dict(getattr(before, one.table))
+        for name, entry in one.entries.items():
+            if one.table == "recode":
+                entry = {**table.get(name, {}), **entry}
+            elif one.table == "missing_values":
+                entry = [*table.get(name, []), *entry]
+            table[name] = entry
+        made[one.site] = before.model_copy(update={one.table: table})
     return made
 
 
@@ -148,9 +157,8 @@ def _names(tables: Mapping[str, Table]) -> Iterator[Suggestion]:
                 sentence = f"{site}: the columns {kept!r} and {old!r} differ only in spelling"
                 new = f"other {old}"
                 doubled.add(old)
-                yield Suggestion(
-                    site, "words", f"{sentence}: {old!r} is called {new!r}", _renamed(old, new)
-                )
+                sentence += f": {old!r} is called {new!r}"
+                yield Suggestion(site, "words", sentence, "rename", {old: new})
     wanted = [name for name in wanted if name not in doubled]
     for site, table in tables.items():
         lacking = [name for name in dict.fromkeys(wanted) if name not in table]
@@ -174,12 +182,9 @@ def _names(tables: Mapping[str, Table]) -> Iterator[Suggestion]:
                 "words",
                 f"{site}: the column {found[0]!r} is {name!r} elsewhere ({counts[name]} of "
                 f"{len(tables)} sites): the names {how}",
-                _renamed(found[0], name),
+                "rename",
+                {found[0]: name},
             )
-
-
-def _renamed(old: str, new: str) -> Callable[[Harmonisation], Harmonisation]:
-    return lambda made: made.model_copy(update={"rename": made.rename | {old: new}})
 
 
 def _bare(name: str) -> str:
@@ -254,7 +259,7 @@ def _missing_words(name: str, columns: Mapping[str, Column]) -> Iterator[Suggest
         if words:
             listed = ", ".join(f"{word!r} in {count} rows" for word, count in words.items())
             sentence = f"{site}: {name}: {listed} stands for a missing value"
-            yield Suggestion(site, "words", sentence, _missing(name, list(words)))
+            yield Suggestion(site, "words", sentence, "missing_values", {name: list(words)})
 
 
 def _words_among_numbers(counts: Mapping[str, int]) -> dict[str, int]:
@@ -262,22 +267,6 @@ def _words_among_numbers(counts: Mapping[str, int]) -> dict[str, int]:
     words = {one: count for one, count in counts.items() if not NUMBER.fullmatch(one)}
     few = len(words) <= WORDS_MAX and 2 * sum(words.values()) < sum(counts.values())
     return words if few and not re.search(r"\d", "".join(words)) else {}
-
-
-def _missing(name: str, codes: Sequence[str | float]) -> Callable[[Harmonisation], Harmonisation]:
-    def change(made: Harmonisation) -> Harmonisation:
-        every = [*made.missing_values.get(name, []), *codes]
-        return made.model_copy(update={"missing_values": made.missing_values | {name: every}})
-
-    return change
-
-
-def _recoded(name: str, words: Mapping[str, str]) -> Callable[[Harmonisation], Harmonisation]:
-    def change(made: Harmonisation) -> Harmonisation:
-        own = {**made.recode.get(name, {}), **words}
-        return made.model_copy(update={"recode": made.recode | {name: own}})
-
-    return change
 
 
 def _truths(
@@ -303,7 +292,8 @@ def _truths(
             listed = ", ".join(
                 f"{old!r} ({levels[old]} rows) as {new!r}" for old, new in words.items()
             )
-            yield Suggestion(site, "words", f"{site}: {name}: {listed}", _recoded(name, words))
+            sentence = f"{site}: {name}: {listed}"
+            yield Suggestion(site, "words", sentence, "recode", {name: words})
 
 
 def _writings(name: str, counts: Mapping[str, Counter[str]]) -> Iterator[Suggestion]:
@@ -339,7 +329,8 @@ def _writings(name: str, counts: Mapping[str, Counter[str]]) -> Iterator[Suggest
                 f"{old!r} ({levels[old]} rows) as {new!r} ({total[new]} rows at all sites)"
                 for old, new in words.items()
             )
-            yield Suggestion(site, "words", f"{site}: {name}: {listed}", _recoded(name, words))
+            sentence = f"{site}: {name}: {listed}"
+            yield Suggestion(site, "words", sentence, "recode", {name: words})
 
 
 # --- numbers -------------------------------------------------------------------------------------
@@ -360,7 +351,9 @@ def _numbers(
             if codes:
                 listed = ", ".join(f"{one.value:g} in {one.rows} rows ({one.why})" for one in codes)
                 sentence = f"{site}: {name}: {listed} stands for a missing value"
-                yield Suggestion(site, "numbers", sentence, _missing(name, _plain(codes)))
+                # integers without a point
+                plain = [int(v) if v == int(v) else v for v in (one.value for one in codes)]
+                yield Suggestion(site, "numbers", sentence, "missing_values", {name: plain})
                 known = known[~np.isin(known, [one.value for one in codes])]
             moments.setdefault(name, {})[site] = Moments.of(known)
     factors: dict[str, dict[str, tuple[float, str]]] = {}
@@ -374,12 +367,7 @@ def _numbers(
         if len({factor for factor, _ in by_site.values()}) > 1:
             continue  # no two units: the sites differ
         for site, (factor, sentence) in by_site.items():
-            yield Suggestion(site, "numbers", sentence, _scaled(name, factor))
-
-
-def _plain(codes: Sequence[Outlier]) -> list[str | float]:
-    """Return the codes, integers without a point."""
-    return [int(one.value) if one.value == int(one.value) else one.value for one in codes]
+            yield Suggestion(site, "numbers", sentence, "scale", {name: factor})
 
 
 def _unit(ratio: float) -> float | None:
@@ -389,10 +377,6 @@ def _unit(ratio: float) -> float | None:
             if abs(ratio / factor - 1) <= NEAR:
                 return float(factor)
     return None
-
-
-def _scaled(name: str, factor: float) -> Callable[[Harmonisation], Harmonisation]:
-    return lambda made: made.model_copy(update={"scale": made.scale | {name: factor}})
 
 
 def _column(table: Table, name: str) -> Column | None:

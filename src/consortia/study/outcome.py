@@ -16,15 +16,7 @@ from consortia.errors import InputError
 from consortia.models.regression.families import ALIASES, FAMILIES
 from consortia.models.regression.formula import Factor, parse
 from consortia.models.regression.unlike import nearly_equal
-from consortia.study.candidates import (
-    LEVELS_MAX,
-    columns_of,
-    levels_of,
-    listed,
-    numbers_of,
-    referred,
-    rows_by_level,
-)
+from consortia.study.candidates import LEVELS_MAX, SiteColumns, listed
 
 ASK = "say which is the event: --event"
 
@@ -44,11 +36,10 @@ def outcome_of(
     tables: Mapping[str, Table],
     names: Sequence[str],
     response: str,
-    *,
-    family: str | None = None,
-    event: str | None = None,
-    reference: Mapping[str, str] | None = None,
-    levels: Mapping[str, tuple[str, ...]] | None = None,
+    family: str | None,
+    event: str | None,
+    references: Mapping[str, str],
+    levels: Mapping[str, tuple[str, ...]],
 ) -> Outcome:
     """Return the response, with its columns checked and its family chosen.
 
@@ -63,7 +54,7 @@ def outcome_of(
         if name not in names:
             raise InputError(f"the response {name!r} is not a column: {unknown(name, names)}.")
         chosen = event is not None and name == parsed.response[-1].column
-        _check_everywhere(tables, name, one_kind=not chosen)
+        _check_everywhere(SiteColumns.of(tables, name), one_kind=not chosen)
     if family in ALIASES:
         raise InputError(f"family {family!r}: it is called {ALIASES[family]!r} here.")
     if family is not None and family not in FAMILIES:
@@ -73,36 +64,34 @@ def outcome_of(
     if parsed.survival:
         left, seen, notes = _event_of(tables, response, parsed.response[1], event)
         why = f"A time to an event{seen}: hazard ratios, with a baseline for each site."
-        found = Outcome(left, parsed.response_columns, "cox", why, {}, notes)
+        outcome = Outcome(left, parsed.response_columns, "cox", why, {}, notes)
     elif arithmetic:
         why = f"{response} is an expression: a number."
-        found = Outcome(response, parsed.response_columns, "gaussian", why)
+        outcome = Outcome(response, parsed.response_columns, "gaussian", why)
     else:
         (name,) = parsed.response_columns
-        order = (levels or {}).get(name, ())
-        found = _of_column(tables, name, family, (reference or {}).get(name), order)
-    if family is not None and family != found.family:
-        _check_family(tables, family, found.columns, survival=parsed.survival)
-        found = found._replace(family=family, why=f"Family {family}, as given.")
-    return found
+        choice = references.get(name), levels.get(name, ())
+        outcome = _of_column(SiteColumns.of(tables, name), family, *choice)
+    if family is not None and family != outcome.family:
+        _check_family(tables, family, outcome.columns, survival=parsed.survival)
+        outcome = outcome._replace(family=family, why=f"Family {family}, as given.")
+    return outcome
 
 
-def _check_everywhere(tables: Mapping[str, Table], name: str, *, one_kind: bool) -> None:
+def _check_everywhere(column: SiteColumns, *, one_kind: bool) -> None:
     """Refuse a response that a site lacks or has no value of, or that is not of ``one_kind``."""
-    found = columns_of(tables, name)
-    lacking = [site for site in tables if site not in found]
-    if lacking:
+    name, kinds = column.name, column.sites_of_kinds
+    if column.lacking:
         raise InputError(
-            f"the response {name!r} is missing at {listed(lacking)}: list only sites that have "
-            "it, or use the same name everywhere."
+            f"the response {name!r} is missing at {listed(column.lacking)}: list only sites that "
+            "have it, or use the same name everywhere."
         )
-    empty = [site for site, column in found.items() if column.kind == "empty"]
+    empty = [site for site, at_site in column.by_site.items() if at_site.kind == "empty"]
     if empty:
         raise InputError(f"the response {name!r} has no value at {listed(empty)}: all are missing.")
-    for site, column in found.items():
-        if column.doubt:
-            raise InputError(f"the response {name!r} at {site}: {column.doubt}.")
-    kinds = {column.kind: site for site, column in found.items()}
+    for site, at_site in column.by_site.items():
+        if at_site.doubt:
+            raise InputError(f"the response {name!r} at {site}: {at_site.doubt}.")
     if one_kind and len(kinds) > 1:
         of_sites = ", ".join(f"{kind} at {site}" for kind, site in kinds.items())
         raise InputError(
@@ -124,7 +113,7 @@ def _check_family(
     if of_time or FAMILIES[family].response in ("two", "ordered", "levels"):
         return
     for name in columns:
-        if next(iter(columns_of(tables, name).values())).kind == "text":
+        if SiteColumns.of(tables, name).kind == "text":
             raise InputError(
                 f"the response {name!r} holds strings, but family {family!r} needs numbers: omit "
                 "--family, or encode the column."
@@ -135,41 +124,51 @@ def _check_family(
 
 
 def _of_column(
-    tables: Mapping[str, Table],
-    name: str,
-    family: str | None,
-    reference: str | None,
-    order: tuple[str, ...],
+    column: SiteColumns, family: str | None, reference: str | None, order: tuple[str, ...]
 ) -> Outcome:
     """Return a response that is one column, with the family that its values suggest."""
-    columns, counts = list(columns_of(tables, name).values()), rows_by_level(tables, name)
-    kind, left, levels = columns[0].kind, in_formula(name), sorted(counts)
+    name, kind, counts = column.name, column.kind, column.counts
+    left, levels = in_formula(name), sorted(counts)
     if len(levels) == 1:
         raise InputError(f"the response {name!r} is {levels[0]!r} in every row: nothing to model.")
     if kind == "date":
         raise InputError(f"the response {name!r} holds dates: give a number of days instead.")
-    declared = all(one.ordered for one in columns)
+    declared = all(at_site.ordered for at_site in column.by_site.values())
     asked = None if family is None else FAMILIES[family].response
     if asked == "ordered" or (asked is None and len(levels) > 2 and (order or declared)):
-        return _ordered(tables, name, counts, order, declared=declared)
+        if kind == "text" and not order and not declared:
+            raise InputError(
+                f"the response {name!r} holds text ({', '.join(levels)}), whose order is "
+                f"unknown: give --levels {name}=LOWEST,...,HIGHEST."
+            )
+        first = next(iter(column.by_site.values()))
+        shown = order or (first.order if declared else tuple(counts))
+        why = f"{name} is ordered, {' < '.join(shown)}: odds ratios of a higher level."
+        return Outcome(left, (name,), "ordinal", why, {name: order} if order else {})
     if order:
         reference = order[0]
     if kind in ("text", "truth") and len(levels) == 2 and asked in (None, "two"):
-        pair = _no_and_yes(levels) if kind == "text" else ()
+        pair: tuple[str, ...] = ()
         if reference is not None:
-            pair = referred(tables, name, reference)
+            pair = column.against(reference)
+        elif kind == "text" and [truth_of(level) for level in levels] == [True, False]:
+            pair = (levels[1], levels[0])  # where the word for yes is first in the alphabet
         no, yes = pair or levels
-        return _of_two(name, counts, no, yes, {name: pair} if pair else {})
+        why = (
+            f"{name} is {no!r} or {yes!r}, and {yes!r} is the event, in "
+            f"{_share(counts, yes)}: odds ratios. To reverse this: --reference {name}={yes}."
+        )
+        return Outcome(left, (name,), "bernoulli", why, {name: pair} if pair else {})
     if asked == "levels" or kind == "text":
         if len(levels) > LEVELS_MAX and asked is None:
             raise InputError(
                 f"the response {name!r} holds {len(levels)} different strings: a response must "
                 f"be a number, yes or no, or one of at most {LEVELS_MAX} levels."
             )
-        doubtful = same_loosely(counts) or nearly_equal(name, levels_of(tables, name))
+        doubtful = same_loosely(counts) or nearly_equal(name, column.levels)
         made = _against_one(name, counts, reference, order)
         return made._replace(levels={}) if doubtful and not order and not reference else made
-    values = np.unique(numbers_of(tables, name))
+    values = np.unique(column.numbers)
     if values.tolist() == [0, 1]:
         why = f"{name} is 0 or 1, 1 in {_share(counts, '1')}: odds ratios."
         return Outcome(left, (name,), "bernoulli", why)
@@ -188,21 +187,6 @@ def _share(counts: Mapping[str, int], level: str) -> str:
     return f"{counts.get(level, 0):,} of {sum(counts.values()):,} rows"
 
 
-def _of_two(
-    name: str,
-    counts: Mapping[str, int],
-    other: str,
-    event: str,
-    given: Mapping[str, tuple[str, ...]],
-) -> Outcome:
-    """Return a response of two levels."""
-    why = (
-        f"{name} is {other!r} or {event!r}, and {event!r} is the event, in "
-        f"{_share(counts, event)}: odds ratios. To reverse this: --reference {name}={event}."
-    )
-    return Outcome(in_formula(name), (name,), "bernoulli", why, given)
-
-
 def _against_one(
     name: str, counts: Mapping[str, int], reference: str | None, order: tuple[str, ...]
 ) -> Outcome:
@@ -211,7 +195,7 @@ def _against_one(
     base = most if reference is None else reference
     if base not in counts:
         raise InputError(f"reference of {name!r}: {base!r} is {unknown(base, list(counts))}.")
-    levels = order or (base, *(one for one in sorted(counts) if one != base))
+    levels = order or (base, *(level for level in sorted(counts) if level != base))
     what = ", the most frequent" if base == most else ""
     why = (
         f"{name} has {len(counts)} levels, each against {base!r}{what} ({_share(counts, base)}). "
@@ -219,31 +203,6 @@ def _against_one(
         f"{name}=LOWEST,...,HIGHEST."
     )
     return Outcome(in_formula(name), (name,), "categorical", why, {name: levels})
-
-
-def _ordered(
-    tables: Mapping[str, Table],
-    name: str,
-    counts: Mapping[str, int],
-    order: tuple[str, ...],
-    *,
-    declared: bool,
-) -> Outcome:
-    """Return a response of ordered levels."""
-    if next(iter(columns_of(tables, name).values())).kind == "text" and not order and not declared:
-        raise InputError(
-            f"the response {name!r} holds text ({', '.join(sorted(counts))}), whose order is "
-            f"unknown: give --levels {name}=LOWEST,...,HIGHEST."
-        )
-    first = next(iter(columns_of(tables, name).values()))
-    shown = order or (first.order if declared else tuple(rows_by_level(tables, name)))
-    why = f"{name} is ordered, {' < '.join(shown)}: odds ratios of a higher level."
-    return Outcome(in_formula(name), (name,), "ordinal", why, {name: order} if order else {})
-
-
-def _no_and_yes(words: Sequence[str]) -> tuple[str, ...]:
-    """Return the words for no and yes, where yes is first in the alphabet."""
-    return tuple(reversed(words)) if [truth_of(one) for one in words] == [True, False] else ()
 
 
 # --- a time to an event --------------------------------------------------------------------------
@@ -258,20 +217,20 @@ def _event_of(
         if value is not None:
             raise InputError(f"--event {value}: the response already defines the event.")
         return response, "", _codes_said(tables, event)
-    found = columns_of(tables, name)
-    counts = rows_by_level(tables, name)
+    column = SiteColumns.of(tables, name)
+    counts, kinds = column.counts, column.sites_of_kinds
     listed = ", ".join(f"{level} ({rows:,} rows)" for level, rows in counts.items())
     if value is not None:
-        made = _compared(tables, name, value)
-    elif any(column.kind == "truth" for column in found.values()):
+        made = _compared(column, value)
+    elif "truth" in kinds:
         return response, "", _codes_said(tables, event)
-    elif any(column.kind == "text" for column in found.values()):
+    elif "text" in kinds:
         raise InputError(
             f"the event {name!r} holds strings ({', '.join(list(counts)[:4])}): {ASK} LEVEL. All "
             f"others are then censored: {listed}."
         )
     else:
-        codes = np.unique(numbers_of(tables, name)).tolist()
+        codes = np.unique(column.numbers).tolist()
         if codes in ([0.0, 1.0], [0.0], [1.0]):
             return response, "", _codes_said(tables, event)
         if len(codes) > 2:
@@ -290,25 +249,23 @@ def _event_of(
     )
 
 
-def _compared(tables: Mapping[str, Table], name: str, value: str) -> str:
+def _compared(column: SiteColumns, value: str) -> str:
     """Return the expression that is true where a column has a value, in any writing of it."""
-    by_site = levels_of(tables, name)
-    every = sorted({level for own in by_site.values() for level in own})
-    writings = [one for one in every if _is_one_value(one, value)]
+    name, by_site, every = column.name, column.levels, sorted(column.counts)
+    writings = [level for level in every if _is_one_value(level, value)]
     if not writings:
         raise InputError(f"--event {value}: {name} has no such value: {unknown(value, every)}.")
-    having = {one for own in by_site.values() if {*own} & {*writings} for one in own}
-    for site, own in by_site.items():
-        other = [one for one in own if not any(_is_one_value(one, two) for two in having)]
+    having = {level for levels in by_site.values() if {*levels} & {*writings} for level in levels}
+    for site, levels in by_site.items():
+        other = [one for one in levels if not any(_is_one_value(one, two) for two in having)]
         if other:
             raise InputError(
                 f"--event {value}: site {site!r} has no such value of {name}, but {other[0]!r}, "
                 "which no site with the event has: recode it there, or omit --event."
             )
-    kinds = {column.kind for column in columns_of(tables, name).values()}
-    if kinds == {"number"}:
+    if column.sites_of_kinds.keys() == {"number"}:
         return f"{in_formula(name)} == {float(value):g}"
-    if kinds == {"truth"}:
+    if column.sites_of_kinds.keys() == {"truth"}:
         return f"{in_formula(name)} == {truth_of(value)}"
     if len(writings) > 1:
         raise InputError(

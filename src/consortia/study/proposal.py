@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
@@ -20,13 +21,9 @@ from consortia.models.regression.question import rows_where
 from consortia.study.candidates import (
     CODES_MAX,
     IDENTIFIER,
+    SiteColumns,
     Used,
-    columns_of,
-    levels_of,
-    numbers_of,
-    one_each,
     reason_of,
-    referred,
     same_as,
     told_by,
     used_of,
@@ -112,7 +109,10 @@ class Proposal:
         if self.missing != POLICIES[0]:
             lines.append(f"missing = {_text(self.missing)}")
         if self.levels:
-            given = [f"{key(name)} = {_list(found)}" for name, found in self.levels.items()]
+            given = [
+                f"{key(name)} = [{', '.join(map(_text, levels))}]"
+                for name, levels in self.levels.items()
+            ]
             what = "lowest" if self.family == "ordinal" else "reference"
             lines.append(f"levels = {{ {', '.join(given)} }} # the first is the {what}")
         if self.integrate:
@@ -173,13 +173,11 @@ def propose(
         InputError: a column or a level is unknown (with the nearest), or the response is none.
     """
     tables = _kept(tables, keep)
-    names, chosen, order = _names(tables), references or {}, levels or {}
-    question = by_site if question is None else question
+    names = list(dict.fromkeys(name for table in tables.values() for name in table))
+    chosen, order, question = references or {}, levels or {}, question or by_site
     named = [by_site, group, trials, weights, question, persons]
     _check_named(tables, names, [*drop, *named, *chosen, *order], order)
-    outcome = outcome_of(
-        tables, names, response, family=family, event=event, reference=chosen, levels=order
-    )
+    outcome = outcome_of(tables, names, response, family, event, chosen, order)
     family, of_response = outcome.family, outcome.columns
     if family.startswith("binomial") != (trials is not None):
         raise InputError("--family binomial and --trials COLUMN need each other: give both.")
@@ -188,15 +186,17 @@ def propose(
     intervals = parse(f"{outcome.left} ~ 1").entry is not None
     if intervals and persons is None:
         persons = _persons(tables, [name for name in names if name not in drop], outcome)
-    beside = [one for one in (group, trials, weights) if one is not None]
-    candidates = [name for name in names if name not in (*of_response, *beside, persons)]
-    wanted = [one for one in (by_site, question, *chosen, *order) if one is not None]
-    used, left_out = _covariates(tables, candidates, of_response, drop=drop, wanted=wanted)
+    extra = [name for name in (group, trials, weights) if name is not None]
+    candidates = [name for name in names if name not in (*of_response, *extra, persons)]
+    wanted = [name for name in (by_site, question, *chosen, *order) if name is not None]
     pooled = by_site is not None or _pooled(tables, family)
-    used, left_out = _independent(tables, used, left_out, wanted=wanted, pooled=pooled)
-    of_terms = _levels_of_terms(tables, [one.name for one in used], of_response, chosen, order)
-    used = [used_of(tables, one.name, levels=of_terms.get(one.name, ())) for one in used]
-    responses = [used_of(tables, name, response=True) for name in (*of_response, *beside)]
+    names, left_out = _covariates(
+        tables, candidates, of_response, drop=drop, wanted=wanted, pooled=pooled
+    )
+    of_terms = _levels_of_terms(tables, names, of_response, chosen, order)
+    column_of = partial(SiteColumns.of, tables)
+    used = [used_of(column_of(name), levels=of_terms.get(name, ())) for name in names]
+    responses = [used_of(column_of(name), response=True) for name in (*of_response, *extra)]
     every = [one.noted(outcome.notes.get(one.name, "")) for one in [*responses, *used]]
     policy = missing or ("complete" if any(sum(one.missing) for one in every) else "refuse")
     one_of("missing", policy, POLICIES)
@@ -227,7 +227,7 @@ def _kept(tables: Mapping[str, Table], keep: str | None) -> Mapping[str, Table]:
     """Return the rows of which an expression is true; all of them without one."""
     if keep is None:
         return tables
-    return {name: rows_where(expression(keep), one, name) for name, one in tables.items()}
+    return {site: rows_where(expression(keep), table, site) for site, table in tables.items()}
 
 
 def _levels_of_terms(
@@ -240,8 +240,12 @@ def _levels_of_terms(
     """Return the levels of the terms of which somebody chose them, the reference first."""
     if unused := [name for name in references if name not in (*terms, *of_response)]:
         raise InputError(f"reference of {unused[0]!r}: the formula has no such term.")
-    found = {name: referred(tables, name, one) for name, one in references.items() if name in terms}
-    return found | {name: order[name] for name in order if name in terms}
+    levels = {
+        name: SiteColumns.of(tables, name).against(reference)
+        for name, reference in references.items()
+        if name in terms
+    }
+    return levels | {name: order[name] for name in order if name in terms}
 
 
 def _check_named(
@@ -255,17 +259,13 @@ def _check_named(
         if name is not None and name not in names:
             raise InputError(f"unknown column {name!r}: {unknown(name, names)}.")
     for name, given in order.items():
-        _check_levels(tables, name, given)
-
-
-def _check_levels(tables: Mapping[str, Table], name: str, given: Sequence[str]) -> None:
-    """Refuse levels that are not those of a column."""
-    there = list(dict.fromkeys(one for own in levels_of(tables, name).values() for one in own))
-    for one in given:
-        if one not in there:
-            raise InputError(f"--levels {name}: {one!r} is {unknown(one, there)}.")
-    if lacking := [one for one in there if one not in given]:
-        raise InputError(f"--levels {name}: {', '.join(lacking)} is missing: name all levels.")
+        by_site = SiteColumns.of(tables, name).levels.values()
+        levels = list(dict.fromkeys(level for at_site in by_site for level in at_site))
+        for level in given:
+            if level not in levels:
+                raise InputError(f"--levels {name}: {level!r} is {unknown(level, levels)}.")
+        if lacking := [level for level in levels if level not in given]:
+            raise InputError(f"--levels {name}: {', '.join(lacking)} is missing: name all levels.")
 
 
 def _counting(
@@ -276,9 +276,10 @@ def _counting(
     if len(counts) != 1 or any(counts[0] not in table for table in tables.values()):
         return None
     (name,) = counts
-    if any(column.kind != "number" for column in columns_of(tables, name).values()):
+    column = SiteColumns.of(tables, name)
+    if column.sites_of_kinds.keys() != {"number"}:
         return None
-    values = numbers_of(tables, name)
+    values = column.numbers
     if (values < 0).any() or (values != np.round(values)).any() or values.max(initial=0) <= 1:
         return None
     for table in tables.values():
@@ -303,7 +304,7 @@ def _persons(tables: Mapping[str, Table], names: Sequence[str], outcome: Outcome
     for name in names:
         if name in outcome.columns or any(name not in table for table in tables.values()):
             continue
-        if not all(_numbers_persons(one) for one in columns_of(tables, name).values()):
+        if not all(map(_numbers_persons, SiteColumns.of(tables, name).by_site.values())):
             continue
         later = follow = rows = distinct = overlaps = 0
         for site, table in tables.items():
@@ -343,7 +344,7 @@ def _why(
     """Describe the choices behind the study, in sentences."""
     rows = sum(map(rows_of, tables.values()))
     if persons is not None:
-        number = sum(map(len, levels_of(tables, persons).values()))
+        number = sum(map(len, SiteColumns.of(tables, persons).levels.values()))
         return (
             f"{outcome.why} {persons} identifies the person of each interval: {rows:,} intervals "
             f"are of {number:,} persons."
@@ -355,7 +356,7 @@ def _why(
         )
     if weights is None:
         return outcome.why
-    number = numbers_of(tables, weights).sum()
+    number = SiteColumns.of(tables, weights).numbers.sum()
     return (
         f"{outcome.why} {weights} is the number of persons of a row: {rows:,} rows are "
         f"{number:,.0f} persons; --drop {weights} counts rows as persons."
@@ -369,23 +370,35 @@ def _covariates(
     *,
     drop: Sequence[str],
     wanted: Sequence[str],
-) -> tuple[list[Used], list[tuple[str, str]]]:
+    pooled: bool,
+) -> tuple[list[str], list[tuple[str, str]]]:
     """Return the columns that can be used, and the others with the reason.
 
-    A column that somebody named is wanted, even if it is a date or repeats another one.
+    A column that somebody named is wanted, even if it is a date or repeats another one. What other
+    columns of words tell is left out, and what sites do unless theirs are ``pooled``: its
+    coefficients would be known from the prior alone.
     """
-    used: list[Used] = []
+    used: list[str] = []
     left_out: list[tuple[str, str]] = []
     for name in candidates:
         reason = "you dropped it" if name in drop else ""
-        reason = reason or reason_of(tables, name, wanted=name in wanted)
+        reason = reason or reason_of(SiteColumns.of(tables, name), wanted=name in wanted)
         if not reason and name not in wanted:
-            reason = same_as(tables, name, [*of_response, *(one.name for one in used)])
+            reason = same_as(tables, name, [*of_response, *used])
         if not reason:
-            used.append(used_of(tables, name))
+            used.append(name)
         elif name in wanted and name not in drop:
             raise InputError(f"{name!r} was named, but cannot be used: {reason}.")
         else:
+            left_out.append((printable(name), reason))
+    for name in [one for one in used if one not in wanted]:
+        reason = told_by(tables, name, used)
+        levels = SiteColumns.of(tables, name).levels.values()
+        constant = len(tables) > 1 and all(len(at_site) == 1 for at_site in levels)
+        if not reason and not pooled and constant:
+            reason = "it is constant at each site, so the site's level covers it"
+        if reason:
+            used.remove(name)
             left_out.append((printable(name), reason))
     return used, left_out
 
@@ -393,30 +406,6 @@ def _covariates(
 def _pooled(tables: Mapping[str, Table], family: str) -> bool:
     """Return True if there are so many sites that their levels are pooled."""
     return len(tables) > SITES_MAX and FAMILIES[family].response != "time"
-
-
-def _independent(
-    tables: Mapping[str, Table],
-    used: Sequence[Used],
-    left_out: Sequence[tuple[str, str]],
-    *,
-    wanted: Sequence[str],
-    pooled: bool,
-) -> tuple[list[Used], list[tuple[str, str]]]:
-    """Leave out what other columns of words tell, and what sites do unless theirs are ``pooled``.
-
-    Their coefficients would be known from the prior alone.
-    """
-    kept, more = list(used), list(left_out)
-    for one in used:
-        others = [other.name for other in kept if other.name != one.name]
-        reason = told_by(tables, one.name, others)
-        if not reason and not pooled and one_each(tables, one.name):
-            reason = "it is constant at each site, so the site's level covers it"
-        if reason and one.name not in wanted:
-            kept.remove(one)
-            more.append((printable(one.name), reason))
-    return kept, more
 
 
 def _terms(
@@ -431,8 +420,11 @@ def _terms(
     """Return the terms, whether sites integrate theirs out, and whether these are hierarchical."""
     terms, integrate, grouped = [one.term for one in used], False, False
     if len(tables) > 1 and by_site is not None:
-        terms.append(f"({in_formula(by_site)} || {SITE})")
-        integrate, grouped = group is None and _can_stay(tables, by_site, family, policy), True
+        column = SiteColumns.of(tables, by_site)
+        # a baseline of each site holds its level
+        level = "0 + " if FAMILIES[family].of_site else ""
+        terms.append(f"({level}{in_formula(by_site)} || {SITE})")
+        integrate, grouped = group is None and _can_stay(column, family, policy), True
     elif _pooled(tables, family):
         terms.append(f"(1 | {SITE})")
         one_likelihood = FAMILIES[family].response != "levels"
@@ -462,23 +454,12 @@ def _complete_rows(
     return tuple(complete.values())
 
 
-def _can_stay(tables: Mapping[str, Table], name: str, family: str, policy: str) -> bool:
+def _can_stay(column: SiteColumns, family: str, policy: str) -> bool:
     """Return True if a level and the slope of a column can be integrated out at the sites."""
     of = FAMILIES[family]
-    kinds = {column.kind for column in columns_of(tables, name).values()}
-    levels = {level for own in levels_of(tables, name).values() for level in own}
-    one = not kinds & {"text", "truth"} or len(levels) == 2
-    return one and policy != "impute" and of.of_site is None and of.response != "levels"
+    slope = not column.sites_of_kinds.keys() & {"text", "truth"} or len(column.counts) == 2
+    return slope and policy != "impute" and of.of_site is None and of.response != "levels"
 
 
 def _text(value: str) -> str:
     return json.dumps(value, ensure_ascii=False)
-
-
-def _list(values: Sequence[str]) -> str:
-    return f"[{', '.join(map(_text, values))}]"
-
-
-def _names(tables: Mapping[str, Table]) -> list[str]:
-    """Return all columns of all sites, in order."""
-    return list(dict.fromkeys(name for table in tables.values() for name in table))

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import numpy as np
 from pydantic import Field, model_validator
 
 from consortia.errors import InputError
 from consortia.models.regression.earlier import Earlier
-from consortia.models.regression.registration import UNKNOWN_ROWS, Registration
-from consortia.models.regression.specification import Unit
+from consortia.models.regression.registration import Registration
 from consortia.study.tables import Table
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
@@ -44,20 +42,10 @@ class PriorFrom(Table):
         if any(len(a) != count or any(len(one) != size for one in a) for a, size in sizes):
             raise ValueError(f"prior_from: {count} components of {d} parameters do not fit")
         try:
-            self.earlier  # noqa: B018 - it raises where a covariance is not one
+            Earlier.read(self.model_dump())
         except InputError as error:
             raise ValueError(str(error)) from None
         return self
-
-    @property
-    def earlier(self) -> Earlier:
-        """The same, as a formula takes it."""
-        d = len(self.labels)
-        covariances = np.zeros((len(self.shares), d, d))
-        covariances[:, *np.tril_indices(d)] = self.covariances
-        covariances += np.tril(covariances, -1).swapaxes(1, 2)
-        parts = (tuple(self.labels), np.array(self.shares), np.array(self.centres), covariances)
-        return Earlier(self.run, self.draws, self.k_hat, *parts, self.weight, self.robust)
 
 
 class Registered(Table):
@@ -95,10 +83,4 @@ class Registered(Table):
     @property
     def registration(self) -> Registration:
         """The same, as a formula takes it."""
-        numbers = {
-            name: Unit(one.centre, one.scale, UNKNOWN_ROWS if one.rows is None else one.rows)
-            for name, one in self.numbers.items()
-        }
-        levels = {name: tuple(found) for name, found in self.levels.items()}
-        earlier = None if self.prior_from is None else self.prior_from.earlier
-        return Registration(levels, numbers, self.fills, earlier)
+        return Registration.read(self.model_dump(exclude_none=True))

@@ -195,7 +195,8 @@ class Data(Table):
         if test_rows:
             test = self._made(self._changed(test_rows[0].train), agreed)
         elif self.test_share is not None and len(held_out) == len(names):
-            test = _stacked([prepared(part) for part in held_out if part is not None])
+            tests = [prepared(part) for part in held_out if part is not None]
+            test = {name: np.concatenate([part[name] for part in tests]) for name in tests[0]}
         elif self.test_share is not None or self.test_file is not None:
             skipped = ("predictive scores: the held-out rows are in other processes",)
         return self._prepared(None, sites, test, {}, facts[0].columns, row, agreed, skipped)
@@ -292,7 +293,10 @@ class Data(Table):
         if self.scale is None:
             return arrays
         if "x" not in arrays:
-            raise InputError("data.scale: the data set has no array x to scale.")
+            raise InputError(
+                "data.scale: it multiplies features, an array x, and there is none: remove it, or "
+                "store the features under the name x."
+            )
         return _scaled(arrays, "x", 0.0, 1 / self.scale)
 
     def _made(self, arrays: Arrays, agreed: _Agreed) -> Arrays:
@@ -488,10 +492,6 @@ def _classes(labels: Sequence[Labels | None], names: tuple[str, ...]) -> tuple[s
     if max(high for _, _, high in known) >= CLASSES_MAX:
         return None
     return tuple(str(label) for label in range(max(high for _, _, high in known) + 1))
-
-
-def _stacked(parts: list[Arrays]) -> Arrays:
-    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
 def _scaled(arrays: Arrays, key: str, centre: float, unit: float) -> Arrays:

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from consortia.core import arguments
 from consortia.errors import InputError
 from consortia.runtime.late import Array, jnp
 
@@ -160,25 +161,15 @@ def clipped(matrix: Array, least: Any, most: Any) -> Array:
 # --- arguments -------------------------------------------------------------------------------
 
 
-def _numbers(value: Any, name: str) -> np.ndarray:
-    try:
-        array = np.array(value, np.float64)
-    except (TypeError, ValueError):
-        raise InputError(f"{name} is {value!r}: give an array of numbers.") from None
-    if not np.all(np.isfinite(array)):
-        raise InputError(f"{name} holds a value that is not finite.")
-    return array
-
-
 def _vector(value: Any) -> np.ndarray:
-    mean = _numbers(value, "mean")
+    mean = arguments.array("mean", value, "an array of numbers")
     if mean.ndim != 1 or not mean.size:
         raise InputError(f"mean has shape {mean.shape}: give the flat parameters, (d,).")
     return mean
 
 
 def _shaped(value: Any, name: str, d: int) -> np.ndarray:
-    matrix = _numbers(value, name)
+    matrix = arguments.array(name, value, "an array of numbers")
     if matrix.ndim == 0:
         matrix = np.full(d, float(matrix))
     if matrix.shape not in ((d,), (d, d)):

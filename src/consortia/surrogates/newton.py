@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
@@ -22,24 +22,30 @@ class Mode(NamedTuple):
     converged: bool
 
 
-def newton(function: Pieces, start: Float[np.ndarray, " d"]) -> Mode:
+def newton(function: Pieces, start: Float[np.ndarray, " d"], *, width: Any = np.float64) -> Mode:
     """Return the mode as `consortia.surrogates.curvature.mode_of` finds it.
 
     Each step solves (H + damping · |diag H|) δ = −g and is taken when the function falls; the
     damping shrinks after a step that is taken and grows after one that is not.
+
+    Args:
+        function: the function with two derivatives.
+        start: where the search begins.
+        width: type of the values, whose rounding hides a fall near the minimum.
     """
     position, damping = np.asarray(start, np.float64), 1e-3
     value, gradient, matrix = function(position)
     for _ in range(NEWTON_STEPS):
         size = np.abs(np.diag(matrix))
         damped = matrix + damping * np.diag(np.where(size > 0, size, 1))
+        if not np.isfinite(damped).all():
+            break
         change = -_solved(damped, gradient)
         fall = -float(gradient @ change)
         trial = position + change
         with np.errstate(all="ignore"):
             pieces = function(trial)
-        # Near the minimum a fall is lost in the rounding of the sum.
-        slack = 8 * np.finfo(np.float64).eps * abs(value)
+        slack = 8 * float(np.finfo(width).eps) * abs(value)
         better = fall >= 0 and pieces[0] <= value + slack and np.isfinite(pieces[2]).all()
         done = better and fall < NEWTON_TOLERANCE and damping <= 1e-3
         if better:

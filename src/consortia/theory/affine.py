@@ -124,6 +124,15 @@ class Normal(NamedTuple):
     # (d, d), or the variances (d,) of independent coordinates
     covariance: Float[np.ndarray, "*axes d"]
 
+    @classmethod
+    def of(cls, mean: Array, blocks: Float[np.ndarray, "blocks width width"]) -> Normal:
+        """Return the law with these covariances of blocks, as variances where a block is one."""
+        return cls(mean.reshape(-1), blocks[:, 0, 0] if blocks.shape[-1] == 1 else blocks[0])
+
+    def blocks(self, width: int) -> Float[np.ndarray, "blocks width width"]:
+        """Return the covariances of the blocks from which `of` makes the law."""
+        return self.full[None] if width > 1 else np.diagonal(self.full)[:, None, None]
+
     @property
     def full(self) -> Float[np.ndarray, "d d"]:
         """The covariance as a matrix."""
@@ -209,7 +218,7 @@ class AffineRecursion(Recursion):
         size = self.step.matrix.shape[-1]
         left = np.eye(size) - self.step.matrix if self.relaxation is None else self.relaxation
         mean = np.linalg.solve(left, self.step.offset[..., None])[..., : self.width, 0]
-        return Normal(mean.reshape(-1), self.flat(self.stationary_covariance()))
+        return Normal.of(mean, self.stationary_covariance())
 
     def stationary_covariance(self) -> Float[np.ndarray, "blocks width width"]:
         """Return the covariance of the position in the long run, block by block."""
@@ -243,22 +252,12 @@ class AffineRecursion(Recursion):
         matrix = state.matrix[:, : self.width]
         blocks = start.mean.reshape(-1, self.width)
         mean = np.einsum("nij,nj->ni", matrix, blocks) + state.offset[:, : self.width]
-        own = self.flat(state.covariance[:, : self.width, : self.width] + self.fresh)
-        return Normal(mean.reshape(-1), self._carried(matrix, start, own))
-
-    def _carried(
-        self, matrix: Float[np.ndarray, "blocks width width"], start: Normal, own: Array
-    ) -> Array:
-        """Map the start's covariance by these maps, and return their own with it."""
+        law = Normal.of(mean, state.covariance[:, : self.width, : self.width] + self.fresh)
         if not np.any(start.covariance):
-            return own
+            return law
         if self.width > 1:
-            return matrix[0] @ start.full @ matrix[0].T + own
-        scale = matrix[:, 0, 0]
-        if start.covariance.ndim == 1:
-            return scale**2 * start.covariance + own
-        return scale[:, None] * start.covariance * scale + np.diag(own)
-
-    def flat(self, blocks: Float[np.ndarray, "blocks width width"]) -> Array:
-        """Return the covariance of all coordinates: variances where a block is one of them."""
-        return blocks[:, 0, 0] if self.width == 1 else blocks[0]
+            return law._replace(covariance=matrix[0] @ start.full @ matrix[0].T + law.covariance)
+        carried = start.scaled(matrix[:, 0, 0]).covariance
+        return law._replace(
+            covariance=carried + (law.covariance if carried.ndim == 1 else law.full)
+        )

@@ -14,13 +14,7 @@ Array = Float[np.ndarray, "..."]
 
 def floats(value: ArrayLike, name: str) -> Array:
     """Return a float64 array of finite numbers, or raise an `InputError` with the name."""
-    try:
-        array = np.asarray(value, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise InputError(f"{name}: cannot be read as an array of numbers ({error})") from error
-    if not np.all(np.isfinite(array)):
-        raise InputError(f"{name}: holds a value that is not finite; give finite numbers")
-    return array
+    return arguments.array(name, value, "an array of numbers")
 
 
 def filled(value: ArrayLike, shape: tuple[int, ...], name: str) -> Array:

@@ -186,9 +186,9 @@ class ArrivalRecursion(Recursion):
         means = self._means()
         mean = means.mean(axis=0)
         away = means - mean
-        own = np.diag(wide[:, 0, 0]) if width == 1 else wide[0]
         # The order of events moves all directions together, also where noise does not.
-        return Normal(mean, own / taken + away.T @ away / len(means))
+        wide = Normal.of(mean, wide / taken).full
+        return Normal(mean, wide + away.T @ away / len(means))
 
     def _means(self) -> Float[np.ndarray, "updates d"]:
         """Return the mean of θ after each update, from rest at the origin."""
@@ -211,17 +211,11 @@ class ArrivalRecursion(Recursion):
         begin = np.zeros(rows)
         begin[0], begin[n:points] = 1.0, self.server.broadcast[0]
         state = np.einsum("r,bw->brw", begin, start.mean.reshape(blocks, width))[..., None]
-        own = start.full[None] if width > 1 else np.diagonal(start.full)[:, None, None]
-        covariance = np.einsum("r,s,bwv->brwsv", begin, begin, own)
+        covariance = np.einsum("r,s,bwv->brwsv", begin, begin, start.blocks(width))
         covariance = covariance.reshape(blocks, rows * width, -1)
         sent, noises = self.gradients, self._noises(self.gradients)
         for event, dropped in itertools.cycle(enumerate(self.arrivals.dropped)):
             self._apply(state, event, sent, pulled=True)
             self._spread(covariance, event, sent, noises)
             if not dropped:
-                spread = self._flat(covariance[:, :width, :width].copy())
-                yield Normal(state[:, 0, :, 0].flatten(), spread)
-
-    def _flat(self, blocks: Float[np.ndarray, "blocks w w"]) -> Array:
-        """Return the covariance of all coordinates: variances where a block is one of them."""
-        return blocks[:, 0, 0] if blocks.shape[-1] == 1 else blocks[0]
+                yield Normal.of(state[:, 0, :, 0].copy(), covariance[:, :width, :width].copy())

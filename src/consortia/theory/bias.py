@@ -10,6 +10,7 @@ from collections.abc import Callable, Hashable
 from copy import copy
 from dataclasses import replace
 from functools import cached_property, singledispatch
+from itertools import chain
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -25,9 +26,9 @@ from consortia.algorithms.gossip import DESGHMC, DESGLD
 from consortia.algorithms.preconditioning import Preconditioned
 from consortia.algorithms.stale import StaleGradients, StaleSGHMC, StaleSGLD
 from consortia.algorithms.travelling import DSGLD, FSGLD
-from consortia.core import parameters as naming
 from consortia.core.contract import Method
 from consortia.core.model import Model
+from consortia.core.parameters import coordinate_names, variables
 from consortia.core.start import starting_parameters
 from consortia.core.target import Target
 from consortia.data.facts import Gatherer
@@ -43,7 +44,7 @@ from consortia.theory.agents import GaussianAgents
 from consortia.theory.arrivals import ArrivalRecursion, Arrivals, in_blocks
 from consortia.theory.decentralized import decentralized_hmc_law
 from consortia.theory.estimates import minibatch_noise
-from consortia.theory.expansion import Expansion, expand, k_hat_of, too_large
+from consortia.theory.expansion import Expansion, expand, too_large
 from consortia.theory.federated_averaging import fa_hmc_law
 from consortia.theory.gossip import gossip_law
 from consortia.theory.inheritance import has_algorithm_of, knows
@@ -62,9 +63,6 @@ LARGEST_SYSTEM = 700
 
 MOST_ROW_CURVATURES = 4_000_000
 """Rows times squared parameters up to which the noise of gossiped minibatches is computed."""
-
-MOST_K_HAT = 10.0
-"""The value that stands for an infinite k-hat in JSON."""
 
 MOST_REACH = 1.5
 """Posterior standard deviations, in the mean square, that an agent may be away from the mode: the
@@ -159,14 +157,6 @@ class Problem:
     @property
     def _expanded(self) -> Expansion:
         return self.once("near", lambda: expand(self.potentials))
-
-    @property
-    def k_hat(self) -> float | None:
-        """Distance of the posterior from its Gaussian law; None where no site has evaluated it."""
-        if self._left is not None:
-            return None
-        found = self.once("k_hat", lambda: k_hat_of(self._expanded, self.potentials))
-        return min(found, MOST_K_HAT)
 
     @property
     def row_covariances(self) -> Float[np.ndarray, "S d d"]:
@@ -377,7 +367,7 @@ def _noted(law: Law, *notes: str) -> Law:
     if reach > MOST_REACH:
         unsure = (
             f"single agents are {reach:.2g} posterior sd from its mode, where a posterior that is "
-            "not Gaussian has another curvature, which moves the average"
+            "not Gaussian has another curvature, which moves the average by more than is predicted"
         )
     own = (
         f"A single agent's standard deviations: {ratio.min():.3g} to {ratio.max():.3g} times the "
@@ -657,37 +647,47 @@ def prediction_by(algorithm: Method, problem: Problem, law: Law) -> BiasPredicti
                 reason=f"the chain diverges near the mode ({law.instability}): lower step_size",
                 diverges=True,
             )
-        moments, gaussian = law.stationary, problem.near
+        gaussian = problem.near
+        shift, ratio = errors_of(law, gaussian)
     except InputError as error:
         return BiasPrediction(reason=str(error).rstrip("."))
-    sd = gaussian.sd
-    own = "the Gaussian law of the posterior, which is exact here"
-    near = (
-        "the Gaussian law that the posterior has near its mode; how far the posterior is from that "
-        "law is not in it"
-    )
+    parts = variables(Target(problem.model, problem.start).structure)
+    names = [coordinate_names(part.name, part.shape) for part in parts]
+    near = "the Gaussian law of the posterior, which is exact here"
+    if not gaussian.gaussian:
+        skewed = "" if gaussian.k_hat is None else " and its skewness to first order"
+        near = f"the Gaussian law near the posterior's mode{skewed}; the rest is not in it"
     return BiasPrediction(
-        basis=f"{law.basis}, on {own if gaussian.gaussian else near}",
+        basis=f"{law.basis}, on {near}",
         notes=law.notes,
-        names=_names(problem.model, problem.start),
-        mean=gaussian.mode,
-        sd=sd,
-        shift=moments.mean / sd,
-        sd_ratio=moments.sd / sd if law.variance_known else None,
+        names=tuple(chain.from_iterable(names)),
+        mean=gaussian.mode + gaussian.offset,
+        sd=gaussian.sd,
+        shift=shift,
+        sd_ratio=ratio if law.variance_known else None,
         gaussian=gaussian.gaussian,
-        k_hat=None if gaussian.gaussian else problem.k_hat,
+        k_hat=gaussian.k_hat,
         rounds_per_draw=law.rounds_per_draw,
         unsure=None if gaussian.gaussian or not law.unsure else law.unsure,
     )
 
 
-def _names(model: Model, parameters: PyTree) -> tuple[str, ...]:
-    """Return the coordinates as `consortia.summary` names them where a result has no labels."""
-    names: list[str] = []
-    for part in naming.variables(Target(model, parameters).structure):
-        if not part.shape:
-            names.append(part.name)
-            continue
-        places = np.ndindex(*part.shape)
-        names += [f"{part.name}[{', '.join(map(str, place))}]" for place in places]
-    return tuple(names)
+def errors_of(law: Law, near: Expansion) -> tuple[Float[np.ndarray, " d"], Float[np.ndarray, " d"]]:
+    r"""Return the shifts of a law's means in posterior sds, and the ratios of its sds to these.
+
+    Where the curvature changes, the posterior's mean is off its mode by
+    :math:`m = -\tfrac12 H^{-1}\,\nabla^3 U : \Sigma` to first order. A method that evaluates
+    gradients at positions whose second moments around the mode are :math:`r^2` times as large is
+    off by :math:`r^2 m`: agents of a network are wider than their average, which is the draw.
+
+    Raises:
+        InputError: the law does not settle.
+    """
+    moments = law.stationary
+    shift, ratio = moments.mean / near.sd, moments.sd / near.sd
+    squares = ratio**2 + shift**2
+    if moments.agents is not None:
+        means = moments.agents.means
+        seconds = np.diagonal(moments.agents.covariance).reshape(means.shape) + means**2
+        squares = seconds.mean(axis=0) / near.sd**2
+    return shift + (squares - 1) * near.offset / near.sd, ratio

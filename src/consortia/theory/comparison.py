@@ -12,7 +12,7 @@ import numpy as np
 from consortia.algorithms.registry import ALGORITHMS
 from consortia.errors import InputError
 from consortia.runtime.threads import one_thread
-from consortia.theory.bias import UNFITTED, Problem, known_law, unfitted
+from consortia.theory.bias import UNFITTED, Problem, errors_of, known_law, unfitted
 from consortia.theory.expansion import DIRECTIONS
 from consortia.theory.tuning import BiasTarget, best_choice
 
@@ -90,11 +90,11 @@ def point(method: Any, problem: Problem, chains: int) -> tuple[float, float]:
         InputError: it has no law, or that does not settle.
     """
     near, law = problem.near, known_law(method, problem)
-    off = np.abs([law.stationary.mean / near.sd, law.stationary.sd / near.sd - 1])
+    shift, ratio = errors_of(law, near)
     # Asynchronous workers send at the same time: as many messages pass as one of them sends.
     together = vars(method).get("workers", 1)
     messages = method.cost(near.sizes, near.mode.size).messages / together
-    return float(off.max()), law.rounds_per_draw * messages * DRAWS / chains
+    return float(np.abs([shift, ratio - 1]).max()), law.rounds_per_draw * messages * DRAWS / chains
 
 
 def exact_messages(problem: Problem, chains: int) -> float:

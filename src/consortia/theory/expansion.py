@@ -13,7 +13,7 @@ from consortia.errors import InputError
 from consortia.theory.potentials import SitePotentials
 
 RATIOS = 500
-"""Points at which `k_hat_of` compares the posterior with its Gaussian law."""
+"""Points at which `examine` compares the posterior with its Gaussian law."""
 
 PROBES = tuple(np.arange(2.0, 12.5, 0.5).tolist())
 """Standard deviations from the mode at which mass is looked for that the Gaussian law misses."""
@@ -34,6 +34,9 @@ MOST_PARAMETERS = 200
 MOST_OPERATIONS = 2_000_000_000
 """Rows times squared parameters, about a second of work for each evaluation of the curvature."""
 
+MOST_K_HAT = 10.0
+"""The shape where ratios are not finite, which JSON cannot hold, or miss mass."""
+
 GAUSSIAN = 1e-3
 """Relative change of the curvature within two standard deviations up to which it is constant."""
 
@@ -53,6 +56,10 @@ class Expansion:
     sizes: Float[np.ndarray, " S"]  # n_c, (S,)
     gaussian: bool  # True if the curvature is the same two standard deviations away
     covariance: Float[np.ndarray, "d d"] = field(repr=False)  # (Σ_c H_c + P)⁻¹, (d, d)
+    # Pareto shape of the importance ratios of the posterior to this law; None: not computed
+    k_hat: float | None = None
+    # how far the posterior's mean is from the mode to first order, (d,); 0 where not computed
+    offset: Float[np.ndarray, " d"] | float = 0.0
     # scales of the coordinates, by which a point is multiplied for the model
     units: Float[np.ndarray, " d"] | float = 1.0
 
@@ -80,6 +87,7 @@ class Expansion:
             prior_curvature=self.prior_curvature * square,
             prior_gradient=self.prior_gradient * scales,
             covariance=self.covariance / square,
+            offset=self.offset / scales,
             units=self.units * scales,
         )
 
@@ -105,6 +113,7 @@ class Expansion:
             prior_curvature=inside(self.prior_curvature),
             prior_gradient=self.prior_gradient @ some,
             covariance=np.linalg.inv(inside(self.precision)),
+            offset=(self.offset * np.ones_like(self.mode)) @ some,
         )
 
     def pieces(
@@ -145,7 +154,7 @@ def expand(potentials: SitePotentials) -> Expansion:
     away = potentials.away(mode, covariance)
     there = potentials.expansion(away)[2].sum(axis=0) + potentials.prior(away)[2]
     change = np.abs(there - precision).max() / np.abs(precision).max()
-    return Expansion(
+    near = Expansion(
         mode,
         curvatures,
         gradients,
@@ -155,28 +164,34 @@ def expand(potentials: SitePotentials) -> Expansion:
         bool(change < GAUSSIAN),
         covariance,
     )
+    return examine(near, potentials) if potentials.anywhere and not near.gaussian else near
 
 
-def k_hat_of(near: Expansion, potentials: SitePotentials) -> float:
-    """Return the Pareto shape of the importance ratios of a posterior to its Gaussian law.
+def examine(near: Expansion, potentials: SitePotentials) -> Expansion:
+    r"""Add the Pareto shape of the importance ratios to the Gaussian law, and the mean's offset.
 
-    Infinite where the posterior has mass that the Gaussian law does not reach at all: another
-    mode, which its draws would not find, on a principal axis or a coordinate's own line.
+    To first order in the third derivatives of the potential U the posterior's mean is
+    :math:`-\tfrac12 H^{-1}\,\nabla^3 U : \Sigma` from its mode.
+
+    The shape is `MOST_K_HAT` where the posterior has mass that the Gaussian law does not reach at
+    all: another mode, which its draws would not find, on a principal axis or a coordinate's own
+    line; the offset is not computed then.
     """
     rng, d = np.random.default_rng(0), near.mode.size
     values, axes = np.linalg.eigh(near.covariance)
-    principal = (axes * np.sqrt(values)).T[::-1][:MOST_LINES]
-    lines = np.concatenate([principal, (near.covariance / near.sd).T[:MOST_LINES]])
+    principal = (axes * np.sqrt(values)).T[::-1]
+    lines = np.concatenate([principal[:MOST_LINES], (near.covariance / near.sd).T[:MOST_LINES]])
     far = np.concatenate([t * lines for t in (*PROBES, *(-one for one in PROBES))])
-    normal = rng.normal(size=(RATIOS, d))
-    inside = normal @ (axes * np.sqrt(values)).T
+    inside = rng.normal(size=(RATIOS, d)) @ principal[::-1]
     places = np.concatenate([np.zeros((1, d)), inside, far])
     density = potentials.values(near.mode + places)
     density = density - density[0]
-    gaussian = -0.5 * np.sum(places @ near.precision * places, axis=1)
-    ratios = density - gaussian
+    ratios = density + 0.5 * np.sum(places @ near.precision * places, axis=1)
     inner, outer = slice(1, 1 + RATIOS), slice(1 + RATIOS, None)
-    if not np.isfinite(density[inner]).all():
-        return float("inf")
     missed = (ratios[outer] > EXCESS) & (density[outer] > -DEPTH)
-    return float("inf") if missed.any() else shape_of(ratios[inner])
+    if missed.any() or not np.isfinite(density[inner]).all():
+        return replace(near, k_hat=MOST_K_HAT)
+    # Third derivatives, contracted with the covariance: from gradients a standard deviation away.
+    bent = potentials.scores(near.mode + np.concatenate([principal, -principal])).sum(axis=0)
+    k_hat = min(shape_of(ratios[inner]), MOST_K_HAT)
+    return replace(near, k_hat=k_hat, offset=0.5 * near.covariance @ bent)

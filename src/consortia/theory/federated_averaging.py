@@ -33,7 +33,7 @@ from consortia.core import arguments
 from consortia.core.parameters import spaced
 from consortia.diagnostics.prediction import ABSENT
 from consortia.errors import InputError
-from consortia.theory.affine import AffineMap, AffineRecursion, Array
+from consortia.theory.affine import AffineMap, AffineRecursion, Array, Normal
 from consortia.theory.arguments import filled, floats
 from consortia.theory.clients import Blocks, GaussianClients, applied, read_clients
 from consortia.theory.law import Law, Moments
@@ -145,10 +145,9 @@ def _within(clients: GaussianClients, every: int, *, whole: bool, rho: float, **
     with np.errstate(over="ignore", invalid="ignore"):
         recursion = WindowRecursion(tuple(window(clients, settings, start) for start in starts))
     covariance = settings.heat * np.linalg.inv(clients.precision)
-    flat = covariance[:, 0, 0] if covariance.shape[-1] == 1 else covariance[0]
     return Law(
         recursion,
-        Moments(clients.target_mean.reshape(-1), flat),
+        Moments(*Normal.of(clients.target_mean, covariance)),
         centred=True,
         remedy="Lower step_size, leapfrog_steps or average_every.",
         basis=f"the exact law of averages after every {every} leapfrog steps",
@@ -367,7 +366,7 @@ def _law(
     covariance = heat * np.linalg.inv(precision)
     return Law(
         recursion,
-        Moments(centre.reshape(-1), recursion.flat(covariance)),
+        Moments(*Normal.of(centre, covariance)),
         centred=True,
         remedy="Lower step_size, leapfrog_steps or local_steps"
         + (", or set debias=False." if debias else "."),

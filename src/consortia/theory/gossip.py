@@ -218,7 +218,7 @@ def _correlation(agents: GaussianAgents, noise: str) -> Array:
 
 def resolved(agents: GaussianAgents, mixing: Mixing) -> graphs.MixingMatrix:
     """Return the mixing matrix of these agents from what a user gives."""
-    return graphs.resolve(graphs.as_mixing(mixing), agents.count)
+    return graphs.resolve(graphs.weights.as_mixing(mixing), agents.count)
 
 
 def links_of(agents: GaussianAgents, matrix: graphs.MixingMatrix) -> Float[np.ndarray, "Nd Nd"]:

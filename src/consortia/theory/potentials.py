@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from functools import lru_cache, partial
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -20,10 +20,10 @@ from consortia.data.facts import Gatherer
 from consortia.data.sites import Sites
 from consortia.errors import InputError
 from consortia.runtime import compiler
-from consortia.runtime.late import Array, jax, jnp
-from consortia.surrogates.curvature import NEWTON_STEPS, NEWTON_TOLERANCE, hessian
+from consortia.runtime.late import Array, PyTree, jax, jnp
+from consortia.surrogates.curvature import hessian
+from consortia.surrogates.newton import Pieces, newton
 
-PyTree = Any
 Flat = Float[np.ndarray, " d"]
 Answer = Mapping[str, np.ndarray]
 
@@ -53,6 +53,9 @@ class SitePotentials:
         parameters: an example of the parameters.
         engine: gathers; this process alone when None.
     """
+
+    anywhere: ClassVar[bool] = True
+    """True if they can be evaluated at any point."""
 
     def __init__(
         self, model: Model, sites: Sites, parameters: PyTree, engine: Gatherer | None = None
@@ -189,6 +192,8 @@ class StoredPotentials(SitePotentials):
     ``left`` is the mode, the point, and of all sites gradients, Hessians and Hessians away.
     """
 
+    anywhere = False
+
     def __init__(self, model: Model, sites: Sites, parameters: PyTree, left: Any) -> None:
         super().__init__(model, sites, parameters, Gatherer())
         self._mode, self._away, self._sent = left
@@ -218,46 +223,21 @@ class StoredPotentials(SitePotentials):
         raise InputError("the sites have evaluated their potentials at the mode only")
 
 
-def mode_by(
-    function: Callable[[Flat], tuple[float, Flat, Float[np.ndarray, "d d"]]], start: Flat
-) -> Flat:
+def mode_by(function: Pieces, start: Flat) -> Flat:
     """Return the minimum downhill from a start of a function given with two derivatives.
 
-    Each step solves (H + damping · |diag H|) δ = −g and is taken when the function falls, as
-    `consortia.surrogates.curvature.mode_of` does; here between evaluations that may cost a message.
+    The values are sums in single precision, and may cost a message each.
 
     Raises:
         InputError: it is not reached.
     """
-    position = np.asarray(start, np.float64)
-    value, gradient, hessian = function(position)
-    damping = 1e-3
-    for _ in range(NEWTON_STEPS):
-        size = np.abs(np.diagonal(hessian))
-        damped = hessian + damping * np.diag(np.where(size > 0, size, 1.0))
-        if not np.isfinite(damped).all():
-            break
-        try:
-            change = -np.linalg.solve(damped, gradient)
-        except np.linalg.LinAlgError:
-            damping = max(10 * damping, 1e-3)
-            continue
-        fall = -float(gradient @ change)
-        found = function(position + change)
-        # Near the minimum a fall is lost in the rounding of the sum.
-        slack = 8 * float(np.finfo(np.float32).eps) * abs(value)
-        if fall >= 0 and found[0] <= value + slack and np.isfinite(found[2]).all():
-            position = position + change
-            value, gradient, hessian = found
-            if fall < NEWTON_TOLERANCE and damping <= 1e-3:
-                return position
-            damping = 0.0 if damping < 1e-6 else damping / 10
-        else:
-            damping = max(10 * damping, 1e-3)
-    raise InputError(
-        "the search for the posterior's mode did not end: it has none near the start, or is not "
-        "log-concave there"
-    )
+    found = newton(function, start, width=np.float32)
+    if not found.converged:
+        raise InputError(
+            "the search for the posterior's mode did not end: it has none near the start, or is "
+            "not log-concave there"
+        )
+    return found.position
 
 
 @lru_cache(maxsize=32)

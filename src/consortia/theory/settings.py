@@ -28,7 +28,7 @@ from consortia.core import arguments
 from consortia.core.contract import CURVATURE, Cost, Frequency, Method, SelfSetting
 from consortia.errors import InputError
 from consortia.schedules import Constant, Unchosen
-from consortia.theory.bias import Problem, known_law
+from consortia.theory.bias import Problem, errors_of, known_law
 from consortia.theory.expansion import DIRECTIONS
 from consortia.theory.law import Law
 
@@ -278,12 +278,11 @@ def _tried(
             law = known_law(stepped, problem)
             if not fits(problem, law):
                 return None
-            moments = law.stationary
+            off, ratio = errors_of(law, near)
         except InputError as error:
             reasons.append(error)
             return None
-        shift = float(abs(moments.mean / near.sd).max())
-        wide = float(abs(moments.sd / near.sd - 1).max())
+        shift, wide = float(abs(off).max()), float(abs(ratio - 1).max())
         cost = law.rounds_per_draw * price.of(spent, sites)
         counts = spent.messages, in_a_row(spent, sites)
         return Tried(tuple(settings.items()), stepped, step, law, cost, *counts, shift, wide)

@@ -33,7 +33,7 @@ from consortia.data.sites import Sites
 from consortia.dynamics.stochastic_steps import EulerHMC
 from consortia.errors import InputError
 from consortia.graphs.weights import Mixing
-from consortia.runtime.late import jax
+from consortia.runtime.late import PyTree, jax
 from consortia.theory.agents import GaussianAgents
 from consortia.theory.estimates import largest_curvature
 from consortia.theory.gossip import gossip_law, resolved
@@ -45,8 +45,6 @@ from consortia.theory.staleness import (
     sghmc_server,
     stale_server_law,
 )
-
-PyTree = Any
 
 MOST_COORDINATES = 1000
 """Agents times parameters up to which the mean's limit is computed, in some tenths of a second."""

@@ -22,7 +22,8 @@ from consortia.diagnostics.prediction import BiasPrediction
 from consortia.diagnostics.verdict import K_HAT
 from consortia.errors import InputError
 from consortia.runtime.threads import one_thread
-from consortia.theory.bias import Problem, known_law, prediction_by
+from consortia.theory.bias import Problem, errors_of, known_law, prediction_by
+from consortia.theory.expansion import Expansion
 from consortia.theory.law import Law
 from consortia.theory.settings import Price, Tried, in_words, open_settings, search
 
@@ -98,12 +99,10 @@ class BiasTarget:
     def __str__(self) -> str:
         return f"{100 * self.mean:g} % of an sd in the means and {100 * self.sd:g} % in the sds"
 
-    def met(self, law: Law, sd: np.ndarray) -> bool:
-        """Return True if the long-run law is within the target of its own."""
-        moments = law.stationary
-        far = float(np.abs(moments.mean / sd).max())
-        wide = float(np.abs(moments.sd / sd - 1).max())
-        return far <= self.mean and wide <= self.sd
+    def met(self, law: Law, near: Expansion) -> bool:
+        """Return True if the long-run law is within the target of the posterior."""
+        shift, ratio = errors_of(law, near)
+        return np.abs(shift).max() <= self.mean and np.abs(ratio - 1).max() <= self.sd
 
 
 @dataclass(frozen=True)
@@ -175,7 +174,7 @@ def choose_step(
             arguments would do.
     """
     try:
-        far = not problem.near.gaussian and (problem.k_hat or 0.0) > K_HAT
+        far = not problem.near.gaussian and (problem.near.k_hat or 0.0) > K_HAT
         kept, within = target, str(target)
         if far:
             kept = target.halved()
@@ -220,7 +219,7 @@ def _cheapest(problem: Problem, method: Method, target: BiasTarget) -> Choice | 
     def fits(there: Problem, law: Law) -> bool:
         if not law.variance_known:
             raise InputError(MINIBATCHES)
-        return law.stable and target.met(law, there.near.sd) and not _doubtful(problem, law)
+        return law.stable and target.met(law, there.near) and not _doubtful(problem, law)
 
     def begin(steepest: float) -> float:
         return first_step(steepest, sites)
@@ -300,7 +299,7 @@ def _fitting(
     law = known_law(stepped, problem)
     if not law.variance_known:
         raise InputError(MINIBATCHES)
-    if not law.stable or not target.met(law, problem.near.sd):
+    if not law.stable or not target.met(law, problem.near):
         return None
     return stepped, law
 

@@ -113,16 +113,15 @@ class WindowRecursion(Recursion):
         mean = np.linalg.solve(left, step.offset[..., None])[..., 0]
         state = AffineMap(0 * step.matrix, mean, step.stationary_covariance())
         laws = []
-        for one in self.windows:
-            state = one.after(state)
+        for step in self.windows:
+            state = step.after(state)
             laws.append(self._position(state))
         means = np.array([law.mean for law in laws])
         away = means - means.mean(axis=0)
-        wide = np.mean([law.covariance for law in laws], axis=0)
-        if wide.ndim == 1 and not away.any():
-            return Normal(means.mean(axis=0), wide)
-        wide = np.diag(wide) if wide.ndim == 1 else wide
-        return Normal(means.mean(axis=0), wide + away.T @ away / len(laws))
+        law = Normal(means.mean(axis=0), np.mean([law.covariance for law in laws], axis=0))
+        if law.covariance.ndim == 1 and not away.any():
+            return law
+        return Normal(law.mean, law.full + away.T @ away / len(laws))
 
     def path(self, start: Normal) -> Iterator[Normal]:
         """Yield the law of the draw after 0, 1, 2, ... windows."""
@@ -132,15 +131,13 @@ class WindowRecursion(Recursion):
         mean = np.zeros((blocks, size))
         mean[:, :width] = start.mean.reshape(blocks, width)
         covariance = np.zeros((blocks, size, size))
-        own = start.full[None] if width > 1 else np.diagonal(start.full)[:, None, None]
-        covariance[:, :width, :width] = own
+        covariance[:, :width, :width] = start.blocks(width)
         state = AffineMap(0 * covariance, mean, covariance)
         while True:
-            for one in self.windows:
-                state = one.after(state)
+            for step in self.windows:
+                state = step.after(state)
                 yield self._position(state)
 
     def _position(self, state: AffineMap) -> Normal:
         width = state.offset.shape[-1] // 2
-        own = state.covariance[:, :width, :width]
-        return Normal(state.offset[:, :width].reshape(-1), own[:, 0, 0] if width == 1 else own[0])
+        return Normal.of(state.offset[:, :width], state.covariance[:, :width, :width])

@@ -214,6 +214,66 @@ def test_table_one_is_that_of_the_pooled_rows():
     assert "1 to 2 rows" in str(made.table_one())
 
 
+def of_all(formula, tables, **options):
+    """Return the lines of Table 1 by variable and level: the cells of all sites last."""
+    options = {"describe": {"cells": 1}, **options}
+    made = regression(formula, tables, **options)
+    return {(one.variable, one.level): one.cells for one in made.table_one().lines}
+
+
+def ages(places, rows=60):
+    """Return tables of whole years that hardly overlap between sites, few of them at some."""
+    rng = np.random.default_rng(5)
+    spans = {"few": (20, 24), "many": (40, 70), "other": (71, 79)}
+    return {
+        name: {"y": rng.normal(size=rows), "age": rng.integers(*spans[name], rows)}
+        for name in places
+    }
+
+
+@pytest.mark.parametrize("cells", [1, 3])
+def test_a_number_of_few_values_at_some_sites_has_means_at_all(cells):
+    tables = ages(["few", "many"])
+    lines = of_all("y ~ age", tables, describe={"cells": cells})
+    assert [one for one in lines if one[0] == "age"] == [("age", "")]
+    wanted = [tables["few"]["age"], tables["many"]["age"], pooled(tables, "age")]
+    for text, values in zip(lines["age", ""], wanted, strict=True):
+        mean, sd = text.rstrip(")").split(" (")
+        assert float(mean) == pytest.approx(np.mean(values), rel=0.003)
+        assert float(sd) == pytest.approx(np.std(values, ddof=1), rel=0.005)
+
+
+def test_a_number_of_many_values_over_all_sites_is_no_list_of_levels():
+    tables = ages(["few", "other"])
+    assert len(np.unique(pooled(tables, "age"))) == 12
+    assert ("age", "20") in of_all("y ~ age", tables)
+    tables["few"]["age"] = tables["few"]["age"] - np.arange(60) % 3 * 10
+    assert ("age", "") in of_all("y ~ age", tables)
+    factors = of_all("y ~ C(age)", tables)
+    assert ("age", "") not in factors
+    assert sum(name == "age" for name, _ in factors) == len(np.unique(pooled(tables, "age")))
+
+
+def test_a_mean_that_a_site_keeps_is_left_out_of_all_and_said():
+    tables = ages(["few", "many"])
+    tables["few"]["age"][:1] = 30  # a cell of one is merged, so that no mean follows
+    cells = of_all("y ~ age", tables, describe={"cells": 3})["age", ""]
+    assert cells[0] == "n/a"
+    assert cells[-1].endswith(", at 1 of 2 sites")
+
+
+def test_the_outcome_comes_first_and_columns_in_the_order_of_the_formula():
+    tables = {name: followed(200, n) for n, name in enumerate(("oslo", "lima"))}
+    for table in tables.values():
+        table["large"] = 1e4 * table["age"]
+    lines = of_all("Surv(time, seen) ~ large + arm + age", tables, family="cox")
+    names = list(dict.fromkeys(name for name, _ in lines))
+    assert names == ["outcome", "time", "large", "arm", "age"]
+    assert [level for name, level in lines if name == "outcome"] == ["end of follow-up", "event"]
+    mean = np.mean(pooled(tables, "large"))
+    assert lines["large", ""][-1].startswith(f"{mean:,.0f} (")
+
+
 def test_a_description_that_is_none_is_refused():
     plain = json.loads(json.dumps(asdict(made_of_small().descriptions["oslo"])))
     assert SiteDescription.read(plain) == made_of_small().descriptions["oslo"]

@@ -68,11 +68,11 @@ def test_weighted_rows_have_the_table_1_of_the_persons(
     of_persons = {line.variable: line.cells for line in single.flow}
     rows = [np.sum((table["adult"] > 0) & ~np.isnan(table["age"])) for table in given.values()]
     if "age" in formula:
-        assert flow["their rows"] == (*map(str, rows), str(sum(rows)))
-    del flow["their rows"]
+        assert flow["rows of these persons"] == (*map(str, rows), str(sum(rows)))
+    del flow["rows of these persons"]
     assert flow == of_persons
     assert [one for one in weighted.missing if one.variable != "freq"] == [*single.missing]
-    assert "levels persons (percent)" in weighted.notes[0]
+    assert "levels are persons (percent)" in weighted.notes[0]
 
 
 def test_weights_of_a_sample_and_parts_of_persons_are_counted_as_rows() -> None:
@@ -80,7 +80,7 @@ def test_weights_of_a_sample_and_parts_of_persons_are_counted_as_rows() -> None:
     sampled = consortia.regression(
         "age ~ kind", given, weights="time", weights_are="sampling"
     ).table_one()
-    assert "their rows" not in {line.variable for line in sampled.flow}
+    assert "rows of these persons" not in {line.variable for line in sampled.flow}
     parts = consortia.regression("age ~ kind", given, weights="time").table_one()
     assert sampled.lines == parts.lines
 
@@ -119,7 +119,7 @@ def test_who_contributed_what_counts_persons_and_their_events() -> None:
     report = report_of(tree, sites=made.sites)
     table = contribution_table(report)
     assert table is not None
-    assert table.columns[2:] == ("persons", "share of the persons", "events", "events a person")
+    assert table.columns[2:] == ("persons", "share of the persons", "events", "events per person")
     for row, own in zip(table.rows, given.values(), strict=False):
         assert row[2] == str(own["freq"].sum())
         assert row[4] == str((own["freq"] * own["seen"]).sum())
@@ -204,7 +204,7 @@ def test_intervals_have_the_flow_events_and_follow_up_of_their_patients(
                                **options)  # fmt: skip
     first, second = single.table_one(), cut.table_one()
     assert second.unit == "persons"
-    assert second.notes[1].startswith("id names the person of each interval: covariates are those")
+    assert second.notes[1].startswith("id identifies the person of each interval: covariates are")
     assert second.flow[-1].cells[2] == str(sum(cut.specification.rows))
     assert second.flow[:-1] == first.flow
 
@@ -239,7 +239,7 @@ def test_events_that_recur_are_counted_of_each_person() -> None:
     events = np.concatenate(counts).astype(int)
     for number, persons in enumerate(np.bincount(events)):
         assert lines["events of a person", str(number)].split()[0] == str(persons)
-    assert lines["Surv(stop, death)", "event"].split()[0] == str(np.sum(events > 0))
+    assert lines["outcome", "event"].split()[0] == str(np.sum(events > 0))
 
 
 def test_an_interval_without_a_person_is_refused_and_gaps_have_no_curves() -> None:

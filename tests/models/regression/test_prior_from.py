@@ -86,7 +86,7 @@ def from_the_start(every: Any, first: Any, more: dict[str, Any]) -> np.ndarray:
     """Return draws of all sites, with the prior of a first regression, in whose units it is."""
     question = question_of(first.specification.question.parsed.text, **more)
     read = _read_sites(question, every, None, None, None)
-    whole = assembled(*read, None, None, registered=Registration.of(first.specification))
+    whole = assembled(read, None, None, registered=Registration.of(first.specification))
     return np.concatenate([flat(whole, sampled(whole, DRAWS, seed)) for seed in (3, 7)])
 
 

@@ -61,7 +61,7 @@ class Agents(Method):
     mixing: Any = "complete"
 
     def __post_init__(self) -> None:
-        matrix = graphs.as_mixing(self.mixing)
+        matrix = graphs.weights.as_mixing(self.mixing)
         if isinstance(matrix, graphs.MixingSchedule):
             raise InputError(
                 "mixing is a schedule of matrices: give one matrix, or de_sgld takes it."
@@ -180,9 +180,12 @@ class DecentralizedHMC(Agents, SelfSetting):
             )
         arguments.one_of("variant", self.variant, ("corrected", "published"))
         arguments.one_of("draws", self.draws, ("average", "agents"))
+        rounds = self.gossip_rounds
+        if rounds is None and not isinstance(self.step_size, schedules.Unchosen):
+            rounds = 1
         arguments.keep(
             self,
-            gossip_rounds=self._gossip_rounds(),
+            gossip_rounds=arguments.optional_whole("gossip_rounds", rounds, 1),
             metropolis_from=arguments.whole("metropolis_from", self.metropolis_from, 0),
             draw_before_mixing=arguments.flag("draw_before_mixing", self.draw_before_mixing),
         )
@@ -191,11 +194,6 @@ class DecentralizedHMC(Agents, SelfSetting):
                 f"metropolis_from={self.metropolis_from} is for variant='published': 'corrected' "
                 "tests no proposal."
             )
-
-    def _gossip_rounds(self) -> int | None:
-        if self.gossip_rounds is None:
-            return None if isinstance(self.step_size, schedules.Unchosen) else 1
-        return arguments.whole("gossip_rounds", self.gossip_rounds, 1)
 
     @property
     def open_settings(self) -> Mapping[str, tuple[Any, ...]]:

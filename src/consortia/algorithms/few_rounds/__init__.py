@@ -214,7 +214,9 @@ class FewRounds(Conversation):
         from consortia.algorithms.few_rounds.quadrature import with_rule
         from consortia.algorithms.few_rounds.sandwich import with_sandwich
 
-        rules, make = known.target.model.integration, partial(converse, self, known)
+        count = self.points_of(known.target.dimension, int(np.max(known.sizes)))
+        make = partial(converse, known, count, self.effective_size, gradients=self.gradients)
+        rules = known.target.model.integration
         if known.target.model.sandwich:
             return with_sandwich(make, known)
         return make() if rules is None else with_rule(make, known, rules)

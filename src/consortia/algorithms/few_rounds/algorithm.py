@@ -18,7 +18,7 @@ import math
 from collections.abc import Generator
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
@@ -130,25 +130,6 @@ ELSEWHERE = 1.0
 """Standard deviations of the starts of further local fits where the prior is wider."""
 
 
-@runtime_checkable
-class Settings(Protocol):
-    """Properties of the method that the algorithm reads."""
-
-    @property
-    def effective_size(self) -> float | None:
-        """Effective draws at which the run ends."""
-        ...
-
-    @property
-    def gradients(self) -> bool:
-        """True if sites between institutions are queried for exact gradients."""
-        ...
-
-    def points_of(self, dimension: int, rows: int) -> int:
-        """Return K, points a message."""
-        ...
-
-
 class Sent(NamedTuple):
     """A message of points: those that were drawn, log q there, and points on rays.
 
@@ -175,6 +156,7 @@ class Server:
         rng: random numbers of the server.
         reference: the common point of log-densities.
         memory: all points.
+        wanted: effective draws at which the run ends, if any.
         messages: sent so far.
         offset: log π at the reference minus that at the first one.
         height: U at the first reference.
@@ -193,6 +175,7 @@ class Server:
     rng: np.random.Generator
     reference: Float[np.ndarray, " d"]
     memory: Memory
+    wanted: float | None = None
     messages: int = 0
     offset: float = 0.0
     height: float = 0.0
@@ -302,16 +285,30 @@ class Server:
         elif math.isfinite(height) and math.isfinite(self.height):
             self.offset = self.height - height
 
+    def ending(self, reached: float, batches: int) -> tuple[str, tuple[Fault, ...]] | None:
+        """Name the reason to end with these draws, and what they lack; None if they go on."""
+        if self.wanted is not None and reached >= self.wanted:
+            return f"{reached:.0f} effective draws", ()
+        if batches < self.known.batches:
+            return None
+        text = (
+            f"few_rounds: {reached:.0f} effective draws of the {self.wanted or 0.0:g} that were "
+            "requested, in all batches of draws: give more rounds, or resume with "
+            "consortia.resume(..., rounds=...)"
+        )
+        return "all batches of draws", () if self.wanted is None else (Fault(text),)
 
-def converse(settings: Settings, known: Known) -> Conversing:
-    """Yield the queries and batches of draws of a run; return its outcome."""
+
+def converse(known: Known, count: int, wanted: float | None, *, gradients: bool) -> Conversing:
+    """Yield the queries and batches of draws of a run, ``count`` points a message."""
     d = known.target.dimension
-    count = settings.points_of(d, int(np.max(known.sizes)))
     rng = np.random.Generator(np.random.Philox(np.random.SeedSequence([known.seed, 1])))
-    server = Server(known, count, rng, known.start, Memory(np.zeros((0, d))))
-    server.groups, server.exact = groups_of(known.target, known.start), _exact(settings, known)
+    server = Server(known, count, rng, known.start, Memory(np.zeros((0, d))), wanted)
+    server.groups = groups_of(known.target, known.start)
+    server.exact = gradients or math.isinf(known.farthest)
+    server.exact |= known.target.model.sandwich is not None
     if d > MOST_CURVED:
-        return (yield from _by_gradients(server, settings))
+        return (yield from _by_gradients(server))
     centres, covariances, agree, _, sure = yield from _local_fits(server)
     server.reference = centres[0] if agree else known.start
     searched, next_step = not agree or d > MOST_QUADRATIC or not server.exact, "draw"
@@ -338,15 +335,12 @@ def converse(settings: Settings, known: Known) -> Conversing:
             alone = len(batches) == 1
             reached = judged.effective if alone else smallest_effective_size(joined)
             server.records[-1]["effective_size"] = round(reached)
-            enough = settings.effective_size is not None and reached >= settings.effective_size
-            if enough or len(batches) == known.batches:
+            if ended := server.ending(reached, len(batches)):
                 for batch in batches:
                     yield _batch(batch)
-                reason = f"{reached:.0f} effective draws" if enough else "all batches of draws"
-                faults = () if enough else _short(settings, reached)
                 draws = joined.reshape(-1, d)
-                faults += (*server.unseen(draws), *_withheld(batches))
-                return _outcome(server, batches, reason, faults)
+                faults = (*ended[1], *server.unseen(draws), *_withheld(batches))
+                return _outcome(server, batches, ended[0], faults)
             if judged.share >= STANDING:
                 sent = _drawn(server, sent.proposal, _with_parabolas(server, sent.lines))
                 continue
@@ -356,7 +350,7 @@ def converse(settings: Settings, known: Known) -> Conversing:
             shares.append(judged.share)
             next_step = _next_step(shares, errors, searched=searched)
             if next_step == "walk":
-                return (yield from _walk(server, settings))
+                return (yield from _walk(server))
         base = server.coordinates
         learnt = learn(
             server.memory,
@@ -387,17 +381,11 @@ def converse(settings: Settings, known: Known) -> Conversing:
                 sent = _exploration(server, centres, covariances)
                 continue
         if learnt.proposal is None:
-            return (yield from _walk(server, settings))
+            return (yield from _walk(server))
         server.covariance, earlier = learnt.covariance, len(batches)
         lines = lines_through(server.covariance, server.rays, profiles)
         proposal = several_modes.with_modes(learnt.proposal, server.modes, server.scale)
         sent = _drawn(server, proposal, _with_parabolas(server, lines))
-
-
-def _exact(settings: Settings, known: Known) -> bool:
-    """Return True if sites may be queried for gradients and curvatures."""
-    private = math.isfinite(known.farthest)
-    return settings.gradients or not private or known.target.model.sandwich is not None
 
 
 def _next_step(shares: list[float], errors: list[float], *, searched: bool) -> str:
@@ -683,7 +671,7 @@ def _with_other_modes(
     return [centre for centre, _ in known], [covariance for _, covariance in known]
 
 
-def _walk(server: Server, settings: Settings) -> Conversing:
+def _walk(server: Server) -> Conversing:
     """Let many chains of Hamiltonian Monte Carlo go on from the weighted points."""
     weighted = server.memory.weighted()
     if not len(weighted.points):
@@ -696,10 +684,10 @@ def _walk(server: Server, settings: Settings) -> Conversing:
     root = mixture.cholesky_root((away.T * own) @ away)
     places = resampled(weighted.points, own, _walkers(server), server.rng)
     most = MOST_WALKED, MOST_ROUGH - server.messages
-    return (yield from _chains(server, settings, places, mean, root, most))
+    return (yield from _chains(server, places, mean, root, most))
 
 
-def _by_gradients(server: Server, settings: Settings) -> Conversing:
+def _by_gradients(server: Server) -> Conversing:
     """Begin chains near the mode, where there are too many parameters for a curvature."""
     bound, start = search.within(*server.scale), server.known.start
     if not server.exact:
@@ -714,7 +702,7 @@ def _by_gradients(server: Server, settings: Settings) -> Conversing:
     groups = np.minimum(np.arange(count) * GROUPS // count, GROUPS - 1)
     places = mode.position + mode.root * server.rng.standard_normal((GROUPS, d))[groups]
     most = MOST_WALKED_BY_GRADIENTS, MOST_WALKED_BY_GRADIENTS
-    return (yield from _chains(server, settings, places, mode.position, mode.root, most))
+    return (yield from _chains(server, places, mode.position, mode.root, most))
 
 
 def _walkers(server: Server) -> int:
@@ -725,7 +713,6 @@ def _walkers(server: Server) -> int:
 
 def _chains(
     server: Server,
-    settings: Settings,
     places: Float[np.ndarray, "W d"],
     centre: Float[np.ndarray, " d"],
     root: Float[np.ndarray, "*d"],
@@ -764,11 +751,9 @@ def _chains(
             )
         yield Batch(positions, stats)
         reached = smallest_effective_size(np.concatenate(draws, axis=1))
-        enough = settings.effective_size is not None and reached >= settings.effective_size
-        if enough or len(draws) >= server.known.batches:
-            reason = f"{reached:.0f} effective draws" if enough else "all batches of draws"
-            faults = (*faults, *seen.values(), *(() if enough else _short(settings, reached)))
-            return _outcome(server, [], reason, faults, walked=True)
+        if ended := server.ending(reached, len(draws)):
+            faults = (*faults, *seen.values(), *ended[1])
+            return _outcome(server, [], ended[0], faults, walked=True)
 
 
 def _unvisited(
@@ -815,19 +800,6 @@ def _batch(judged: Judged) -> Batch:
         "effective_share": np.full(shape, judged.share),
     }
     return Batch(chains.draws, stats)
-
-
-def _short(settings: Settings, reached: float) -> tuple[Fault, ...]:
-    """Describe a run that has used up its batches before its effective size."""
-    if settings.effective_size is None:
-        return ()
-    return (
-        Fault(
-            f"few_rounds: {reached:.0f} effective draws of the {settings.effective_size:g} that "
-            "were requested, in all batches of draws: give more rounds, or resume with "
-            "consortia.resume(..., rounds=...)"
-        ),
-    )
 
 
 def _withheld(batches: list[Judged]) -> tuple[Fault, ...]:

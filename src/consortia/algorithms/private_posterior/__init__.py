@@ -137,15 +137,12 @@ class PrivatePosterior(Conversation):
         """Return one gradient a site and message."""
         return Cost(len(STAGES) * len(sizes), len(STAGES) * int(sizes.sum()))
 
-    def default_clip(self, dimension: int) -> float:
-        """Return the norm to which gradients are clipped."""
-        return default_clip(dimension) if self.clip is None else self.clip
-
     def converse(self, known: Known) -> Conversing:
         """Yield the queries of all stages, and independent draws."""
         from consortia.algorithms.private_posterior.algorithm import converse
 
-        return converse(self, known)
+        clip = default_clip(known.target.dimension) if self.clip is None else self.clip
+        return converse(known, self.functions, clip=clip, delta=self.delta, honest=self.honest)
 
 
 private_posterior = PrivatePosterior

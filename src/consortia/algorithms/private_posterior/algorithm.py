@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
@@ -24,29 +24,6 @@ FARTHEST_STEP = 4.0
 """Standard deviations of the last message's estimate that its step may have, in any direction."""
 
 
-class Settings(Protocol):
-    """Properties of the method that the algorithm reads."""
-
-    @property
-    def delta(self) -> float:
-        """Privacy parameter δ."""
-        ...
-
-    @property
-    def honest(self) -> float | None:
-        """Fraction of the sites that add their noise to sums."""
-        ...
-
-    @property
-    def functions(self) -> Mapping[str, SiteFunction]:
-        """Site functions of the stages."""
-        ...
-
-    def default_clip(self, dimension: int) -> float:
-        """Return the norm to which gradients are clipped."""
-        ...
-
-
 class Received(NamedTuple):
     """The answer to a stage, in the units of the model."""
 
@@ -57,18 +34,33 @@ class Received(NamedTuple):
     curvature_sd: float  # the same of the curvature's diagonal; √2 times as much as beside it
 
 
-def converse(method: Settings, known: Known) -> Conversing:
-    """Yield a query of each stage, then the draws."""
+def converse(
+    known: Known,
+    functions: Mapping[str, SiteFunction],
+    *,
+    clip: float,
+    delta: float,
+    honest: float | None,
+) -> Conversing:
+    """Yield a query of each stage, then the draws.
+
+    Args:
+        known: the posterior and the run.
+        functions: site functions of the stages.
+        clip: norm to which gradients are clipped.
+        delta: privacy parameter δ.
+        honest: fraction of the sites that add their noise to sums.
+    """
     target, d = known.target, known.target.dimension
     nonce = np.array([known.seed % 2**31, known.seed // 2**31 % 2**31], np.int32)
     at = np.asarray(known.start, np.float64)
     curvature = np.zeros((d, d))
     for stage in STAGES:
         query = Query(stage.name, {"position": at, "nonce": nonce}, stage.name.split("_")[1])
-        privacy = method.functions[stage.name].privacy
+        privacy = functions[stage.name].privacy
         assert privacy is not None
         answer = yield query
-        found = received(stage, answer, privacy(d), len(known.sizes), method.default_clip(d))
+        found = received(stage, answer, privacy(d), len(known.sizes), clip)
         position = at.astype(target.dtype)
         gradient = found.gradient - target.prior_gradient(position)
         prior = -target.prior_hessian(position)
@@ -85,7 +77,14 @@ def converse(method: Settings, known: Known) -> Conversing:
     rng = np.random.default_rng([known.seed, 1])
     for _ in range(known.batches):
         yield Batch(rng.multivariate_normal(at, whole, (known.chains, DRAWS)), {})
-    return Outcome("all messages were answered", *_report(method, known, found, step, whole, wider))
+    report, faults = _report(known, found, step, whole, wider, clip)
+    privacies = [of.privacy(d) for of in functions.values() if of.privacy is not None]
+    report |= {
+        "epsilon": epsilon_of(sum(privacy.loss for privacy in privacies), delta),
+        "delta": delta,
+        "noise_by": "each site alone" if honest is None else f"{honest:g} of the sites",
+    }
+    return Outcome("all messages were answered", report, faults)
 
 
 def received(
@@ -113,24 +112,19 @@ def positive(matrix: Float[np.ndarray, "d d"], least: float) -> Float[np.ndarray
 
 
 def _report(
-    method: Settings,
     known: Known,
     found: Received,
     step: Float[np.ndarray, " d"],
     whole: Float[np.ndarray, "d d"],
     wider: Float[np.ndarray, " d"],
+    clip: float,
 ) -> tuple[dict[str, Any], tuple[Fault, ...]]:
     """Return the attributes of the record, and what is in doubt."""
     rows, d = int(known.sizes.sum()), known.target.dimension
-    privacies = [one.privacy(d) for one in method.functions.values() if one.privacy is not None]
     share = float(np.clip(found.clipped / rows, 0.0, 1.0))
-    honest = "each site alone" if method.honest is None else f"{method.honest:g} of the sites"
     report = {
-        "epsilon": epsilon_of(sum(one.loss for one in privacies), method.delta),
-        "delta": method.delta,
         "neighbours": "data sets in which one row of one site is empty, which adds nothing",
-        "noise_by": honest,
-        "clip": method.default_clip(d),
+        "clip": clip,
         "clipped_share": share,
         "wider": float(wider.max()),
         "wider_by_parameter": wider.tolist(),
@@ -142,7 +136,7 @@ def _report(
     faults = []
     if share > MOST_CLIPPED:
         text = f"about {share:.0%} of the rows were clipped to a gradient of norm "
-        text += f"{method.default_clip(d):.3g}, which biases the result: give a larger clip."
+        text += f"{clip:.3g}, which biases the result: give a larger clip."
         faults.append(Fault(text))
     if wider.max() > MOST_WIDENED:
         text = f"the noise makes intervals up to {wider.max():.1f} times as wide as the rows do: "

@@ -17,7 +17,7 @@ from consortia.diagnostics.figures.canvas import (
     write_figure,
 )
 
-LINE, MARGIN, WIDTH = 0.24, 0.75, 6.0
+LINE, MARGIN, WIDTH = 0.24, 0.75, 4.6
 """Heights and width in inches."""
 
 

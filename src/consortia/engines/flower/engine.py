@@ -41,7 +41,7 @@ MOST_FACTS = HEADER_BYTES - 2**14
 LONGEST_DEADLINE = 1e6
 """Seconds."""
 
-ON_MISSING = ("stop", "go on")
+ON_MISSING = ("stop", "continue")
 
 
 class FlowerEngine(Engine):
@@ -59,9 +59,9 @@ class FlowerEngine(Engine):
         deadline: seconds that a site has for each answer, restarts of its node included.
         resend: seconds after which a request that was not answered is sent again; a site answers
             the same request twice with the same bytes.
-        minimum_sites: k: with ``on_missing="go on"`` so many sites make an average.
+        minimum_sites: k: with ``on_missing="continue"`` so many sites make an average.
         on_missing: what happens when a site does not answer in time: ``"stop"`` ends the run with
-            `consortia.errors.SiteMissingError`, the draws before it kept; with ``"go on"`` the
+            `consortia.errors.SiteMissingError`, the draws before it kept; with ``"continue"`` the
             average is of the sites that answered, with their weights scaled to sum to one. *The
             draws are then of another density*: who took part in which round is recorded, in the
             group ``participation`` of the result. A sum is never taken without a site.
@@ -110,10 +110,10 @@ class FlowerEngine(Engine):
     ) -> None:
         names = site_names(sites, len(sites))
         if on_missing not in ON_MISSING:
-            raise InputError(f"on_missing is {on_missing!r}: give 'stop' or 'go on'.")
+            raise InputError(f"on_missing is {on_missing!r}: give 'stop' or 'continue'.")
         if (minimum_sites is None) != (on_missing == "stop"):
             raise InputError(
-                "minimum_sites goes with on_missing='go on', and that with it: a run that "
+                "minimum_sites goes with on_missing='continue', and that with it: a run that "
                 "continues without a site samples another density: say with how many sites it may."
             )
         self.minimum_sites = None
@@ -236,8 +236,8 @@ class FlowerEngine(Engine):
         """
         if self.minimum_sites is not None:
             raise InputError(
-                "on_missing='go on': the answers to a query are summed, and a sum without a site "
-                "belongs to another posterior; take on_missing='stop'."
+                "on_missing='continue': the answers to a query are summed, and a sum without a "
+                "site belongs to another posterior; take on_missing='stop'."
             )
         self.local_sites(len(sites), method)
         self.barrier()

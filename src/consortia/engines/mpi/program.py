@@ -64,7 +64,7 @@ class RankProgram(Program):
         for phase in (*algorithm.fit, *algorithm.setup, *algorithm.phases):
             exchange = phase.exchange
             if isinstance(exchange, Mix) and exchange not in self.callbacks:
-                mixing = graphs.resolve_any(exchange.matrix, places.nodes)
+                mixing = graphs.weights.resolve_any(exchange.matrix, places.nodes)
                 around = self._neighbourhoods[exchange] = Neighbourhood.of(mixing, places)
                 self.callbacks[exchange] = HostCallback(communicator.network(around.links))
             elif isinstance(exchange, Mean | Sum):

@@ -140,14 +140,12 @@ def _data(study: Study) -> str:
     if data.files is None:
         return f"the published data set {data.dataset}, which one machine deals out."
     if question is not None:
-        from consortia.study.formulas import question_of_rows
-
         other = None if study.compare is None else study.compare.question
         wanted = question.described
         columns = (*question.columns, *(() if other is None else other.columns))
         columns += () if wanted is None else wanted.columns
         columns += () if question.persons is None else (question.persons,)
-        kept = question_of_rows(question, data, {}).keep
+        kept = None if study.asked is None else study.asked.keep
         columns += () if kept is None else kept.columns
         used = ", ".join(map(repr, dict.fromkeys(columns)))
         text = f"one file of each of {len(data.files)} sites; it uses the columns {used} of yours."

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -27,7 +27,7 @@ from consortia.data.facts import rows_of as rows_elsewhere
 from consortia.data.sites import Sites, alike, check_finite, read_rows, site_names
 from consortia.data.tables import read_table
 from consortia.errors import InputError
-from consortia.models.regression.agreement import agree, common_kinds
+from consortia.models.regression.agreement import Answers, agree
 from consortia.models.regression.density import Density
 from consortia.models.regression.design import (
     group_names,
@@ -47,7 +47,7 @@ from consortia.models.regression.question import (
 )
 from consortia.models.regression.registration import Registration
 from consortia.models.regression.specification import Specification
-from consortia.models.regression.unlike import Place
+from consortia.models.regression.unlike import Located, Place
 from consortia.store.metadata import recorded
 
 NEEDS = {
@@ -162,9 +162,18 @@ def regression(
     options |= {"trials": trials, "persons": persons, "integrate": integrate, "nodes": nodes}
     options |= {"imputations": imputations, "imputation_seed": imputation_seed, "keep": keep}
     question = question_of(formula, family, evaluate=evaluate, **options)
-    parts = _read_sites(question, sites, harmonise, engine, algorithm)
+    sent = _read_sites(question, sites, harmonise, engine, algorithm)
     earlier = _earlier(prior_from, formula, family)
-    return assembled(*parts, prior, breaks, None, earlier, summaries)
+    return assembled(sent, prior, breaks, None, earlier, summaries)
+
+
+class Sent(NamedTuple):
+    """The facts that all sites have sent, and the tables that are in this process."""
+
+    question: Question
+    facts: Sequence[SiteFacts]  # of each site
+    names: Sequence[str]
+    read: Mapping[int, Table]  # by the site's index
 
 
 def kept_rows(keep: str | None) -> Factor | None:
@@ -225,8 +234,8 @@ def _read_sites(
     harmonise: Mapping[str, Mapping[str, Any]] | None,
     engine: Gatherer | None,
     algorithm: Method | None,
-) -> tuple[Question, list[SiteFacts], tuple[str, ...], dict[int, Table]]:
-    """Return the question with what is changed, facts and names of all sites, and the tables."""
+) -> Sent:
+    """Read the tables that are here, and return what all sites send."""
     tables, names = _tables(sites)
     changes: Mapping[str, Any] = {}
     if harmonise is not None:
@@ -246,7 +255,7 @@ def _read_sites(
     if engine is not None and algorithm is None:
         raise InputError("algorithm is missing: with an engine it decides who reads which site.")
     facts = gathered(question, names, contribute, read, engine or Gatherer(), algorithm)
-    return question, facts, names, read
+    return Sent(question, facts, names, read)
 
 
 def question_of(
@@ -298,13 +307,10 @@ def question_of(
     if integrate and not any(group.by == SITE for group in parsed.groups):
         raise InputError(f"integrate: the formula needs (1 | {SITE}), perhaps with slopes.")
     drawn = (imputations, imputation_seed)
-    known = levels_given(levels)
-    wanted = None if describe is None else Wanted.read(describe)
-    asked = Question(
-        parsed, of, missing, known, factors, bool(integrate), *drawn, nodes=nodes, described=wanted
-    )
+    asked = Question(parsed, of, missing, levels_given(levels), factors, bool(integrate), *drawn)
     asked = replace(asked, weights_are=weights_are, ties=ties, evaluate=evaluate, persons=persons)
-    asked = replace(asked, keep=kept_rows(keep))
+    wanted = None if describe is None else Wanted.read(describe)
+    asked = replace(asked, nodes=nodes, described=wanted, keep=kept_rows(keep))
     if integrate is None:
         asked = _integrated_by_default(asked)
     _check_weights(asked)
@@ -503,25 +509,16 @@ def gathered(
         own = {index: asdict(table) for index, table in tables.items()}
         parts = engine.allgather(lambda: own)
         every = {int(i): table for part in parts for i, table in part.items()}
-        known = {index: TableFacts.read(every[index]) for index in sorted(every)}
-        places = list(known)
-
-        def located(place: int, column: str, level: str) -> Place:
-            index = places[place]
-            return place_of(read.get(index), names[index], column, level)
-
+        known = {names[index]: TableFacts.read(every[index]) for index in sorted(every)}
         with faults.noted():
-            common_kinds(question, list(known.values()), [names[i] for i in places], located)
+            Answers(question, known).kinds(_locator(names, read))
         if not faults:
             raise
         raise InputError(f"{error}\n{faults}") from error
 
 
 def assembled(
-    question: Question,
-    facts: Sequence[SiteFacts],
-    names: Sequence[str],
-    read: Mapping[int, Table],
+    sent: Sent,
     prior: Mapping[str, str] | None,
     breaks: Sequence[float] | None,
     imputation: int | None = None,
@@ -533,10 +530,12 @@ def assembled(
     Where values are imputed the rows are those of all imputations, or of the ``imputation``. Where
     the study is ``registered``, nothing of the facts decides what the columns are.
     """
-    agreed = _agreed(question, facts, names, read, breaks, registered)
-    if question.by_default and len(agreed.staying) > MOST_INTEGRATED:  # a slope of each level
-        question = replace(question, integrated=False, by_default=False)
-        agreed = _agreed(question, facts, names, read, breaks, registered)
+    agreed = _agreed(sent, breaks, registered)
+    if sent.question.by_default and len(agreed.staying) > MOST_INTEGRATED:  # a slope of each level
+        question = replace(sent.question, integrated=False, by_default=False)
+        sent = sent._replace(question=question)
+        agreed = _agreed(sent, breaks, registered)
+    question, facts, names, read = sent
     if prior is not None and not isinstance(prior, Mapping):
         raise InputError(f"prior is {prior!r}: give a dict, such as {{'age': 'normal(0, 1)'}}.")
     earlier = None if registered is None else registered.earlier
@@ -582,7 +581,7 @@ def assembled(
     if agreed.grouping not in (None, SITE):
         groups = {names[i]: group_names(agreed, table, names[i]) for i, table in read.items()}
     kept = {names[i]: question.kept(table, names[i]) for i, table in read.items()}
-    descriptions = _descriptions(question, facts, names, read, kept)
+    descriptions = _descriptions(sent, kept)
     if agreed.imputed and imputation is not None:
         kept = {name: question.imputed(one, name, imputation) for name, one in kept.items()}
     made = Regression(agreed, density, model, sites, notes, groups, kept, descriptions)
@@ -593,14 +592,10 @@ def assembled(
 
 
 def _agreed(
-    question: Question,
-    facts: Sequence[SiteFacts],
-    names: Sequence[str],
-    read: Mapping[int, Table],
-    breaks: Sequence[float] | None,
-    registered: Registration | None,
+    sent: Sent, breaks: Sequence[float] | None, registered: Registration | None
 ) -> Specification:
     """Return the formula as all sites use it: as registered, or as their facts have it."""
+    question, facts, names, read = sent
     known, rows = [one.table for one in facts if one.table is not None], [one.rows for one in facts]
     if registered is not None:
         found = registered.specification(question, names, breaks)
@@ -609,21 +604,17 @@ def _agreed(
         return replace(found, rows=counted, readings=readings)
     if len(known) < len(facts):
         raise InputError("a site gave no facts of its table: give all the same formula.")
-
-    def located(place: int, column: str, level: str) -> Place:
-        return place_of(read.get(place), names[place], column, level)
-
-    return agree(question, known, rows, names, breaks, located)
+    return agree(question, known, rows, names, breaks, _locator(names, read))
 
 
-def _descriptions(
-    question: Question,
-    facts: Sequence[SiteFacts],
-    names: Sequence[str],
-    read: Mapping[int, Table],
-    kept: Mapping[str, Table],
-) -> dict[str, SiteDescription]:
+def _locator(names: Sequence[str], read: Mapping[int, Table]) -> Located:
+    """Return the function that finds a level of a site in the tables that are here."""
+    return lambda site, *at: place_of(read.get(names.index(site)), site, *at)
+
+
+def _descriptions(sent: Sent, kept: Mapping[str, Table]) -> dict[str, SiteDescription]:
     """Return each site's description of its participants, or what those here would send."""
+    question, facts, names, read = sent
     if question.described is not None:
         every = {
             name: one.described

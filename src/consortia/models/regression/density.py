@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
@@ -261,14 +261,9 @@ class Density:
         steps = xp.concatenate([values[..., :1], xp.exp(values[..., 1:])], axis=-1)
         return xp.cumsum(steps, axis=-1)
 
-    @cached_property
-    def _varying(self) -> np.ndarray:
-        """True for each column of the formula that is not constant."""
-        return np.array([bool(numbers or levels) for numbers, levels in self.specification.keys])
-
     def _turned(self, params: PyTree) -> tuple[Array, Array]:
         """Return the addends of the intercept, (...), and of β, (..., columns)."""
-        xp, varying = namespace(params["coefficients"]), self._varying
+        xp, varying = namespace(params["coefficients"]), self.specification.varying
         R = xp.asarray(self.specification.basis, params["coefficients"].dtype)
         natural = params["coefficients"] @ R[:, varying].T
         constants = natural[..., ~varying]
@@ -321,10 +316,9 @@ class Density:
         if not count:
             return None
         basis = np.eye(count + 1)
-        varying = [bool(numbers or levels) for numbers, levels in spec.keys]
-        basis[1:, 1:] = spec.basis[np.ix_(varying, varying)]
+        basis[1:, 1:] = self.slopes_of_basis
         if spec.has_intercept:
-            basis[0, 1:] = spec.basis[varying.index(False), varying]
+            basis[0, 1:] = spec.basis[np.argmin(spec.varying), spec.varying]
         rows = tuple(tuple(row) for row in basis.tolist())
         return Scaling(spec.names, (0.0,) * count, (1.0,) * count, None, rows)
 
@@ -354,12 +348,15 @@ class Density:
 
     def _factors(self, params: PyTree) -> list[Array]:
         """Return L of every bundle, L Lᵀ being the correlations of its levels and slopes."""
-        free, place, factors = params.get("correlation_score"), 0, []
+        return [cholesky(free, len(bundle)) for bundle, free in self._scores_of_bundles(params)]
+
+    def _scores_of_bundles(self, params: PyTree) -> Iterator[tuple[range, Array]]:
+        """Yield the blocks of every bundle, and the scores of their correlations."""
+        place = 0
         for bundle in self.specification.bundles:
             count = len(bundle) * (len(bundle) - 1) // 2
-            factors.append(cholesky(free[..., place : place + count], len(bundle)))
+            yield bundle, params["correlation_score"][..., place : place + count]
             place += count
-        return factors
 
     def _effects(self, params: PyTree) -> Array:
         """Return levels, slopes and curves that are parameters, (..., columns)."""
@@ -487,13 +484,9 @@ class Density:
             u = params["effects_in_sd"]
             numbers = math.prod(u.shape[u.ndim - lead - 1 :])
             total += _over(-0.5 * u**2, lead + 1) - 0.5 * numbers * math.log(2 * math.pi)
-        place = 0
-        for bundle in spec.bundles:
+        for bundle, free in self._scores_of_bundles(params):
             assert self.correlation_prior is not None
-            count = len(bundle) * (len(bundle) - 1) // 2
-            free = params["correlation_score"][..., place : place + count]
             total += self.correlation_prior.log_density(free, len(bundle))
-            place += count
         return total
 
     def prior_slopes(self, params: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -526,7 +519,8 @@ class Density:
     @cached_property
     def slopes_of_basis(self) -> np.ndarray:
         """The rows and columns of R without the intercept's."""
-        return self.specification.basis[np.ix_(self._varying, self._varying)]
+        varying = self.specification.varying
+        return self.specification.basis[np.ix_(varying, varying)]
 
     def predictor(self, params: PyTree, batch: PyTree) -> Array:
         """Return η, (..., rows) or (..., rows, classes − 1)."""

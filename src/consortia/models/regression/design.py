@@ -143,8 +143,7 @@ def factor_values(agreed: Specification, table: Table, where: str) -> dict[str, 
 def _columns(
     agreed: Specification, values: Mapping[str, np.ndarray], rows: int, site: str | None
 ) -> np.ndarray:
-    varying = [bool(numbers or levels) for numbers, levels in agreed.keys]
-    X = agreed.matrix(values, rows) @ agreed.basis[:, varying]
+    X = agreed.matrix(values, rows) @ agreed.basis[:, agreed.varying]
     of_blocks = [_of_block(agreed, block, values, rows, site) for block in agreed.blocks]
     return np.concatenate([X, *of_blocks], axis=1) if of_blocks else X
 

@@ -14,14 +14,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 
 from consortia.core.arrays import Array, logsumexp, namespace
-from consortia.core.parameters import as_sampled, posterior_arrays
+from consortia.core.parameters import as_sampled, coordinate_names, posterior_arrays
 from consortia.diagnostics.influence import smoothed
 from consortia.errors import InputError
 from consortia.store.metadata import Labels, recorded
@@ -127,6 +126,21 @@ class Earlier:
             return f"{text}, mixed with the wide prior at {self.robust:g}"
         return text if self.weight == 1 else f"{text}, its rows counted {self.weight:g} times"
 
+    @classmethod
+    def read(cls, plain: Mapping[str, Any]) -> Earlier:
+        """Return the same from the plain values of a study file.
+
+        Raises:
+            InputError: a covariance is not one.
+        """
+        d = len(plain["labels"])
+        lower = np.zeros((len(plain["shares"]), d, d))
+        lower[:, *np.tril_indices(d)] = plain["covariances"]
+        covariances = lower + np.tril(lower, -1).swapaxes(1, 2)
+        parts = (tuple(plain["labels"]), np.array(plain["shares"]), np.array(plain["centres"]))
+        known = plain["run"], plain["draws"], plain.get("k_hat")
+        return cls(*known, *parts, covariances, plain["weight"], plain["robust"])
+
     def plain(self) -> dict[str, Any]:
         """Return the table of a study file as plain values."""
         lower = np.tril_indices(len(self.labels))
@@ -183,11 +197,7 @@ def flat_labels(shapes: Mapping[str, tuple[int, ...]], labels: Labels) -> list[s
     for name in sorted(shapes):
         given, shape = labels.get(name) or (), shapes[name]
         axes = [None] * (len(shape) - len(given)) + list(given)
-        words = [
-            [str(n) for n in range(size)] if axis is None else list(axis)
-            for size, axis in zip(shape, axes, strict=True)
-        ]
-        every += [f"{name}[{', '.join(one)}]" if one else name for one in product(*words)]
+        every += coordinate_names(name, shape, axes)
     return every
 
 
@@ -202,10 +212,10 @@ def _fitted(points: Float[np.ndarray, "n d"]) -> Fit:
     white = np.linalg.solve(root, (points - mean).T).T
     single = np.ones(1), np.zeros((1, points.shape[1])), np.eye(points.shape[1])[None]
     white = white[:: -(-len(white) // (2 * MOST_POINTS))]
-    best, known = 1, _heights(white[1::2], *single)[1]
+    best, known = 1, _log_density(white[1::2], single)
     for components in COMPONENTS if points.shape[1] <= MOST_BENT else ():
         fitted = _mixture(white[::2], components)
-        gains = _heights(white[1::2], *fitted)[1] - known
+        gains = _log_density(white[1::2], fitted) - known
         if gains.mean() > SURE * gains.std() / math.sqrt(len(gains)):
             best, known = components, known + gains
     shares, centres, scales = single if best == 1 else _mixture(white, best)
@@ -222,8 +232,7 @@ def _mixture(white: Float[np.ndarray, "n d"], components: int) -> Fit:
     upper, width = np.triu_indices(d), d * (d + 1) // 2
     white = white[:: max(len(white) * width // MOST_NUMBERS, 1)]
     n = len(white)
-    # a component's log density is linear in these, and their sums are all that a step needs
-    features = np.concatenate([white[:, upper[0]] * white[:, upper[1]], white, np.ones((n, 1))], 1)
+    features = _features(white)  # their sums are all that a step needs
     _, axes = np.linalg.eigh(np.einsum("n,na,nb->ab", (white**2).sum(axis=1), white, white))
     groups = np.array_split(np.argsort(white @ axes[:, -1]), components)
     parts, fit = np.zeros((n, components)), None
@@ -271,13 +280,13 @@ def _coefficients(*fit: np.ndarray) -> np.ndarray:
     return np.concatenate([squares, slopes, (np.log(shares) + constants)[:, None]], axis=1)
 
 
-def _heights(points: np.ndarray, *fit: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the log density of each component at points, (J, n), and of the mixture, (n,)."""
-    rows = []
-    for share, centre, scale in zip(*fit, strict=True):
-        root = np.linalg.cholesky(scale)
-        z = (points - centre) @ np.linalg.inv(root).T
-        constant = np.log(np.diag(root)).sum() + len(root) / 2 * math.log(2 * math.pi)
-        rows.append(math.log(share) - constant - 0.5 * np.einsum("nd,nd->n", z, z))
-    heights = np.stack(rows)
-    return heights, logsumexp(heights, axis=0)
+def _features(points: Float[np.ndarray, "n d"]) -> np.ndarray:
+    """Return the terms of a component's log density: products of coordinates, these, and 1."""
+    rows, columns = np.triu_indices(points.shape[1])
+    ones = np.ones((len(points), 1))
+    return np.concatenate([points[:, rows] * points[:, columns], points, ones], axis=1)
+
+
+def _log_density(points: Float[np.ndarray, "n d"], fit: Fit) -> np.ndarray:
+    """Return the log density of the mixture at points, (n,)."""
+    return logsumexp(_features(points) @ _coefficients(*fit).T, axis=1)

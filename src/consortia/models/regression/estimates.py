@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from consortia.core import arguments
+from consortia.core.parameters import coordinate_names
 from consortia.diagnostics.summary import Shown
 from consortia.errors import InputError
 
@@ -154,12 +155,7 @@ def flat_names(
         if len(axes) == 2:  # classes after the column that they are of
             names = [f"{column}, {one}" for one in axes[0] for column in axes[1]]
         return names
-    known = dict(enumerate(axes))
-    found = []
-    for index in np.ndindex(*shape):
-        parts = [known[i][one] if known.get(i) else str(one) for i, one in enumerate(index)]
-        found.append(f"{name}[{', '.join(parts)}]" if parts else name)
-    return found
+    return coordinate_names(name, shape, axes)
 
 
 def interval_ends(level: float) -> tuple[float, float]:

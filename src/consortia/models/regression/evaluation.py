@@ -109,10 +109,11 @@ class Evaluation:
 def model_of(density: Density) -> Model:
     """Return the model of a formula, for `consortia.sample`."""
     host, scores = Evaluation(density), Scores(density)
-    natural, robust = scores.of(density.natural), density.specification.question.robust
-    sandwich = scores.of(density.independent_parts) if robust else None
+    spec, parts = density.specification, density.independent_parts
+    shared: dict[str, Any] = {"natural": scores.of(density.natural), "host": host}
+    shared |= {"tails": scores.of_sampled}
+    shared |= {"sandwich": scores.of(parts)} if spec.question.robust else {}
     if density.by_site:
-        spec = density.specification
         nodes, size = spec.question.nodes, len(spec.staying)
         of_site = scores.of(density.site_log_likelihood)
         rule = integration(of_site, size, nodes) if size else None
@@ -120,23 +121,17 @@ def model_of(density: Density) -> Model:
             scores.log_prior,
             None,
             scores.start,
-            natural=natural,
             site_log_likelihood=rule.with_nodes(nodes) if rule and nodes else of_site,
             group_sd=scores.group_sd if spec.grouping == SITE else None,
             integration=rule,
-            host=host,
-            tails=scores.of_sampled,
-            sandwich=sandwich,
+            **shared,
         )
     return Model(
         scores.log_prior,
         scores.of(density.log_likelihood),
         scores.start,
         predict=None if density.family.predict is None else scores.of(density.predict),
-        natural=natural,
-        sandwich=sandwich,
-        host=host,
-        tails=scores.of_sampled,
+        **shared,
     )
 
 

@@ -138,16 +138,17 @@ def _gamma_slopes(eta: Array, batch: PyTree, own: Own) -> Slopes:
     return k * (ratio - 1), -k * ratio
 
 
+def _in_logarithms(batch: PyTree, like: Array) -> PyTree:
+    return {**batch, "y": namespace(like).log(_y(batch, like))}
+
+
 def _lognormal(eta: Array, batch: PyTree, own: Own) -> Array:
-    xp = namespace(eta)
-    log_y = xp.log(_y(batch, eta))
-    z = (log_y - eta) / own["sigma"]
-    return -0.5 * z**2 - xp.log(own["sigma"]) - 0.5 * math.log(2 * math.pi) - log_y
+    of_logarithms = _in_logarithms(batch, eta)
+    return _gaussian(eta, of_logarithms, own) - of_logarithms["y"]
 
 
 def _lognormal_slopes(eta: Array, batch: PyTree, own: Own) -> Slopes:
-    precision = 1 / own["sigma"] ** 2 + 0 * eta
-    return (namespace(eta).log(_y(batch, eta)) - eta) * precision, -precision
+    return _gaussian_slopes(eta, _in_logarithms(batch, eta), own)
 
 
 def _beta(eta: Array, batch: PyTree, own: Own) -> Array:
@@ -330,37 +331,49 @@ def _negative_binomial_slopes(eta: Array, batch: PyTree, own: Own) -> Slopes:
     return y * rest - phi * p, -(phi + y) * p * rest
 
 
-def _with_zeros(counts: Likelihood, log_zero: Callable[[Array, Own], Array]) -> Likelihood:
-    r"""Return the log-likelihood of counts that are zero besides, with the odds ω.
+def _zero_inflated(counts: Family, log_zero: Callable[[Array, Own], Array]) -> Family:
+    r"""Return the family of counts that are zero besides, with the odds ω.
 
     .. math:: \log\frac{\omega [y = 0] + p(y)}{1 + \omega}
 
+    A zero is one of the counts with a probability that scales its derivatives.
+
     Args:
-        counts: log p(y).
+        counts: the family of p(y).
         log_zero: log p(0).
     """
 
     def log_likelihood(eta: Array, batch: PyTree, own: Own) -> Array:
         xp, odds = namespace(eta), own["zero_odds"]
         zero = xp.logaddexp(xp.log(odds), log_zero(eta, own))
-        return xp.where(_y(batch, eta) > 0, counts(eta, batch, own), zero) - xp.log1p(odds)
-
-    return log_likelihood
-
-
-def _slopes_with_zeros(
-    counts: Callable[[Array, PyTree, Own], Slopes], log_zero: Callable[[Array, Own], Array]
-) -> Callable[[Array, PyTree, Own], Slopes]:
-    """Return the derivatives likewise: a zero is one of the counts with probability π."""
+        of_count = counts.log_likelihood(eta, batch, own)
+        return xp.where(_y(batch, eta) > 0, of_count, zero) - xp.log1p(odds)
 
     def slopes(eta: Array, batch: PyTree, own: Own) -> Slopes:
+        assert counts.slopes is not None
         xp = namespace(eta)
-        first, second = counts(eta, batch, own)
+        first, second = counts.slopes(eta, batch, own)
         share = sigmoid(log_zero(eta, own) - xp.log(own["zero_odds"]))
         share = xp.where(_y(batch, eta) > 0, 1.0, share)
         return share * first, share * second + share * (1 - share) * first**2
 
-    return slopes
+    def predict(eta: Array, batch: PyTree, own: Own) -> Array:
+        return namespace(eta).exp(eta) / (1 + own["zero_odds"])
+
+    def draw(rng: Any, eta: np.ndarray, batch: PyTree, own: Mapping[str, Any]) -> np.ndarray:
+        values = counts.draw(rng, eta, batch, own)
+        share = own["zero_odds"] / (1 + own["zero_odds"])
+        return np.where(rng.random(values.shape) < share, 0, values)
+
+    return counts._replace(
+        name=f"zero_inflated_{counts.name}",
+        link="log of the mean without the further zeros",
+        log_likelihood=log_likelihood,
+        slopes=slopes,
+        predict=predict,
+        draw=draw,
+        auxiliaries=(*counts.auxiliaries, ZERO_ODDS),
+    )
 
 
 def _log_zero_poisson(eta: Array, own: Own) -> Array:
@@ -369,10 +382,6 @@ def _log_zero_poisson(eta: Array, own: Own) -> Array:
 
 def _log_zero_negative_binomial(eta: Array, own: Own) -> Array:
     return -own["phi"] * softplus(eta - namespace(eta).log(own["phi"]))
-
-
-def _mean_with_zeros(eta: Array, batch: PyTree, own: Own) -> Array:
-    return namespace(eta).exp(eta) / (1 + own["zero_odds"])
 
 
 # --- classes -------------------------------------------------------------------------------------
@@ -616,11 +625,6 @@ def _draw_ordinal(rng: Any, eta: np.ndarray, batch: PyTree, own: Mapping[str, An
     return np.sum(latent[:, None] > own["thresholds"][None, :], axis=1)
 
 
-def _draw_zeros(rng: Any, counts: np.ndarray, own: Mapping[str, Any]) -> np.ndarray:
-    share = own["zero_odds"] / (1 + own["zero_odds"])
-    return np.where(rng.random(counts.shape) < share, 0, counts)
-
-
 def _draw_poisson(rng: Any, eta: np.ndarray, batch: PyTree, own: Mapping[str, Any]) -> np.ndarray:
     return rng.poisson(_exp(eta))
 
@@ -670,6 +674,30 @@ PHI = Auxiliary("phi", 0.0, "inverse_gamma(0.4, 0.3)")
 ZERO_ODDS = Auxiliary("zero_odds", 0.0, "half_cauchy(1)")
 RATE = "rate ratio"
 
+POISSON = Family(
+    "poisson",
+    "log",
+    "count",
+    _poisson,
+    _poisson_slopes,
+    lambda eta, batch, own: namespace(eta).exp(eta),
+    _draw_poisson,
+    effect=RATE,
+    logarithmic=True,
+)
+NEGATIVE_BINOMIAL = Family(
+    "negative_binomial",
+    "log",
+    "count",
+    _negative_binomial,
+    _negative_binomial_slopes,
+    lambda eta, batch, own: namespace(eta).exp(eta),
+    _draw_negative_binomial,
+    (PHI,),
+    effect=RATE,
+    logarithmic=True,
+)
+
 FAMILIES: dict[str, Family] = {
     one.name: one
     for one in (
@@ -716,29 +744,8 @@ FAMILIES: dict[str, Family] = {
             effect="odds ratio",
         ),
         *(_linked(base, link) for base in ("bernoulli", "binomial") for link in LINKS),
-        Family(
-            "poisson",
-            "log",
-            "count",
-            _poisson,
-            _poisson_slopes,
-            lambda eta, batch, own: namespace(eta).exp(eta),
-            _draw_poisson,
-            effect=RATE,
-            logarithmic=True,
-        ),
-        Family(
-            "negative_binomial",
-            "log",
-            "count",
-            _negative_binomial,
-            _negative_binomial_slopes,
-            lambda eta, batch, own: namespace(eta).exp(eta),
-            _draw_negative_binomial,
-            (PHI,),
-            effect=RATE,
-            logarithmic=True,
-        ),
+        POISSON,
+        NEGATIVE_BINOMIAL,
         Family(
             "gamma",
             "log",
@@ -763,32 +770,8 @@ FAMILIES: dict[str, Family] = {
             "ratio of medians",
             True,
         ),
-        Family(
-            "zero_inflated_poisson",
-            "log of the mean without the further zeros",
-            "count",
-            _with_zeros(_poisson, _log_zero_poisson),
-            _slopes_with_zeros(_poisson_slopes, _log_zero_poisson),
-            _mean_with_zeros,
-            lambda rng, eta, batch, own: _draw_zeros(rng, _draw_poisson(rng, eta, batch, own), own),
-            (ZERO_ODDS,),
-            RATE,
-            True,
-        ),
-        Family(
-            "zero_inflated_negative_binomial",
-            "log of the mean without the further zeros",
-            "count",
-            _with_zeros(_negative_binomial, _log_zero_negative_binomial),
-            _slopes_with_zeros(_negative_binomial_slopes, _log_zero_negative_binomial),
-            _mean_with_zeros,
-            lambda rng, eta, batch, own: _draw_zeros(
-                rng, _draw_negative_binomial(rng, eta, batch, own), own
-            ),
-            (PHI, ZERO_ODDS),
-            RATE,
-            True,
-        ),
+        _zero_inflated(POISSON, _log_zero_poisson),
+        _zero_inflated(NEGATIVE_BINOMIAL, _log_zero_negative_binomial),
         Family(
             "beta",
             "logit",

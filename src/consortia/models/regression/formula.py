@@ -25,7 +25,7 @@ import itertools
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeGuard
 
 import numpy as np
 
@@ -40,7 +40,7 @@ from consortia.models.regression.splines import WORDS, Basis, bases
 from consortia.models.regression.terms import read_terms
 from consortia.models.regression.tokens import Code, coded
 
-Kind = Literal["plain", "centre", "scale", "levels", "smooth"]
+Kind = Literal["plain", "centre", "scale", "levels", "smooth", "offset", "strata", "cluster"]
 GroupKind = Literal["plain", "own", "shared"]
 
 SITE = "site"
@@ -69,14 +69,15 @@ OPERATORS: dict[type, Any] = {
 WHOLE: dict[str, Kind] = {"center": "centre", "scale": "scale", "C": "levels", "s": "smooth"}
 """Functions that need to know all data; they stand outermost in a factor."""
 
-COLUMN_WORDS = ("strata", "cluster")
+COLUMN_WORDS: dict[str, Kind] = {"strata": "strata", "cluster": "cluster"}
 """Words of columns that are in no term."""
 
 LEAST_KNOTS, MOST_KNOTS = 4, 40
 KNOTS = 10
 
 BOUNDARY = "widen boundary, or take ns(...), a line beyond it"
-INFINITE = "write log1p(...) for log(...) of 0, or leave such rows out by [data] keep"
+LEFT_OUT = "leave such rows out by [data] keep"
+INFINITE = f"write log1p(...) for log(...) of 0, or {LEFT_OUT}"
 """Remedies for values of a term."""
 
 MARK = "\x00"
@@ -150,9 +151,10 @@ class Factor(NamedTuple):
                 found = self.basis.of(found)
         wrong = ~np.isfinite(found) & ~missing
         if wrong.any():
+            remedy = INFINITE if self.column is None else LEFT_OUT
             raise InputError(
                 f"{where}: {self.text} is not finite in {int(wrong.sum())} of {len(wrong)} rows"
-                f"{self.first(table, wrong, INFINITE)}."
+                f"{self.first(table, wrong, remedy)}."
             )
         return np.where(missing, np.nan, found)
 
@@ -223,21 +225,20 @@ def parse(text: Any) -> Parsed:
     words: dict[str, tuple[str, ...]] = dict.fromkeys(COLUMN_WORDS, ())
     written = [[_columns_of(code.part(one)) for one in term] for term in right]
     for made in (one for term in written for one in itertools.product(*term)):
-        if named := next((factor for factor in made if isinstance(factor, _Columns)), None):
+        kinds = {factor.kind for factor in made}
+        if word := next((word for word in COLUMN_WORDS if word in kinds), None):
             if len(made) > 1:
-                raise InputError(f"formula {text!r}: {named.word}(...) must be a term of its own.")
-            words[named.word] += named.columns
-            continue
-        if any(isinstance(factor, _Offset) for factor in made):
+                raise InputError(f"formula {text!r}: {word}(...) must be a term of its own.")
+            words[word] += made[0].columns
+        elif "offset" in kinds:
             if len(made) > 1 or offset is not None:
                 raise InputError(f"formula {text!r}: offset(...) must be a single term of its own.")
-            offset = made[0].factor if isinstance(made[0], _Offset) else None
-            continue
-        plain = [factor for factor in made if isinstance(factor, Factor)]
-        if len(plain) > 1 and any(factor.kind == "smooth" for factor in plain):
+            offset = made[0]._replace(kind="plain")
+        elif len(made) > 1 and "smooth" in kinds:
             raise InputError(f"formula {text!r}: s(...) has no interactions: write it alone.")
-        terms.append(tuple(factor.text for factor in plain))
-        factors.update({factor.text: factor for factor in plain})
+        else:
+            terms.append(tuple(factor.text for factor in made))
+            factors.update({factor.text: factor for factor in made})
     inside: list[Group] = []
     for group in groups:
         of_group = [_plain(_factor(code.part(one))) for one in group.inside if one]
@@ -254,19 +255,21 @@ def parse(text: Any) -> Parsed:
     return Parsed(text, response, survival, tuple(terms), factors, *more)
 
 
-def _columns_of(code: Code) -> list[Factor | _Offset | _Columns]:
+def _columns_of(code: Code) -> list[Factor]:
     """Return the factors of a single term: the columns of a basis, or itself."""
-    found = _factor(code)
-    if not isinstance(found, Factor) or not isinstance(found.tree, ast.Call):
-        return [found]
-    called = found.tree.func
-    if not isinstance(called, ast.Name) or called.id not in WORDS:
-        return [found]
-    inner = found.tree.args[0]
+    factor = _factor(code)
+    if not _is_basis(factor.tree):
+        return [factor]
+    inner = factor.tree.args[0]
     return [
-        found._replace(text=f"{found.text}{number}", tree=inner, basis=one)
-        for number, one in enumerate(bases(found.tree, found.text), 1)
+        factor._replace(text=f"{factor.text}{number}", tree=inner, basis=basis)
+        for number, basis in enumerate(bases(factor.tree, factor.text), 1)
     ]
+
+
+def _is_basis(tree: ast.expr) -> TypeGuard[ast.Call]:
+    """Return True of a call that stands for several columns."""
+    return isinstance(tree, ast.Call) and ast.unparse(tree.func) in WORDS
 
 
 def expression(text: str) -> Factor:
@@ -274,16 +277,7 @@ def expression(text: str) -> Factor:
     return _plain(_factor(coded(text)))
 
 
-class _Offset(NamedTuple):
-    factor: Factor
-
-
-class _Columns(NamedTuple):
-    word: str
-    columns: tuple[str, ...]
-
-
-def _factor(code: Code) -> Factor | _Offset | _Columns:
+def _factor(code: Code) -> Factor:
     """Return a factor from its text.
 
     Raises:
@@ -299,12 +293,12 @@ def _factor(code: Code) -> Factor | _Offset | _Columns:
             node.id = code.columns.get(node.id, node.id)
     outer = tree.func.id if isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name) else ""
     if outer == "offset" and isinstance(tree, ast.Call) and len(tree.args) == 1:
-        return _Offset(Factor(text, "plain", tree.args[0], _columns(tree.args[0], text)))
+        return Factor(text, "offset", tree.args[0], _columns(tree.args[0], text))
     if outer in COLUMN_WORDS and isinstance(tree, ast.Call):
         names = tuple(one.id for one in tree.args if isinstance(one, ast.Name))
         if not names or len(names) < len(tree.args):
             raise InputError(f"formula: {text}: {outer} takes names of columns.")
-        return _Columns(outer, names)
+        return Factor(text, COLUMN_WORDS[outer], tree, names)
     if outer in WORDS and isinstance(tree, ast.Call) and tree.args:
         return Factor(text, "plain", tree, _columns(tree.args[0], text))
     if outer not in WHOLE:
@@ -401,18 +395,12 @@ def _kinds(code: Code, group: str) -> list[tuple[str, GroupKind]]:
     return [(inner, "own")] if match["mark"] == ":" else [(SITE, "plain"), (inner, "own")]
 
 
-def _plain(factor: Factor | _Offset | _Columns) -> Factor:
-    if isinstance(factor, _Columns):
-        text = f"{factor.word}({', '.join(factor.columns)})"
+def _plain(factor: Factor) -> Factor:
+    if factor.kind in COLUMN_WORDS:
+        text = f"{factor.kind}({', '.join(factor.columns)})"
         raise InputError(f"formula: {text} stands on the right side.")
-    basis = (
-        isinstance(factor, Factor)
-        and isinstance(factor.tree, ast.Call)
-        and (ast.unparse(factor.tree.func) in WORDS)
-    )
-    if isinstance(factor, _Offset) or factor.kind != "plain" or basis:
-        text = factor.factor.text if isinstance(factor, _Offset) else factor.text
-        raise InputError(f"formula: {text}: give a column or an expression of columns here.")
+    if factor.kind != "plain" or _is_basis(factor.tree):
+        raise InputError(f"formula: {factor.text}: give a column or an expression of columns here.")
     return factor
 
 

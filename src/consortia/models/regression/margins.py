@@ -161,19 +161,14 @@ class MarginalEffects(Drawn):
         return panels
 
 
-def columns_with_effects(agreed: Specification) -> tuple[str, ...]:
-    """Return the columns that are in a term, without the site's name."""
-    factors = agreed.question.parsed.factors.values()
-    return tuple(dict.fromkeys(name for one in factors for name in one.columns if name != SITE))
-
-
 def chosen(agreed: Specification, columns: Sequence[str] | None) -> tuple[str, ...]:
     """Return the columns whose effects are wanted; all when None.
 
     Raises:
         InputError: one of them is in no term, or none is.
     """
-    known = columns_with_effects(agreed)
+    factors = agreed.question.parsed.factors.values()
+    known = tuple(dict.fromkeys(name for one in factors for name in one.columns if name != SITE))
     wanted = known if columns is None else tuple(columns)
     for name in wanted:
         if name not in known:

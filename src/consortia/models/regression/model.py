@@ -274,8 +274,8 @@ class Regression:
             )
         question = self.specification.question
         text = "" if question.keep is None else question.keep.text
-        rows = self.specification.rows
-        return table_one(self.descriptions, rows, text, question.persons or "")
+        spec = self.specification
+        return table_one(self.descriptions, spec.rows, text, question.persons or "", [*spec.levels])
 
     def survival_curves(self) -> Curves:
         """Return Kaplan-Meier and cumulative incidence of all sites at the agreed times.
@@ -931,8 +931,7 @@ class Regression:
             sums = sums + log_time_sums(rows, rows["x"] @ at + rows.get("offset", 0.0))
         if not sums[0, 0]:
             raise InputError("proportional_hazards: no site has an event.")
-        varying = [bool(numbers or levels) for numbers, levels in spec.keys]
-        return changes(spec.names, sums, spec.basis[np.ix_(varying, varying)])
+        return changes(spec.names, sums, self.density.slopes_of_basis)
 
     def predictive_check(
         self, tree: Any, *, draws: int = 400, level: float = 0.95, seed: int = 0

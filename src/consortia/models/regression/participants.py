@@ -7,7 +7,7 @@ holds nothing but what the sites tell, and sums of it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +25,7 @@ from consortia.data.description import (
     mean_and_sd,
 )
 from consortia.data.followup import SiteCounts, site_counts
+from consortia.data.patterns import MOST_LEVELS
 from consortia.data.tables import is_number
 from consortia.diagnostics.summary import MISSING, aligned
 from consortia.errors import InputError
@@ -37,6 +38,7 @@ OVERALL = "all sites"
 TRIALS = "trials"
 BALANCE = "standardised mean differences, before → with weights"
 RECURRENT = "events of a person"
+SURVIVAL = "Surv("
 
 
 def described(
@@ -159,7 +161,7 @@ def _time(
     names = (ENDED, *wanted.kinds)
     counts = np.round(np.bincount(found.kind, frequencies, len(names))).astype(int).tolist()
     texts = ", ".join(factor.text for factor in question.parsed.response)
-    levels[f"Surv({texts})"] = merged(dict(zip(names, counts, strict=True)), cells)
+    levels[f"{SURVIVAL}{texts})"] = merged(dict(zip(names, counts, strict=True)), cells)
     if (found.events > 1).any():
         numbers_of = {str(n): int(np.sum(found.events == n)) for n in np.unique(found.events)}
         levels[RECURRENT] = merged(numbers_of, cells)
@@ -221,15 +223,17 @@ class TableOne:
     # of covariates the differences of treated and other rows before and with weights
     balance: tuple[Line, ...] = ()
 
+    @property
+    def parts(self) -> dict[str, tuple[Line, ...]]:
+        """The lines of flow, missing values, characteristics and balance."""
+        every = self.flow, self.missing, self.lines, self.balance
+        return dict(zip(("rows", "missing", "analysed", "balance"), every, strict=True))
+
     def __str__(self) -> str:
         """Return flow, missing values and characteristics as plain text."""
-        parts = []
-        for title, lines in (
-            (self.unit, self.flow),
-            (f"missing values, in {self.unit} read", self.missing),
-            (f"analysed {self.unit}", self.lines),
-            (BALANCE, self.balance),
-        ):
+        parts, unit = [], self.unit
+        titles = (unit, f"missing values, in {unit} read", f"analysed {unit}", BALANCE)
+        for title, lines in zip(titles, self.parts.values(), strict=True):
             body = [[self.named(line), *line.cells] for line in lines]
             parts += [*aligned([[title, *self.columns], *body]), ""] if body else []
         return "\n".join([*parts, *(f"* {note}" for note in self.notes)])
@@ -245,14 +249,12 @@ class TableOne:
         """Return one line a variable and level, a column a site."""
         import pandas as pd  # heavy, and only wanted here
 
-        every = (*self.flow, *self.missing, *self.lines, *self.balance)
-        parts = ["rows"] * len(self.flow) + ["missing"] * len(self.missing)
-        parts += ["analysed"] * len(self.lines) + ["balance"] * len(self.balance)
-        frame = pd.DataFrame([line.cells for line in every], columns=list(self.columns))
-        frame.insert(0, "level", [line.level for line in every])
-        frame.insert(0, "variable", [line.variable for line in every])
-        frame.insert(0, "part", parts)
-        return frame
+        rows = [
+            [part, line.variable, line.level, *line.cells]
+            for part, lines in self.parts.items()
+            for line in lines
+        ]
+        return pd.DataFrame(rows, columns=["part", "variable", "level", *self.columns])
 
 
 def table_one(
@@ -260,11 +262,13 @@ def table_one(
     rows: Sequence[int],
     keep: str = "",
     persons: str = "",
+    factors: Collection[str] = (),
 ) -> TableOne:
     """Return Table 1 from the sites' descriptions and the numbers of rows that are analysed.
 
     ``keep`` is true of the rows that are analysed; "" where that is of all. ``persons`` names the
-    person of each interval; "" where each row is one.
+    person of each interval; "" where each row is one. ``factors`` are shown by level, whatever
+    their values: a number of few values at each site is shown so where all sites have few.
     """
     every = list(reported.values())
     least = max(one.cells for one in every)
@@ -288,23 +292,29 @@ def table_one(
         Line("analysed", "", _with_sum([(n, n) for n in rows])),
     )
     if unit == "persons":
-        flow += (Line("their rows", "", of_rows),)
+        flow += (Line("rows of these persons", "", of_rows),)
     names = dict.fromkeys(name for one in every for name in one.missing)
     missing = tuple(
         Line(name, "", _with_sum([one.missing.get(name) for one in every])) for name in names
     )
     lines: list[Line] = []
     variables = dict.fromkeys(name for one in every for name in (*one.levels, *one.numbers))
-    for name in variables:
-        if any(name in one.numbers for one in every):
+    order = {name: place for place, name in enumerate(names)}  # the response's columns come first
+    for name in sorted(variables, key=lambda each: order.get(each, -each.startswith(SURVIVAL))):
+        levels = dict.fromkeys(each for one in every if name in one.levels
+                               for each in one.levels[name].counts)  # fmt: skip
+        many = len(levels) > MOST_LEVELS and all(map(is_number, levels))
+        if (many and not any(name in factor for factor in factors)) or any(
+            name in one.numbers for one in every
+        ):
             lines.append(_number_line(name, every, rows))
-        if any(name in one.levels for one in every):
-            lines += _level_lines(name, every)
-    notes = [f"numbers are mean (standard deviation), levels {unit} (percent)"]
+        else:
+            lines += _level_lines(name, every, [*levels])
+    notes = [f"Numbers are mean (standard deviation), levels are {unit} (percent)."]
     if persons:
         notes.append(
-            f"{persons} names the person of each interval: covariates are those of the first "
-            "interval, time is the sum of all, and an event is in any of them"
+            f"{persons} identifies the person of each interval: covariates are those of the "
+            "first interval, follow-up is the sum of all, and an event is in any of them."
         )
     if least > 1:
         notes.append(
@@ -334,33 +344,43 @@ def _range_text(value: Range | None) -> str:
 
 
 def _number_line(name: str, every: Sequence[SiteDescription], rows: Sequence[int]) -> Line:
-    known = [
-        (n, *one.numbers[name]) for n, one in zip(rows, every, strict=True) if name in one.numbers
-    ]
+    moments = [_moments(name, one) for one in every]
+    known = [(n, *one) for n, one in zip(rows, moments, strict=True) if one is not None]
+    if not known:
+        return Line(name, "", (MISSING,) * (len(every) + 1))
     total = sum(n for n, _, _ in known)
     mean = sum(n * m for n, m, _ in known) / total
     squares = sum((n - 1) * sd**2 + n * (m - mean) ** 2 for n, m, sd in known)
-    overall = f"{mean:.4g} ({np.sqrt(squares / max(total - 1, 1)):.3g})"
+    overall = _spread_text(mean, float(np.sqrt(squares / max(total - 1, 1))))
     if len(known) < len(every):
-        overall += f", {len(known)} sites"
-    cells = [
-        f"{one.numbers[name][0]:.4g} ({one.numbers[name][1]:.3g})"
-        if name in one.numbers
-        else MISSING
-        for one in every
-    ]
+        overall += f", at {len(known)} of {len(every)} sites"
+    cells = [MISSING if one is None else _spread_text(*one) for one in moments]
     return Line(name, "", (*cells, overall))
 
 
-def _level_lines(name: str, every: Sequence[SiteDescription]) -> list[Line]:
+def _moments(name: str, site: SiteDescription) -> tuple[float, float] | None:
+    """Return a site's mean and standard deviation, or those of the counts that it tells instead."""
+    cells = site.levels.get(name)
+    if cells is None or cells.rest or not all(map(is_number, cells.counts)):
+        return site.numbers.get(name)
+    values, counts = np.array([*map(float, cells.counts)]), np.array([*cells.counts.values()])
+    return mean_and_sd(values, 1, counts)
+
+
+def _spread_text(mean: float, sd: float) -> str:
+    """Return mean and standard deviation with the decimals that give the latter three digits."""
+    places = max(0, 2 - int(np.floor(np.log10(sd)))) if sd > 0 else 2
+    return f"{mean:,.{places}f} ({sd:,.{places}f})"
+
+
+def _level_lines(name: str, every: Sequence[SiteDescription], levels: list[str]) -> list[Line]:
     """Return one line a level that a site tells, and one of what is merged."""
     reported = [one.levels.get(name) for one in every]
     units = next((one.units[name] for one in every if name in one.units), "")
-    levels = list(dict.fromkeys(level for one in reported if one for level in one.counts))
     levels = list(in_order(levels)) if all(map(is_number, levels)) else levels
     totals = [0 if one is None else sum(one.counts.values()) + one.rest for one in reported]
     merged_rows = sum(one.rest for one in reported if one)
-    lines = []
+    lines, variable = [], "outcome" if name.startswith(SURVIVAL) else name
     for level in levels:
         counts = [None if one is None else _count(one, level) for one in reported]
         cells = [
@@ -370,10 +390,10 @@ def _level_lines(name: str, every: Sequence[SiteDescription]) -> list[Line]:
         known = sum(n for n in counts if n is not None)
         complete = all(n is not None for n in counts)
         overall = _share(known, sum(totals)) if complete else f"{known:,} or more"
-        lines.append(Line(name, level + (f", {units}" if units else ""), (*cells, overall)))
+        lines.append(Line(variable, level + (f", {units}" if units else ""), (*cells, overall)))
     if merged_rows:
         cells = [MISSING if not one or not one.rest else f"{one.rest:,}" for one in reported]
-        lines.append(Line(name, "other levels", (*cells, f"{merged_rows:,}")))
+        lines.append(Line(variable, "other levels", (*cells, f"{merged_rows:,}")))
     return lines
 
 

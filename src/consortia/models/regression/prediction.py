@@ -11,7 +11,7 @@ from consortia.core.arrays import VALUES_AT_ONCE
 from consortia.core.parameters import sampled_draws
 from consortia.data.columns import Table, rows_of
 from consortia.errors import InputError
-from consortia.models._integrated import resampled
+from consortia.models._integrated import host_noise, resampled
 from consortia.models.regression.density import Density
 from consortia.models.regression.design import time_rows
 from consortia.models.regression.evaluation import in_single
@@ -77,7 +77,7 @@ def levels_given_rows(
         with np.errstate(all="ignore"):
             of_groups = density.given_levels(some, single or batch, mask, groups)
             shape = len(some["log_sd"]), groups, len(staying)
-            z = resampled(of_groups, shape, some["log_sd"], rng)
+            z = resampled(of_groups, shape, some["log_sd"], host_noise(rng, shape))
             scale = density.group_scale(some, staying)
         levels.append(np.einsum("nij,ngj->ngi", scale, z))
     return np.concatenate(levels)

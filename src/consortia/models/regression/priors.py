@@ -28,8 +28,7 @@ from consortia.errors import InputError
 class _Form(NamedTuple):
     """A family of densities."""
 
-    arguments: tuple[str, ...]  # names of the parameters
-    positive: tuple[str, ...]  # of these, the ones that must be
+    arguments: tuple[str, ...]  # names of the parameters; all but a location are positive
     log_density: Callable[..., Array]  # of value and parameters, on all of the real line or above 0
     scipy: Callable[..., Any]  # the same as a frozen law, of `scipy.stats` and the parameters
     lower: float = -math.inf  # end of the support, 0 or −∞
@@ -79,47 +78,37 @@ class _Half:
         return float(2 * self._law.sf(value))
 
 
-PLACE, UNIT = ("location", "scale"), ("scale",)
+PLACE, FREEDOM = ("location", "scale"), "degrees of freedom"
 LOG_2 = math.log(2.0)
 
 FORMS: dict[str, _Form] = {
-    "normal": _Form(PLACE, UNIT, _normal, lambda stats, *arguments: stats.norm(*arguments)),
-    "student_t": _Form(
-        ("degrees of freedom", *PLACE),
-        ("degrees of freedom", *UNIT),
-        _student,
-        lambda stats, *arguments: stats.t(*arguments),
-    ),
+    "normal": _Form(PLACE, _normal, lambda stats, *arguments: stats.norm(*arguments)),
+    "student_t": _Form((FREEDOM, *PLACE), _student, lambda stats, *arguments: stats.t(*arguments)),
     "cauchy": _Form(
         PLACE,
-        UNIT,
         lambda v, at, scale: _student(v, 1.0, at, scale),
         lambda stats, *arguments: stats.cauchy(*arguments),
     ),
-    "laplace": _Form(PLACE, UNIT, _laplace, lambda stats, *arguments: stats.laplace(*arguments)),
+    "laplace": _Form(PLACE, _laplace, lambda stats, *arguments: stats.laplace(*arguments)),
     "half_normal": _Form(
-        UNIT,
-        UNIT,
+        ("scale",),
         lambda v, s: LOG_2 + _normal(v, 0.0, s),
         lambda stats, s: stats.halfnorm(0, s),
         0.0,
     ),
     "half_cauchy": _Form(
-        UNIT,
-        UNIT,
+        ("scale",),
         lambda v, s: LOG_2 + _student(v, 1.0, 0.0, s),
         lambda stats, s: stats.halfcauchy(0, s),
         0.0,
     ),
     "half_student_t": _Form(
-        ("degrees of freedom", "scale"),
-        ("degrees of freedom", "scale"),
+        (FREEDOM, "scale"),
         lambda v, freedom, s: LOG_2 + _student(v, freedom, 0.0, s),
         lambda stats, freedom, s: _Half(stats.t(freedom, 0, s)),
         0.0,
     ),
     "exponential": _Form(
-        ("rate",),
         ("rate",),
         lambda v, rate: math.log(rate) - rate * v,
         lambda stats, rate: stats.expon(0, 1 / rate),
@@ -127,13 +116,11 @@ FORMS: dict[str, _Form] = {
     ),
     "gamma": _Form(
         ("shape", "rate"),
-        ("shape", "rate"),
         _gamma,
         lambda stats, shape, rate: stats.gamma(shape, 0, 1 / rate),
         0.0,
     ),
     "inverse_gamma": _Form(
-        ("shape", "scale"),
         ("shape", "scale"),
         _inverse_gamma,
         lambda stats, shape, scale: stats.invgamma(shape, 0, scale),
@@ -141,7 +128,6 @@ FORMS: dict[str, _Form] = {
     ),
     "log_normal": _Form(
         PLACE,
-        UNIT,
         _log_normal,
         lambda stats, at, scale: stats.lognorm(scale, 0, math.exp(at)),
         0.0,
@@ -225,7 +211,7 @@ def read_prior(key: str, text: Any, lower: float = -math.inf) -> Prior:
     if len(arguments) != len(form.arguments) or not all(map(math.isfinite, arguments)):
         raise InputError(f"prior of {key!r}: {word} takes {', '.join(form.arguments)} as numbers.")
     for name, value in zip(form.arguments, arguments, strict=True):
-        if name in form.positive and value <= 0:
+        if name != PLACE[0] and value <= 0:
             raise InputError(f"prior of {key!r}: {word}: the {name} is {value:g}; it must be > 0.")
     if form.lower > lower:
         raise InputError(

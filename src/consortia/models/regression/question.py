@@ -236,8 +236,9 @@ class Question:
         for name in self.columns:
             with faults.noted():
                 _check_name(table, name, site, self.columns)
-            stands = _standing_for(table, name)
-            if stands is None:
+            like = _like(table, name)
+            stands = name if name in table else like[0] if len(like) == 1 else None
+            if stands is None:  # no column has the name, or would once it is renamed
                 continue
             with faults.noted():
                 column = table[stands].with_levels(self.levels.get(name, ()))
@@ -715,12 +716,6 @@ def _without_writings(levels: Sequence[str], column: Column) -> tuple[str, ...]:
 def _like(table: Table, name: str) -> list[str]:
     """Return the columns whose names differ from one only in spelling."""
     return [one for one in table if loosely(one) == loosely(name) and one != name]
-
-
-def _standing_for(table: Table, name: str) -> str | None:
-    """Return the column that a name means, or would mean once it is renamed; None of no column."""
-    like = _like(table, name)
-    return name if name in table else like[0] if len(like) == 1 else None
 
 
 def _check_name(table: Table, name: str, site: str, used: Sequence[str]) -> None:

@@ -69,13 +69,14 @@ class Registration:
 
     @classmethod
     def read(cls, plain: Mapping[str, Any]) -> Registration:
-        """Return the same from the plain values of a run's record."""
+        """Return the same from the plain values of a study file, or of a run's record."""
         numbers = {
             name: Unit(one["centre"], one["scale"], one.get("rows", UNKNOWN_ROWS))
             for name, one in plain["numbers"].items()
         }
         levels = {name: tuple(found) for name, found in plain["levels"].items()}
-        return cls(levels, numbers, dict(plain["fills"]))
+        earlier = Earlier.read(plain["prior_from"]) if "prior_from" in plain else None
+        return cls(levels, numbers, dict(plain["fills"]), earlier)
 
     def plain(self) -> dict[str, Any]:
         """Return the table of a study file as plain values."""

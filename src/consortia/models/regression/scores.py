@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from consortia.core.arrays import Array, namespace
-from consortia.core.host import Params, RowValues, SiteLikelihood
+from consortia.core.host import Params, SiteLikelihood
 from consortia.core.tails import Tail
 from consortia.models.regression.density import HAZARD, Density
 
@@ -67,7 +67,9 @@ class Scores:
         found = dict(sampled)
         for name, tail in self.tails.items():
             values = tail.value(found.pop(name + SUFFIX))
-            found[name] = self._in_basis(values) if name == SLOPES else values
+            if name == SLOPES:
+                values = values @ self._matrix(self._inverse, values).T
+            found[name] = values
         return found
 
     def of(self, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -118,9 +120,6 @@ class Scores:
     def _inverse(self) -> np.ndarray:
         return np.linalg.inv(self._density.slopes_of_basis)
 
-    def _in_basis(self, values: Array) -> Array:
-        return values @ self._matrix(self._inverse, values).T
-
     @staticmethod
     def _matrix(matrix: np.ndarray, like: Array) -> Array:
         return namespace(like).asarray(matrix, like.dtype)
@@ -136,28 +135,11 @@ class OfScores:
 
     def __init__(self, likelihood: SiteLikelihood, scores: Scores) -> None:
         self._likelihood, self._scores, self.way = likelihood, scores, likelihood.way
-
-    def values(self, params: Params, nodes: int | None) -> np.ndarray:
-        """Return log L."""
-        return self._likelihood.values(self._scores.params(params), nodes)
+        self.values, self.errors = scores.of(likelihood.values), scores.of(likelihood.errors)
+        self.parts, self.of_rows = scores.of(likelihood.parts), scores.of(likelihood.of_rows)
+        self.by_values = scores.of(likelihood.by_values)
 
     def slopes(self, params: Params, nodes: int | None) -> dict[str, np.ndarray]:
         """Return the gradient by those of which η is a function."""
-        found = self._likelihood.slopes(self._scores.params(params), nodes)
-        return self._scores.slopes(params, found)
-
-    def errors(self, params: Params, nodes: tuple[int, ...]) -> np.ndarray:
-        """Return the distances of rules of quadrature from the last of them, (K, rules)."""
-        return self._likelihood.errors(self._scores.params(params), nodes)
-
-    def parts(self, params: Params) -> np.ndarray:
-        """Return parts of log L whose scores count as independent."""
-        return self._likelihood.parts(self._scores.params(params))
-
-    def by_values(self, params: Params, values: RowValues, nodes: int | None) -> np.ndarray:
-        """Return the derivatives of log L by values of some of its rows, (K, k, n)."""
-        return self._likelihood.by_values(self._scores.params(params), values, nodes)
-
-    def of_rows(self, params: Params, part: slice) -> np.ndarray:
-        """Return log p(z_i | θ) of some rows."""
-        return self._likelihood.of_rows(self._scores.params(params), part)
+        gradient = self._likelihood.slopes(self._scores.params(params), nodes)
+        return self._scores.slopes(params, gradient)

@@ -122,6 +122,11 @@ class Specification:
         )
 
     @cached_property
+    def varying(self) -> np.ndarray:
+        """True for each column that is not constant."""
+        return np.array([bool(numbers or levels) for numbers, levels in self.keys], bool)
+
+    @cached_property
     def _order(self) -> dict[str, int]:
         """The factors of the terms in the order in which they are written."""
         texts = dict.fromkeys(text for term in self.terms for text in term)

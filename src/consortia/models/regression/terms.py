@@ -144,7 +144,8 @@ class _Reader:
         for match in re.finditer(r"'[^']*'|\"[^\"]*\"|[()]", self.text[began:]):
             self.at = began + match.end()
             written = self.text[began : self.at]
-            if match[0] == ")" and _depth(written) == 0:
+            bare = re.sub(r"'[^']*'|\"[^\"]*\"", "", written)
+            if match[0] == ")" and bare.count("(") == bare.count(")"):
                 try:
                     return ast.unparse(ast.parse(name + written.strip(), mode="eval"))
                 except SyntaxError as error:
@@ -158,11 +159,6 @@ class _Reader:
     def refuse(self, reason: str) -> NoReturn:
         """Raise the error of a formula that cannot be read."""
         raise InputError(f"formula {self.code.shown!r} cannot be read: {reason}.")
-
-
-def _depth(text: str) -> int:
-    bare = re.sub(r"'[^']*'|\"[^\"]*\"", "", text)
-    return bare.count("(") - bare.count(")")
 
 
 def _set_of(terms: Iterable[Iterable[str]]) -> Terms:

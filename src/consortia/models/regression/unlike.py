@@ -32,8 +32,8 @@ class Place(NamedTuple):
     written: str  # how it is written there
 
 
-Located = Callable[[int, str, str], Place]
-"""Finds a level of a column at a site, by the site's index."""
+Located = Callable[[str, str, str], Place]
+"""Finds a level of a column at a site: site, column and level."""
 
 KINDS = {"number": "numbers", "truth": "True and False", "date": "dates", "text": "strings"}
 
@@ -62,8 +62,7 @@ SAME_RATIO = 1.3
 
 def common_kind(
     name: str,
-    facts: Sequence[TableFacts],
-    names: Sequence[str],
+    facts: Mapping[str, TableFacts],
     levels: Mapping[str, Sequence[str]],
     located: Located,
 ) -> str:
@@ -72,43 +71,35 @@ def common_kind(
     Raises:
         InputError: it is of several; with the lines that mend it, or what nothing can propose.
     """
-    of: dict[str, list[int]] = {}
-    for place, one in enumerate(facts):
+    of: dict[str, list[str]] = {}
+    for site, one in facts.items():
         if (kind := one.kinds.get(name, "empty")) != "empty":
-            of.setdefault(kind, []).append(place)
+            of.setdefault(kind, []).append(site)
     if len(of) < 2:
         return next(iter(of), "empty")
-    found = " and ".join(
-        f"{KINDS[kind]} at site {names[places[0]]!r}" for kind, places in of.items()
-    )
+    contents = " and ".join(f"{KINDS[kind]} at site {sites[0]!r}" for kind, sites in of.items())
     wanted = next(one for one in ("number", "truth", "date") if one in of)
-    lines = [f"the column {name!r} holds {found}: make it of one kind."]
-    for other, places in of.items():
+    lines = [f"the column {name!r} holds {contents}: make it of one kind."]
+    for other, sites in of.items():
         if "date" in (other, wanted) and other not in ("text", wanted):
             lines.append(
-                f"site {names[places[0]]!r}: {name} holds {KINDS[other]}, of which no line makes "
+                f"site {sites[0]!r}: {name} holds {KINDS[other]}, of which no line makes "
                 f"{KINDS[wanted]}: leave {name} out of the formula, or correct the file."
             )
         elif other != wanted:
-            for place in places:
-                lines += _recodings(name, other, wanted, names[place], place, levels, located)
+            for site in sites:
+                words = TRUTHS["truth"] if other == "truth" else levels.get(site, ())
+                lines += _recodings(name, wanted, site, words, located)
     raise InputError("\n".join(lines))
 
 
 def _recodings(
-    name: str,
-    kind: str,
-    wanted: str,
-    site: str,
-    place: int,
-    levels: Mapping[str, Sequence[str]],
-    located: Located,
+    name: str, wanted: str, site: str, levels: Sequence[str], located: Located
 ) -> list[str]:
     """Return a line for each level of a site where other sites have another kind."""
     lines = []
-    own = TRUTHS["truth"] if kind == "truth" else levels.get(site, ())
-    for level in own[:RECODED]:
-        where, written = located(place, name, level)
+    for level in levels[:RECODED]:
+        where, written = located(site, name, level)
         truth = truth_of(level)
         remark = f"{where}: {name} is {written!r}"
         recode = f"recode.{key(name)}"
@@ -122,17 +113,15 @@ def _recodings(
             f"{remark}, and nothing says which of the {KINDS[wanted]} of the other sites that is: "
             f"{missing} where it stands for a missing value, or the value in {other}"
         )
-    if len(own) > RECODED:
+    if len(levels) > RECODED:
         lines.append(
-            f"site {site!r}: {name} holds {len(own) - RECODED} further strings, which need a line "
-            "of recode, too."
+            f"site {site!r}: {name} holds {len(levels) - RECODED} further strings, which need a "
+            "line of recode, too."
         )
     return lines
 
 
-def check_writing(
-    column: str, parts: Mapping[str, Sequence[str]], names: Sequence[str], located: Located
-) -> None:
+def check_writing(column: str, parts: Mapping[str, Sequence[str]], located: Located) -> None:
     """Refuse levels that differ between sites in writing only, with the lines that mend it."""
     every = [level for levels in parts.values() for level in levels]
     lines = []
@@ -142,7 +131,7 @@ def check_writing(
         for other in (one for one in group if one != most):
             for site in having[other]:
                 line = mend(site, f"recode.{key(column)}", f"{text(other)} = {text(most)}")
-                where = located(names.index(site), column, other).where
+                where = located(site, column, other).where
                 lines.append(
                     f"{where}: {column} is {other!r}, and "
                     f"{most!r} at {', '.join(having[most])}: {line}"
@@ -361,7 +350,8 @@ def scales_apart(
         }
         if len(sizes) < 2:
             continue
-        usual = _usual(list(sizes.values()))
+        first, *others = sizes.values()
+        usual = first if len(others) == 1 else np.median([first, *others], axis=0)
         for site, size in sizes.items():
             ratio = size / usual
             is_stated = site in harmonise and column in harmonise[site].scale
@@ -370,8 +360,3 @@ def scales_apart(
             if not is_stated and ((ratio > factor).all() or (ratio < 1 / factor).all()):
                 found.append(Apart(column, site, size, usual))
     return found
-
-
-def _usual(sizes: Sequence[np.ndarray]) -> np.ndarray:
-    """Return the median of the sites; of two the first."""
-    return sizes[0] if len(sizes) == 2 else np.median(sizes, axis=0)

@@ -48,13 +48,11 @@ class Coordinates(Protocol):
 
     def positions(self, z: Float[np.ndarray, "n d"]) -> Float[np.ndarray, "n d"]:
         """Return θ of z."""
-        ...
 
     def white(
         self, points: Float[np.ndarray, "n d"]
     ) -> tuple[Float[np.ndarray, "n d"], Float[np.ndarray, " n"]]:
         """Return z of θ, and log |dz/dθ|."""
-        ...
 
 
 class Plain(NamedTuple):
