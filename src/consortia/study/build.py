@@ -44,6 +44,7 @@ from consortia.models.regression.construction import (
 )
 from consortia.models.regression.design import site_rows
 from consortia.models.regression.model import Regression
+from consortia.models.regression.propensity import check_share
 from consortia.models.regression.question import Question
 from consortia.models.regression.registration import Registration
 from consortia.run.imputations import seed_of
@@ -447,6 +448,9 @@ class Study(Table):
         if self.model.formula is not None:
             made = _formula_rows(self, engine, folder, own or {}, least, same)
             found = made.regression
+            if self.awaits_weights and (table := self.propensity) is not None:
+                levels, ends = found.specification.levels, (table.estimand, table.stabilise)
+                check_share(self.model.formula, levels, ends[0], stabilise=ends[1])
             settings = self._settings() | {"regression": dict(found.metadata.settings)}
             title = self.title or self.name
             metadata = replace(found.metadata, title=title, settings=settings)
