@@ -49,12 +49,12 @@ FEATURES = (
     Feature(
         "few_rounds with its proposals",
         ("algorithms/few_rounds", "surrogates", "dynamics/ensemble", "core/host.py"),
-        4350,
+        4340,
     ),
     Feature(
         "formulas",
         ("models/regression", "models/_integrated.py", "core/arrays.py", "study/formulas.py"),
-        8985,
+        8880,
     ),
     Feature("between institutions", ("federation", "engines/flower", "engines/letters"), 9100),
     Feature("run and store", ("run", "store"), 4910),
