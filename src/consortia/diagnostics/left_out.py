@@ -81,20 +81,20 @@ class LeftOut:
     def __str__(self) -> str:
         """Return the table as plain text."""
         header = ["", "elpd", "se", "less", "se", "p", "waic", "k > 0.7"]
-        order, one = np.argsort(-self.sums), np.eye(len(self.names))
+        order, unit_weights = np.argsort(-self.sums), np.eye(len(self.names))
         body = []
-        for place in order:
-            apart = one[order[0]] - one[place]
+        for model_index in order:
+            apart = unit_weights[order[0]] - unit_weights[model_index]
             body.append(
                 [
-                    self.names[place],
-                    f"{self.sums[place]:.1f}",
-                    f"{self.standard_error(one[place]):.1f}",
+                    self.names[model_index],
+                    f"{self.sums[model_index]:.1f}",
+                    f"{self.standard_error(unit_weights[model_index]):.1f}",
                     f"{apart @ self.sums:.1f}",
                     f"{self.standard_error(apart):.1f}",
-                    f"{self.parameters[place]:.1f}",
-                    f"{self.waic[place]:.1f}",
-                    f"{self.shapes[place, 1:].sum():.0f} of {self.rows}",
+                    f"{self.parameters[model_index]:.1f}",
+                    f"{self.waic[model_index]:.1f}",
+                    f"{self.shapes[model_index, 1:].sum():.0f} of {self.rows}",
                 ]
             )
         lines = aligned([header, *body])
@@ -112,9 +112,9 @@ class LeftOut:
         """Return elpd, its standard error, p, waic and counts of k-hat, a line for each model."""
         import pandas as pd  # heavy, and only wanted here
 
-        one = np.eye(len(self.names))
+        unit_weights = np.eye(len(self.names))
         columns: dict[str, Any] = {"elpd": self.sums, "p": self.parameters, "waic": self.waic}
-        columns["se"] = [self.standard_error(weights) for weights in one]
+        columns["se"] = [self.standard_error(weights) for weights in unit_weights]
         bad = self.shapes[:, 1:].sum(axis=1)
         return pd.DataFrame({**columns, "k_above_0.7": bad}, index=list(self.names))
 
@@ -154,14 +154,14 @@ def loo(
     every = [sites for _, _, sites in results.values()]
     check_same_rows(every)
     first = every[0]
-    drawn = positions_of("loo", [one[:2] for one in results.values()], together, MOST_DRAWS)
+    drawn = positions_of("loo", [run[:2] for run in results.values()], together, MOST_DRAWS)
     targets = [Target(model, structure_of(model.init)) for model in models]
 
     def of_site(index: int) -> dict[str, Any]:
         shards = [sites.shards[index] for sites in every]
         if problem := other_rows(shards):
             raise InputError(f"loo: site {first.names[index]!r}: {problem}")
-        return sums_of([_pointwise(*one) for one in zip(targets, drawn, shards, strict=True)])
+        return sums_of([_pointwise(*run) for run in zip(targets, drawn, shards, strict=True)])
 
     sums = of_sites(together, first, of_site, "loo: ")
     total = {
@@ -176,13 +176,13 @@ def of_sites(
     engine: Engine, sites: Sites, make: Callable[[int], Any], caller: str = ""
 ) -> list[Any]:
     """Return the result of ``make`` for each site, in order, where its rows are."""
-    found: dict[int, Any] = {}
+    answers: dict[int, Any] = {}
     for process in engine.allgather(lambda: {str(index): make(index) for index in sites.here}):
-        for index, one in process.items():
-            found.setdefault(int(index), one)
-    if len(found) < len(sites):
+        for index, answer in process.items():
+            answers.setdefault(int(index), answer)
+    if len(answers) < len(sites):
         raise InputError(f"{caller}no process has the rows of all sites: give engine=.")
-    return [found[index] for index in range(len(sites))]
+    return [answers[index] for index in range(len(sites))]
 
 
 def check_same_rows(every: Sequence[Any]) -> None:
@@ -218,7 +218,7 @@ def positions_of(
     """
 
     def own() -> list[Any] | None:
-        found = []
+        flat_draws = []
         for tree, model in results:
             model.check_posterior(caller)
             if tree is None:
@@ -237,13 +237,13 @@ def positions_of(
                     f"{caller}: {len(flat)} draws are too few: keep {LEAST_DRAWS} or more."
                 )
             every = spaced(len(flat), most)
-            found.append(flat[every].tolist())
-        return found
+            flat_draws.append(flat[every].tolist())
+        return flat_draws
 
-    known = [one for one in engine.allgather(own) if one is not None]
+    known = [positions for positions in engine.allgather(own) if positions is not None]
     if not known:
         raise InputError(f"{caller}: no process has a result.")
-    return [np.asarray(one, float) for one in known[0]]
+    return [np.asarray(positions, float) for positions in known[0]]
 
 
 def sums_of(models: Sequence[Terms]) -> dict[str, Any]:
@@ -292,4 +292,4 @@ def _pointwise(target: Target, positions: np.ndarray, rows: Any) -> Terms:
 @partial(compiler.jit, static_argnums=0)
 def _log_likelihoods(target: Target, positions: jax.Array, rows: Any) -> jax.Array:
     mask = jnp.ones(jax.tree.leaves(rows)[0].shape[0], bool)
-    return compiler.map_in_blocks(lambda one: target.summands(one, rows, mask), positions, 64)
+    return compiler.map_in_blocks(lambda theta: target.summands(theta, rows, mask), positions, 64)
