@@ -360,7 +360,7 @@ def compared(models: Mapping[str, Model]) -> Compared:
     def check(rows: PyTree) -> str | None:
         faults = [p.check(rows[n]) for n, p in parts.items() if p.check is not None]
         faults.append(other_rows([rows[n] for n in parts]))
-        return next((one for one in faults if one), None)
+        return next((fault for fault in faults if fault), None)
 
     def arrange(rows: PyTree) -> PyTree:
         return {n: p.arrange(rows[n]) if p.arrange else rows[n] for n, p in parts.items()}

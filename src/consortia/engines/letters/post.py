@@ -196,13 +196,13 @@ class Post:
 
     def arrivals(self, more: Iterable[Path] = ()) -> list[Path]:
         """Return the files in the folders of all sites that are not letters from here, and more."""
-        found = []
+        arrived = []
         for site in range(len(self.names)):
-            own = {self._copy_of(site, x.question.number) for x in self._exchanges[site]}
-            place = self.place(site)
-            if place.is_dir():
-                found += sorted(path for path in place.glob(f"*{SUFFIX}") if path not in own)
-        return [*found, *more]
+            copies = {self._copy_of(site, x.question.number) for x in self._exchanges[site]}
+            folder = self.place(site)
+            if folder.is_dir():
+                arrived += sorted(path for path in folder.glob(f"*{SUFFIX}") if path not in copies)
+        return [*arrived, *more]
 
     def accept(self, path: Path) -> tuple[str, int] | None:
         """Keep the answer in a file; return site and number, or None where it is kept already.
@@ -239,7 +239,7 @@ class Post:
     def asked(self, name: str) -> list[Envelope]:
         """Return the requests in the last letter to a site."""
         last = self._exchanges[self.names.index(name)][-1:]
-        return [decode(body_of(one)) for exchange in last for one in exchange.question.messages]
+        return [decode(body_of(sent)) for exchange in last for sent in exchange.question.messages]
 
     def answered(self, name: str) -> Exchange:
         """Return the last letter to a site, whose answer may be set aside.
