@@ -581,13 +581,13 @@ def _diverging(run: Evidence) -> Check | None:
 
 def _moved(arrays: Mapping[str, np.ndarray]) -> float:
     """Return the farthest that a coordinate moved in the last tenth, in parts of all its way."""
-    farthest = 0.0
+    moved = 0.0
     for array in arrays.values():
         flat = array.reshape(array.shape[0], array.shape[1], -1)
         way = np.ptp(flat, axis=1) + ROUNDED * np.abs(flat).max(axis=1)
         late = np.ptp(flat[:, -max(flat.shape[1] // 10, 2) :], axis=1)
-        farthest = max(farthest, float(np.divide(late, way, out=np.zeros_like(way), where=way > 0).max()))
-    return farthest
+        moved = max(moved, float(np.divide(late, way, out=np.zeros_like(way), where=way > 0).max()))
+    return moved
 
 
 def _optimised(run: Evidence) -> Check:

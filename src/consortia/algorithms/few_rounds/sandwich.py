@@ -47,7 +47,7 @@ def with_sandwich(
             f"parameters; sites send sums of products of scores of at most {MOST_CURVED}. Leave "
             "terms out."
         )
-    conversing, answer, draw_adjustment = make(), None, None
+    conversing, answer, move = make(), None, None
     while True:
         try:
             item = conversing.send(answer)
@@ -55,16 +55,16 @@ def with_sandwich(
             return _without_evidence(end.value)
         if isinstance(item, Query):
             answer = yield item
-            if item.function == "local_fits" and draw_adjustment is None:
-                draw_adjustment = yield from _adjustment(known, item.arrays, answer)
-                if draw_adjustment is None:
+            if item.function == "local_fits" and move is None:
+                move = yield from _adjustment(known, item.arrays, answer)
+                if move is None:
                     conversing.close()
                     return Outcome("no draws", failure=LOST)
             continue
-        assert draw_adjustment is not None
-        draws = draw_adjustment.mode + (item.draws - draw_adjustment.mode) @ draw_adjustment.matrix.T
+        assert move is not None
+        draws = move.mode + (item.draws - move.mode) @ move.matrix.T
         stats = {name: values for name, values in item.stats.items() if name != "lp"}
-        low, high = (float(f"{ratio:.4g}") for ratio in (draw_adjustment.ratios.min(), draw_adjustment.ratios.max()))
+        low, high = (float(f"{ratio:.4g}") for ratio in (move.ratios.min(), move.ratios.max()))
         answer = yield Batch(draws, stats, {"sandwich": {"low": low, "high": high}})
 
 
