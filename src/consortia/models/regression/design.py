@@ -117,10 +117,10 @@ def factor_values(agreed: Specification, table: Table, where: str) -> dict[str, 
             values = np.where(column.missing, agreed.fills[name], column.values)
             kind = "number" if column.kind == "empty" else column.kind
             filled[name] = Column(kind, values, np.zeros(len(values), bool))
-    found: dict[str, np.ndarray] = {}
+    of_factors: dict[str, np.ndarray] = {}
     for text, factor in agreed.question.parsed.factors.items():
         if text in agreed.levels:
-            found[text] = _codes(agreed, text, table[str(factor.column)], where)
+            of_factors[text] = _codes(agreed, text, table[str(factor.column)], where)
             continue
         values = factor.values(filled, where)
         if factor.kind in ("centre", "scale"):
@@ -128,13 +128,13 @@ def factor_values(agreed: Specification, table: Table, where: str) -> dict[str, 
             values = values - centre
             if factor.kind == "scale":
                 values = values / (sd * np.sqrt(rows / max(rows - 1, 1)))
-        found[text] = values
+        of_factors[text] = values
     for group in agreed.question.parsed.groups:
         if group.is_shared:
             name = shared_levels(group.by)
-            found[name] = _codes(agreed, name, table[group.by], where)
+            of_factors[name] = _codes(agreed, name, table[group.by], where)
     marks = {f"{GAP}({name})": table[name].missing.astype(float) for name in agreed.fills}
-    return found | marks
+    return of_factors | marks
 
 
 # --- columns -------------------------------------------------------------------------------------
@@ -165,7 +165,7 @@ def _of_block(
         names = np.arange(len(block.columns))
         of_rows = values[shared_levels(block.by)].astype(int)
         return _slope(agreed, block, values, rows)[:, None] * (of_rows[:, None] == names)
-    here = np.array([one == site for one in agreed.sites])
+    here = np.array([agreed_site == site for agreed_site in agreed.sites])
     return _slope(agreed, block, values, rows)[:, None] * here[None, :]
 
 
@@ -175,30 +175,30 @@ def _slope(
     if not block.factor:
         return np.ones(rows)
     if block.level is not None:
-        place = agreed.levels[block.factor].index(block.level)
-        return (values[block.factor] == place).astype(float)
+        level_index = agreed.levels[block.factor].index(block.level)
+        return (values[block.factor] == level_index).astype(float)
     return values[block.factor] - agreed.units[block.factor].mean
 
 
 def _groups(agreed: Specification, kept: Table, values: Mapping[str, np.ndarray]) -> Arrays:
     """Return the multipliers of levels that stay here, and the group of each row."""
-    found: Arrays = {}
+    arrays: Arrays = {}
     if agreed.staying:
-        blocks, rows = [agreed.blocks[place] for place in agreed.staying], rows_of(kept)
-        columns = [_slope(agreed, one, values, rows) for one in blocks]
-        found["slopes"] = np.stack(columns, axis=1)
+        blocks, rows = [agreed.blocks[index] for index in agreed.staying], rows_of(kept)
+        columns = [_slope(agreed, block, values, rows) for block in blocks]
+        arrays["slopes"] = np.stack(columns, axis=1)
     if agreed.grouping not in (None, SITE):
         names = as_levels(kept[str(agreed.grouping)])
-        found["group"] = np.unique(names, return_inverse=True)[1].astype(np.int64)
-    return found
+        arrays["group"] = np.unique(names, return_inverse=True)[1].astype(np.int64)
+    return arrays
 
 
 def _codes(agreed: Specification, text: str, column: Column, where: str) -> np.ndarray:
     levels = agreed.levels[text]
     texts = np.where(column.missing, GAP, as_levels(column))
     order = np.argsort(levels)
-    place = np.searchsorted(np.array(levels)[order], texts)
-    codes = order[np.minimum(place, len(levels) - 1)]
+    ranks = np.searchsorted(np.array(levels)[order], texts)
+    codes = order[np.minimum(ranks, len(levels) - 1)]
     wrong = np.array(levels)[codes] != texts
     if wrong.any():
         raise InputError(
@@ -225,11 +225,11 @@ def _response(agreed: Specification, kept: Table, where: str) -> Arrays:
 
 def _strata(agreed: Specification, kept: Table) -> np.ndarray:
     """Return the index of each row's stratum."""
-    found = np.zeros(rows_of(kept), np.int64)
+    strata = np.zeros(rows_of(kept), np.int64)
     for name in agreed.question.parsed.strata:
         levels, codes = np.unique(as_levels(kept[name]), return_inverse=True)
-        found = found * len(levels) + codes
-    return found
+        strata = strata * len(levels) + codes
+    return strata
 
 
 def time_rows(
@@ -246,20 +246,20 @@ def time_rows(
         event: 1 where it was seen, else 0.
         start: of each row; 0 when None.
     """
-    found = {"y": time, "event": event}
+    arrays = {"y": time, "event": event}
     start = np.zeros(len(time)) if start is None else start
     if agreed.breaks:
         edges = np.array([0.0, *agreed.breaks, np.inf])
         spent = np.clip(time[:, None] - edges[:-1], 0, np.diff(edges))
         spent = spent - np.clip(start[:, None] - edges[:-1], 0, np.diff(edges))
         place = np.searchsorted(edges, time, side="left") - 1
-        return found | {"intervals": spent, "interval": place}
+        return arrays | {"intervals": spent, "interval": place}
     parsed, of = agreed.question.parsed, agreed.question.family
     if parsed.entry is not None or (of.of_site is not None and parsed.strata):
-        found["start"] = start
+        arrays["start"] = start
     if of.of_site is None:
-        found["log_unit"] = np.full(len(time), np.log(agreed.units[TIME].mean))
-    return found
+        arrays["log_unit"] = np.full(len(time), np.log(agreed.units[TIME].mean))
+    return arrays
 
 
 def _beside(agreed: Specification, kept: Table, where: str, y: np.ndarray | None) -> Arrays:
