@@ -83,7 +83,7 @@ def write_report(
     reports = _distinct([r if isinstance(r, RunReport) else load_run(r, code=code) for r in given])
     try:
         if target.suffix == ".docx":
-            content = paper.docx(title_of(reports), [_chapter(one, "") for one in reports])
+            content = paper.docx(title_of(reports), [_chapter(report, "") for report in reports])
         elif target.suffix == ".pdf":
             content = paper.pdf(page(reports))
         else:
@@ -115,7 +115,7 @@ def page(reports: Sequence[RunReport]) -> str:
     folder = resources.files("consortia.report") / "page"
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
     template = environment.from_string((folder / "report.html.jinja").read_text(encoding="utf-8"))
-    chapters = [_chapter(report, f"run-{place}") for place, report in enumerate(reports)]
+    chapters = [_chapter(report, f"run-{index}") for index, report in enumerate(reports)]
     comparison = None
     if len(reports) > 1:
         shown = plots.forest(reports)
@@ -143,17 +143,17 @@ def page(reports: Sequence[RunReport]) -> str:
 
 def title_of(reports: Sequence[RunReport]) -> str:
     """Return the heading of a report."""
-    return reports[0].title if len(reports) == 1 else " · ".join(one.name for one in reports)
+    return reports[0].title if len(reports) == 1 else " · ".join(report.name for report in reports)
 
 
 def _distinct(reports: Sequence[RunReport]) -> list[RunReport]:
     """Return the runs with a number behind names that occur twice."""
     names = [report.name for report in reports]
     return [
-        replace(report, name=f"{report.name} ({names[: place + 1].count(report.name)})")
+        replace(report, name=f"{report.name} ({names[: index + 1].count(report.name)})")
         if names.count(report.name) > 1
         else report
-        for place, report in enumerate(reports)
+        for index, report in enumerate(reports)
     ]
 
 
@@ -199,7 +199,7 @@ def _predicted_lines(report: RunReport) -> list[str]:
     if report.natural:  # the prediction is of what was sampled, which has other names
         return list(report.prediction.lines(()))
     names = dict(zip(report.places.tolist(), short_names(report.table), strict=True))
-    return list(report.prediction.lines([names[place] for place in range(len(names))]))
+    return list(report.prediction.lines([names[coordinate] for coordinate in range(len(names))]))
 
 
 def _participants(looked: Examined) -> list[Part]:
@@ -251,19 +251,19 @@ def _show_effects(
     report: RunReport, margins: MarginalEffects | None, why: str, response: effects.Response | None
 ) -> list[Part]:
     """Return the parts on effects: of the terms, on the outcome, and between the sites."""
-    found, differing = effects.estimates(report), effects.by_site(report)
+    estimates, differing = effects.estimates(report), effects.by_site(report)
     return [
         Part(
             "effects",
             "The effects",
             ""
-            if found is None
-            else f"Each column's {found.effect} with the others held fixed: the median of the "
-            f"posterior and the interval that holds it with probability {found.level:g}. "
+            if estimates is None
+            else f"Each column's {estimates.effect} with the others held fixed: the median of the "
+            f"posterior and the interval that holds it with probability {estimates.level:g}. "
             "These are associations: for a treatment that was not randomised they do not "
             "show cause and effect.",
-            [None if found is None else effects.effects_forest(found)],
-            [None if found is None else effect_table(found, response)],
+            [None if estimates is None else effects.effects_forest(estimates)],
+            [None if estimates is None else effect_table(estimates, response)],
         ),
         Part(
             "outcome",
@@ -276,8 +276,8 @@ def _show_effects(
             tables=[]
             if margins is None
             else [
-                margin_table(margins, effects.plainly(margins.scale, response), by_site=one)
-                for one in (False, True)
+                margin_table(margins, effects.plainly(margins.scale, response), by_site=by_site)
+                for by_site in (False, True)
             ],
             notes=[why] * bool(why) if margins is None else margins.notes,
         ),
@@ -319,7 +319,7 @@ def _show_posterior(
 ) -> list[Part]:
     """Return the parts on the posterior and on the priors."""
     _, which = plots.chosen(report)
-    beside = effects.priors_beside(report)
+    priors = effects.priors_beside(report)
     return [
         Part(
             "posterior",
@@ -334,8 +334,8 @@ def _show_posterior(
             "Priors",
             "The assumptions before the data, and the knowledge after them. Where the two "
             "agree, the data were not informative.",
-            [plots.priors(beside)],
-            [prior_table(beside, {} if response is None else response.priors)],
+            [plots.priors(priors)],
+            [prior_table(priors, {} if response is None else response.priors)],
         ),
         Part(
             "sensitivity",

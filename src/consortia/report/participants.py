@@ -97,11 +97,11 @@ def curves_plots(found: Curves) -> list[Plot]:
 def _survival_plot(found: Curves) -> Plot:
     with drawing():
         figure, axes = axes_of(6.0, 3.4)
-        for colour, (name, one) in zip(SERIES * 7, found.strata.items(), strict=False):
+        for colour, (name, curve) in zip(SERIES * 7, found.strata.items(), strict=False):
             label = None if name == ALL else name
-            _step(axes, one, one.survival, 1.0, colour, label)
+            _step(axes, curve, curve.survival, 1.0, colour, label)
             axes.fill_between(
-                [0, *one.times], [1, *one.lower], [1, *one.upper], step="post", alpha=0.15,
+                [0, *curve.times], [1, *curve.lower], [1, *curve.upper], step="post", alpha=0.15,
                 color=colour, linewidth=0,
             )  # fmt: skip
         axes.set_ylim(0, 1.02)
@@ -122,11 +122,11 @@ def _incidence_plot(found: Curves) -> Plot:
     lines = ("-", "--", ":", "-.")
     with drawing():
         figure, axes = axes_of(6.0, 3.4)
-        for colour, (name, one) in zip(SERIES * 7, found.strata.items(), strict=False):
+        for colour, (name, curve) in zip(SERIES * 7, found.strata.items(), strict=False):
             for place, kind in enumerate(found.kinds):
                 label = kind if name == ALL else f"{kind}, {name}"
                 own = SERIES[place % len(SERIES)] if name == ALL else colour
-                _step(axes, one, one.incidence[:, place], 0.0, own, label, lines[place % 4])
+                _step(axes, curve, curve.incidence[:, place], 0.0, own, label, lines[place % 4])
         axes.set_ylim(bottom=0)
         axes.set_xlabel("time")
         axes.set_ylabel("cumulative incidence")

@@ -49,31 +49,31 @@ def site_rows(
 def template(agreed: Specification) -> Arrays:
     """Return the arrays of `site_rows` without a row."""
     asked = agreed.question
-    width = len(agreed.names) + sum(len(one.columns) for one in agreed.blocks)
-    found = {"x": np.zeros((0, width)), "y": np.zeros(0)}
+    width = len(agreed.names) + sum(len(block.columns) for block in agreed.blocks)
+    arrays = {"x": np.zeros((0, width)), "y": np.zeros(0)}
     if RESPONSE in agreed.levels:
-        found["y"] = np.zeros(0, np.int64)
+        arrays["y"] = np.zeros(0, np.int64)
     if asked.family.response == "time":
-        found["event"] = np.zeros(0)
+        arrays["event"] = np.zeros(0)
         if agreed.breaks:
-            found["intervals"] = np.zeros((0, len(agreed.breaks) + 1))
-            found["interval"] = np.zeros(0, np.int64)
+            arrays["intervals"] = np.zeros((0, len(agreed.breaks) + 1))
+            arrays["interval"] = np.zeros(0, np.int64)
         else:
-            found |= time_rows(agreed, *np.zeros((3, 0)))
+            arrays |= time_rows(agreed, *np.zeros((3, 0)))
     if asked.parsed.offset is not None or "exposure" in asked.extra:
-        found["offset"] = np.zeros(0)
+        arrays["offset"] = np.zeros(0)
     for name, key in (("trials", "trials"), ("weights", "weight")):
         if name in asked.extra:
-            found[key] = np.zeros(0)
+            arrays[key] = np.zeros(0)
     if agreed.staying:
-        found["slopes"] = np.zeros((0, len(agreed.staying)))
+        arrays["slopes"] = np.zeros((0, len(agreed.staying)))
     if agreed.grouping not in (None, SITE):
-        found["group"] = np.zeros(0, np.int64)
+        arrays["group"] = np.zeros(0, np.int64)
     if asked.parsed.cluster is not None:
-        found["cluster"] = np.zeros(0, np.int64)
+        arrays["cluster"] = np.zeros(0, np.int64)
     if asked.family.of_site is not None:
-        found |= _at_risk(agreed, found, np.zeros(0, np.int64))
-    return found
+        arrays |= _at_risk(agreed, arrays, np.zeros(0, np.int64))
+    return arrays
 
 
 def new_rows(agreed: Specification, table: Table, where: str, site: str | None) -> Arrays:
@@ -92,7 +92,8 @@ def new_rows(agreed: Specification, table: Table, where: str, site: str | None) 
     kept = agreed.question.kept_for_prediction(table, where, site)
     values, rows = factor_values(agreed, kept, where), rows_of(kept)
     slopes = [
-        np.zeros(rows) if one.smooth else _slope(agreed, one, values, rows) for one in agreed.blocks
+        np.zeros(rows) if block.smooth else _slope(agreed, block, values, rows)
+        for block in agreed.blocks
     ]
     made = {"x": _columns(agreed, values, rows, site)}
     made["by_group"] = np.stack(slopes, axis=1) if slopes else np.zeros((rows, 0))
@@ -252,8 +253,8 @@ def time_rows(
         edges = np.array([0.0, *agreed.breaks, np.inf])
         spent = np.clip(time[:, None] - edges[:-1], 0, np.diff(edges))
         spent = spent - np.clip(start[:, None] - edges[:-1], 0, np.diff(edges))
-        place = np.searchsorted(edges, time, side="left") - 1
-        return arrays | {"intervals": spent, "interval": place}
+        interval = np.searchsorted(edges, time, side="left") - 1
+        return arrays | {"intervals": spent, "interval": interval}
     parsed, of = agreed.question.parsed, agreed.question.family
     if parsed.entry is not None or (of.of_site is not None and parsed.strata):
         arrays["start"] = start
@@ -264,7 +265,7 @@ def time_rows(
 
 def _beside(agreed: Specification, kept: Table, where: str, y: np.ndarray | None) -> Arrays:
     """Return offset, trials and weight; of rows without a response no weight."""
-    asked, found = agreed.question, {}
+    asked, arrays = agreed.question, {}
     for name, factor in asked.extra.items():
         if name == "weights" and y is None:
             continue
@@ -277,12 +278,12 @@ def _beside(agreed: Specification, kept: Table, where: str, y: np.ndarray | None
                     f"{where}: trials {factor.text} must be integers, no less than the response"
                     f"{factor.first(kept, wrong, 'correct these rows, or swap the two columns')}."
                 )
-            found["trials"] = values
+            arrays["trials"] = values
         elif name == "weights":
-            found["weight"] = values / agreed.units[WEIGHT].mean if asked.samples else values
+            arrays["weight"] = values / agreed.units[WEIGHT].mean if asked.samples else values
     if asked.parsed.offset is not None or "exposure" in asked.extra:
-        found["offset"] = asked.offsets(kept, where)
-    return found
+        arrays["offset"] = asked.offsets(kept, where)
+    return arrays
 
 
 def _at_risk(agreed: Specification, rows: Arrays, strata: np.ndarray) -> Arrays:
