@@ -112,9 +112,9 @@ class Answers:
     def cut(self, number: int) -> None:
         """Remove the answers from this one on, and what a kill has left of one."""
         with writing(self.folder.parent):
-            for one in self._numbers():
-                if one >= number:
-                    self.path(one).unlink(missing_ok=True)
+            for answer_number in self._numbers():
+                if answer_number >= number:
+                    self.path(answer_number).unlink(missing_ok=True)
             if self.folder.is_symlink():
                 self.folder.unlink()
             elif self.folder.is_dir():
@@ -123,6 +123,6 @@ class Answers:
     def _numbers(self) -> Iterator[int]:
         if self.folder.is_dir() and not self.folder.is_symlink():
             for path in self.folder.iterdir():
-                found = NAME.fullmatch(path.name)
-                if found is not None:
-                    yield int(found[1])
+                match = NAME.fullmatch(path.name)
+                if match is not None:
+                    yield int(match[1])
