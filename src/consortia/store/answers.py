@@ -89,7 +89,7 @@ class Answers:
         if self.folder.is_symlink():
             return None, f"{FOLDER} is a link"
         if not os.path.lexists(path):
-            later = [one for one in self._numbers() if one > number]
+            later = [answer_number for answer_number in self._numbers() if answer_number > number]
             return None, f"{path.name} of {FOLDER} is missing" if later else None
         try:
             head, arrays = ANSWER.decode(read_regular(path, MAX_ANSWER_BYTES))
