@@ -202,9 +202,9 @@ def check_same_rows(every: Sequence[Any]) -> None:
 
 def other_rows(rows: Sequence[Any]) -> str | None:
     """Find a difference between the rows of several models, as far as the responses say."""
-    responses = [one["y"] for one in rows if isinstance(one, Mapping) and "y" in one]
-    known = [np.asarray(one) for one in responses]
-    if any(one.shape == known[0].shape and not np.array_equal(one, known[0]) for one in known):
+    responses = [side["y"] for side in rows if isinstance(side, Mapping) and "y" in side]
+    known = [np.asarray(side) for side in responses]
+    if any(side.shape == known[0].shape and not np.array_equal(side, known[0]) for side in known):
         return "the models have different responses: different rows, or different scales."
     return None
 

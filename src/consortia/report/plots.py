@@ -118,8 +118,8 @@ def forest(reports: Sequence[RunReport]) -> list[Plot]:
         sides.append(("reference", first.shown_reference, first.reference_table))
     series = {}
     for name, tree, table in sides:
-        own = [table.coordinates.index(coordinate) for coordinate in wanted]
-        values = selected(tree, own)
+        indices = [table.coordinates.index(coordinate) for coordinate in wanted]
+        values = selected(tree, indices)
         series[name] = Intervals(
             np.quantile(values, (0.05, 0.25, 0.75, 0.95), axis=(0, 1)), values.mean(axis=(0, 1))
         )

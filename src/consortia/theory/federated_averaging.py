@@ -225,11 +225,9 @@ def _absent(
         )
     with np.errstate(over="ignore", invalid="ignore"):
         response, spreads = _one_round(clients, averages, local_steps=local, **given)
-    relaxations = response @ clients.curvatures
-    pulls = np.tensordot(
-        averages, applied(relaxations, clients.means - clients.target_mean), axes=1
-    )
-    falls = np.tensordot(averages, relaxations, axes=1)
+    relaxation = response @ clients.curvatures
+    pulls = np.tensordot(averages, applied(relaxation, clients.means - clients.target_mean), axes=1)
+    falls = np.tensordot(averages, relaxation, axes=1)
     maps = [_whole(np.eye(falls.shape[-1]) - falls), pulls.reshape(len(often), -1), _whole(spreads)]
     recursion = TravellingRecursion(often, AffineMap(*maps), 1)
     covariance = given["heat"] * _whole(np.linalg.inv(clients.precision)[None])[0]

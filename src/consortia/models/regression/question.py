@@ -297,26 +297,26 @@ class Question:
 
     def guesses(self, kept: Table, site: str, least: int) -> tuple[Guess, ...]:
         """List the guesses about the columns of `kept`, made in ``least`` rows or more."""
-        guesses = [guess for name in self.columns for guess in kept[name].guesses]
+        guesses = [one for name in self.columns for one in kept[name].guesses]
         changes = self.harmonise.get(site)
         confirmed = set() if changes is None else {*changes.missing_values}
         for name in self.numbers:
             column = kept[name]
             if column.kind not in ("number", "date") or name in confirmed:
                 continue
-            for guess in suspicious(column.values[~column.missing]):
-                value = f"{guess.value:.12g}"
+            for one in suspicious(column.values[~column.missing]):
+                value = f"{one.value:.12g}"
                 if column.kind == "date":
-                    row = int(np.flatnonzero(column.values == guess.value)[0])
+                    row = int(np.flatnonzero(column.values == one.value)[0])
                     value = text(str(as_levels(column)[row]))
                 line = mend(site, "missing_values", f"{key(name)} = [{value}]")
                 guesses.append(
                     Guess(
                         name,
-                        f"{site}: {name}: {value} is taken as a {column.kind}, in {guess.rows} rows; "
-                        f"{guess.why}",
+                        f"{site}: {name}: {value} is taken as a {column.kind}, in {one.rows} rows; "
+                        f"{one.why}",
                         f"{line} makes it missing, [] confirms it",
-                        guess.rows,
+                        one.rows,
                     )
                 )
         guesses += self._offset_doubt(kept, site)
@@ -324,7 +324,7 @@ class Question:
             line = mend(site, "", "approved = true")
             sentence = f"{site}: what `consortia init` proposed is applied"
             guesses.append(Guess("", sentence, f"{line} confirms it"))
-        return tuple(guess for guess in guesses if not guess.rows or guess.rows >= least)
+        return tuple(one for one in guesses if not one.rows or one.rows >= least)
 
     def imputed(self, kept: Table, site: str, number: int) -> Table:
         """Return an imputation of the rows of `kept`; equal numbers give equal ones.
@@ -367,14 +367,11 @@ class Question:
                 formula with the name of the site for a new one.
         """
         extra = [
-            name
-            for key, factor in self.extra.items()
-            if key != "weights"
-            for name in factor.columns
+            name for key, term in self.extra.items() if key != "weights" for name in term.columns
         ]
         needed = dict.fromkeys([*extra, *self.parsed.columns])
         used = {name: column_of(table, name, where) for name in needed}
-        if site is None and any(SITE in factor.columns for factor in self.parsed.factors.values()):
+        if site is None and any(SITE in term.columns for term in self.parsed.factors.values()):
             raise InputError(
                 f"formula {self.parsed.text!r} has a coefficient of each site: it says nothing of "
                 f"a new one. Name a site, or write (1 | {SITE})."
