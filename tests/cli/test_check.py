@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import random
 import re
 import sys
 import tomllib
@@ -325,3 +326,29 @@ def test_a_device_that_is_not_there_and_a_full_disk_for_the_output_are_said(tmp_
     monkeypatch.undo()
     with pytest.raises(AssertionError), reported(True):
         no_device()  # not JAX's: it is a mistake of ours, with its traceback
+
+
+@pytest.mark.parametrize(
+    ("formula", "integrate", "advised"),
+    [
+        ("y ~ x + (1 | site)", "integrate = false", True),
+        ("y ~ x + (1 | site)", "", False),  # integrated out by default
+        ("y ~ x + arm + (0 + arm | site)", "", False),  # three levels cannot be
+        ("y ~ x", "integrate = false", False),
+    ],
+)
+def test_levels_that_could_be_integrated_out_are_advised_to_be(
+    formula, integrate, advised, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    rng = random.Random(1)
+    for name in "abc":
+        rows = [f"{rng.gauss(0, 1)},{x},{'uvw'[x % 3]}" for x in range(30)]
+        Path(f"{name}.csv").write_text("\n".join(["y,x,arm", *rows, ""]))
+    Path("study.toml").write_text(
+        f'title = "t"\n[data]\nfiles = ["a.csv", "b.csv", "c.csv"]\n[model]\n'
+        f'formula = "{formula}"\nfamily = "gaussian"\n{integrate}\n'
+        '[algorithm]\nname = "few_rounds"\n'
+    )
+    told = json.loads(invoke("check", "study.toml", "--json", "--no-bias").stdout)
+    assert any("integrates its own out" in note for note in told["notes"]) == advised

@@ -167,6 +167,20 @@ def test_a_ratio_is_called_what_it_is_a_ratio_of(family, words):
     assert words in interpretation(report)
 
 
+@pytest.mark.parametrize(
+    ("family", "words"),
+    [
+        ("binomial", "logistic regression"),
+        ("gaussian", "linear regression"),
+        ("cox", "Cox regression"),
+        ("negative_binomial", "negative binomial regression"),
+        ("bernoulli(probit)", "bernoulli(probit) regression"),
+    ],
+)
+def test_a_regression_is_called_as_in_a_paper(family, words):
+    assert Response("died", family, None, {}, ()).regression == words
+
+
 def test_of_chains_in_different_places_no_effect_is_stated():
     text = interpretation(regression(apart=6.0))
     assert "is not reliable" in text
@@ -193,7 +207,8 @@ def test_the_methods_paragraph_has_the_numbers_of_the_run_and_as_many_references
     report = regression()
     text = methods.paragraph(report)
     for words in (
-        "the family bernoulli with the formula died ~ age + arm + sex + site to 80 rows at 2 sites",
+        "a Bayesian logistic regression (family bernoulli) with the formula died ~ age + arm + sex "
+        "+ site to 80 rows at 2 sites",
         "consortia 0.2.0 [1]",
         "few_rounds [2], which samples the posterior, without bias",
         "1,000 draws of each of 4 chains, after 4 rounds of warm-up",

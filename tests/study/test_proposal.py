@@ -83,6 +83,21 @@ def test_integers_that_are_called_patients_are_still_asked_about() -> None:
     assert proposed(few).formula == "y ~ x + case_no + site"
 
 
+@pytest.mark.parametrize("name", ["class", "school", "birth.hospital"])
+def test_numbers_of_classes_and_hospitals_are_asked_about_and_few_codes_are_used(name: str) -> None:
+    given = tables(3, 120, **{name: lambda place, row: 180 + 1000 * place + 10 * (row // 6)})
+    found = proposed(given)
+    assert found.formula == "y ~ x + site"
+    assert "do these identify a patient or a ward? --group" in dict(found.left_out)[name]
+    grouped = proposed(given, group=name)
+    assert "(1 | site:" in grouped.formula
+    many = tables(2, 300, **{name: lambda place, row: row % 8})
+    assert name in dict(proposed(many).left_out)
+    few = tables(3, 120, **{name: lambda place, row: 1 + row % 3})
+    assert name in proposed(few).formula
+    assert name in proposed(given, question=name).formula
+
+
 @pytest.mark.parametrize("option", [{"by_site": "came"}, {"by_site": "ward"}])
 def test_a_column_that_somebody_named_is_never_left_out(option: dict[str, str]) -> None:
     given = tables(

@@ -24,6 +24,11 @@ TIMED_SECONDS = 3.0
 SHOWN = 5
 """Settings that a table of `check` has."""
 
+INTEGRATE = (
+    "The sites' levels and slopes are parameters of the run. Without `integrate = false` each site "
+    "integrates its own out, which takes fewer messages."
+)
+
 
 class _Planned(BaseException):
     """Ends `consortia.sample` where the sampler would be compiled."""
@@ -60,6 +65,7 @@ def check(
     """
     with reported(as_json):
         from consortia.diagnostics.figures.canvas import check_picture
+        from consortia.models.regression.construction import integrable
         from consortia.study.build import load_study
         from consortia.study.code import WARNING, may_run
 
@@ -78,6 +84,8 @@ def check(
             return
         built = given.build()
         plan = plan_of(given, built, bias=bias)
+        if built.regression is not None and integrable(built.regression.specification):
+            plan = replace(plan, warnings=(*plan.warnings, INTEGRATE))
         built = replace(built, algorithm=plan.details.get("method", built.algorithm))
         costs = cost(given, built, plan)
         if time:

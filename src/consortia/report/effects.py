@@ -33,6 +33,11 @@ HUGE = 1e6
 """Numbers from which on thousands are written as a power of ten."""
 
 MOST_STATED = 3
+REGRESSIONS = {"bernoulli": "logistic", "binomial": "logistic", "gaussian": "linear"} | {
+    name: name.capitalize() for name in ("cox", "poisson", "weibull")
+}
+"""Adjectives of a regression, by its family, where that is another word."""
+
 NOUNS = {
     "odds ratio": "odds",
     "rate ratio": "rate",
@@ -73,6 +78,12 @@ class Response:
     def words(self) -> str:
         """The response as a sentence has it: its event, without the words of a formula."""
         return in_words(self.name)
+
+    @property
+    def regression(self) -> str:
+        """The regression in words, such as "logistic regression"."""
+        family = self.family or ("bernoulli" if self.effect else "gaussian")
+        return f"{REGRESSIONS.get(family, family.replace('_', ' '))} regression"
 
     def against(self, name: str) -> str:
         """Return the reference of a coefficient of a level; "" of another one."""

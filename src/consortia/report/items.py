@@ -218,7 +218,7 @@ def _of_methods(
     """Answer what STROBE 12 asks of statistical methods."""
     formula = str(settings.get("formula", response.name))
     terms, policy = formula.partition("~")[2], str(settings.get("missing"))
-    methods = f"{response.family or 'linear'} regression, {formula}; adjusted for all other terms"
+    methods = f"{response.regression}, {formula}; adjusted for all other terms"
     if "weights_are" in settings:
         methods += f"; {weighting(report) or 'weights of a sample'}, widths by a sandwich"
     if "cluster" in settings:

@@ -60,12 +60,11 @@ def paragraph(report: RunReport) -> str:
     found = report.settings.get("regression")
     if isinstance(found, dict) and response is not None:
         text = (
-            f"We fitted a Bayesian regression of the family {response.family} with the formula "
-            f"{found.get('formula')} to {where}"
+            f"We fitted a Bayesian {response.regression} (family {response.family}) with the "
+            f"formula {found.get('formula')} to {where}"
         )
     elif response is not None:
-        kind = "logistic" if response.effect else "linear"
-        text = f"We fitted a Bayesian {kind} regression of {response.name} to {where}"
+        text = f"We fitted a Bayesian {response.regression} of {response.name} to {where}"
     else:
         text = f"We sampled the posterior of {report.title!r} from {where}"
     version = record.get("versions", {}).get("consortia", "")

@@ -25,6 +25,12 @@ IDENTIFIER = re.compile(
 )
 """Names of columns that number their rows, where nearly all values differ."""
 
+CLUSTER = re.compile(
+    r"(^|[_\W])(class|school|ward|clinic|hospital|cent(re|er)|cluster|household|village|surgeon)$",
+    re.IGNORECASE,
+)
+"""Names of columns that number what several rows are of."""
+
 DIFFERENT = 0.8
 """Share of a column's values that are distinct, from which on it may tell rows apart."""
 
@@ -238,15 +244,17 @@ def _repeated(column: SiteColumns) -> str:
     name, distinct = column.name, len(column.counts)
     known, by_site = sum(map(len, column.known)), sum(map(len, column.levels.values()))
     named = IDENTIFIER.search(name) is not None
+    numbered = column.kind != "text" and CLUSTER.search(name) is not None
     if column.kind == "text":
         nested = len(column.by_site) > 1 and distinct == by_site >= NESTED * len(column.by_site)
         grouped = nested or distinct > LEVELS_MAX
     else:
         whole = bool((column.numbers == np.round(column.numbers)).all())
-        grouped = whole and named and distinct > CODES_MAX
+        grouped = whole and (named or numbered) and distinct > CODES_MAX
     values = by_site if named else distinct
     least = 1 if named else REPEATED[0]  # rows of a course may be one or two a patient
-    if not grouped or not least <= known / values <= REPEATED[1]:
+    most = known if numbered else REPEATED[1]  # a school has as many rows as it has pupils
+    if not grouped or not least <= known / values <= most:
         return ""
     return (
         f"{values} values in {known} rows: do these identify a patient or a ward? --group {name} "

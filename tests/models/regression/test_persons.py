@@ -12,8 +12,11 @@ import xarray
 
 import consortia
 from consortia.errors import InputError
+from consortia.report.effects import interpretation
+from consortia.report.examined import examined
+from consortia.report.items import items
 from consortia.report.methods import paragraph
-from consortia.report.run_report import report_of
+from consortia.report.run_report import RunReport, report_of
 from consortia.report.tables import contribution_table
 
 SITES = ("oslo", "lima")
@@ -125,6 +128,55 @@ def test_who_contributed_what_counts_persons_and_their_events() -> None:
         assert row[4] == str((own["freq"] * own["seen"]).sum())
     total = sum(int(own["freq"].sum()) for own in given.values())
     assert f"{total} persons in 80 rows at 2 sites" in paragraph(report)
+
+
+def of_draws(made: consortia.Regression) -> RunReport:
+    """Return the report of draws that nobody sampled, equal for regressions of equal names."""
+    rng = np.random.default_rng(3)
+    variables = {
+        name: (("chain", "draw", *(["column"] * np.ndim(value))), rng.normal(
+            0.4, 0.1, (2, 100, *np.shape(value))))
+        for name, value in made.model.init.items()
+    }  # fmt: skip
+    posterior = xarray.Dataset(variables, {"column": list(made.names)})
+    tree = xarray.DataTree.from_dict({"/posterior": posterior})
+    rows = list(made.specification.rows)
+    settings = json.dumps({"regression": dict(made.metadata.settings)})
+    tree.attrs.update({"sites": json.dumps(SITES), "site_rows": json.dumps(rows)})
+    tree.attrs.update({"settings": settings, "seed": 1})
+    return report_of(tree, model=made.model, sites=made.sites, regression=made)
+
+
+@pytest.mark.parametrize("kind", ["weights", "intervals"])
+def test_the_report_is_that_of_a_row_a_person(kind: str) -> None:
+    if kind == "weights":
+        given = {name: cells(place) for place, name in enumerate(SITES)}
+        persons = {name: expanded(table) for name, table in given.items()}
+        formula, options = "seen ~ kind", {"family": "bernoulli"}
+        parts = consortia.regression(formula, given, weights="freq", **options)
+    else:
+        persons = {name: patients(place) for place, name in enumerate(SITES)}
+        given = {name: intervals(table) for name, table in persons.items()}
+        formula, options = "Surv(time, death) ~ arm", {"family": "cox"}
+        left = formula.replace("time", "start, stop")
+        parts = consortia.regression(left, given, persons="id", **options)
+    single = consortia.regression(formula, persons, **options)
+    reports = of_draws(parts), of_draws(single)
+    sentences = [interpretation(one) for one in reports]
+    assert sentences[0] == sentences[1] != ""
+    tables = [contribution_table(one) for one in reports]
+    assert tables[0] is not None
+    assert tables[1] is not None
+    for row, other in zip(tables[0].rows, tables[1].rows, strict=True):
+        assert row[2:] == other[1:]  # of persons where the other has rows
+    states = [
+        {one.key: one.state for one in items(each, examined(each), margins=False)}
+        for each in reports
+    ]
+    assert states[0] == states[1]
+    number = sum(len(one["arm" if kind == "intervals" else "kind"]) for one in persons.values())
+    assert f"{number} persons in " in paragraph(reports[0])
+    assert f" to {number} rows at 2 sites" in paragraph(reports[1])
 
 
 @pytest.mark.parametrize(

@@ -288,7 +288,7 @@ class Server:
     def ending(self, reached: float, batches: int) -> tuple[str, tuple[Fault, ...]] | None:
         """Name the reason to end with these draws, and what they lack; None if they go on."""
         if self.wanted is not None and reached >= self.wanted:
-            return f"{reached:.0f} effective draws", ()
+            return f"{reached:,.0f} effective draws", ()
         if batches < self.known.batches:
             return None
         text = (

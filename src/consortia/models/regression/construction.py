@@ -168,7 +168,7 @@ def regression(
 
 
 class Sent(NamedTuple):
-    """The facts that all sites have sent, and the tables that are in this process."""
+    """Facts that all sites have sent, and the tables that are in this process."""
 
     question: Question
     facts: Sequence[SiteFacts]  # of each site
@@ -364,6 +364,15 @@ def _integrated_by_default(question: Question) -> Question:
     few = sum(len(one.inside) for one in staying) <= MOST_INTEGRATED
     of_sites = any(one.by == SITE for one in staying)
     return integrated if possible and few and of_sites else question
+
+
+def integrable(spec: Specification) -> bool:
+    """Return True if sites could integrate out the levels that a run has as parameters."""
+    question = spec.question
+    inside = [name for one in question.parsed.groups if one.by == SITE for name in one.inside]
+    width = sum(max(len(spec.levels.get(name, ())) - 1, 1) for name in inside)
+    possible = not question.integrated and width <= MOST_INTEGRATED
+    return possible and _integrated_by_default(question).integrated
 
 
 def _check_integrated(family: str, question: Question) -> None:

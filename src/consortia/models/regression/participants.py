@@ -39,6 +39,8 @@ TRIALS = "trials"
 BALANCE = "standardised mean differences, before → with weights"
 RECURRENT = "events of a person"
 SURVIVAL = "Surv("
+GROUPED = 1e4
+"""Means from which on thousands are set apart; a year is not."""
 
 
 def described(
@@ -370,7 +372,10 @@ def _moments(name: str, site: SiteDescription) -> tuple[float, float] | None:
 def _spread_text(mean: float, sd: float) -> str:
     """Return mean and standard deviation with the decimals that give the latter three digits."""
     places = max(0, 2 - int(np.floor(np.log10(sd)))) if sd > 0 else 2
-    return f"{mean:,.{places}f} ({sd:,.{places}f})"
+    return " ".join(
+        sign.format(f"{value:{',' * (abs(value) >= GROUPED)}.{places}f}")
+        for sign, value in (("{}", mean), ("({})", sd))
+    )
 
 
 def _level_lines(name: str, every: Sequence[SiteDescription], levels: list[str]) -> list[Line]:
