@@ -160,8 +160,7 @@ def _log_odds(tree: Any, settings: Mapping[str, Any], draw: int | None) -> str:
 
     slopes, constant = at("coefficients"), at("intercept") if () in parsed.terms else 0.0
     parts = [f"{constant:.{DIGITS}g}"]
-    varying = [key for key in columns if key]
-    for key, slope in zip(varying, slopes, strict=True):
+    for key, slope in zip([key for key in columns if key], slopes, strict=True):
         factors = [
             _number(parsed.factors[text])
             if index is None
