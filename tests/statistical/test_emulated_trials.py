@@ -10,9 +10,12 @@ import xarray
 
 import consortia
 from consortia.core.parameters import POSTERIOR, UNCONSTRAINED
+from consortia.models.regression.propensity import ESTIMANDS
 from tests.models.regression.modes import mode_and_covariance, mode_and_spread
 
 TRIALS, ROWS = 500, 400
+DRAWN, DRAWS = 40, 6
+"""Trials in which treatment's coefficients are also drawn, and so often."""
 WIDE = {"coefficients": "normal(0, 1000)", "intercept": "normal(0, 1000)"}
 COLUMNS = ("arm", "x", "z", "y")
 
@@ -27,10 +30,8 @@ def trial(rng: np.random.Generator) -> dict[str, dict[str, np.ndarray]]:
     return {f"s{at}": {name: one[site == at] for name, one in every.items()} for at in range(3)}
 
 
-def weights_of(tables: Any) -> str:
-    """Return the weights at the mode of who was treated, in the place of a posterior's mean."""
-    made = consortia.regression("arm ~ x + z", tables, family="bernoulli", prior=WIDE)
-    at, _ = mode_and_covariance(made)
+def weights_of(made: Any, at: np.ndarray, estimand: str) -> str:
+    """Return the weights at coefficients of who was treated, in the place of a posterior's mean."""
     natural = made.density.natural({"coefficients": at[None, :2], "intercept": at[None, 2]})
     draws = {
         "coefficients": (("chain", "draw", "c"), natural["coefficients"][None]),
@@ -39,20 +40,47 @@ def weights_of(tables: Any) -> str:
     posterior = xarray.Dataset(draws)
     tree = xarray.DataTree.from_dict({POSTERIOR: posterior, UNCONSTRAINED: posterior})
     tree.attrs["settings"] = dict(made.metadata.settings)
-    return consortia.propensity_weights(tree, estimand="ATE")
+    return consortia.propensity_weights(tree, estimand=estimand)
+
+
+def estimate(formula: str, tables: Any, weights: str) -> tuple[float, float]:
+    """Return the effect of the arm and its robust standard deviation."""
+    more: dict[str, Any] = {"weights": weights, "prior": WIDE, "weights_are": "sampling"}
+    made = consortia.regression(formula, tables, family="bernoulli", **more)
+    mode, spread = mode_and_spread(made)
+    return float(mode[0]), float(spread[0])
 
 
 @pytest.mark.slow
 def test_intervals_of_weighted_effects_hold_the_truth() -> None:
-    rng, covered = np.random.default_rng(1), {"y ~ arm": 0, "y ~ arm + x + z": 0}
-    for _ in range(TRIALS):
+    rng, plain = np.random.default_rng(1), "y ~ arm"
+    found: dict[tuple[str, str], list[tuple[float, float]]] = {
+        (plain, "ATE"): [],
+        ("y ~ arm + x + z", "ATE"): [],
+        (plain, "ATT"): [],
+        (plain, "overlap"): [],
+    }
+    between = []
+    for number in range(TRIALS):
         tables = trial(rng)
-        more: dict[str, Any] = {"weights": weights_of(tables), "prior": WIDE}
-        more |= {"weights_are": "sampling", "family": "bernoulli"}
-        for formula in covered:
-            made = consortia.regression(formula, tables, **more)
-            mode, spread = mode_and_spread(made)
-            covered[formula] += abs(mode[0]) < 1.96 * spread[0]
-    shares = {formula: count / TRIALS for formula, count in covered.items()}
-    print(shares)
+        made = consortia.regression("arm ~ x + z", tables, family="bernoulli", prior=WIDE)
+        at, covariance = mode_and_covariance(made)
+        texts = {name: weights_of(made, at, name) for name in ESTIMANDS}
+        for formula, estimand in found:
+            found[formula, estimand].append(estimate(formula, tables, texts[estimand]))
+        if number < DRAWN:  # weights of a draw each
+            other = np.random.default_rng(number).multivariate_normal(at, covariance, DRAWS)
+            every = [estimate(plain, tables, weights_of(made, each, "ATE"))[0] for each in other]
+            between.append(np.var(every, ddof=1))
+    shares, ratios = {}, {}
+    for key, pairs in found.items():
+        effects, spreads = np.array(pairs).T
+        shares[key] = np.mean(np.abs(effects) < 1.96 * spreads)
+        ratios[key] = np.sqrt(np.mean(spreads**2)) / effects.std()
+    effects, spreads = np.array(found[plain, "ATE"]).T
+    within = np.mean(spreads**2)
+    ratio = np.sqrt(within + np.mean(between)) / effects.std()
+    drawn = np.mean(np.abs(effects) < 1.96 * spreads * np.sqrt(1 + np.mean(between) / within))
+    print(shares, ratios, "a draw each", ratio, drawn)
     assert all(0.93 <= share <= 0.97 for share in shares.values())
+    assert 1 < ratios[plain, "ATE"] < ratio  # the sandwich is wide, and a draw each widens it

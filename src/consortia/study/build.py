@@ -448,9 +448,9 @@ class Study(Table):
         if self.model.formula is not None:
             made = _formula_rows(self, engine, folder, own or {}, least, same)
             found = made.regression
-            if self.awaits_weights and (table := self.propensity) is not None:
-                levels, ends = found.specification.levels, (table.estimand, table.stabilise)
-                check_share(self.model.formula, levels, ends[0], stabilise=ends[1])
+            table = self.propensity if self.awaits_weights else None
+            if table is not None and table.estimand == "ATE" and table.stabilise:
+                check_share(self.model.formula, found.specification.levels)
             settings = self._settings() | {"regression": dict(found.metadata.settings)}
             title = self.title or self.name
             metadata = replace(found.metadata, title=title, settings=settings)

@@ -94,10 +94,9 @@ def _strata(
     """Return each stratum and its rows, in the order of rising times."""
     first = np.asarray(site.rows.get("first", np.zeros(len(site.rows["y"]), int)))
     labels = sorted(set(_labels(agreed, site.table)))
-    begins = np.unique(first)
     return [
         (label, np.flatnonzero(first == begin)[::-1])
-        for label, begin in zip(labels, begins, strict=True)
+        for label, begin in zip(labels, np.unique(first), strict=True)
     ]
 
 
@@ -157,16 +156,16 @@ def new_baseline(
     edges = np.array([0.0, *np.unique(cuts), np.inf])
     draws, shape = len(next(iter(params.values()))), (len(sites), len(labels), len(edges) - 1)
     events, exposures = np.zeros(shape), np.zeros((draws, *shape))
+    ends = np.zeros(len(labels))
     for s, (site, strata) in enumerate(zip(sites, of_sites, strict=True)):
         rows = site.rows
         weight = np.asarray(rows.get("weight", np.ones(len(y[s]))), float)
         start = np.asarray(rows.get("start", np.zeros(len(y[s]))), float)[:, None]
-        spent = np.clip(y[s][:, None], edges[:-1], edges[1:]) - np.clip(
-            start, edges[:-1], edges[1:]
-        )
+        spent = np.diff(np.clip([start, y[s][:, None]], edges[:-1], edges[1:]), axis=0)[0]
         piece = np.searchsorted(edges, y[s], side="left") - 1
         for label, of in strata.items():
             g = labels.index(label)
+            ends[g] = max(ends[g], y[s][of].max())
             np.add.at(events[s, g], piece[of], (weight * rows["event"])[of])
             for block in blocks_of(draws, len(y[s])):
                 some = {name: np.asarray(values, float)[block] for name, values in params.items()}
@@ -176,12 +175,6 @@ def new_baseline(
                           rng)  # fmt: skip
     rates = rates.reshape(draws, *shape[1:]) * np.exp(level)[:, None, None]
     reached = np.clip(np.asarray(times, float)[:, None], edges[:-1], edges[1:]) - edges[:-1]
-    ends = np.array(
-        [
-            max(t[strata[g]].max() for t, strata in zip(y, of_sites, strict=True) if g in strata)
-            for g in labels
-        ]
-    )
     return Baseline(tuple(labels), rates @ reached.T, ends)
 
 
@@ -204,12 +197,6 @@ def _drawn(
             at_all, np.finfo(float).tiny
         )
         expected, precision = np.einsum("nk,nsk->ns", rates, exposures), tau[:, None] ** -2
-
-        def height(
-            x: np.ndarray, expected: np.ndarray = expected, precision: np.ndarray = precision
-        ) -> np.ndarray:
-            return totals * x - expected * np.exp(x) - precision * x**2 / 2
-
         mode = u.copy()
         for _ in range(NEWTON_STEPS):
             size = expected * np.exp(mode)
@@ -217,7 +204,9 @@ def _drawn(
             mode += np.clip(step, -1.0, 1.0)
         width = (expected * np.exp(mode) + precision) ** -0.5
         new = mode + width * rng.standard_normal(u.shape)
-        apart = height(new) - height(u) + ((new - mode) ** 2 - (u - mode) ** 2) / (2 * width**2)
+        apart = totals * (new - u) - expected * (np.exp(new) - np.exp(u))
+        apart += ((new - mode) ** 2 - (u - mode) ** 2) / (2 * width**2)
+        apart -= precision * (new**2 - u**2) / 2
         u = np.where(np.log(rng.random(u.shape)) < apart, new, u)
         shift = -u.mean(axis=1) + tau / math.sqrt(sites) * rng.standard_normal(draws)
         u, rates = u + shift[:, None], rates * np.exp(-shift)[:, None]

@@ -93,7 +93,8 @@ def propensity_weights(
             "propensity_weights: expected a run of a formula with family 'bernoulli': sample "
             "'treatment ~ age + ...' first, with metadata=made.metadata."
         )
-    check_share(settings["formula"], settings["agreed"]["levels"], estimand, stabilise=stabilise)
+    if estimand == "ATE" and stabilise:
+        check_share(settings["formula"], settings["agreed"]["levels"])
     treated, share = _treatment(settings)
     log_odds = _log_odds(tree, settings, draw)
     if trim:
@@ -106,15 +107,12 @@ def propensity_weights(
     weights = f"1 + exp((1 - 2*{treated})*({log_odds}))"
     if not stabilise:
         return weights
-    other = f"{1 - share:.{DIGITS}g}"
-    return f"({share:.{DIGITS}g}*{treated} + {other}*(1 - {treated}))*({weights})"
+    return f"({share:.{DIGITS}g}*{treated} + {1 - share:.{DIGITS}g}*(1 - {treated}))*({weights})"
 
 
-def check_share(
-    formula: str, levels: Mapping[str, Sequence[str]], estimand: str, *, stabilise: bool
-) -> None:
+def check_share(formula: str, levels: Mapping[str, Sequence[str]]) -> None:
     """Refuse to stabilise weights of a treatment of words, whose share no site sends."""
-    if estimand == "ATE" and stabilise and RESPONSE in levels:
+    if RESPONSE in levels:
         column = quoted(str(parse(formula).response[0].column))
         raise InputError(
             f"stabilise: the share of treated rows is known of a response of 0 and 1 alone: "
@@ -126,8 +124,7 @@ def check_share(
 def _treatment(settings: Mapping[str, Any]) -> tuple[str, float]:
     """Return the expression that is 1 of treated rows, and their share, 0 where it is unknown."""
     response = parse(settings["formula"]).response[0]
-    levels = settings["agreed"]["levels"].get(RESPONSE)
-    if levels is not None:
+    if (levels := settings["agreed"]["levels"].get(RESPONSE)) is not None:
         return f"({quoted(str(response.column))} == {levels[1]!r})", 0.0
     return _number(response), settings["agreed"]["numbers"][RESPONSE]["centre"]
 
@@ -156,16 +153,14 @@ def _log_odds(tree: Any, settings: Mapping[str, Any], draw: int | None) -> str:
         raise InputError("propensity: the run has no coefficient in the units of its columns.")
 
     def at(name: str) -> Any:
-        values = np.asarray(posterior[name], float)
-        values = values.reshape(-1, *values.shape[2:])
+        values = np.concatenate(np.asarray(posterior[name], float))
         if draw is None:
             return values.mean(axis=0)
         return values[arguments.whole("draw", draw, 0, len(values) - 1)]
 
     slopes, constant = at("coefficients"), at("intercept") if () in parsed.terms else 0.0
     parts = [f"{constant:.{DIGITS}g}"]
-    varying = [key for key in columns if key]
-    for key, slope in zip(varying, slopes, strict=True):
+    for key, slope in zip([key for key in columns if key], slopes, strict=True):
         factors = [
             _number(parsed.factors[text])
             if index is None
