@@ -64,12 +64,12 @@ def compiler_options(panel: Any, points: int) -> dict[str, Any]:
 
 def data_of(panel: Any) -> Any:
     """Return the data of the sites of a panel."""
-    return panel._programs._arrays
+    return panel._programs.arrays
 
 
 def memory_of_program(panel: Any, function: Any, arrays: Any, points: int) -> Any:
     """Return the memory of a site function's program, as XLA analyses it."""
-    made, sites = panel._programs, panel._programs._arrays
+    made, sites = panel._programs, panel._programs.arrays
     numbers = np.array([0, len(panel.names)], np.int32)
     program = made._program(function, points)
     return program.lower(made._width(points), sites, arrays, numbers).compile().memory_analysis()

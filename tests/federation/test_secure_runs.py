@@ -18,6 +18,7 @@ pytest.importorskip("flwr")
 pytest.importorskip("cryptography")
 
 from federation.hospitals import HOSPITALS, NAMES, study
+from parity.flower_sites import Faulty
 
 import consortia
 from consortia.engines.flower import fixed_point
@@ -89,7 +90,8 @@ class Network:
     def engine(self, faults: Any = None, **options: Any) -> FlowerEngine:
         sites = {n: functools.partial(self.answer, name) for n, name in enumerate(NAMES)}
         options = dict[str, Any](keys=self.ring, deadline=3.0, run=RUN) | options
-        return FlowerEngine(InProcess(sites, faults), NAMES, study=self.terms.study, **options)
+        transport = InProcess(sites) if faults is None else Faulty(sites, faults)
+        return FlowerEngine(transport, NAMES, study=self.terms.study, **options)
 
     def run(self, engine: FlowerEngine | None = None, **more: Any) -> Any:
         engine = self.engine() if engine is None else engine

@@ -63,6 +63,13 @@ def stage_of(study: Path, folder: Path, policy: Any = None, **more: Any) -> Stag
     return Stage(study, {name: HOSPITALS / f"{name}.csv" for name in names}, folder, text, **more)
 
 
+def let_lie(stage: Stage, name: str, lie: Any) -> Stage:
+    """A stage of which one site answers what ``lie`` makes of a request and its honest answer."""
+    honest = stage.answers[name]
+    stage.answers[name] = lambda message: lie(decode(message), honest(message))
+    return stage
+
+
 def built_of(study: Path) -> Any:
     return load_study(study).build(data_folder=HOSPITALS)
 
@@ -159,7 +166,7 @@ class South:
 
 def run_with(south: South, folder: Path, policy: Any = None, **options: Any) -> Any:
     study = study_of(folder, NAMES[:2], "debias = true", south.rounds, south.chains)
-    stage = stage_of(study, folder / "sites", policy, liars={"south": south})
+    stage = let_lie(stage_of(study, folder / "sites", policy), "south", south)
     return stage.sample(stage.engine(**options))
 
 
@@ -335,7 +342,7 @@ def test_private_numbers_are_of_the_site_s_secret_and_a_resumed_run_has_them_aga
         (tmp_path / "cut" / name).mkdir(parents=True)
         secret = (tmp_path / "sites" / name / "secret").read_bytes()
         (tmp_path / "cut" / name / "secret").write_bytes(secret)
-    cut = stage_of(study, tmp_path / "cut", liars={"south": dies})
+    cut = let_lie(stage_of(study, tmp_path / "cut"), "south", dies)
     with pytest.raises(SiteMissingError):
         sampled(cut, tmp_path / "run")
     engine = cut.engine()

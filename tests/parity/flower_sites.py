@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,32 @@ from consortia.algorithms.registry import ALGORITHMS
 from consortia.data.facts import Gathering, SiteFacts
 from consortia.engines.flower.questions import Leaving, Place, Question, Wrap
 from consortia.engines.flower.site import FlowerSite, Job
-from consortia.engines.flower.transport import InProcess
+from consortia.engines.flower.transport import Arrival, InProcess
 
 FIRST_NODE = 1000
+
+
+class Faulty(InProcess):
+    """A network whose faults change, drop, hold back or add replies.
+
+    ``faults`` sees each: (node, name of the message, payload, reply) -> replies.
+    """
+
+    def __init__(self, sites: Any, faults: Callable[..., list[Arrival]]) -> None:
+        super().__init__(sites)
+        self.faults, self.arrived = faults, list[Arrival]()
+
+    def push(self, messages: Any, ttl: float) -> list[str]:
+        names: list[str] = []
+        for node, payload in messages:
+            names += super().push([(node, payload)], ttl)
+            (reply,) = super().replies(names[-1:])
+            self.arrived += self.faults(node, names[-1], payload, reply)
+        return names
+
+    def replies(self, messages: Any) -> list[Arrival]:
+        arrived, self.arrived = self.arrived, []
+        return arrived
 
 
 class OpenGate:
@@ -143,7 +167,8 @@ class Sites:
         def answer(number: int) -> Any:
             return lambda message: self.handlers[number].answer(message)
 
-        return InProcess({FIRST_NODE + n: answer(n) for n in range(len(self.sites))}, faults)
+        sites = {FIRST_NODE + n: answer(n) for n in range(len(self.sites))}
+        return InProcess(sites) if faults is None else Faulty(sites, faults)
 
     def engine(self, faults: Any = None, **options: Any) -> consortia.FlowerEngine:
         options = {"deadline": 20, "study": "study"} | options

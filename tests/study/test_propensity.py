@@ -99,6 +99,29 @@ def test_with_weights_it_is_the_study_of_the_outcome(folder: Path) -> None:
     assert terms_of(load_study(folder / "study.toml")).study != after.study
 
 
+def test_a_treatment_of_two_words_is_stabilised_by_its_share(folder: Path) -> None:
+    words = STUDY.replace("I(arm == 'hormone') ~", "arm ~").replace('"overlap"', '"ATE"')
+    (folder / "study.toml").write_text(words)
+    study = load_study(folder / "study.toml")
+    assert study.model.formula == "I(arm == 'hormone') ~ age + size + grade"
+    run = CliRunner().invoke(app, ["run", str(folder / "study.toml"), "-o", str(folder / "out")])
+    assert run.exit_code == 0, run.output
+    written = load_study(folder / "out" / "study.toml")
+    assert written.propensity is not None
+    text = str(written.propensity.weights)
+    share, other = 246 / 686, 440 / 686
+    assert text.startswith(f"({share:.10g}*I(arm == 'hormone') + {other:.10g}*(1 - I(")
+    # balance, too, is of the arms
+    described = written.model.question.described if written.model.question else None
+    assert described is not None
+    assert described.treated == "I(arm == 'hormone')"
+    # words whose order is not given: before anything is sampled
+    unordered = words.replace('levels = { arm = ["none", "hormone"] }', "")
+    (folder / "study.toml").write_text(unordered)
+    with pytest.raises(InputError, match=r"write I\(arm == 'none'\) ~ \.\.\."):
+        load_study(folder / "study.toml").build()
+
+
 def test_levels_and_scales_of_the_treatment_go_with_its_run(folder: Path) -> None:
     changed(folder, "[model.describe]\ncells = 5\n", "")
     done = CliRunner().invoke(app, ["register", str(folder / "study.toml")])

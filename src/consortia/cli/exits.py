@@ -79,6 +79,14 @@ def reported(quiet: bool, engine: Any = None) -> Iterator[None]:
         if not quiet:
             typer.echo(f"warning: {printable(str(message), lines=True)}", err=True)
 
+    def end(text: str, error: BaseException | None, code: int) -> typer.Exit:
+        """Print what ended the command, inform the other processes, and return its exit."""
+        if not silent:
+            typer.echo(text, err=True)
+        if engine is not None and error is not None:
+            engine.abort(error, code)
+        return typer.Exit(code)
+
     try:
         noting = interrupts if silent else contextlib.nullcontext()
         with warnings.catch_warnings(), noting, held():
@@ -88,36 +96,22 @@ def reported(quiet: bool, engine: Any = None) -> Iterator[None]:
         error = absent(caught) if isinstance(caught, ModuleNotFoundError) else caught
         if error is None:
             raise
-        if not silent:
-            typer.echo(f"error: {printable(str(error), lines=True)}", err=True)
         ended = interrupts.requested and isinstance(error, RankError)
         code = INTERRUPTED if ended else exit_code(error)
-        if engine is not None:
-            engine.abort(error, code)
-        raise typer.Exit(code) from None
+        raise end(f"error: {printable(str(error), lines=True)}", error, code) from None
     except (OSError, MemoryError) as error:  # our own are above
         if isinstance(error, BrokenPipeError):
             raise  # who read the output has gone
-        if not silent:
-            typer.echo(f"error: {printable(_system_text(error))}", err=True)
-        if engine is not None:
-            engine.abort(error, UNUSABLE)
-        raise typer.Exit(UNUSABLE) from None
+        raise end(f"error: {printable(_system_text(error))}", error, UNUSABLE) from None
     except (RuntimeError, AssertionError) as error:
         if not _of_backends(error):
             raise
-        if not silent:
-            asked = os.environ.get("JAX_PLATFORMS", "")
-            text = f"JAX finds no device (JAX_PLATFORMS={asked!r}): set it to cpu, or unset it"
-            typer.echo(f"error: {printable(text)}.", err=True)
-        raise typer.Exit(UNUSABLE) from None
+        asked = os.environ.get("JAX_PLATFORMS", "")
+        text = f"JAX finds no device (JAX_PLATFORMS={asked!r}): set it to cpu, or unset it"
+        raise end(f"error: {printable(text)}.", None, UNUSABLE) from None
     except KeyboardInterrupt as error:
-        if not silent:
-            again = isinstance(error, Abrupt)
-            typer.echo(INTERRUPTED_AGAIN if again else INTERRUPTED_OUTSIDE, err=True)
-        if engine is not None:
-            engine.abort(KeyboardInterrupt("it was interrupted"), INTERRUPTED)
-        raise typer.Exit(INTERRUPTED) from None
+        text = INTERRUPTED_AGAIN if isinstance(error, Abrupt) else INTERRUPTED_OUTSIDE
+        raise end(text, KeyboardInterrupt("it was interrupted"), INTERRUPTED) from None
 
 
 def _of_backends(error: BaseException) -> bool:

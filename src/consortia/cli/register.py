@@ -124,7 +124,8 @@ def _weighted(given: Study, study: Path, run: Path) -> Study:
         raise InputError(
             "register --propensity: it takes a study with [propensity] that has no weights yet."
         )
-    text = with_weights(study.read_text(encoding="utf-8"), weights_of(given.propensity, run))
+    weights = weights_of(given.propensity, given.model.formula, run)
+    text = with_weights(study.read_text(encoding="utf-8"), weights)
     study_of(tomllib.loads(text), study)  # refuses it before anything is written
     replace_file(study, [text.encode()])
     return load_study(study)

@@ -110,7 +110,11 @@ def run(
             if not ended:
                 raise typer.Exit(INTERRUPTED)
             made = over.allgather(
-                lambda: weights_of(given.propensity, directory) if over.root else ""
+                lambda: (
+                    weights_of(given.propensity, given.model.formula, directory)
+                    if over.root
+                    else ""
+                )
             )
             text = with_weights(study.read_text(encoding="utf-8"), "".join(made))
             given = study_of(tomllib.loads(text), study)

@@ -10,13 +10,14 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from consortia.core.arguments import one_of, unknown
 from consortia.core.printable import is_printable
 from consortia.data.preparation import Moments
+from consortia.data.received import expect, read_fields
 from consortia.errors import InputError
 
 Kind = Literal["number", "truth", "date", "text", "empty"]
@@ -249,59 +250,30 @@ class TableFacts:
         Raises:
             ValueError: the values are no facts; the text holds none of them.
         """
-        names = {"given", "kinds", "missing", "moments", "levels", "declared", "guesses", "groups"}
-        names |= {"not_kept"}
-        if not isinstance(values, dict) or values.keys() != names:
-            raise ValueError("these are no facts of a table")
-        given = values["given"]
-        parts = ("kinds", "missing", "moments", "levels", "declared", "groups")
-        tables = [values[name] for name in parts]
-        if type(values["not_kept"]) is not int or values["not_kept"] < 0:
-            raise ValueError("these are no facts of a table")
-        if type(given) is not int or given < 1 or not all(isinstance(one, dict) for one in tables):
-            raise ValueError("these are no facts of a table")
-        for table in tables:
-            if len(table) > COLUMNS_MAX or not all(is_name(name) for name in table):
-                raise ValueError("the names of a table are not strings, or too many")
-        kinds, missing, moments, levels, declared, groups = tables
-        if not all(kind in get_args(Kind) for kind in kinds.values()):
-            raise ValueError("a column has an unknown kind")
-        if not all(type(count) is int and 0 <= count <= given for count in missing.values()):
-            raise ValueError("there are more missing values than rows")
-        for plain in moments.values():
+        found = read_fields(cls, values, "these are no facts of a table")
+        given, names = found["given"], "the names of a table are not strings, or too many"
+        expect(given >= 1 and found["not_kept"] >= 0, "these are no facts of a table")
+        for name in ("kinds", "missing", "moments", "levels", "declared", "groups"):
+            expect(len(found[name]) <= COLUMNS_MAX and all(map(is_name, found[name])), names)
+        most = max(found["missing"].values(), default=0)
+        expect(most <= given, "there are more missing values than rows")
+        expect(min(found["missing"].values(), default=0) >= 0, "a number of rows is negative")
+        for plain in found["moments"].values():
             rows = plain[0] if isinstance(plain, list) and plain else None
-            if type(rows) is not int or not 0 < rows <= given:
-                raise ValueError("the moments are not those of the rows")
+            expect(type(rows) is int and 0 < rows <= given, "the moments are not those of the rows")
             Moments.check_plain(plain, rows, None)
-        for found in levels.values():
-            if not isinstance(found, (list, tuple)) or len(found) > LEVELS_MAX:
-                raise ValueError(f"a factor has more than {LEVELS_MAX} levels")
-            if not all(is_name(one) for one in found) or len(set(found)) != len(found):
-                raise ValueError("the levels of a factor are not distinct strings")
-        if not all(isinstance(one, bool) for one in declared.values()):
-            raise ValueError("whether levels are ordered is not true or false")
-        guesses = values["guesses"]
-        if not isinstance(guesses, (list, tuple)) or len(guesses) > GUESSES_MAX:
-            raise ValueError(f"there are more than {GUESSES_MAX} guesses")
-        for one in guesses:
-            if not isinstance(one, (list, tuple)) or len(one) != 4 or type(one[3]) is not int:
-                raise ValueError("a guess is not three strings and a number of rows")
-            if not all(map(is_name, one[:3])) or not 0 <= one[3] <= given:
-                raise ValueError("a guess is not three strings and a number of rows")
-        for one in groups.values():
-            if not isinstance(one, (list, tuple)) or len(one) != 2 or type(one[0]) is not int:
-                raise ValueError("groups are not a number and digests")
-            count, digests = one
-            if not 0 <= count <= given or not isinstance(digests, (list, tuple)):
-                raise ValueError("groups are not a number and digests")
-            if len(digests) > given or not all(map(is_name, digests)):
-                raise ValueError("groups are not a number and digests")
-        of_groups = {name: (one[0], tuple(one[1])) for name, one in groups.items()}
-        named = {name: tuple(found) for name, found in levels.items()}
-        noted = tuple(Guess(*one) for one in guesses)
-        return cls(
-            given, kinds, missing, moments, named, declared, noted, of_groups, values["not_kept"]
-        )
+        for levels in found["levels"].values():
+            expect(len(levels) <= LEVELS_MAX, f"a factor has more than {LEVELS_MAX} levels")
+            distinct = all(map(is_name, levels)) and len(set(levels)) == len(levels)
+            expect(distinct, "the levels of a factor are not distinct strings")
+        expect(len(found["guesses"]) <= GUESSES_MAX, f"there are more than {GUESSES_MAX} guesses")
+        for guess in found["guesses"]:
+            right = all(map(is_name, guess[:3])) and 0 <= guess.rows <= given
+            expect(right, "a guess is not three strings and a number of rows")
+        for count, digests in found["groups"].values():
+            right = 0 <= count <= given and len(digests) <= given and all(map(is_name, digests))
+            expect(right, "groups are not a number and digests")
+        return cls(**found)
 
 
 class TableError(InputError):

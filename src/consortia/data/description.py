@@ -14,6 +14,7 @@ from consortia.data.cells import MINIMUM_CELLS, Cells, Range, merged, minimum_ce
 from consortia.data.columns import COLUMNS_MAX, LEVELS_MAX, Column, as_levels, is_name
 from consortia.data.followup import KINDS_MAX, SiteCounts, agreed_times
 from consortia.data.patterns import LOOKED_AT, MOST_LEVELS
+from consortia.data.received import expect, read_fields
 from consortia.errors import InputError
 
 ALL = "all"
@@ -126,59 +127,27 @@ class SiteDescription:
         Raises:
             ValueError: the values are no description.
         """
-        names = {"cells", "given", "missing", "levels", "numbers", "units", "followup"}
-        names |= {"not_kept", "persons", "balance"}
         if isinstance(values, dict):  # runs of earlier versions have none of these
             values = {"not_kept": (0, 0), "persons": None, "balance": {}, **values}
-        if not isinstance(values, dict) or values.keys() != names:
-            raise ValueError("malformed description of participants")
-        tables = [values[name] for name in ("missing", "levels", "numbers", "units", "balance")]
-        if type(values["cells"]) is not int or not all(isinstance(one, dict) for one in tables):
-            raise ValueError("malformed description of participants")
-        for table in tables:
-            if len(table) > COLUMNS_MAX or not all(map(is_name, table)):
-                raise ValueError("the names of a description are not strings, or too many")
-        missing, levels, numbers, units, balance = tables
-        if not all(map(is_name, units.values())):
-            raise ValueError("the units of a description are not strings")
-        followup, persons = values["followup"], values["persons"]
-        if persons is not None and (type(persons) is not int or persons < 0):
-            raise ValueError("a number of persons is not an integer")
-        return cls(
-            values["cells"],
-            None if values["given"] is None else _range(values["given"]),
-            {name: _range(one) for name, one in missing.items()},
-            {name: _cells(one) for name, one in levels.items()},
-            {name: _numbers(one, 2) for name, one in numbers.items()},
-            units,
-            None if followup is None else SiteCounts.read(followup),
-            _range(values["not_kept"]),
-            persons,
-            {name: _numbers(one, BALANCE_NUMBERS) for name, one in balance.items()},
-        )
-
-
-def _range(values: Any) -> Range:
-    right = isinstance(values, (list, tuple)) and len(values) == 2
-    if not right or not all(type(one) is int for one in values) or not 0 <= values[0] <= values[1]:
-        raise ValueError("a range is not two counts in order")
-    return (values[0], values[1])
-
-
-def _cells(values: Any) -> Cells:
-    right = isinstance(values, (list, tuple)) and len(values) == 2 and isinstance(values[0], dict)
-    if not right or len(values[0]) > LEVELS_MAX or not all(map(is_name, values[0])):
-        raise ValueError("the cells of a column are not counts by name")
-    if not all(type(one) is int and one >= 0 for one in (*values[0].values(), values[1])):
-        raise ValueError("a cell of a column is not a number of rows")
-    return Cells(values[0], values[1])
-
-
-def _numbers(values: Any, count: int) -> Any:
-    right = isinstance(values, (list, tuple)) and len(values) == count
-    if not right or not all(type(one) in (int, float) and math.isfinite(one) for one in values):
-        raise ValueError(f"the statistics of a column are not {count} numbers")
-    return tuple(map(float, values))
+        text = "malformed description of participants"
+        found = read_fields(cls, values, text, followup=SiteCounts.read)
+        for name in ("missing", "levels", "numbers", "units", "balance"):
+            right = len(found[name]) <= COLUMNS_MAX and all(map(is_name, found[name]))
+            expect(right, "the names of a description are not strings, or too many")
+        expect(all(map(is_name, found["units"].values())), "the units of a column are no names")
+        expect((found["persons"] or 0) >= 0, "a number of persons is negative")
+        for low, high in (found["given"] or (0, 0), found["not_kept"], *found["missing"].values()):
+            expect(0 <= low <= high, "a range is not two counts in order")
+        for cells in found["levels"].values():
+            right = len(cells.counts) <= LEVELS_MAX and all(map(is_name, cells.counts))
+            expect(right, "the cells of a column are not counts by name")
+            least = min(cells.rest, *cells.counts.values(), 0)
+            expect(least >= 0, "a cell of a column is not a number of rows")
+        for count, name in ((2, "numbers"), (BALANCE_NUMBERS, "balance")):
+            for of_column in found[name].values():
+                right = len(of_column) == count and all(map(math.isfinite, of_column))
+                expect(right, f"the statistics of a column are not {count} numbers")
+        return cls(**found)
 
 
 def counts_of(texts: np.ndarray, persons: np.ndarray | None = None) -> dict[str, int]:

@@ -10,7 +10,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -23,6 +23,7 @@ from consortia.data import digest
 from consortia.data.columns import TableFacts, is_name
 from consortia.data.description import SiteDescription
 from consortia.data.preparation import Moments
+from consortia.data.received import expect, read_as, read_fields
 from consortia.data.sites import (
     SITE_ROWS_MAX,
     Rows,
@@ -89,29 +90,29 @@ class SiteFacts:
         Raises:
             ValueError: the values are no facts; the text says which, and holds none of them.
         """
-        wanted = {one.name for one in fields(cls)}
-        if not isinstance(values, dict) or values.keys() != wanted:
-            raise ValueError("these are no facts of a site")
-        beside = values["beside"]
-        if isinstance(beside, dict) and beside.get("beside") is not None:
-            raise ValueError("there are facts for more than two models")
-        if not _is_whole(values["rows"], 1, SITE_ROWS_MAX):
-            raise ValueError(f"the number of rows is not an integer from 1 to {SITE_ROWS_MAX}")
-        if not isinstance(values["digest"], str) or not DIGEST.fullmatch(values["digest"]):
-            raise ValueError("the digest is not 64 digits 0-9 and a-f")
-        rows, arrays = values["rows"], _arrays(values["arrays"])
-        described = values["described"]
-        return cls(
-            rows=rows,
-            arrays=arrays,
-            digest=values["digest"],
-            columns=read_columns(values["columns"], arrays),
-            labels=read_labels(values["labels"]),
-            moments=_moments(values["moments"], rows, arrays),
-            table=None if values["table"] is None else TableFacts.read(values["table"]),
-            beside=None if beside is None else cls.read(beside),
-            described=None if described is None else SiteDescription.read(described),
+        beside = values.get("beside") if isinstance(values, dict) else None
+        several = isinstance(beside, dict) and beside.get("beside") is not None
+        expect(not several, "there are facts for more than two models")
+        found = read_fields(
+            cls,
+            values,
+            "these are no facts of a site",
+            labels=read_labels,
+            table=TableFacts.read,
+            beside=cls.read,
+            described=SiteDescription.read,
         )
+        rows = f"the number of rows is not an integer from 1 to {SITE_ROWS_MAX}"
+        expect(1 <= found["rows"] <= SITE_ROWS_MAX, rows)
+        right = DIGEST.fullmatch(found["digest"]) is not None
+        expect(right, "the digest is not 64 digits 0-9 and a-f")
+        _check_arrays(found["arrays"])
+        columns, features = found["columns"], found["arrays"].get("x")
+        expect(all(map(is_name, columns)), "the names of columns are not strings")
+        right = not columns or (features is not None and features[0] == (len(columns),))
+        expect(right, "there are not as many names as columns")
+        _check_moments(found["moments"], found["rows"], found["arrays"])
+        return cls(**found)
 
     @property
     def numbers(self) -> int:
@@ -148,75 +149,44 @@ def _count(values: Any) -> int:
     return int(values is not None)
 
 
-def read_columns(values: Any, arrays: Mapping[str, tuple[tuple[int, ...], str]]) -> tuple[str, ...]:
-    """Return names of features that another process sent: none, or one a column of x.
-
-    Raises:
-        ValueError: they are something else, or not to be shown.
-    """
-    if not isinstance(values, list) or not all(is_name(name) for name in values):
-        raise ValueError("the names of columns are not strings")
-    if values and ("x" not in arrays or arrays["x"][0] != (len(values),)):
-        raise ValueError("there are not as many names as columns")
-    return tuple(values)
-
-
 def read_labels(values: Any) -> tuple[bool, int, int] | None:
-    """Read another process's ``labels`` of `SiteFacts`.
+    """Return the labels of `SiteFacts` from plain values.
 
     Raises:
-        ValueError: it is something else.
+        ValueError: they are none.
     """
-    if values is None:
-        return None
-    if not isinstance(values, list) or len(values) != 3 or not isinstance(values[0], bool):
-        raise ValueError("the labels are not a bool and two integers")
-    whole, low, high = values
-    least = -LABEL_MAX if whole else 0
-    most = LABEL_MAX if whole else 0
-    if not (_is_whole(low, least, most) and _is_whole(high, low, most)):
-        raise ValueError("the least and the largest label are not integers in order")
-    return whole, low, high
+    text = "the labels are not a bool and two integers"
+    labels = read_as(tuple[bool, int, int] | None, values, text)
+    if labels is not None:
+        whole, low, high = labels
+        most = LABEL_MAX if whole else 0
+        text = "the least and the largest label are not integers in order"
+        expect(-most <= low <= high <= most, text)
+    return labels
 
 
-def _arrays(values: Any) -> dict[str, tuple[tuple[int, ...], str]]:
-    if not isinstance(values, dict) or not 0 < len(values) <= ARRAYS_MAX:
-        raise ValueError(f"there are not 1 to {ARRAYS_MAX} arrays")
-    found, numbers = {}, 0
-    for name, value in values.items():
-        if not (is_name(name) and isinstance(value, list) and len(value) == 2):
-            raise ValueError("an array is not a name, a shape and a type")
-        shape, kind = value
-        if not isinstance(shape, list) or len(shape) > AXES_MAX:
-            raise ValueError("the shape of a row is not a list of lengths")
-        if not all(_is_whole(length, 0, ROW_NUMBERS_MAX) for length in shape):
-            raise ValueError("the shape of a row is not a list of lengths")
-        numbers += math.prod(shape)
-        if not isinstance(kind, str) or kind not in NUMBER_TYPES:
-            raise ValueError("an array holds no numbers")
-        found[name] = (tuple(shape), kind)
-    if numbers > ROW_NUMBERS_MAX:
-        raise ValueError(f"a row has more than {ROW_NUMBERS_MAX} numbers")
-    return found
+def _check_arrays(arrays: Mapping[str, tuple[tuple[int, ...], str]]) -> None:
+    expect(0 < len(arrays) <= ARRAYS_MAX, f"there are not 1 to {ARRAYS_MAX} arrays")
+    expect(all(map(is_name, arrays)), "an array is not a name, a shape and a type")
+    for shape, kind in arrays.values():
+        right = len(shape) <= AXES_MAX and all(0 <= n <= ROW_NUMBERS_MAX for n in shape)
+        expect(right, "the shape of a row is not a list of lengths")
+        expect(kind in NUMBER_TYPES, "an array holds no numbers")
+    numbers = sum(math.prod(shape) for shape, _ in arrays.values())
+    expect(numbers <= ROW_NUMBERS_MAX, f"a row has more than {ROW_NUMBERS_MAX} numbers")
 
 
-def _moments(
-    values: Any, rows: int, arrays: Mapping[str, tuple[tuple[int, ...], str]]
-) -> dict[str, Any]:
-    """Return moments of x and y, of as many rows and columns as these arrays have."""
-    if not isinstance(values, dict) or not values.keys() <= {"x", "y"} & arrays.keys():
-        raise ValueError("there are moments of other arrays than x and y")
-    for name, plain in values.items():
+def _check_moments(
+    moments: Mapping[str, Any], rows: int, arrays: Mapping[str, tuple[tuple[int, ...], str]]
+) -> None:
+    right = moments.keys() <= {"x", "y"} & arrays.keys()
+    expect(right, "there are moments of other arrays than x and y")
+    for name, plain in moments.items():
         numbers = math.prod(arrays[name][0])
         if name == "x":
             Moments.check_plain(plain, rows, numbers)
         else:
             Moments.check_plain(plain, rows * numbers, None)
-    return dict(values)
-
-
-def _is_whole(value: Any, least: int, most: int) -> bool:
-    return type(value) is int and least <= value <= most
 
 
 class Gathering(NamedTuple):

@@ -10,6 +10,7 @@ import numpy as np
 
 from consortia.core import arguments
 from consortia.data.cells import split
+from consortia.data.received import expect, read_fields
 from consortia.errors import InputError
 
 TIMES_MAX, STRATA_MAX, KINDS_MAX = 200, 50, 20
@@ -39,35 +40,25 @@ class SiteCounts:
         Raises:
             ValueError: the values are no counts.
         """
-        if not isinstance(values, dict) or values.keys() != {"ends", "counts", "ended"}:
-            raise ValueError("these are no counts of follow-up")
-        ends, counts, ended = values["ends"], values["counts"], values["ended"]
-        if not isinstance(counts, dict) or len(counts) > STRATA_MAX:
-            raise ValueError("these are no counts of follow-up")
-        for one in (ends, ended):
-            _check_ends(one)
-        if tuple(ends[-1:]) != tuple(ended[-1:]):
-            raise ValueError("the ends of intervals are not those of all")
-        for name, rows in counts.items():
-            cells = np.asarray(rows)
-            if not isinstance(name, str) or cells.dtype.kind != "i" or (cells < 0).any():
-                raise ValueError("a count of follow-up is not a number of rows")
-            if cells.ndim != 2 or len(cells) != len(ends) or cells.shape[1] > 1 + KINDS_MAX:
-                raise ValueError("there are not as many counts as intervals")
-        cells_by_name = {name: tuple(tuple(row) for row in rows) for name, rows in counts.items()}
-        return cls(tuple(ends), cells_by_name, tuple(ended))
+        found = read_fields(cls, values, "these are no counts of follow-up")
+        ends, counts = found["ends"], found["counts"]
+        expect(len(counts) <= STRATA_MAX, "these are no counts of follow-up")
+        for numbers in (ends, found["ended"]):
+            rising = list(numbers) == sorted({*numbers})
+            right = not numbers or (rising and numbers[0] >= 1 and numbers[-1] <= TIMES_MAX + 1)
+            expect(right, "the ends of intervals do not increase")
+        expect(ends[-1:] == found["ended"][-1:], "the ends of intervals are not those of all")
+        for rows in counts.values():
+            expect(all(min(row, default=0) >= 0 for row in rows), "a count is not a number of rows")
+            right = len(rows) == len(ends) and len({*map(len, rows)}) <= 1
+            right = right and len(rows[0] if rows else ()) <= 1 + KINDS_MAX
+            expect(right, "there are not as many counts as intervals")
+        return cls(**found)
 
     def fits(self, times: int, kinds: int) -> bool:
         """Return True if the counts are of so many agreed times and kinds of events."""
         widths = {len(row) for rows in self.counts.values() for row in rows}
         return (not self.ends or self.ends[-1] == times + 1) and widths <= {1 + kinds}
-
-
-def _check_ends(ends: Any) -> None:
-    if not isinstance(ends, (list, tuple)) or not all(type(one) is int for one in ends):
-        raise ValueError("the ends of intervals are no integers")
-    if ends and (list(ends) != sorted({*ends}) or ends[0] < 1 or ends[-1] > TIMES_MAX + 1):
-        raise ValueError("the ends of intervals do not increase")
 
 
 def tied_times(times: np.ndarray) -> np.ndarray:

@@ -12,6 +12,7 @@ import numpy as np
 
 from consortia.core import arguments
 from consortia.data.partition import read_seed
+from consortia.data.received import expect
 from consortia.data.sites import read_rows
 from consortia.errors import InputError
 
@@ -67,22 +68,20 @@ class Moments:
         Raises:
             ValueError: with what is wrong.
         """
-        if not isinstance(values, list) or len(values) != 6:
-            raise ValueError("the moments are not six values")
-        if type(values[0]) is not int or values[0] != rows:
-            raise ValueError("the moments are not those of the rows")
+        expect(isinstance(values, list) and len(values) == 6, "the moments are not six values")
+        right = type(values[0]) is int and values[0] == rows
+        expect(right, "the moments are not those of the rows")
         shape = () if columns is None else (columns,)
         for part, kinds in zip(values[1:], ("fi", "fi", "b", "fi", "b"), strict=True):
             flat = [part] if columns is None else part
-            if not isinstance(flat, list) or any(type(one) not in _PLAIN for one in flat):
-                raise ValueError("the moments are not numbers")
+            right = isinstance(flat, list) and all(type(value) in _PLAIN for value in flat)
+            expect(right, "the moments are not numbers")
             array = np.asarray(part)
-            if array.shape != shape or array.dtype.kind not in kinds:
-                raise ValueError("the moments are not those of the columns")
-            if array.dtype.kind != "b" and not (np.abs(array) <= MOMENT_MAX).all():
-                raise ValueError(f"the moments are not finite, or beyond {MOMENT_MAX:g}")
-        if (np.asarray(values[2]) < 0).any():
-            raise ValueError("a sum of squares is negative")
+            right = array.shape == shape and array.dtype.kind in kinds
+            expect(right, "the moments are not those of the columns")
+            finite = array.dtype.kind == "b" or (np.abs(array) <= MOMENT_MAX).all()
+            expect(bool(finite), f"the moments are not finite, or beyond {MOMENT_MAX:g}")
+        expect(not (np.asarray(values[2]) < 0).any(), "a sum of squares is negative")
 
     def __add__(self, other: Moments) -> Moments:
         r"""Return the moments of both parts together.

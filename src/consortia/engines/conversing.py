@@ -21,23 +21,6 @@ from consortia.runtime import compiler
 from consortia.runtime.late import Array, PyTree, jax
 from consortia.store.answers import packed, unpacked
 
-Programs = SitePrograms | HostPrograms
-
-
-class PanelParts(NamedTuple):
-    """Parts that a panel is made of whose engine holds rows itself."""
-
-    target: Target  # the posterior
-    sites: Sites  # names and sizes of all sites
-    method: Conversation  # whose site functions answer
-    programs: Programs  # by which the sites of this process answer
-    # the values at positions (chains, d), of `consortia.core.start.start_values`
-    start_values: Callable[[Any], tuple[Any, Any, Any]]
-    mapped: bool  # always compute sites one after the other
-    memory: int  # bytes of the rows in this process
-    way: str  # how the sites are evaluated
-    first: int  # index of the first of them among all
-
 
 class Placement(NamedTuple):
     """Sites of this process, and how they are placed."""
@@ -47,75 +30,64 @@ class Placement(NamedTuple):
     division: Sharding | None = None  # the devices that they are divided over; None: one
 
 
-def parts_of(
-    target: Target,
-    sites: Sites,
-    method: Conversation,
-    placement: Placement,
-    start: Callable[[], Callable[..., Any]],
-) -> PanelParts:
-    """Return the parts of a panel, whose sites NumPy evaluates or compiled programs.
+class LocalPanel(Panel):
+    """The sites of this process, which are all of them, or those that its job gives it.
+
+    NumPy evaluates them, or compiled programs. In a job of several processes a query is sent to all
+    of them before they answer it.
 
     Args:
         target: the posterior.
-        sites: all of them.
+        sites: names and sizes of all sites.
         method: whose site functions answer.
         placement: of the sites here.
         start: makes the compiled function of `consortia.core.start.start_values`.
     """
-    which, division, common = placement.which, placement.division, (target, sites, method)
-    first = int(which[0])
-
-    def arrays() -> SiteArrays:
-        made = site_arrays(target.model, sites, method, which)
-        if division is None:
-            return made
-        extra = -len(sites) % division.nodes
-        return division.place(jax.tree.map(lambda leaf: _filled(leaf, extra), made), ARRAYS)
-
-    def programs(held: SiteArrays) -> SitePrograms:
-        options: dict[str, Any] = {"mapped": placement.mapped}
-        return SitePrograms(target, held, first, len(which), division=division, **options)
-
-    way = COMPILED if division is not None else way_of(target, int(np.sum(sites.sizes)))
-    if way != COMPILED:
-        own = sites if len(which) == len(sites) else sites.only(which)
-        host = HostPrograms(
-            target, own, shares_of(method, sites, which), lambda: programs(arrays())
-        )
-        return PanelParts(
-            *common, host, host.start_values, placement.mapped, host.memory, way, first
-        )
-    held = arrays()
-    memory = sum(leaf.nbytes for leaf in jax.tree.leaves(held.data))
-
-    def at_start(positions: Any) -> tuple[Any, Any, Any]:
-        whole = held if division is None else site_arrays(target.model, sites, method, which)
-        return start()(whole, positions)
-
-    return PanelParts(*common, programs(held), at_start, placement.mapped, memory, way, first)
-
-
-class LocalPanel(Panel):
-    """The sites of this process, which are all of them, or those that its job gives it.
-
-    In a job of several processes a query is sent to all of them before they answer it.
-
-    Args:
-        parts: of the panel.
-    """
 
     processes: int = 1  # of the job
+    _programs: SitePrograms | HostPrograms
 
-    def __init__(self, parts: PanelParts) -> None:
-        super().__init__(parts.target, parts.sites, parts.method)
-        self._parts, self._programs, self.mapped = parts, parts.programs, parts.mapped
-        self.way = parts.way
-        self._first = parts.first
+    def __init__(
+        self,
+        target: Target,
+        sites: Sites,
+        method: Conversation,
+        placement: Placement,
+        start: Callable[[], Callable[..., Any]],
+    ) -> None:
+        super().__init__(target, sites, method)
+        self._sites, self._start = sites, start
+        self._which, self.mapped, self._division = placement
+        self._first = int(self._which[0])
+        self.way = COMPILED
+        if self._division is None:
+            self.way = way_of(target, int(np.sum(sites.sizes)))
+        if self.way == COMPILED:
+            self._programs = self._compiled()
+        else:
+            own = sites if len(self._which) == len(sites) else sites.only(self._which)
+            shares = shares_of(method, sites, self._which)
+            self._programs = HostPrograms(target, own, shares, self._compiled)
+
+    def _arrays(self) -> SiteArrays:
+        """Return the data of the sites here, on the default device."""
+        return site_arrays(self.target.model, self._sites, self.method, self._which)
+
+    def _compiled(self) -> SitePrograms:
+        """Return the programs of the sites here, whose data are on their devices."""
+        held, division, count = self._arrays(), self._division, len(self._which)
+        if division is not None:
+            extra = -len(self.names) % division.nodes
+            held = division.place(jax.tree.map(lambda leaf: _filled(leaf, extra), held), ARRAYS)
+        options: dict[str, Any] = {"mapped": self.mapped, "division": division}
+        return SitePrograms(self.target, held, self._first, count, **options)
 
     def start_values(self, positions: Float[Array, "chains d"]) -> tuple[Any, Any, Any]:
         """Return log-prior (chains,), U_c and whether its gradient is finite, (nodes, chains)."""
-        return self._parts.start_values(positions)
+        if isinstance(self._programs, HostPrograms):
+            return self._programs.start_values(np.asarray(positions))
+        whole = self._programs.arrays if self._division is None else self._arrays()
+        return self._start()(whole, positions)
 
     def ask(self, query: Query, number: int = 0) -> Answer:
         """Return the answer of all sites; only the root asks."""
@@ -139,7 +111,7 @@ class LocalPanel(Panel):
 
     def memory(self) -> dict[str, int]:
         """Return the bytes of the data here: of all devices, and of this process under MPI."""
-        return {"data": self._parts.memory}
+        return {"data": self._programs.memory}
 
     def _answer(self, query: Query) -> Answer:
         """Return the answer of all sites, where the root is."""
@@ -170,24 +142,22 @@ class ShardedPanel(LocalPanel):
     The last device gets copies of a site where they do not divide evenly, which count nothing.
     """
 
-    def __init__(self, parts: PanelParts, division: Sharding) -> None:
-        super().__init__(parts)
-        self.division, self.processes = division, division.processes
+    _division: Sharding
+
+    def __init__(self, *parts: Any) -> None:
+        super().__init__(*parts)
+        division = self._division
+        self.processes = division.processes
         self.root = jax.process_index() == 0
         self.serves = not self.root and self.processes > 1
         self.parts = (division.nodes, 1)
-        everywhere = jax.sharding.NamedSharding(division.mesh, jax.sharding.PartitionSpec())
-        self._gather = jax.jit(lambda tree: tree, out_shardings=everywhere)
 
     def _answer(self, query: Query) -> Answer:
         with rank_losses():
             return super()._answer(query)
 
     def _here(self, tree: PyTree) -> PyTree:
-        if self.processes == 1:
-            return tree
-        gathered = jax.block_until_ready(self._gather(tree))
-        return jax.tree.map(lambda leaf: leaf.addressable_data(0), gathered)
+        return self._division.gathered(tree)
 
     def _send(self, own: bytes) -> bytes:
         from jax.experimental import multihost_utils
@@ -202,12 +172,12 @@ class ShardedPanel(LocalPanel):
     @property
     def devices(self) -> list[Any]:
         """Devices of the mesh."""
-        return list(self.division.mesh.devices.flat)
+        return list(self._division.mesh.devices.flat)
 
     @property
     def where(self) -> list[str]:
         """Devices of each process, one line each, if there are several."""
-        return self.division.where
+        return self._division.where
 
 
 def _filled(leaf: Any, extra: int) -> np.ndarray:

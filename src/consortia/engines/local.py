@@ -7,7 +7,7 @@ import sys
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -24,9 +24,10 @@ from consortia.engines.conversing import (
     Placement,
     ShardedPanel,
     compiled_start,
-    parts_of,
 )
+from consortia.engines.kept import kept
 from consortia.engines.phases import Program, site_arrays
+from consortia.engines.programs import structure_key
 from consortia.engines.rng import Layout
 from consortia.engines.run import LocalRun
 from consortia.engines.sharding import ShardedProgram, ShardedRun
@@ -45,10 +46,9 @@ CHUNK_BYTES = 4 * 1024 * 1024
 MOST_SLOTS = 8192
 KEPT_PROGRAMS = 16
 
-T = TypeVar("T")
-
 _programs: OrderedDict[Any, Program] = OrderedDict()
 _starts: OrderedDict[Any, Any] = OrderedDict()
+_kept = partial(kept, most=KEPT_PROGRAMS)
 
 
 class LocalEngine(Engine):
@@ -175,7 +175,7 @@ class LocalEngine(Engine):
         layout = self.layout(target, sites, method, chains, divided)
         shapes = jax.tree.map(lambda leaf: (leaf.shape, str(leaf.dtype)), arrays)
         leaves, structure = jax.tree.flatten(shapes, is_leaf=lambda node: type(node) is tuple)
-        shaped = (_structure_key(target), tuple(leaves), str(structure))
+        shaped = (structure_key(target), tuple(leaves), str(structure))
         key = (target.model, method, layout, divided, shaped)
         start = partial(start_values, target, most=method.gradient_rows)
         # One function for all methods of a model: it is traced and compiled once.
@@ -195,9 +195,7 @@ class LocalEngine(Engine):
         run.participation = self.participation
         return run
 
-    def panel(
-        self, target: Target, sites: Sites, method: Conversation
-    ) -> LocalPanel | ShardedPanel:
+    def panel(self, target: Target, sites: Sites, method: Conversation) -> LocalPanel:
         """Place the data for a conversation; compile nothing yet."""
         if self.participation is not None:
             raise InputError(
@@ -210,11 +208,11 @@ class LocalEngine(Engine):
         placement = Placement(every, self.node_mode == "map", division)
 
         def start() -> Any:
-            key = "conversation", target.model, _structure_key(target)
+            key = "conversation", target.model, structure_key(target)
             return _kept(_starts, key, lambda: compiled_start(partial(start_values, target)))
 
-        parts = parts_of(target, sites, method, placement, start)
-        panel = LocalPanel(parts) if division is None else ShardedPanel(parts, division)
+        kind = LocalPanel if division is None else ShardedPanel
+        panel = kind(target, sites, method, placement, start)
         if len(devices) > panel.parts[0]:
             panel.notes = (
                 f"{panel.parts[0]} of {len(devices)} devices is used: each takes whole sites, and "
@@ -257,12 +255,9 @@ class LocalEngine(Engine):
         if self._mesh is not None:
             divided = sharding.of_mesh(self._mesh, *shape)
         elif self.participation is None:
-            requested = self._devices is not None
+            requested = self._devices is not None or several
             divided = sharding.of_devices(
-                sharding.found(self._devices),
-                *shape,
-                cut_nodes=requested or several,
-                all_of_them=requested or several,
+                sharding.found(self._devices), *shape, requested=requested
             )
         self._check_all_processes(divided)
         return divided
@@ -326,17 +321,3 @@ def effort(target: Target, sites: Sites, method: Method, layout: Layout) -> comp
     if method.lightly_compiled and (batch is None or (small and batch <= compiler.FEW_IN_BATCH)):
         return compiler.Effort(once, compiler.lightly())
     return compiler.Effort(once, compiler.for_rounds() if small else {})
-
-
-def _kept(programs: OrderedDict[Any, T], key: Any, make: Callable[[], T]) -> T:
-    """Return the value under a key, made now if it is new; drop the oldest beyond the limit."""
-    program = programs.pop(key) if key in programs else make()
-    programs[key] = program  # the youngest last
-    while len(programs) > KEPT_PROGRAMS:
-        programs.popitem(last=False)
-    return program
-
-
-def _structure_key(target: Target) -> Any:
-    leaves, structure = jax.tree.flatten(target.structure)
-    return str(structure), tuple((leaf.shape, str(leaf.dtype)) for leaf in leaves)

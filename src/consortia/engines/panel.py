@@ -19,6 +19,7 @@ from consortia.core.privacy import SecretNoise, simulated_generator, with_noise
 from consortia.core.queries import Arrays, Conversation, Query, SiteFunction, in_width
 from consortia.core.target import Target
 from consortia.data.sites import Sites
+from consortia.engines.kept import kept
 from consortia.errors import InputError
 from consortia.runtime import late
 from consortia.runtime.late import Array, jax
@@ -222,11 +223,9 @@ def evaluated_points(function: SiteFunction, arrays: Arrays) -> int:
     The shapes of the arrays decide it: what lies where is worked out once for all of one shape.
     """
     shapes = tuple((name, np.shape(values)) for name, values in sorted(arrays.items()))
-    count = _counts.pop((function.evaluation, shapes), None)
-    if count is None:
+
+    def count() -> int:
         positions = np.shape(function.evaluation(arrays).positions)
-        count = int(np.prod(positions[:-1], dtype=np.int64)) if positions else 0
-    _counts[function.evaluation, shapes] = count  # the youngest last
-    while len(_counts) > KEPT_COUNTS:
-        _counts.popitem(last=False)
-    return count
+        return int(np.prod(positions[:-1], dtype=np.int64)) if positions else 0
+
+    return kept(_counts, (function.evaluation, shapes), count, KEPT_COUNTS)

@@ -395,19 +395,6 @@ class Iteration:
         """Return the same at every node, node axis first."""
         return copies(tree, self.layout.nodes)
 
-    def outbox_finite(
-        self, outbox: PyTree, visited: Int32[Array, "*chains"] | None
-    ) -> Bool[Array, "nodes chains"]:
-        """Return (nodes, chains); where one node acts at a time the others count as finite."""
-        nodes, chains = self.layout.nodes, self.layout.chains
-        shape = (nodes, chains) if visited is None else (chains,)
-        result = jnp.ones(shape, bool)
-        for leaf in jax.tree.leaves(outbox):
-            result &= jnp.all(jnp.isfinite(leaf).reshape(*shape, -1), axis=-1)
-        if visited is None:
-            return result
-        return jnp.ones((nodes, chains), bool).at[visited, jnp.arange(chains)].set(result)
-
 
 def copies(tree: PyTree, count: int) -> PyTree:
     """Return so many equal copies of a pytree along a new first axis."""
@@ -600,9 +587,17 @@ class Program(Iteration):
         """Return of each phase of round ``at`` that runs once, (nodes, chains), if it is finite."""
         numbers = self._round_randomness(keys, Counter(at, warmup), sites)
         result: list[Array] = []
+        nodes, chains = self.layout.nodes, self.layout.chains
 
         def note(drawn: PhaseRandomness, outbox: PyTree) -> None:
-            result.append(self.outbox_finite(outbox, drawn.visited))
+            shape = (nodes, chains) if drawn.visited is None else (chains,)
+            finite = jnp.ones(shape, bool)
+            for leaf in jax.tree.leaves(outbox):
+                finite &= jnp.all(jnp.isfinite(leaf).reshape(*shape, -1), axis=-1)
+            if drawn.visited is not None:  # the others count as finite
+                everywhere = jnp.ones((nodes, chains), bool)
+                finite = everywhere.at[drawn.visited, jnp.arange(chains)].set(finite)
+            result.append(finite)
 
         begun = carry._replace(turn=self.first_turn)
         phases, per_node = self.algorithm.phases, self.inbox_per_node

@@ -18,6 +18,7 @@ from consortia.core.contract import Site
 from consortia.core.queries import SiteFunction
 from consortia.core.target import Target
 from consortia.dynamics.metropolis import NUMBERS_OF_ROW, add_in_pairs, two_sum
+from consortia.engines.kept import kept
 from consortia.engines.panel import Answer, evaluated_points
 from consortia.engines.phases import SiteArrays
 from consortia.engines.sharding import ARRAYS, NODES, Sharding
@@ -47,10 +48,10 @@ def _here(tree: PyTree) -> PyTree:
     return tree
 
 
-def _trim(kept: OrderedDict[Any, Any]) -> None:
-    """Remove the oldest entries that are too many."""
-    while len(kept) > KEPT_PROGRAMS:
-        kept.popitem(last=False)
+def structure_key(target: Target) -> tuple[Any, ...]:
+    """Return structure and shapes of a target's parameters, by which programs are kept."""
+    leaves, structure = jax.tree.flatten(target.structure)
+    return str(structure), tuple((leaf.shape, str(leaf.dtype)) for leaf in leaves)
 
 
 class SitePrograms:
@@ -75,11 +76,9 @@ class SitePrograms:
         mapped: bool,
         division: Sharding | None = None,
     ) -> None:
-        self._target, self._arrays, self._first, self._count = target, arrays, first, count
+        self._target, self.arrays, self._first, self._count = target, arrays, first, count
         self._mapped, self._division = mapped, division
-        leaves, structure = jax.tree.flatten(target.structure)
-        shapes = tuple((leaf.shape, str(leaf.dtype)) for leaf in leaves)
-        self._model = target.model, str(structure), shapes
+        self._model = target.model, *structure_key(target)
 
     def answer(
         self, function: SiteFunction, arrays: Answer, gather: Callable[[PyTree], PyTree] = _here
@@ -94,7 +93,7 @@ class SitePrograms:
         points = evaluated_points(function, arrays)
         program = self._program(function, points)
         numbers = np.array([self._first, self._first + self._count], np.int32)
-        found = gather(program(self._width(points), self._arrays, arrays, numbers))
+        found = gather(program(self._width(points), self.arrays, arrays, numbers))
         if not function.summed:
             return {n: np.asarray(v, np.float64)[: self._count] for n, v in found.items()}
         totals, errors = found
@@ -108,14 +107,10 @@ class SitePrograms:
         key = (self._model, function.answer, function.summed, self._division)
         options = self._options(points)
         whole = (*key, tuple(sorted(options.items())))
-        found = _programs.pop(whole, None)
-        if found is None:
-            each = _summed if function.summed else _side_by_side
-            body = partial(each, function.answer, self._target)
-            found = _compiled(body, self._division, options)
-        _programs[whole] = found  # the youngest last
-        _trim(_programs)
-        return found
+        each = _summed if function.summed else _side_by_side
+        body = partial(each, function.answer, self._target)
+        make = partial(_compiled, body, self._division, options)
+        return kept(_programs, whole, make, KEPT_PROGRAMS)
 
     def _options(self, points: int) -> dict[str, Any]:
         """Return the compiler's effort: little, unless this query repays more.
@@ -127,12 +122,17 @@ class SitePrograms:
         return compiler.for_once() if rows <= FEW_EVALUATIONS else compiler.lightly()
 
     @property
+    def memory(self) -> int:
+        """Bytes of the rows."""
+        return sum(leaf.nbytes for leaf in jax.tree.leaves(self.arrays.data))
+
+    @property
     def _rows(self) -> int:
-        return int(jax.tree.leaves(self._arrays.data)[0].shape[1])
+        return int(jax.tree.leaves(self.arrays.data)[0].shape[1])
 
     @property
     def _nodes(self) -> int:
-        return int(self._arrays.sizes.shape[0])
+        return int(self.arrays.sizes.shape[0])
 
     def _width(self, points: int) -> int:
         """Count the sites that are computed side by side."""

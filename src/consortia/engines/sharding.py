@@ -12,6 +12,7 @@ import contextlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -77,6 +78,20 @@ class Sharding:
         if len(held) == 1:
             return []
         return [f"process {index}: {', '.join(names)}" for index, names in sorted(held.items())]
+
+    def gathered(self, tree: PyTree) -> PyTree:
+        """Return arrays of all devices, whole in this process; all processes call it."""
+        if self.processes == 1:
+            return tree
+        with rank_losses():
+            whole = jax.block_until_ready(self._everywhere(tree))
+        return jax.tree.map(lambda leaf: leaf.addressable_data(0), whole)
+
+    @cached_property
+    def _everywhere(self) -> Callable[[PyTree], PyTree]:
+        """A program whose results are whole on every device."""
+        whole = jax.sharding.NamedSharding(self.mesh, jax.sharding.PartitionSpec())
+        return jax.jit(lambda tree: tree, out_shardings=whole)
 
     def spec(self, axes: Axes) -> jax.sharding.PartitionSpec:
         """Return the partition of an array with such axes."""
@@ -240,14 +255,13 @@ def of_devices(
     nodes: int,
     chains: int,
     *,
-    cut_nodes: bool = True,
-    all_of_them: bool,
+    requested: bool,
 ) -> Sharding | None:
     """Return as many of these devices as divide the run evenly; None for JAX's first alone.
 
     Chains are divided first: they never wait for each other.
 
-    Nodes are divided too if ``cut_nodes``, and no device is left out if ``all_of_them``.
+    Where devices are ``requested``, nodes are divided too, and no device is left out.
 
     Raises:
         InputError: not all can be used.
@@ -257,12 +271,12 @@ def of_devices(
             along_nodes, rest = divmod(count, along_chains)
             if rest or chains % along_chains or nodes % along_nodes:
                 continue
-            if along_nodes > 1 and not cut_nodes:
+            if along_nodes > 1 and not requested:
                 continue
             if not _cannot(algorithm, along_nodes, along_chains):
                 grid = np.asarray(devices[:count]).reshape(along_nodes, along_chains)
                 return _division(grid, chains)
-        if all_of_them:
+        if requested:
             break
     reason = _cannot(algorithm, len(devices), len(devices))
     raise InputError(
@@ -593,12 +607,6 @@ class ShardedRun(LocalRun):
         self.division = program.division
         self.parts = (self.division.nodes, self.division.chains)
         self._arrays = self.division.place(arrays, ARRAYS)
-        self._gather = jax.jit(
-            lambda tree: tree,
-            out_shardings=jax.sharding.NamedSharding(
-                self.division.mesh, jax.sharding.PartitionSpec()
-            ),
-        )
 
     # --- between two rounds -----------------------------------------------------------------------
 
@@ -675,11 +683,7 @@ class ShardedRun(LocalRun):
 
     def _here(self, tree: PyTree) -> PyTree:
         """Return arrays of all devices, whole in this process."""
-        if self.division.processes == 1:
-            return tree
-        with rank_losses():
-            gathered = jax.block_until_ready(self._gather(tree))
-        return jax.tree.map(lambda leaf: leaf.addressable_data(0), gathered)
+        return self.division.gathered(tree)
 
 
 def _emptied(buffers: Buffers) -> Buffers:

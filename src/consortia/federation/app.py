@@ -7,7 +7,7 @@ import hashlib
 import os
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -141,12 +141,12 @@ def serve(path: Path, transport: Transport, config: Config) -> None:
         rounds = study.run.rounds
         begin = functools.partial(consortia.resume, directory, rounds=rounds, engine=engine)
     beside, left_out, verify, leave_out = study.verification, study.left_out, None, None
-    further: dict[str, Any] = {"over": over, "config": config, "quiet": quiet}
+    further = Afterwards(over, _origin(config), quiet)
     if beside is not None:
         built.model.check_posterior("run.verify")
-        verify = functools.partial(_compare, beside, **further)
+        verify = functools.partial(further.compare, beside)
     if left_out is not None:
-        leave_out = functools.partial(_leave_out, left_out, study.compared, directory, **further)
+        leave_out = functools.partial(further.leave_out, left_out, study.compared, directory)
     sample_and_report(
         study,
         built,
@@ -221,48 +221,40 @@ def _build_imputed(
     return replace(built, sites=rows), engines
 
 
-def _compare(
-    beside: Study,
-    tree: Any,
-    *,
-    over: Callable[[Study], FlowerEngine],
-    config: Config,
-    quiet: bool,
-) -> Verification | None:
-    """Sample the study beside this one, which the sites take for another run."""
-    again = over(beside)
-    built = beside.build(again, data_folder=_origin(config))
-    return compared_over(built, again, quiet=quiet)(tree)
+@dataclass(frozen=True)
+class Afterwards:
+    """Studies that are run after another, which the sites take for runs of their own."""
 
+    over: Callable[[Study], FlowerEngine]  # makes the engine of each
+    origin: Path | None  # of the data in a simulation
+    quiet: bool
 
-def _leave_out(
-    left_out: Study,
-    other: Study | None,
-    directory: Path,
-    tree: Any,
-    *,
-    over: Callable[[Study], FlowerEngine],
-    config: Config,
-    quiet: bool,
-) -> str | None:
-    """Ask the sites once more, which take it for another run."""
-    from consortia.diagnostics.site_sums import told_by_sites
+    def compare(self, beside: Study, tree: Any) -> Verification | None:
+        """Sample the study with which a run is compared."""
+        again = self.over(beside)
+        built = beside.build(again, data_folder=self.origin)
+        return compared_over(built, again, quiet=self.quiet)(tree)
 
-    if tree.attrs["state"] != "finished":
-        return None
-    origin = _origin(config)
-    trees, names = [tree], ["the model"]
-    if other is not None:
-        apart = over(other)
-        beside = other.build(apart, data_folder=origin)
-        trees.append(sample_beside(other, beside, directory / COMPARED, apart, quiet=quiet))
-        names = list(TWO_MODELS)
-    again = over(left_out)
-    there = left_out.build(again, data_folder=origin)
-    labels = None if there.regression is None else there.regression.labels
-    given = (trees, there.model, there.rows, again)
-    found = told_by_sites(*given, labels=labels, names=names)
-    return "\n\n".join(map(str, found))
+    def leave_out(
+        self, left_out: Study, other: Study | None, directory: Path, tree: Any
+    ) -> str | None:
+        """Query the sites for the prediction of rows, with the draws of the model or of two."""
+        from consortia.diagnostics.site_sums import told_by_sites
+
+        if tree.attrs["state"] != "finished":
+            return None
+        trees, names, quiet = [tree], ["the model"], self.quiet
+        if other is not None:
+            apart = self.over(other)
+            beside = other.build(apart, data_folder=self.origin)
+            trees.append(sample_beside(other, beside, directory / COMPARED, apart, quiet=quiet))
+            names = list(TWO_MODELS)
+        again = self.over(left_out)
+        there = left_out.build(again, data_folder=self.origin)
+        labels = None if there.regression is None else there.regression.labels
+        given = (trees, there.model, there.rows, again)
+        answers = told_by_sites(*given, labels=labels, names=names)
+        return "\n\n".join(map(str, answers))
 
 
 def _coordinators(config: Config, transport: Transport, terms: StudyTerms) -> KeyRing | None:
@@ -278,7 +270,7 @@ def _coordinators(config: Config, transport: Transport, terms: StudyTerms) -> Ke
 
 def expected(study: Study, transport: Transport) -> str:
     """Return in words how long a study takes at least."""
-    from consortia.federation.governance.terms import usual_messages
+    from consortia.federation.governance.terms import messages_of, usual_messages
 
     method = study.method
     if isinstance(method, Conversation):
@@ -290,8 +282,8 @@ def expected(study: Study, transport: Transport) -> str:
             f"{transport.seconds:g} s each ({transport.kind})."
         )
     algorithm = method.build(any_target())
-    each = _exchanges(algorithm.phases)
-    before = _exchanges(algorithm.fit) + _exchanges(algorithm.setup) + len(BEFORE_PHASES)
+    each = messages_of(algorithm.phases)
+    before = messages_of(algorithm.fit, algorithm.setup) + len(BEFORE_PHASES)
     rounds = study.run.warmup + study.run.rounds
     messages = before + each * rounds
     return (
@@ -305,10 +297,6 @@ def _identity(config: Config, study: str) -> str | None:
     """Return the identity of a study's run that follows from a given one; None: it is drawn."""
     given = str(config.get("run") or "")
     return hashlib.sha256(f"{given} {study}".encode()).hexdigest()[:32] if given else None
-
-
-def _exchanges(phases: Any) -> int:
-    return sum(phase.repeat for phase in phases if phase.local is not None)
 
 
 def _directory(study: Study, config: Config) -> Path:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,18 @@ LEAST_OF_GROUP = 8
 
 Side = tuple[HeldOutScores, str, str, str]
 """Predictions, colour, marker and name."""
+
+
+@contextmanager
+def _diagonal(ends: tuple[float, float], x: str, y: str, legend: str) -> Iterator[Any]:
+    """Give axes with a dashed diagonal, on which both are equal; then write labels and legend."""
+    with drawing():
+        _, axes = axes_of(4.2, 3.2)
+        axes.plot(ends, ends, color=RULE, linewidth=0.8, linestyle="--")
+        yield axes
+        axes.set_xlabel(x)
+        axes.set_ylabel(y)
+        axes.legend(loc=legend, fontsize=9)
 
 
 def shown_rows(report: RunReport) -> str:
@@ -43,11 +56,13 @@ def predictions(report: RunReport) -> Plot | None:
     if report.scores is None:
         return None
     if found.curve is not None:
-        with drawing():
-            figure, axes = axes_of(4.2, 3.2)
+        x, y = "probability of the predicted class", "share of correct predictions"
+        with _diagonal((0, 1), x, y, "lower right") as axes:
             _calibration(axes, sides, report.held_out_rows)
+        for handle in axes.get_legend().legend_handles:
+            handle.set_sizes([40])
         return Plot(
-            figure,
+            axes.figure,
             "Calibration curve: share of correct predictions against their predicted "
             f"probability; calibration error {found.values['ece']:.3f}.",
             "On the dashed line the predicted probabilities are calibrated. Mark sizes show "
@@ -55,18 +70,13 @@ def predictions(report: RunReport) -> Plot | None:
         )
     if found.means is None or observed is None:
         return None
-    with drawing():
-        figure, axes = axes_of(4.2, 3.2)
-        every = np.concatenate([observed, found.means])
-        ends = [every.min(), every.max()]
-        axes.plot(ends, ends, color=RULE, linewidth=0.8, linestyle="--")
+    every = np.concatenate([observed, found.means])
+    ends = every.min(), every.max()
+    with _diagonal(ends, "predicted mean", "observed", "upper left") as axes:
         for scores, colour, marker, label in sides:
             axes.plot(scores.means, observed, marker, color=colour, markersize=3.5, label=label)
-        axes.set_xlabel("predicted mean")
-        axes.set_ylabel("observed")
-        axes.legend(loc="upper left", fontsize=9)
     return Plot(
-        figure,
+        axes.figure,
         f"Observed against predicted; RMSE {found.values['rmse']:.3g}.",
         "On the dashed line the predicted mean equals the observed value.",
     )
@@ -77,19 +87,15 @@ def roc(report: RunReport) -> Plot | None:
     sides, observed = _sides(report)
     if not sides or sides[-1][0].event is None or observed is None or np.ptp(observed) == 0:
         return None
-    with drawing():
-        figure, axes = axes_of(4.2, 3.2)
-        axes.plot([0, 1], [0, 1], color=RULE, linewidth=0.8, linestyle="--")
+    rates = "false positive rate", "true positive rate"
+    with _diagonal((0, 1), *rates, "lower right") as axes:
         for scores, colour, _, label in sides:
             assert scores.event is not None  # as of the last of them
             wrong, right = above_thresholds(observed != 0, scores.event)
             area = np.trapezoid(right, wrong)
             axes.plot(wrong, right, color=colour, label=f"{label}: AUC {area:.3f}")
-        axes.set_xlabel("false positive rate")
-        axes.set_ylabel("true positive rate")
-        axes.legend(loc="lower right", fontsize=9)
     return Plot(
-        figure,
+        axes.figure,
         f"Receiver operating characteristic; area under the curve {area:.3f}.",
         f"How well the probabilities discriminate: in {100 * area:.0f} % of pairs of an event and "
         f"a non-event, the event has the higher one (AUC {area:.3f}); 50 % would be chance.",
@@ -120,9 +126,8 @@ def _sides(report: RunReport) -> tuple[list[Side], np.ndarray | None]:
 
 def _calibration_of_events(sides: Sequence[Side], observed: np.ndarray) -> Plot:
     """Return observed shares of events by groups of rows with like probabilities."""
-    with drawing():
-        figure, axes = axes_of(4.2, 3.2)
-        axes.plot([0, 1], [0, 1], color=RULE, linewidth=0.8, linestyle="--")
+    x, y = "predicted probability of the event", "observed share of events"
+    with _diagonal((0, 1), x, y, "upper left") as axes:
         for scores, colour, marker, label in sides:
             assert scores.event is not None
             order = np.argsort(scores.event, kind="stable")
@@ -134,11 +139,8 @@ def _calibration_of_events(sides: Sequence[Side], observed: np.ndarray) -> Plot:
             axes.plot(predicted, seen, marker, color=colour, markersize=5, label=label)
         axes.set_xlim(-0.02, 1.02)
         axes.set_ylim(-0.02, 1.02)
-        axes.set_xlabel("predicted probability of the event")
-        axes.set_ylabel("observed share of events")
-        axes.legend(loc="upper left", fontsize=9)
     return Plot(
-        figure,
+        axes.figure,
         f"Calibration: observed share of events against predicted probability, in {len(groups)} "
         "groups of rows.",
         f"Rows in {len(groups)} groups by predicted probability: the dashed line is perfect "
@@ -148,7 +150,6 @@ def _calibration_of_events(sides: Sequence[Side], observed: np.ndarray) -> Plot:
 
 def _calibration(axes: Any, sides: Sequence[Side], rows: int) -> None:
     """Draw the share of right predictions against their probability; the last side with bars."""
-    axes.plot([0, 1], [0, 1], color=RULE, linewidth=0.8, linestyle="--")
     least, lowest = 1.0, 1.0
     for place, (scores, colour, marker, label) in enumerate(sides, start=1):
         assert scores.curve is not None
@@ -172,10 +173,6 @@ def _calibration(axes: Any, sides: Sequence[Side], rows: int) -> None:
             lowest = min(lowest, low.min())
     axes.set_xlim(least - 0.03, 1.02)
     axes.set_ylim(lowest - 0.05, 1.05)
-    axes.set_xlabel("probability of the predicted class")
-    axes.set_ylabel("share of correct predictions")
-    for handle in axes.legend(loc="lower right", fontsize=9).legend_handles:
-        handle.set_sizes([40])
 
 
 def _wilson(share: np.ndarray, count: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -45,6 +45,7 @@ from consortia.store.results import MOMENTS
 
 MOST_ROWS = 200
 FORMATS = (".html", ".docx", ".pdf")
+OUTCOME = "On the outcome itself"
 
 
 def write_report(
@@ -251,48 +252,36 @@ def _show_effects(
     report: RunReport, margins: MarginalEffects | None, why: str, response: effects.Response | None
 ) -> list[Part]:
     """Return the parts on effects: of the terms, on the outcome, and between the sites."""
-    found, differing = effects.estimates(report), effects.by_site(report)
-    return [
-        Part(
-            "effects",
-            "The effects",
-            ""
-            if found is None
-            else f"Each column's {found.effect} with the others held fixed: the median of the "
-            f"posterior and the interval that holds it with probability {found.level:g}. "
-            "These are associations: for a treatment that was not randomised they do not "
-            "show cause and effect.",
-            [None if found is None else effects.effects_forest(found)],
-            [None if found is None else effect_table(found, response)],
-        ),
-        Part(
-            "outcome",
-            "On the outcome itself",
-            ""
-            if margins is None
-            else f"How each column changes {effects.plainly(margins.scale, response)}, averaged "
-            "over the rows with all other columns unchanged: per unit of a number, and for "
-            f"a level against the reference; from {margins.draws.shape[1]:,} draws.",
-            tables=[]
-            if margins is None
-            else [
-                margin_table(margins, effects.plainly(margins.scale, response), by_site=one)
-                for one in (False, True)
-            ],
-            notes=[why] * bool(why) if margins is None else margins.notes,
-        ),
-        Part(
-            "between",
-            "Between the sites",
-            "Whether the effect differs between sites. Shrinkage pulls a site's estimate "
-            "towards the common one: at 0 it depends on the site's own rows only, at 1 on those "
-            "of the other sites only. The standard deviation between sites is on the scale of "
-            "the link.",
-            [None if differing is None else effects.site_forest(differing)],
-            [None if differing is None else site_table(differing)],
-            () if differing is None else differing.notes,
-        ),
-    ]
+    estimates, differing, parts = effects.estimates(report), effects.by_site(report), []
+    if estimates is not None:
+        text = (
+            f"Each column's {estimates.effect} with the others held fixed: the median of the "
+            f"posterior and the interval that holds it with probability {estimates.level:g}. "
+            "These are associations: for a treatment that was not randomised they do not show "
+            "cause and effect."
+        )
+        shown = [effects.effects_forest(estimates)], [effect_table(estimates, response)]
+        parts.append(Part("effects", "The effects", text, *shown))
+    if margins is not None:
+        scale = effects.plainly(margins.scale, response)
+        text = (
+            f"How each column changes {scale}, averaged over the rows with all other columns "
+            "unchanged: per unit of a number, and for a level against the reference; from "
+            f"{margins.draws.shape[1]:,} draws."
+        )
+        tables = [margin_table(margins, scale, by_site=by_site) for by_site in (False, True)]
+        parts.append(Part("outcome", OUTCOME, text, tables=tables, notes=margins.notes))
+    elif why:
+        parts.append(Part("outcome", OUTCOME, "", notes=[why]))
+    if differing is not None:
+        text = (
+            "Whether the effect differs between sites. Shrinkage pulls a site's estimate towards "
+            "the common one: at 0 it depends on the site's own rows only, at 1 on those of the "
+            "other sites only. The standard deviation between sites is on the scale of the link."
+        )
+        shown = [effects.site_forest(differing)], [site_table(differing)]
+        parts.append(Part("between", "Between the sites", text, *shown, differing.notes))
+    return parts
 
 
 def _show_sites(report: RunReport) -> list[Part]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +10,7 @@ import numpy as np
 
 from consortia.errors import InputError, StoreError
 from consortia.report.run_report import load_run
-from consortia.store.durable import written_beside
+from consortia.store.export import write_csv
 
 QUANTILES = {"2.5%": 0.025, "50%": 0.5, "97.5%": 0.975}
 
@@ -63,16 +62,6 @@ def write_predictions(
         for row in range(values.sizes["row"])
         for label in ([[name] for name in labels] if kinds else [[]])
     ]
-    try:
-        with (
-            written_beside(path) as temporary,
-            open(temporary, "x", newline="", encoding="utf-8") as opened,
-        ):
-            writer = csv.writer(opened)
-            writer.writerow(["row", *kinds, "mean", "sd", *QUANTILES])
-            writer.writerows(
-                [*label, *line] for label, line in zip(labelled, numbers.tolist(), strict=True)
-            )
-    except OSError as error:
-        raise StoreError(f"{str(file)!r} cannot be written: {error}.") from error
-    return path
+    lines = zip(labelled, numbers.tolist(), strict=True)
+    header = ["row", *kinds, "mean", "sd", *QUANTILES]
+    return write_csv(path, header, ([*label, *line] for label, line in lines))

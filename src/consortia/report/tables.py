@@ -149,72 +149,53 @@ def contribution_table(report: RunReport) -> Table | None:
     names, rows = report.record.get("sites"), report.record.get("site_rows")
     if not names or not rows or len(names) != len(rows):
         return None
-    heads = ["site", "rows", "share of the rows"]
-    cells = [
-        [str(name), f"{own:,}", _percent(own / sum(rows), 0)]
-        for name, own in zip([*names, "all"], [*rows, sum(rows)], strict=True)
-    ]
     described = report.fitted_settings.get("participants", {}).get("sites", {})
     persons = [described.get(name, {}).get("persons") for name in names]
-    if None not in persons:
-        heads[2:] = ["persons", "share of the persons"]
-        rows = persons
-        for line, own in zip(cells, [*persons, sum(persons)], strict=True):
-            line[2:] = [f"{own:,}", _percent(own / sum(persons), 0)]
-    trials = _trials(report)
-    if trials is not None:
-        heads += ["trials", "events", "events per trial"]
-        totals = ([*values, sum(values)] for values in trials)
-        for line, count, out_of in zip(cells, *totals, strict=True):
-            line += [f"{out_of:,}", f"{count:,}", _percent(count / out_of, 1)]
-    events = _events(report)
-    if events is not None:
-        heads += ["events", "events per row" if None in persons else "events per person"]
-        for line, count, own in zip(cells, [*events, sum(events)], [*rows, sum(rows)], strict=True):
-            line += [f"{count:,}", _percent(count / own, 1)]
-    return Table("What each site contributed", tuple(heads), tuple(map(tuple, cells)))
-
-
-def _percent(share: float, places: int) -> str:
-    return f"{100 * share:.{places}f} %"
-
-
-def _trials(report: RunReport) -> tuple[list[int], list[int]] | None:
-    """Return events and trials of each site, of a response out of trials whose rows are here."""
-    if report.sites is None or report.sites.elsewhere:
-        return None
-    shards = report.sites.shards
-    if not all(isinstance(shard, Mapping) and {"y", "trials"} <= shard.keys() for shard in shards):
-        return None
-    events, trials = (
-        [round(float(_persons(report, shard) @ np.asarray(shard[name], float))) for shard in shards]
-        for name in ("y", "trials")
-    )
-    return events, trials
-
-
-def _persons(report: RunReport, shard: Mapping[str, Any]) -> np.ndarray:
-    """Read the number of persons of each row of a site, (rows,)."""
-    frequencies = "weight" in shard and "weights_are" not in report.fitted_settings
-    return np.asarray(shard["weight"], float) if frequencies else np.ones(len(shard["y"]))
-
-
-def _events(report: RunReport) -> list[int] | None:
-    """Return the events of each site; None where there are none, or its rows are elsewhere."""
+    counted, unit = (rows, "row") if None in persons else (persons, "person")
+    columns = {"site": [*map(str, names), "all"], "rows": _with_total(rows)}
+    columns[f"{unit}s"] = _with_total(counted)
+    shares = [count / sum(counted) for count in (*counted, sum(counted))]
+    columns[f"share of the {unit}s"] = [f"{100 * share:.0f} %" for share in shares]
+    if values := _of_rows(report, "trials"):
+        trials, events = (_totals(report, one) for one in (values, _of_rows(report, "y")))
+        columns |= {"trials": _with_total(trials), "events": _with_total(events)}
+        columns["events per trial"] = _rates(events, trials)
     response = response_of(report)
-    if response is None or report.sites is None or report.sites.elsewhere:
-        return None
-    key = "event" if response.name.startswith("Surv(") else "y"
+    if response is not None and response.effect is not None:
+        values = _of_rows(report, "event" if response.name.startswith("Surv(") else "y")
+        if values and all(np.isin(of_site, (0, 1)).all() for of_site in values):
+            events = _totals(report, values)
+            columns |= {"events": _with_total(events)}
+            columns[f"events per {unit}"] = _rates(events, counted)
+    cells = tuple(zip(*columns.values(), strict=True))
+    return Table("What each site contributed", tuple(columns), cells)
+
+
+def _with_total(counts: Sequence[int]) -> list[str]:
+    return [f"{count:,}" for count in (*counts, sum(counts))]
+
+
+def _rates(events: Sequence[int], of: Sequence[int]) -> list[str]:
+    """Return the rate of events at each site and over all, as text."""
+    pairs = zip((*events, sum(events)), (*of, sum(of)), strict=True)
+    return [f"{100 * count / out_of:.1f} %" for count, out_of in pairs]
+
+
+def _of_rows(report: RunReport, name: str) -> list[np.ndarray]:
+    """Return a column of each site's rows; nothing where rows are elsewhere, or lack it."""
+    if report.sites is None or report.sites.elsewhere:
+        return []
     shards = report.sites.shards
-    if response.effect is None or not all(key in shard for shard in shards):
-        return None
-    values = [np.asarray(shard[key]) for shard in shards]
-    if not all(np.isin(own, (0, 1)).all() for own in values):
-        return None
-    return [
-        round(float(_persons(report, shard) @ own))
-        for shard, own in zip(shards, values, strict=True)
-    ]
+    there = all(isinstance(shard, Mapping) and name in shard for shard in shards)
+    return [np.asarray(shard[name], float) for shard in shards] if there else []
+
+
+def _totals(report: RunReport, columns: Sequence[np.ndarray]) -> list[int]:
+    """Return the sum of a column over the persons of each site."""
+    of_sample = "weights_are" in report.fitted_settings
+    weights = [] if of_sample else _of_rows(report, "weight")
+    weights = weights or [np.ones(len(column)) for column in columns]
+    return [round(float(w @ column)) for w, column in zip(weights, columns, strict=True)]
 
 
 def prior_table(found: Sequence[PriorBeside], priors: Mapping[str, str]) -> Table | None:

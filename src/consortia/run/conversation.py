@@ -82,7 +82,7 @@ def converse(task: Task, method: Conversation) -> Any:
     specification: dict[str, Any] = {}
     if task.writer is not None:
         rounding = rounding_of_answers(panel, engine.name)
-        specification = task.specification(posterior, method, rounding, task.stop)
+        specification = task.specification(posterior, method, rounding)
         specification[IDENTITY] = panel.identity()
     if task.resumption is not None:
         assert task.writer is not None

@@ -81,12 +81,16 @@ def _execute(task: Task) -> Any:
     specification: dict[str, Any] = {}
     if task.writer is not None:
         rounding = rounding_of(run, engine.name)
-        specification = task.specification(posterior, settled.algorithm, rounding, task.stop)
+        specification = task.specification(posterior, settled.algorithm, rounding)
     if task.resumption is not None:
-        settled = _as_stored(task, task.resumption, specification, settled)
-        if task.resumption.finished:
-            assert task.writer is not None
+        assert task.writer is not None
+        before, finished_before = task.resumption.specification, task.resumption.finished
+        exact = task.resumption.exact and not finished_before
+        check_same(before, specification, task.writer.path, exact=exact)
+        if finished_before:
             return open_run(task.writer.path) if run.root else None
+        if (stored := before.get("prediction")) is not None:
+            settled = replace(settled, prediction=BiasPrediction.read(stored))
     carry, prediction = _begun(task, run, begin, settled)
     if run.serves:
         with Interrupts():  # the root decides when the run ends
@@ -197,17 +201,6 @@ def _pilot(task: Task) -> Callable[[Method, int, Any], Any]:
         )
 
     return pilot
-
-
-def _as_stored(
-    task: Task, resumption: Resumption, specification: dict[str, Any], settled: Settled
-) -> Settled:
-    """Check that the run is the stored one; return its settings with the stored prediction."""
-    assert task.writer is not None
-    exact = resumption.exact and not resumption.finished
-    check_same(resumption.specification, specification, task.writer.path, exact=exact)
-    stored = resumption.specification.get("prediction")
-    return settled if stored is None else replace(settled, prediction=BiasPrediction.read(stored))
 
 
 def _begun(

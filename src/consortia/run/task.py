@@ -148,14 +148,10 @@ class Task:
         }
 
     def specification(
-        self,
-        posterior: Posterior,
-        algorithm: Method,
-        rounding: Mapping[str, Any],
-        stop: StopWhen | None,
+        self, posterior: Posterior, algorithm: Method, rounding: Mapping[str, Any]
     ) -> dict[str, Any]:
         """Return the stored description of the run, to know it again."""
-        parts = self.request, posterior.target, self.sites, algorithm, rounding, stop
+        parts = self.request, posterior.target, self.sites, algorithm, rounding, self.stop
         return specification_of(*parts) | {
             "keep": None if self.keep is None else self.keep.describe(),
             "metadata": json.loads(json.dumps(posterior.metadata.plain)),

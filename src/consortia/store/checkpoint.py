@@ -6,9 +6,6 @@ two checkpoints and no more.
 
 from __future__ import annotations
 
-import mmap
-import os
-import stat
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,10 +14,13 @@ import numpy as np
 
 from consortia.errors import StoreError
 from consortia.store.container import ContainerError, Format, VersionError
-from consortia.store.durable import AT_ONCE, NO_LINK, replace_file
+from consortia.store.durable import read_regular, replace_file
 
 FORMAT = Format(b"CONSRTIA", 3, nonfinite=True)
 NAMES = ("checkpoint-a.bin", "checkpoint-b.bin")
+
+MAX_CHECKPOINT_BYTES = 2**40
+"""More than any machine holds in memory: what is longer is no checkpoint."""
 
 
 @dataclass(frozen=True)
@@ -111,14 +111,7 @@ def read(path: Path) -> Checkpoint:
         Damaged: it is not what was written.
     """
     try:
-        handle = os.open(path, os.O_RDONLY | NO_LINK | AT_ONCE)
-        with open(handle, "rb") as file:
-            state = os.fstat(file.fileno())
-            if not stat.S_ISREG(state.st_mode):
-                raise Damaged(f"{path.name} is not a regular file")
-            empty = not state.st_size  # which cannot be mapped
-            data = b"" if empty else mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        return Checkpoint(*FORMAT.decode(data))
+        return Checkpoint(*FORMAT.decode(read_regular(path, MAX_CHECKPOINT_BYTES)))
     except VersionError as error:
         age = "a newer" if error.version > FORMAT.version else "an older"
         raise ForeignFormat(
@@ -126,6 +119,4 @@ def read(path: Path) -> Checkpoint:
             f"{error.version}, this one reads {FORMAT.version}): resume the run with that version."
         ) from None
     except (ContainerError, OSError) as error:
-        if isinstance(error, StoreError):
-            raise
         raise Damaged(f"{path.name} is damaged") from error

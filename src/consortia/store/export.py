@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import itertools
 import os
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,14 +43,9 @@ def to_netcdf(run: Any, file: str | os.PathLike[str]) -> Path:
         import h5netcdf  # noqa: F401 - xarray finds it by name
         import h5py  # noqa: F401
     path = Path(file)
-    if path.exists():
-        raise StoreError(f"{str(file)!r} exists already: nothing was written. Give another name.")
-    tree = open_run(run) if isinstance(run, (str, os.PathLike)) else run
-    try:
-        with written_beside(path) as temporary:
-            tree.to_netcdf(temporary, engine="h5netcdf")
-    except OSError as error:
-        raise StoreError(f"{str(file)!r} cannot be written: {error}.") from error
+    tree = _result_for(run, path)
+    with _written(path) as temporary:
+        tree.to_netcdf(temporary, engine="h5netcdf")
     return path
 
 
@@ -66,9 +63,7 @@ def to_csv(run: Any, file: str | os.PathLike[str]) -> Path:
         StoreError: the file exists or cannot be written, or there are no draws.
     """
     path = Path(file)
-    if path.exists():
-        raise StoreError(f"{str(file)!r} exists already: nothing was written. Give another name.")
-    tree = open_run(run) if isinstance(run, (str, os.PathLike)) else run
+    tree = _result_for(run, path)
     if "posterior" not in tree.children:
         raise StoreError("the run holds no draws: nothing was written.")
     posterior = tree["posterior"].to_dataset()
@@ -82,14 +77,37 @@ def to_csv(run: Any, file: str | os.PathLike[str]) -> Path:
         columns.append(flat)
     places = itertools.product(range(1, chains + 1), range(1, draws + 1))
     rows = zip(places, *(map(tuple, column.tolist()) for column in columns), strict=True)
-    try:
-        with (
-            written_beside(path) as temporary,
-            open(temporary, "x", newline="", encoding="utf-8") as opened,
-        ):
-            writer = csv.writer(opened)
-            writer.writerow(header)
-            writer.writerows([*itertools.chain(*row)] for row in rows)
-    except OSError as error:
-        raise StoreError(f"{str(file)!r} cannot be written: {error}.") from error
+    return write_csv(path, header, ([*itertools.chain(*row)] for row in rows))
+
+
+def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> Path:
+    """Write a table to a new file, which is there as a whole or not at all; return its path.
+
+    Raises:
+        StoreError: it cannot be written.
+    """
+    with (
+        _written(path) as temporary,
+        open(temporary, "x", newline="", encoding="utf-8") as opened,
+    ):
+        writer = csv.writer(opened)
+        writer.writerow(header)
+        writer.writerows(rows)
     return path
+
+
+def _result_for(run: Any, path: Path) -> Any:
+    """Return the result of a run, which is to be written where nothing is yet."""
+    if path.exists():
+        raise StoreError(f"{str(path)!r} exists already: nothing was written. Give another name.")
+    return open_run(run) if isinstance(run, (str, os.PathLike)) else run
+
+
+@contextlib.contextmanager
+def _written(path: Path) -> Iterator[Path]:
+    """Give a name to write to, which becomes the file's; an error names the file."""
+    try:
+        with written_beside(path) as temporary:
+            yield temporary
+    except OSError as error:
+        raise StoreError(f"{str(path)!r} cannot be written: {error}.") from error

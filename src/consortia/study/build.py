@@ -8,11 +8,12 @@ refused with the nearest known one, wherever they stand.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pydantic
 from pydantic import Field, PrivateAttr, model_validator
 
@@ -23,6 +24,7 @@ from consortia.core.contract import Method
 from consortia.core.model import Model
 from consortia.core.parameters import structure_of, variables
 from consortia.core.queries import Conversation
+from consortia.data.columns import Table as Columns
 from consortia.data.digest import RowDigests
 from consortia.data.facts import SiteFacts, run_on_all
 from consortia.data.harmonisation import Harmonisation, read_harmonisations
@@ -32,8 +34,17 @@ from consortia.diagnostics.site_sums import SEED as SUMS_SEED
 from consortia.engines.contract import Engine
 from consortia.engines.local import LocalEngine
 from consortia.errors import InputError
-from consortia.models.regression.construction import kept_rows
+from consortia.models.regression.construction import (
+    AT_ONE_OWNER,
+    Sent,
+    assembled,
+    contribution,
+    gathered,
+    kept_rows,
+)
+from consortia.models.regression.design import site_rows
 from consortia.models.regression.model import Regression
+from consortia.models.regression.propensity import check_share
 from consortia.models.regression.question import Question
 from consortia.models.regression.registration import Registration
 from consortia.run.imputations import seed_of
@@ -45,9 +56,11 @@ from consortia.study.explanation import explained
 from consortia.study.files import Arrays, names_of
 from consortia.study.formulas import (
     UNUSED,
+    FormulaRows,
     check_data,
-    formula_rows,
+    dealt_tables,
     site_facts,
+    split_rows,
 )
 from consortia.study.model import ModelTable
 from consortia.study.propensity import Propensity
@@ -433,8 +446,11 @@ class Study(Table):
             return {"study": self.model_dump()}
 
         if self.model.formula is not None:
-            made = formula_rows(self, engine, folder, own or {}, least, same)
+            made = _formula_rows(self, engine, folder, own or {}, least, same)
             found = made.regression
+            if self.awaits_weights and (table := self.propensity) is not None:
+                levels, ends = found.specification.levels, (table.estimand, table.stabilise)
+                check_share(self.model.formula, levels, ends[0], stabilise=ends[1])
             settings = self._settings() | {"regression": dict(found.metadata.settings)}
             title = self.title or self.name
             metadata = replace(found.metadata, title=title, settings=settings)
@@ -470,6 +486,65 @@ class Study(Table):
             used = {k: v for k, v in settings["data"].items() if k not in (*UNUSED, "target")}
             settings["data"] = used
         return settings
+
+
+def _formula_rows(
+    study: Study,
+    engine: Engine,
+    folder: Path,
+    own: Mapping[int, Path],
+    least: tuple[int, int],
+    same: Callable[[], Mapping[str, Any]],
+) -> FormulaRows:
+    """Return model and rows of a study; of files those of the sites of this process.
+
+    ``least`` are the fewest rows of a level that is sent, and of a number about participants;
+    ``own`` has the files of sites that are not in ``folder``, by the sites' indices; ``same`` makes
+    what all processes must have been given. Of imputations one is returned where the study is of
+    one.
+
+    Raises:
+        InputError: a file cannot be used, or the sites disagree; in all processes.
+    """
+    data, options, registered = study.data, study.model.options, study.registration
+    question = study.asked
+    assert question is not None
+    read: dict[int, Columns] = {}
+    held_out: dict[int, Columns | None] = {}
+    key = None if engine.name == "flower" else AT_ONE_OWNER  # institutions have none in common
+    if data.files is None:
+        names, tables = dealt_tables(data, study.partition)
+
+        def contribute(index: int) -> SiteFacts:
+            read[index], held_out[index] = split_rows(tables[index], data, index)
+            return contribution(question, read[index], names[index], *least, key)
+
+    else:
+        names = names_of(data.files)
+        paths = [own.get(index, folder / name) for index, name in enumerate(data.files)]
+
+        def contribute(index: int) -> SiteFacts:
+            parts = site_facts(data, question, paths[index], index, *least, key, registered)
+            read[index], held_out[index], facts = parts
+            return facts if key is not None or registered is None else replace(facts, table=None)
+
+    facts = gathered(question, names, contribute, read, engine, study.method, same)
+    sent = Sent(question, facts, names, read)
+    more = study.imputation, registered, options.get("summaries")
+    made = assembled(sent, options.get("prior"), options.get("breaks"), *more)
+    if data.test_share is None:
+        return FormulaRows(made, None, ())
+    if len(read) < len(names):
+        skipped = "predictive scores: the held-out rows are in other processes"
+        return FormulaRows(made, None, (skipped,))
+    parts = [
+        site_rows(made.specification, part, names[index])
+        for index, part in sorted(held_out.items())
+        if part is not None
+    ]
+    return FormulaRows(
+        made, {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}, ()
+    )
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -16,21 +16,15 @@ from consortia.data.columns import LazyTable, Table, rows_of
 from consortia.data.facts import SiteFacts
 from consortia.data.partition import read_seed
 from consortia.data.tables import read_table
-from consortia.engines.contract import Engine
 from consortia.errors import InputError, warn
 from consortia.models.regression.concentration import check_moments, rounded_moments
 from consortia.models.regression.construction import (
-    AT_ONE_OWNER,
-    Sent,
-    assembled,
     contribution,
-    gathered,
     kept_rows,
     place_of,
     question_of,
     regression,
 )
-from consortia.models.regression.design import site_rows
 from consortia.models.regression.model import Regression
 from consortia.models.regression.question import Question
 from consortia.models.regression.registration import Registration
@@ -113,7 +107,7 @@ def site_facts(
     name = names_of(data.files)[index]
     changes = question.harmonise.get(name)
     every = read_table(path, f"site {name!r}", site=name, harmonise=changes)
-    table, held_out = _split(required(every, data, name), data, index)
+    table, held_out = split_rows(required(every, data, name), data, index)
     facts = contribution(question, table, name, least, cells, key)
     if registered is None and cells > 1 and facts.table is not None:  # between institutions
         check_moments(question, table, name, cells)
@@ -126,71 +120,7 @@ def site_facts(
     return table, held_out, facts
 
 
-def formula_rows(
-    study: Any,
-    engine: Engine,
-    folder: Path,
-    own: Mapping[int, Path],
-    least: tuple[int, int],
-    same: Callable[[], Mapping[str, Any]],
-) -> FormulaRows:
-    """Return model and rows of a `Study`; of files those of the sites of this process.
-
-    ``least`` are the fewest rows of a level that is sent, and of a number about participants;
-    ``own`` has the files of sites that are not in ``folder``, by the sites' indices; ``same`` makes
-    what all processes must have been given. Of imputations one is returned where the study is of
-    one.
-
-    Raises:
-        InputError: a file cannot be used, or the sites disagree; in all processes.
-    """
-    data, options, registered = study.data, study.model.options, study.registration
-    question = study.asked
-    assert question is not None
-    read: dict[int, Table] = {}
-    held_out: dict[int, Table | None] = {}
-    key = None if engine.name == "flower" else AT_ONE_OWNER  # institutions have none in common
-    if data.files is None:
-        names, tables = _dealt(data, study.partition)
-
-        def contribute(index: int) -> SiteFacts:
-            read[index], held_out[index] = _split(tables[index], data, index)
-            return contribution(question, read[index], names[index], *least, key)
-
-    else:
-        names = names_of(data.files)
-        paths = [own.get(index, folder / name) for index, name in enumerate(data.files)]
-
-        def contribute(index: int) -> SiteFacts:
-            parts = site_facts(data, question, paths[index], index, *least, key, registered)
-            read[index], held_out[index], facts = parts
-            return facts if key is not None or registered is None else replace(facts, table=None)
-
-    facts = gathered(question, names, contribute, read, engine, study.method, same)
-    made = assembled(
-        Sent(question, facts, names, read),
-        options.get("prior"),
-        options.get("breaks"),
-        study.imputation,
-        registered,
-        options.get("summaries"),
-    )
-    if data.test_share is None:
-        return FormulaRows(made, None, ())
-    if len(read) < len(names):
-        skipped = "predictive scores: the held-out rows are in other processes"
-        return FormulaRows(made, None, (skipped,))
-    parts = [
-        site_rows(made.specification, part, names[index])
-        for index, part in sorted(held_out.items())
-        if part is not None
-    ]
-    return FormulaRows(
-        made, {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}, ()
-    )
-
-
-def _split(table: LazyTable, data: Data, index: int) -> tuple[Table, Table | None]:
+def split_rows(table: LazyTable, data: Data, index: int) -> tuple[Table, Table | None]:
     """Return a site's rows without a share of them, and that share."""
     if data.test_share is None:
         return table, None
@@ -203,7 +133,7 @@ def _split(table: LazyTable, data: Data, index: int) -> tuple[Table, Table | Non
     return table.take(kept), table.take(held_out)
 
 
-def _dealt(data: Data, table: Any) -> tuple[tuple[str, ...], list[LazyTable]]:
+def dealt_tables(data: Data, table: Any) -> tuple[tuple[str, ...], list[LazyTable]]:
     """Return the tables of a data set at its sites; its response is called y."""
     assert data.dataset is not None
     found = datasets.load(data.dataset, download=data.download)

@@ -14,6 +14,7 @@ from pydantic import Field
 
 from consortia.errors import InputError
 from consortia.models.regression.formula import parse
+from consortia.models.regression.propensity import quoted
 from consortia.store.metadata import recorded
 from consortia.study.model import ModelTable
 from consortia.study.tables import Table
@@ -66,7 +67,12 @@ class Propensity(Table):
             raise ValueError(f"propensity: it gives the weights: leave {' and '.join(clash)} out")
         options = outcome.options
         try:
-            parsed = parse(self.formula)
+            parsed, formula = parse(self.formula), self.formula
+            words = (options.get("levels") or {}).get(parsed.response[0].column)
+            if words is not None and len(words) == 2:  # so that sites send the treated rows' share
+                treated = f"I({quoted(str(parsed.response[0].column))} == {words[1]!r})"
+                formula = f"{treated} ~{self.formula.partition('~')[2]}"
+                parsed = parse(formula)
         except InputError as error:
             raise ValueError(f"propensity.{error}") from None
         weights = self.weights or parsed.response[0].text  # to refuse the outcome before it is due
@@ -77,15 +83,15 @@ class Propensity(Table):
         if self.weights is not None:
             return weighted
         used = {*parsed.columns, *parsed.response_columns}
-        given: dict[str, Any] = {"formula": self.formula, "family": "bernoulli"}
+        given: dict[str, Any] = {"formula": formula, "family": "bernoulli"}
         levels = {k: v for k, v in (options.get("levels") or {}).items() if k in used}
         given |= {"levels": levels} if levels else {}
         given |= {"missing": options["missing"]} if "missing" in options else {}
         return ModelTable.model_validate(given | ({"prior": self.prior} if self.prior else {}))
 
 
-def weights_of(table: Propensity | None, run: Path) -> str:
-    """Return the weights that follow from the run of who was treated, as a study states them.
+def weights_of(table: Propensity | None, formula: str | None, run: Path) -> str:
+    """Return the weights that follow from the run of who was treated, of this formula.
 
     Raises:
         InputError: it is the run of another formula.
@@ -96,10 +102,10 @@ def weights_of(table: Propensity | None, run: Path) -> str:
     assert table is not None
     tree = open_run(run)
     then = (recorded(tree, "settings") or {}).get("regression", {}).get("formula")
-    if then != table.formula:
+    if then != formula:
         raise InputError(
-            f"{run} is of the formula {then!r}, and propensity.formula is {table.formula!r}: run "
-            "this study first, before its weights are there."
+            f"{run} is of the formula {then!r}, and the study of who was treated of {formula!r}: "
+            "run this study first, before its weights are there."
         )
     return propensity_weights(
         tree, estimand=table.estimand, stabilise=table.stabilise, trim=table.trim

@@ -195,8 +195,8 @@ class Data(Table):
         if test_rows:
             test = self._made(self._changed(test_rows[0].train), agreed)
         elif self.test_share is not None and len(held_out) == len(names):
-            tests = [prepared(part) for part in held_out if part is not None]
-            test = {name: np.concatenate([part[name] for part in tests]) for name in tests[0]}
+            shares = [prepared(part) for part in held_out if part is not None]
+            test = {name: np.concatenate([part[name] for part in shares]) for name in shares[0]}
         elif self.test_share is not None or self.test_file is not None:
             skipped = ("predictive scores: the held-out rows are in other processes",)
         return self._prepared(None, sites, test, {}, facts[0].columns, row, agreed, skipped)

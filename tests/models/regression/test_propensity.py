@@ -114,6 +114,22 @@ def test_weights_are_those_of_the_posterior_mean(formula: str) -> None:
             )
 
 
+def test_a_draw_has_the_weights_of_its_coefficients() -> None:
+    run = treated(3, "I(arm == 'hormone') ~ age")
+    slopes, constants = (
+        np.asarray(run["posterior"][name]).reshape(-1) for name in ("coefficients", "intercept")
+    )
+    table = sites_of(3)["s0"]
+    for draw in (0, len(slopes) - 1):
+        odds = np.exp(constants[draw] + slopes[draw] * table["age"])
+        wanted = np.where(table["arm"] == "hormone", 1, odds)
+        text = consortia.propensity_weights(run, estimand="ATT", draw=draw)
+        found = expression(text).values(outcome("cox", 3, text).tables["s0"], "s0")
+        np.testing.assert_allclose(found, wanted, rtol=1e-6)
+    with pytest.raises(InputError, match="draw"):
+        consortia.propensity_weights(run, draw=len(slopes))
+
+
 def test_a_probability_beyond_the_bounds_is_set_to_them() -> None:
     text, (site, table) = weights(3, "ATE", stabilise=False), next(iter(sites_of(3).items()))
     odds = np.exp(log_odds(FORMULA, table, site))

@@ -43,11 +43,6 @@ class Beginning:
         request = channel.request(AGREEMENT, 0, values=values, arrays=arrays)
         return question_of(request).digest
 
-    def asked_of(self, channel: RequestChannel, site: int) -> Mapping[str, Any]:
-        """Return the values for a site, with its last answer where the run is resumed."""
-        last = channel.answered.get(site)
-        return self.values if last is None else {**self.values, LAST: last}
-
     def take(self, channel: RequestChannel, site: int, answer: Envelope) -> Flags:
         """Take what a site says of the start.
 
@@ -76,12 +71,11 @@ def agreed(channel: RequestChannel, begin: Beginning) -> None:
         SiteMissingError: a site did not answer, or refused.
         SiteRefusedError: the ledger of a site lacks what it answered last in this run.
     """
-    requests = {
-        site: channel.request(
-            AGREEMENT, site, values=begin.asked_of(channel, site), arrays=begin.arrays
-        )
-        for site in range(len(channel.names))
-    }
+    requests = {}
+    for site in range(len(channel.names)):
+        last = {LAST: channel.answered[site]} if site in channel.answered else {}
+        values = {**begin.values, **last}  # the last answer, where the run is resumed
+        requests[site] = channel.request(AGREEMENT, site, values=values, arrays=begin.arrays)
     channel.ask(requests, lambda site, answer: begin.take(channel, site, answer))
     channel.before += 1
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from consortia.core.contract import Phase
 from consortia.core.printable import printable
 from consortia.data.facts import SiteFacts
 from consortia.engines.flower.envelope import Envelope, EnvelopeError, decode, digest
@@ -20,6 +21,7 @@ from consortia.engines.flower.identities import (
     is_signed,
     signed,
 )
+from consortia.engines.flower.plausible import Judge, Sent
 from consortia.engines.flower.secure_sums import BEGUN, SUM_KEYS, Key, plain_key
 from consortia.engines.flower.transport import LETTERS, Arrival, Transport
 from consortia.errors import SiteImplausibleError, SiteMissingError, SiteRefusedError
@@ -328,9 +330,24 @@ class RequestChannel:
             SiteImplausibleError: with the reason for which it was not used last.
         """
         if self.transport.kind == LETTERS:
-            reason = self.unused.get(site, "it cannot be used")
-            names = (self.names[site],)
-            raise SiteImplausibleError(names, reason=reason, waited=0.0, round=iteration)
+            raise self.implausible(site, self.unused.get(site, "it cannot be used"), iteration)
+
+    def check_plausible(
+        self, judge: Judge, phase: Phase, sent: Mapping[int, Sent], iteration: int
+    ) -> None:
+        """Refuse implausible messages.
+
+        Raises:
+            SiteImplausibleError: it names the site.
+        """
+        fault = judge.implausible(phase, sent)
+        if fault is not None:
+            raise self.implausible(*fault, iteration)
+
+    def implausible(self, site: int, reason: str, iteration: int) -> SiteImplausibleError:
+        """Return the error of a site's message that cannot be an honest one."""
+        names = (self.names[site],)
+        return SiteImplausibleError(names, reason=reason, waited=0.0, round=iteration)
 
     def _reject(self, iteration: int, site: int | None, why: str) -> None:
         name = "an unknown node" if site is None else f"site {self.names[site]!r}"

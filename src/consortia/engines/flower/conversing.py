@@ -86,12 +86,12 @@ class QueryRuntime(SiteWork):
 
         Nothing is computed of the rows.
         """
-        function = self._function(label, request)
+        function, name = self._function(label, request), str(request.values["function"])
         arrays = self._completed(function, request)
         shapes = function.shapes_of(self._target, arrays, lambda: self._arrays)
         numbers = sum(math.prod(shape) for shape in shapes.values())
         sizes = self._method.declared_sizes(self.dimension)
-        declared = sizes[name].up if (name := self._name(label)) in sizes else 0
+        declared = sizes[name].up if name in sizes else 0
         evaluation = function.evaluation(arrays)
         spent = self._spent(function, request)
         fault = function.fault(arrays, len(self._job.sites))
@@ -146,10 +146,10 @@ class QueryRuntime(SiteWork):
         exact = self._programs.answer(function, self._completed(function, request))
         axis = () if function.summed else (0,)
         exact = {name: values[0] if axis else values for name, values in exact.items()}
-        measured = self._secret is not None and function.reveals and self._target.model.has_rows
+        measured = self._secret is not None and self._target.model.has_rows
         asked, before = question_of(request), self._files.kept(NOISE)
         raised = {} if before is None else before.header["factors"]
-        if permit is None or not measured:
+        if permit is None or not measured or function.reveals is None:
             if permit is not None:
                 permit(None)
             factor = raised.get(asked.digest, 1.0)
@@ -163,7 +163,9 @@ class QueryRuntime(SiteWork):
         for factor, share in tried:
             leaving = self._leaving(function, request, exact, factor)
             try:
-                statement = self._settles(function, request, exact, leaving.errors, permit, share)
+                arrays = self._completed(function, request)
+                revealed = function.reveals(self._target, arrays, exact, leaving.errors)
+                statement = self._settled.add(revealed, permit, share)  # unless it is refused
                 break
             except PolicyError as error:
                 if (factor, share) == tried[-1] or not error.of_rows:
@@ -192,7 +194,10 @@ class QueryRuntime(SiteWork):
         if function.privacy is not None:
             privacy = function.privacy(self.dimension)
             sites = len(self._job.sites)
-            found = with_noise(privacy, found, sites, self._secret_noise(request))
+            # From the site's secret also in a simulation.
+            secret = secret_of(self._files.folder.parent.parent)
+            drawn_by = private_generator(secret, f"private {self._run}", question_of(request))
+            found = with_noise(privacy, found, sites, drawn_by)
         dtype = function.number_type(self._target)
         return Rounded({name: values.astype(dtype) for name, values in found.items()}, errors)
 
@@ -234,26 +239,6 @@ class QueryRuntime(SiteWork):
             return simulated_generator(name, in_width(request.arrays), self._number)
         return private_generator(self._secret, self._run, question_of(request))
 
-    def _secret_noise(self, request: Envelope) -> SecretNoise:
-        """Return the noise of privacy in an answer, from the site's secret also in a simulation."""
-        secret = secret_of(self._files.folder.parent.parent)
-        return private_generator(secret, f"private {self._run}", question_of(request))
-
-    def _settles(
-        self,
-        function: SiteFunction,
-        request: Envelope,
-        exact: Answer,
-        errors: Answer,
-        permit: Permit,
-        share: float,
-    ) -> Statement:
-        """Count the rows that this answer and those before settle; a refused one does not count."""
-        assert function.reveals is not None
-        arrays = self._completed(function, request)
-        revealed = function.reveals(self._target, arrays, exact, errors)
-        return self._settled.add(revealed, permit, share)
-
     def summands(self, label: Label, request: Envelope, answer: Answer) -> Answer:
         """Return the numbers that are added over the sites: the answer itself."""
         return answer
@@ -292,9 +277,6 @@ class QueryRuntime(SiteWork):
         if request.values.get("function") != names[label.phase]:
             raise EnvelopeError("the site function has another name in this study")
         return self._method.functions[names[label.phase]]
-
-    def _name(self, label: Label) -> str:
-        return function_names(self._method)[label.phase]
 
     def _completed(self, function: SiteFunction, request: Envelope) -> Answer:
         """Return the arrays that the function takes; made once a request."""

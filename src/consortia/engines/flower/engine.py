@@ -30,7 +30,6 @@ from consortia.engines.flower.panel import FlowerPanel
 from consortia.engines.flower.plausible import MAXIMUM_POSITION, MAXIMUM_STEP
 from consortia.engines.flower.run import FlowerRun
 from consortia.engines.flower.stages import Stages, check_method
-from consortia.engines.local import LocalEngine, effort
 from consortia.engines.phases import Program, SiteArrays
 from consortia.errors import InputError, SiteRefusedError
 from consortia.runtime.late import jax, jnp
@@ -149,10 +148,7 @@ class FlowerEngine(Engine):
 
     def _join(self, begin: Beginning | None = None) -> None:
         joined(self._channel, self._join_deadline, begin)
-        self._check_sums()
-
-    def _check_sums(self) -> None:
-        """Check that all sites mask their answers, or none: else masks would stay in the sum."""
+        # All sites mask their answers, or none: else masks would stay in the sum.
         names = self._channel.names
         plain = tuple(name for site, name in enumerate(names) if site not in self._channel.masking)
         if plain and len(plain) < len(names):
@@ -194,18 +190,12 @@ class FlowerEngine(Engine):
 
     def prepare(self, target: Target, sites: Sites, method: Method, chains: int) -> FlowerRun:
         """Make the server's program; compile nothing yet."""
-        algorithm = method.build(target)
         self.local_sites(len(sites), method)
         self.barrier()
-        layout = LocalEngine(block=1).layout(target, sites, method, chains)
-        program = Program(
-            algorithm, layout, partial(start_values, target, most=method.gradient_rows)
-        )
-        weights = method.site_weights(np.asarray(sites.sizes, np.int64))
-        one = _shapes(target.model, sites, 1)
+        stages = Stages(target, sites, method, chains, _shapes(target.model, sites, 1))
+        algorithm = stages.own.algorithm
+        start = partial(start_values, target, most=method.gradient_rows)
         several = _shapes(target.model, sites, len(sites))
-        worth = effort(target, sites, method, layout)
-        stages = Stages(algorithm, layout, target.dimension, one, weights, worth)
         if algorithm.fit:
             node, inbox = jax.eval_shape(stages.fitted, stages.fit.after())
             fitted = jax.tree.map(
@@ -213,19 +203,9 @@ class FlowerEngine(Engine):
                 (node, inbox),
             )
             several = several._replace(fitted=fitted)
+        parts = Program(algorithm, stages.whole, start), stages, several, sites, target
         begin = self._beginning(target, sites)
-        return FlowerRun(
-            program,
-            stages,
-            several,
-            sites,
-            weights,
-            target,
-            self._channel,
-            begin,
-            self.minimum_sites,
-            self._bounds,
-        )
+        return FlowerRun(*parts, self._channel, begin, self.minimum_sites, self._bounds)
 
     def panel(self, target: Target, sites: Sites, method: Conversation) -> FlowerPanel:
         """Connect to the sites for a conversation.

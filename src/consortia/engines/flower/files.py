@@ -44,7 +44,6 @@ class RunFiles:
             raise StoreError("the identity of a run has 8 to 64 digits 0-9 and a-f")
         self.folder = folder / "runs" / run
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._replies = {path.stem for path in self.folder.glob("reply-*.bin")}
 
     def keep(self, name: str, arrays: Mapping[str, np.ndarray], **header: Any) -> None:
         """Write a file in the place of the one of that name."""
@@ -82,19 +81,17 @@ class RunFiles:
         """Write the answer to a request, by the request's digest, in place of the one before."""
         name = f"reply-{request}"
         self.keep(name, arrays, **header)
-        self._replies = {name}
         for path in self.folder.glob("reply-*.bin"):
             if path.stem != name:
                 path.unlink(missing_ok=True)
 
     def reply(self, request: str) -> Checkpoint | None:
-        """Return the answer to a request, if it was kept here or before this process began.
+        """Return the answer to a request, if it was kept.
 
         Raises:
             StoreError: it is damaged.
         """
-        name = f"reply-{request}"
-        return self.kept(name) if name in self._replies else None
+        return self.kept(f"reply-{request}")
 
     def keep_state(self, label: Label, arrays: Mapping[str, np.ndarray], oldest: Label) -> None:
         """Write the state after a message, and remove those from before ``oldest``."""

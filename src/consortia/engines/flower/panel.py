@@ -21,12 +21,12 @@ from consortia.engines.flower.envelope import Envelope, EnvelopeError
 from consortia.engines.flower.masked import Layout
 from consortia.engines.flower.plausible import Judge, Sent, unlike_sums
 from consortia.engines.flower.questions import COARSEST, FACTORS, LAST, NOISE
-from consortia.engines.flower.reporting import SUMS, expected, facts_of, seconds_of_sites, where
+from consortia.engines.flower.reporting import SUMS, Remote, facts_of
 from consortia.engines.flower.stages import QUERY, STAGES, Label, check_shapes, function_names
 from consortia.engines.flower.transport import LETTERS
+from consortia.engines.kept import kept
 from consortia.engines.panel import Answer, Panel
 from consortia.engines.phases import SiteArrays
-from consortia.errors import SiteImplausibleError
 from consortia.runtime.late import Array
 
 FLOWER_RUN = "flower run"
@@ -46,7 +46,7 @@ ENDS = (
 )
 
 
-class FlowerPanel(Panel):
+class FlowerPanel(Remote, Panel):
     """The sites of a study as nodes of a network; every query is one message to each.
 
     Args:
@@ -156,21 +156,28 @@ class FlowerPanel(Panel):
             for site in range(len(self.names))
         }
         if masked:
-            return self._summed(function, like, requests, number)
+            layout = Layout.of(like, function.bounds, len(self.names))
+            sums = channel.ask(
+                requests,
+                lambda site, answer: layout.read(self._noted(site, answer)),
+                iteration=number,
+            )
+            return layout.total([sums[site] for site in range(len(self.names))])
         arrays = self.completed(query)
         distinct = len(np.unique(np.asarray(function.evaluation(arrays).positions), axis=0)) > 1
 
         def read(site: int, one: Envelope) -> Answer:
-            self._note_noise(site, one)
-            reason = unlike_sums(one.arrays, distinct=distinct)
+            reason = unlike_sums(self._noted(site, one).arrays, distinct=distinct)
             if reason is not None:
-                raise SiteImplausibleError(
-                    (self.names[site],), reason=reason, waited=0.0, round=number
-                )
+                raise channel.implausible(site, reason, number)
             return _read(like, one)
 
         answers = channel.ask(requests, read, iteration=number)
-        self._check_plausible(function, query, answers, number)
+        if function.disclosure is not None and self._judge is not None:
+            evaluation, disclosure = function.evaluation, function.disclosure
+            phase = Phase(None, Sum(), evaluation=evaluation, disclosure=disclosure)
+            sent = {site: Sent(arrays, answer) for site, answer in answers.items()}
+            channel.check_plausible(self._judge, phase, sent, number)
         ordered = [answers[site] for site in range(len(self.names))]
         if not function.summed:
             return {n: np.stack([one[n].astype(np.float64) for one in ordered]) for n in like}
@@ -180,56 +187,24 @@ class FlowerPanel(Panel):
                 for n in like
             }
 
-    def _summed(
-        self,
-        function: SiteFunction,
-        like: Mapping[str, Any],
-        requests: Mapping[int, Envelope],
-        number: int,
-    ) -> Answer:
-        """Return the sum of answers that are masked, in double precision."""
-        layout = Layout.of(like, function.bounds, len(self.names))
-
-        def read(site: int, answer: Envelope) -> Any:
-            self._note_noise(site, answer)
-            return layout.read(answer)
-
-        answers = self._channel.ask(requests, read, iteration=number)
-        return layout.total([answers[site] for site in range(len(self.names))])
-
-    def _note_noise(self, site: int, answer: Envelope) -> None:
-        """Note that a site has added more noise than usual, so that no row is settled."""
+    def _noted(self, site: int, answer: Envelope) -> Envelope:
+        """Note more noise than usual, with which a site settles no row; return the answer."""
         factor = answer.values.get(NOISE)
         if factor in (*FACTORS, COARSEST):
             name = self.names[site]
             self._noise[name] = max(float(factor), self._noise.get(name, 1.0))
-
-    def _check_plausible(
-        self, function: SiteFunction, query: Query, answers: Mapping[int, Answer], number: int
-    ) -> None:
-        if function.disclosure is None or self._judge is None:
-            return
-        inbox = self.completed(query)
-        phase = Phase(None, Sum(), evaluation=function.evaluation, disclosure=function.disclosure)
-        sent = {site: Sent(inbox, answer) for site, answer in answers.items()}
-        found = self._judge.implausible(phase, sent)
-        if found is not None:
-            site, reason = found
-            name = (self.names[site],)
-            raise SiteImplausibleError(name, reason=reason, waited=0.0, round=number)
+        return answer
 
     def _reply_of(self, function: SiteFunction, arrays: Answer) -> dict[str, np.ndarray]:
         """Return zeros of the shapes of a site's answer, without memory; found once for each."""
         key = function.answer, str({name: np.shape(values) for name, values in arrays.items()})
-        if key not in self._shapes:
+
+        def make() -> dict[str, np.ndarray]:
             shapes = function.shapes_of(self.target, arrays, self._arrays)
             zero = np.zeros((), function.number_type(self.target))
-            self._shapes[key] = {
-                name: np.broadcast_to(zero, shape) for name, shape in shapes.items()
-            }
-            while len(self._shapes) > KEPT_SHAPES:
-                self._shapes.popitem(last=False)
-        return self._shapes[key]
+            return {name: np.broadcast_to(zero, shape) for name, shape in shapes.items()}
+
+        return kept(self._shapes, key, make, KEPT_SHAPES)
 
     # --- identity over interruptions --------------------------------------------------------------
 
@@ -251,23 +226,10 @@ class FlowerPanel(Panel):
 
     # --- plan and record --------------------------------------------------------------------------
 
-    def expected(self, messages: int) -> str:
-        """Predict the time of so many messages from the messages so far."""
-        return expected(self._channel, messages)
-
-    def answering(self) -> dict[str, tuple[float | None, float | None]]:
-        """Return of each site the seconds of its last answer, and those waited for one so far."""
-        return seconds_of_sites(self._channel)
-
     def outcome(self) -> dict[str, Any]:
         """Return the messages that came, replies that were not used, and sites with more noise."""
         raised = {"site_noise": self._noise} if self._noise else {}
         return facts_of(self._channel) | raised
-
-    @property
-    def where(self) -> list[str]:
-        """Sites that each process holds, one line each."""
-        return where(self._channel)
 
 
 def _read(like: Mapping[str, Any], answer: Envelope) -> Answer:

@@ -135,14 +135,3 @@ def largest(values: np.ndarray) -> float:
         return 0.0
     found = float(values.max())
     return found if np.isfinite(found) else float("inf")
-
-
-def last_evaluated(
-    kept: Mapping[str, np.ndarray] | None, stage: int, begun: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return each chain's last place of evaluation in a stage, (chains, d), and its iteration."""
-    chains = 1 if stage == 0 else len(begun)
-    if kept is not None and int(kept["stage"]) == stage:
-        return kept["middles"], kept["iterations"]
-    start = np.asarray(begun[:chains], np.float64)
-    return start, np.full(chains, -1)

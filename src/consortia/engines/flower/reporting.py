@@ -7,6 +7,7 @@ from typing import Any
 
 from consortia.core.words import duration
 from consortia.engines.flower.asking import RequestChannel
+from consortia.engines.panel import Prepared
 
 SUMS = (
     "secure sums: of all answers the server learns the sum over the {sites} sites, unless all "
@@ -21,13 +22,42 @@ NO_SUMS = "no secure sums: {why}. The server receives the messages of each site 
 """Reason for messages that leave plain, for the plan."""
 
 
-def seconds_of_sites(channel: RequestChannel) -> dict[str, tuple[float | None, float | None]]:
-    """Return of each site the seconds of its last answer, and those waited for one so far."""
-    now, since, took = time.monotonic(), dict(channel.since), dict(channel.took)
-    return {
-        name: (took.get(site), now - since[site] if site in since else None)
-        for site, name in enumerate(channel.names)
-    }
+class Remote(Prepared):
+    """A run or a panel whose sites answer messages: what it says of them while they do."""
+
+    _channel: RequestChannel
+
+    def answering(self) -> dict[str, tuple[float | None, float | None]]:
+        """Return of each site the seconds of its last answer, and those waited for one so far."""
+        channel = self._channel
+        now, since, took = time.monotonic(), dict(channel.since), dict(channel.took)
+        return {
+            name: (took.get(site), now - since[site] if site in since else None)
+            for site, name in enumerate(channel.names)
+        }
+
+    def expected(self, messages: int) -> str:
+        """Predict the time of so many messages from the messages so far."""
+        channel = self._channel
+        each, how = channel.transport.seconds, channel.transport.kind
+        if channel.messages:
+            each, how = channel.seconds / channel.messages, f"{how}, as measured"
+        return (
+            f"about {duration(each * messages)}: {messages} messages to each "
+            f"site, one after the other, {each:.2g} s each ({how}), and "
+            "the sites' own work"
+        )
+
+    @property
+    def where(self) -> list[str]:
+        """Sites that each process holds, one line each."""
+        channel = self._channel
+        nodes = [channel.node.get(site) for site in range(len(channel.names))]
+        sites = [
+            f"{'not joined yet' if node is None else f'node {node}'}: {name}"
+            for node, name in zip(nodes, channel.names, strict=True)
+        ]
+        return [f"server ({channel.transport.kind}): no site", *sites]
 
 
 def facts_of(channel: RequestChannel) -> dict[str, Any]:
@@ -50,25 +80,3 @@ def facts_of(channel: RequestChannel) -> dict[str, Any]:
         },
         "seconds_per_message": channel.seconds / max(channel.messages, 1),
     }
-
-
-def expected(channel: RequestChannel, messages: int) -> str:
-    """Predict the time of so many messages from the messages so far."""
-    each, how = channel.transport.seconds, channel.transport.kind
-    if channel.messages:
-        each, how = channel.seconds / channel.messages, f"{how}, as measured"
-    return (
-        f"about {duration(each * messages)}: {messages} messages to each "
-        f"site, one after the other, {each:.2g} s each ({how}), and "
-        "the sites' own work"
-    )
-
-
-def where(channel: RequestChannel) -> list[str]:
-    """List the processes with their sites, one line each."""
-    nodes = [channel.node.get(site) for site in range(len(channel.names))]
-    sites = [
-        f"{'not joined yet' if node is None else f'node {node}'}: {name}"
-        for node, name in zip(nodes, channel.names, strict=True)
-    ]
-    return [f"server ({channel.transport.kind}): no site", *sites]

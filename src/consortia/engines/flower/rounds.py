@@ -26,7 +26,6 @@ from consortia.engines.flower.stages import (
 )
 from consortia.engines.phases import Carry, Iteration, SiteArrays, kept_where
 from consortia.engines.rng import Counter, PhaseKeys
-from consortia.errors import SiteImplausibleError
 from consortia.runtime import compiler
 from consortia.runtime.late import Array, PyTree, jax
 
@@ -95,17 +94,6 @@ class Rounds:
             values=self.places(carry, site) | self.channel.keys_of_all,
             arrays=arrays,
         )
-
-    def check(self, phase: Phase, sent: Mapping[int, plausible.Sent], iteration: int) -> None:
-        """Refuse implausible messages.
-
-        Raises:
-            SiteImplausibleError: it names the site.
-        """
-        found = self.judge.implausible(phase, sent)
-        if found is not None:
-            names = (self.channel.names[found[0]],)
-            raise SiteImplausibleError(names, reason=found[1], waited=0.0, round=iteration)
 
     def places(self, carry: Carry, site: int) -> dict[str, Any]:
         """Return after which message the state is that a site starts from, and the oldest kept."""
@@ -199,21 +187,35 @@ class StageLoop(Iteration):
         arrays = named(carry.inbox, "inbox")
         if phase.repeats is not None:
             arrays["runs"] = label.repetition < self._counts(label.phase, carry)
+        requests = {site: self._run.request(label, carry, site, arrays) for site in self._sites}
+        here, self._visits = np.ones(len(self._sites), bool), None
+        info: dict[str, Any] = {}
         if self._run.channel.masking:
-            return self._masked(label, carry, sent, arrays)
+            outbox = self._summed(label, sent, requests)
+            weights = np.ones(1, self._run.weights.dtype)
+        else:
+            outbox, info, here = self._each(label, carry, sent, requests)
+            weights = self._run.weights * here
+            weights = weights / weights.sum()
+        after, hub_info = self._finish(label, carry, outbox, weights)
+        labels = np.where(here[:, None], np.array(label, np.int32), carry.node)
+        return after._replace(node=labels), info, hub_info, outbox
+
+    def _each(
+        self, label: Label, carry: Carry, sent: Sent, requests: Mapping[int, Envelope]
+    ) -> tuple[PyTree, dict[str, Any], np.ndarray]:
+        """Return the outboxes and infos of all sites, node axis first, and which are here."""
+        phase, channel = self.stage.phases[label.phase], self._run.channel
         may_miss = isinstance(phase.exchange, Mean) and label.stage == rng.ROUND
-        answers = self._run.channel.ask(
-            {site: self._run.request(label, carry, site, arrays) for site in self._sites},
+        answers = channel.ask(
+            requests,
             partial(_read, sent.outbox, sent.info),
             iteration=label.iteration,
             enough=self._run.enough if may_miss else None,
         )
-        one = {site: jax.tree.map(lambda leaf: leaf[0], answers[site][0]) for site in answers}
-        self._run.check(
-            phase,
-            {s: plausible.Sent(carry.inbox, part) for s, part in one.items()},
-            label.iteration,
-        )
+        alone = {site: jax.tree.map(lambda leaf: leaf[0], answers[site][0]) for site in answers}
+        messages = {site: plausible.Sent(carry.inbox, part) for site, part in alone.items()}
+        channel.check_plausible(self._run.judge, phase, messages, label.iteration)
         here = np.array([site in answers for site in self._sites])
         if not here.all():
             away = self._run.away.get(label.iteration, np.zeros(len(here), bool))
@@ -222,32 +224,20 @@ class StageLoop(Iteration):
         parts = [answers[site] for site in self._sites]
         outbox = jax.tree.map(lambda *leaves: np.concatenate(leaves), *(part[0] for part in parts))
         info = {name: np.concatenate([part[1][name] for part in parts]) for name in sent.info}
-        self._visits = None
-        weights = self._run.weights * here
-        after, hub_info = self._finish(label, carry, outbox, weights / weights.sum())
-        labels = np.where(here[:, None], np.array(label, np.int32), carry.node)
-        return after._replace(node=labels), info, hub_info, outbox
+        return outbox, info, here
 
-    def _masked(
-        self, label: Label, carry: Carry, sent: Sent, arrays: Mapping[str, np.ndarray]
-    ) -> Any:
-        """Do one exchange with all sites, of which the server learns the sum alone."""
+    def _summed(self, label: Label, sent: Sent, requests: Mapping[int, Envelope]) -> PyTree:
+        """Return the sum of the outboxes of all sites, of which the server learns no other."""
         like = named(
             jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), sent.outbox), "outbox"
         )
         layout = Layout.of(like, {}, len(self._sites))
         answers = self._run.channel.ask(
-            {site: self._run.request(label, carry, site, arrays) for site in self._sites},
-            lambda site, answer: layout.read(answer),
-            iteration=label.iteration,
+            requests, lambda site, answer: layout.read(answer), iteration=label.iteration
         )
         total = layout.total([answers[site] for site in self._sites])
         total = {name: value.astype(like[name].dtype) for name, value in total.items()}
-        outbox = from_arrays(total, sent.outbox, "outbox")
-        self._visits = None
-        after, hub_info = self._finish(label, carry, outbox, np.ones(1, self._run.weights.dtype))
-        labels = np.tile(np.array(label, np.int32), (len(self._sites), 1))
-        return after._replace(node=labels), {}, hub_info, outbox
+        return from_arrays(total, sent.outbox, "outbox")
 
     def _route(self, label: Label, carry: Carry) -> Any:
         """Do one visit of every chain, each at its site."""
@@ -274,7 +264,8 @@ class StageLoop(Iteration):
             iteration=label.iteration,
         )
         visited = {site: plausible.Sent(inboxes[site], answers[site][0]) for site in requests}
-        self._run.check(self.stage.phases[label.phase], visited, label.iteration)
+        phase, judge = self.stage.phases[label.phase], self._run.judge
+        self._run.channel.check_plausible(judge, phase, visited, label.iteration)
         order = np.argsort(np.concatenate([chains[site] for site in requests]))
         outbox = jax.tree.map(
             lambda *leaves: np.concatenate(leaves)[order],

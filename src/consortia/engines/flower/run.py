@@ -14,20 +14,13 @@ from consortia.core.summed import unsummed
 from consortia.core.target import Target
 from consortia.data.sites import Sites
 from consortia.engines import rng
-from consortia.engines.buffers import Buffers, Window, empty_buffers
+from consortia.engines.buffers import Buffers, Window, empty_buffers, held_bytes
 from consortia.engines.contract import Begin, Run, from_names, named
 from consortia.engines.flower import fixed_point, nonfinite
 from consortia.engines.flower.agreement import Beginning, agreed, values_of
 from consortia.engines.flower.asking import RequestChannel
 from consortia.engines.flower.plausible import Judge
-from consortia.engines.flower.reporting import (
-    NO_SUMS,
-    SUMS,
-    expected,
-    facts_of,
-    seconds_of_sites,
-    where,
-)
+from consortia.engines.flower.reporting import NO_SUMS, SUMS, Remote, facts_of
 from consortia.engines.flower.rounds import Rounds
 from consortia.engines.flower.site import FITTED
 from consortia.engines.flower.stages import Stages, from_arrays
@@ -43,7 +36,7 @@ UNNAMED = "(not known: secure sums name no site)"
 """Stand-in for the name of a site whose numbers are not finite."""
 
 
-class FlowerRun(Run):
+class FlowerRun(Remote, Run):
     """One algorithm on sites that answer messages, as the server sees it.
 
     ``carry.node`` is not the states of the sites, which stay there: it says after which message
@@ -58,7 +51,6 @@ class FlowerRun(Run):
         stages: Stages,
         arrays: SiteArrays,
         sites: Sites,
-        weights: np.ndarray,
         target: Target,
         channel: RequestChannel,
         begin: Mapping[str, Any],
@@ -67,7 +59,7 @@ class FlowerRun(Run):
     ) -> None:
         super().__init__(program, sites, arrays)
         self._stages, self._target, self._channel = stages, target, channel
-        self._weights = np.asarray(weights, jnp.result_type(float))
+        self._weights = np.asarray(stages.weights, jnp.result_type(float))
         self._begin, self._enough, self._bounds = begin, enough, bounds
         self._fitted: PyTree = ()
         self._record = jax.jit(self._recorded, donate_argnums=0)
@@ -165,7 +157,7 @@ class FlowerRun(Run):
         self._channel.run = state[RUN].tobytes().decode("ascii")
         if ANSWERED in state:  # not in checkpoints of older versions
             digests = enumerate(state[ANSWERED])
-            self._channel.answered = {n: one.tobytes().hex() for n, one in digests if one.any()}
+            self._channel.answered = {n: sha.tobytes().hex() for n, sha in digests if sha.any()}
         self._begun(positions)
         self.rounds.away = {int(row[0]): row[1:].astype(bool) for row in state[AWAY]}
         after = self._stages.rounds.shapes(0).carry
@@ -223,10 +215,6 @@ class FlowerRun(Run):
 
     # --- what the caller sees ---------------------------------------------------------------------
 
-    def answering(self) -> dict[str, tuple[float | None, float | None]]:
-        """Return of each site the seconds of its last answer, and those waited for one so far."""
-        return seconds_of_sites(self._channel)
-
     def outcome(self, done: int) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return who took part in which round, and the replies that were not used."""
         away = {i: absent for i, absent in self.rounds.away.items() if i < done}
@@ -248,10 +236,6 @@ class FlowerRun(Run):
         names = np.array(self.names, dtype=object)  # Zarr has no stable form of fixed-length text
         taking_part = xarray.Dataset({"present": (("round", "site"), present)}, {"site": names})
         return facts, {"participation": taking_part}
-
-    def expected(self, messages: int) -> str:
-        """Predict the time of so many messages from the messages so far."""
-        return expected(self._channel, messages)
 
     def buffers(self, carry: Carry) -> Buffers:
         """Return empty buffers for the draws of one chunk."""
@@ -276,17 +260,8 @@ class FlowerRun(Run):
     def memory(self, carry: Carry) -> dict[str, int]:
         """Return bytes that the server holds, by what they are for."""
         buffers = jax.eval_shape(lambda: self.buffers(carry))
-        return {
-            "draws of a chunk": sum(
-                leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(buffers)
-            ),
-            "state": 2 * sum(np.asarray(leaf).nbytes for leaf in jax.tree.leaves(carry)),
-        }
-
-    @property
-    def where(self) -> list[str]:
-        """Sites that each process holds, one line each."""
-        return where(self._channel)
+        held = held_bytes((), buffers, carry, copies=2)
+        return {name: size for name, size in held.items() if name != "data"}
 
     def _whole_carry(self) -> Carry:
         """Return shapes of the carry of all nodes in one process."""

@@ -34,7 +34,6 @@ from consortia.engines.flower.questions import (
     NOWHERE,
     Place,
     Question,
-    last_evaluated,
     place_of,
     question_of,
 )
@@ -42,10 +41,9 @@ from consortia.engines.flower.stages import (
     Label,
     Stage,
     Stages,
-    check_carried,
+    check_method,
     from_arrays,
 )
-from consortia.engines.local import LocalEngine, effort
 from consortia.engines.phases import Carry, SiteArrays, kept_where, rows_of_sites, site_arrays
 from consortia.engines.rng import PhaseKeys
 from consortia.runtime import compiler
@@ -168,9 +166,13 @@ class SiteWork:
         )
 
     def _last_evaluated(self, stage: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return each chain's last place of evaluation in a stage, (chains, d), with iteration."""
         if self._evaluated is None:
             self._evaluated = self._files.noted(PLACE)
-        return last_evaluated(self._evaluated, stage, self._positions)
+        if self._evaluated is not None and int(self._evaluated["stage"]) == stage:
+            return self._evaluated["middles"], self._evaluated["iterations"]
+        start = np.asarray(self._positions[: 1 if stage == rng.FIT else None], np.float64)
+        return start, np.full(len(start), -1)
 
     def _note_evaluated(self, stage: int, middles: np.ndarray, iterations: np.ndarray) -> None:
         parts = {"stage": np.array(stage), "middles": middles, "iterations": iterations}
@@ -183,14 +185,11 @@ class SiteRuntime(SiteWork):
 
     def __init__(self, assignment: Assignment) -> None:
         job = assignment.job
-        method, chains = job.algorithm, job.chains
-        super().__init__(assignment, chains)
-        self._algorithm = method.build(self._target)
-        check_carried(self._algorithm)
-        layout = LocalEngine(block=1).layout(self._target, job.sites, method, chains)
-        weights = method.site_weights(np.asarray(job.sites.sizes, np.int64))
-        worth = effort(self._target, job.sites, method, layout)
-        self._stages = Stages(self._algorithm, layout, self.dimension, self._arrays, weights, worth)
+        super().__init__(assignment, job.chains)
+        check_method(job.algorithm)
+        parts = self._target, job.sites, job.algorithm, job.chains
+        self._stages = Stages(*parts, self._arrays)
+        self._algorithm = self._stages.own.algorithm
         self._base = random.base_key(job.seed)
         self._pieces: dict[tuple[int, int], Callable[..., Any]] = {}
         self._keys: dict[int, tuple[PhaseKeys, ...]] = {}
@@ -348,19 +347,16 @@ class SiteRuntime(SiteWork):
             self._keys[stage.number] = stage.keys(self._base, only=self._number)
         keys = self._keys[stage.number][label.phase]
         phase = stage.phases[label.phase]
-        if self._secret is None or not self._draws_alone(stage.number, label.phase):
+        if self._secret is None:
+            return keys
+        declared = jax.eval_shape(lambda: phase.noise(random.RandomStreams(0, 0)))
+        if not jax.tree.leaves(declared):
             return keys
         index = self._number if isinstance(phase.exchange, Route) else 0
         private = np.array(keys.private)
         question = question_of(request)
         private[index] = private_keys(self._secret, self._run, question, stage.chains)
         return PhaseKeys(keys.shared, private)
-
-    @functools.cache  # noqa: B019 (a runtime lives as long as its process)
-    def _draws_alone(self, stage: int, index: int) -> bool:
-        """Return True if a phase declares private numbers."""
-        declare = self._stages.of(stage).phases[index].noise
-        return bool(jax.tree.leaves(jax.eval_shape(lambda: declare(random.RandomStreams(0, 0)))))
 
     def _counter(self, label: Label) -> np.ndarray:
         warmup = self._job.warmup if label.stage == rng.ROUND else 0

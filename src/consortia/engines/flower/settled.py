@@ -155,12 +155,45 @@ class Settled:
             leaves, structure = jax.tree.flatten(self._rows)
             shape = _Shape(self.unknowns.moves, self.unknowns.each, structure, tuple(orders))
             return self._compiled(shape, leaves, points)
-        given = self._target, self._site, self._rows, self.unknowns, orders, points
         if len(rules) < 2:
-            return _differences(*given, NODES)
-        *others, last = (_differences(*given, nodes)[0] for nodes in rules)
+            return self._differences(self._site, orders, points, NODES)
+        each = (self._differences(self._site, orders, points, nodes)[0] for nodes in rules)
+        *others, last = each
         apart = [values - last for values in (*others, last)]
         return {0: np.stack(apart, axis=1).reshape(-1, last.shape[1])}
+
+    def _differences(
+        self, site: SiteLikelihood, orders: Sequence[int], points: np.ndarray, nodes: int
+    ) -> dict[int, np.ndarray]:
+        """Return the same of a model that NumPy evaluates, the derivatives by θ as differences."""
+        flat, d, unknowns = self._target.layout, self._target.dimension, self.unknowns
+        upper, every = np.triu_indices(d), np.arange(d)
+        of = RowValues(self._rows, _moved(self._rows, unknowns), CELL_STEP * unknowns.units)
+
+        def values(at: np.ndarray) -> np.ndarray:
+            params = flat.params(at)
+            if max(orders) == 0:  # nothing is differentiated by differences
+                params = {name: part.astype(np.float32) for name, part in params.items()}
+            with np.errstate(all="ignore"):  # far out: what is not finite tells nothing
+                made = site.by_values(params, of, nodes)
+            return np.swapaxes(made, 1, 2).reshape(len(at), -1)
+
+        def gradients(at: np.ndarray) -> np.ndarray:
+            return np.moveaxis(flat.differences(values, at, every), 0, 1)
+
+        jacobians: dict[int, list[np.ndarray]] = {order: [] for order in orders}
+        each = unknowns.each * len(unknowns.rows) * (2 * d) ** max(orders)
+        width = max(VALUES_AT_ONCE // each, 1)
+        for begin in range(0, len(points), width):
+            at = points[begin : begin + width]
+            if 0 in orders:
+                jacobians[0].append(values(at))
+            if 1 in orders:
+                jacobians[1] += list(gradients(at))
+            if 2 in orders:
+                curvatures = np.moveaxis(flat.differences(gradients, at, every), 0, 1)
+                jacobians[2] += list(curvatures[:, *upper])
+        return {order: np.concatenate(parts) for order, parts in jacobians.items()}
 
     def _derivatives_once(self, revealed: Revealed, points: np.ndarray) -> dict[int, Any]:
         """Return the same; they are kept while an answer is tried with more and more noise."""
@@ -301,45 +334,6 @@ def _turned(
     whole = _whole(jacobian, count, d)
     made = np.einsum("mij,mjkn,mlk->miln", turn, whole, turn, optimize=True)
     return np.asarray(made[:, *np.triu_indices(d)].reshape(jacobian.shape))
-
-
-def _differences(
-    target: Target,
-    site: SiteLikelihood,
-    rows: Any,
-    unknowns: Unknowns,
-    orders: Sequence[int],
-    points: np.ndarray,
-    nodes: int | None,
-) -> dict[int, np.ndarray]:
-    """Return the same derivatives of a model that NumPy evaluates, those by θ as differences."""
-    flat, d, upper = target.layout, target.dimension, np.triu_indices(target.dimension)
-    of, every = RowValues(rows, _moved(rows, unknowns), CELL_STEP * unknowns.units), np.arange(d)
-
-    def values(at: np.ndarray) -> np.ndarray:
-        params = flat.params(at)
-        if max(orders) == 0:  # nothing is differentiated by differences
-            params = {name: part.astype(np.float32) for name, part in params.items()}
-        with np.errstate(all="ignore"):  # far out: what is not finite tells nothing
-            made = site.by_values(params, of, nodes)
-        return np.swapaxes(made, 1, 2).reshape(len(at), -1)
-
-    def gradients(at: np.ndarray) -> np.ndarray:
-        return np.moveaxis(flat.differences(values, at, every), 0, 1)
-
-    jacobians: dict[int, list[np.ndarray]] = {order: [] for order in orders}
-    each = unknowns.each * len(unknowns.rows) * (2 * d) ** max(orders)
-    width = max(VALUES_AT_ONCE // each, 1)
-    for begin in range(0, len(points), width):
-        at = points[begin : begin + width]
-        if 0 in orders:
-            jacobians[0].append(values(at))
-        if 1 in orders:
-            jacobians[1] += list(gradients(at))
-        if 2 in orders:
-            curvatures = np.moveaxis(flat.differences(gradients, at, every), 0, 1)
-            jacobians[2] += list(curvatures[:, *upper])
-    return {order: np.concatenate(parts) for order, parts in jacobians.items()}
 
 
 def _moved(rows: Any, unknowns: Unknowns) -> Any:

@@ -216,7 +216,8 @@ class FlowerSite:
                 long = time.monotonic() - began > KEPT_FROM or masked
                 if long and request.kind in STAGES.values():
                     files.keep_reply(named, arrays, kind=kind, values=values)
-            reply = _sealed(self._reply(request, named, values, arrays), ring)
+            answer = replace(request, site=self.name, values={REQUEST: named, **values})
+            reply = _sealed(replace(answer, arrays=arrays).encode(), ring)
             beside = SiteFacts.read(values["facts"]).numbers if "facts" in values else 0
             beside += values.get(PACKED_NUMBERS, 0)
             return gate.release(Leaving(kind, question, reply, arrays, beside, statement))
@@ -232,19 +233,6 @@ class FlowerSite:
             if gate is None:
                 return self._refuse(error, identity_of(request.run), wrap)
             return gate.refusal(error, wrap, question)
-
-    def _reply(
-        self, request: Envelope, named: str, values: Mapping[str, Any], arrays: Mapping[str, Any]
-    ) -> bytes:
-        return Envelope(
-            request.kind,
-            request.run,
-            self.name,
-            self.study,
-            request.label,
-            {REQUEST: named, **values},
-            arrays,
-        ).encode()
 
     def _check(self, request: Envelope) -> None:
         if request.site != self.name and request.kind != DESCRIPTION:

@@ -11,13 +11,14 @@ import numpy as np
 from consortia.core import random
 from consortia.core.contract import Algorithm, Mailbox, Method, Mix, Phase, Route
 from consortia.core.queries import Conversation
-from consortia.core.target import any_target
+from consortia.core.target import Target, any_target
+from consortia.data.sites import Sites
 from consortia.engines import exchanges, rng
 from consortia.engines.flower.envelope import EnvelopeError
+from consortia.engines.local import LocalEngine, effort
 from consortia.engines.phases import Carry, Iteration, SiteArrays
 from consortia.engines.rng import Counter, Layout, PhaseKeys, PhaseRandomness
 from consortia.errors import InputError
-from consortia.runtime import compiler
 from consortia.runtime.late import Array, PyTree, jax, jnp
 
 QUERY = 3
@@ -59,16 +60,9 @@ def check_method(method: Method) -> None:
     Raises:
         InputError: with the reason.
     """
-    if not isinstance(method, Conversation):
-        check_carried(method.build(any_target()))
-
-
-def check_carried(algorithm: Algorithm) -> None:
-    """Refuse what cannot be done at seconds a message.
-
-    Raises:
-        InputError: with the reason.
-    """
+    if isinstance(method, Conversation):
+        return
+    algorithm = method.build(any_target())
     everything = (*algorithm.fit, *algorithm.setup, *algorithm.phases)
     for phase in everything:
         if isinstance(phase.exchange, Mix):
@@ -182,37 +176,36 @@ class Stages:
     """All stages of an algorithm, for one site at a time.
 
     Args:
-        algorithm: whose.
-        whole: the layout of all nodes.
-        dimension: d.
+        target: the posterior.
+        sites: names and sizes of all sites.
+        method: whose algorithm it is.
+        chains: of the run.
         arrays: one site's data, or their shapes, node axis of length 1 first.
-        weights: w_c of all sites.
-        effort: of the compiler, for what site and server compute.
 
     Attributes:
+        whole: the layout of all nodes.
+        weights: w_c of all sites.
+        effort: of the compiler, for what site and server compute.
         own: the functions of one node.
         fit: the stage, as are ``setup`` and ``rounds``.
     """
 
     def __init__(
-        self,
-        algorithm: Algorithm,
-        whole: Layout,
-        dimension: int,
-        arrays: SiteArrays,
-        weights: np.ndarray,
-        effort: compiler.Effort,
+        self, target: Target, sites: Sites, method: Method, chains: int, arrays: SiteArrays
     ) -> None:
-        self.effort = effort
+        algorithm, dimension = method.build(target), target.dimension
+        whole = self.whole = LocalEngine(block=1).layout(target, sites, method, chains)
+        self.weights = method.site_weights(np.asarray(sites.sizes, np.int64))
+        self.effort = effort(target, sites, method, whole)
         self.own = Iteration(algorithm, replace(whole, nodes=1))
         shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), arrays)
-        chains = () if whole.chains == 1 else (whole.chains,)
+        every = () if whole.chains == 1 else (whole.chains,)
         dtype = jnp.result_type(float)
         one = jax.ShapeDtypeStruct((dimension,), dtype)
-        several = jax.ShapeDtypeStruct((*chains, dimension), dtype)
+        several = jax.ShapeDtypeStruct((*every, dimension), dtype)
 
         def stage(number: int, phases: tuple[Phase, ...], carry: Carry) -> Stage:
-            return Stage(number, phases, algorithm, whole, carry, shapes, weights)
+            return Stage(number, phases, algorithm, whole, carry, shapes, self.weights)
 
         self.fit = stage(rng.FIT, algorithm.fit, jax.eval_shape(self.begin_fit, one))
         if algorithm.fit:

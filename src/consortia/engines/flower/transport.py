@@ -61,20 +61,14 @@ class InProcess:
     Args:
         sites: node number to the function that answers a message; a site that raises is a node
             that the transport has lost.
-        faults: sees each reply, ``(node, payload, answer) -> arrivals``, and may change, drop,
-            hold back or add some; for tests of what a network and its nodes can do.
     """
 
     kind = "in process"
     seconds = 0.001
     riding = 0
 
-    def __init__(
-        self,
-        sites: Mapping[int, Callable[[bytes], bytes]],
-        faults: Callable[[int, str, bytes, Arrival], list[Arrival]] | None = None,
-    ) -> None:
-        self._sites, self._faults = dict(sites), faults
+    def __init__(self, sites: Mapping[int, Callable[[bytes], bytes]]) -> None:
+        self._sites = dict(sites)
         self._waiting: list[Arrival] = []
         self._count = 0
 
@@ -93,10 +87,7 @@ class InProcess:
             arrival = Arrival(message, node, self._sites[node](payload))
         except Exception as error:
             arrival = Arrival(message, 0, None, f"the node failed ({type(error).__name__})")
-        answers = [arrival]
-        if self._faults is not None:
-            answers = self._faults(node, message, payload, arrival)
-        self._waiting += answers
+        self._waiting.append(arrival)
         return message
 
     def replies(self, messages: Sequence[str]) -> list[Arrival]:

@@ -33,26 +33,19 @@ class AsynchronousRun(Run):
         arrays: the data of this worker's site; of a server, a row that has their shapes.
         sites: names and sizes of all sites.
         communicator: the ranks.
-        dimension: d.
     """
 
     keys: PhaseKeys  # of the only phase, of this rank's chains, once the run is started
     servers: Communicator  # the servers by themselves, where this rank is one
 
     def __init__(
-        self,
-        whole: Program,
-        arrays: SiteArrays,
-        sites: Sites,
-        communicator: Communicator,
-        dimension: int,
+        self, whole: Program, arrays: SiteArrays, sites: Sites, communicator: Communicator
     ) -> None:
         if whole.mailbox is None:
             raise TypeError("an asynchronous run needs a Mailbox")
         super().__init__(whole, sites, arrays)
         self.root = communicator.rank == 0
         self._box, self._communicator = whole.mailbox, communicator
-        self._dimension = dimension
         self._place = place_of(self._box, communicator.rank)
         servers = communicator.among(self._box.servers)
         self.serves = servers is None
@@ -81,7 +74,7 @@ class AsynchronousRun(Run):
             here[0] if chains == 1 else here
         )
         carry = Carry(node, hub, inbox)
-        self._kernels.fix(*self._kernels.wires(carry, self._arrays))
+        self._kernels.fix(carry, self._arrays)
         base = random.base_key(begin.seed)
         self.keys = self._kernels.keys(base, max(worker, 0))
         self._warmup = begin.warmup
@@ -107,7 +100,8 @@ class AsynchronousRun(Run):
             name: self._of_servers(value[None])
             for name, value in named((carry.hub, carry.inbox), "server").items()
         }
-        held = server.held or [self._reply(carry)] * box.workers
+        reply = tuple(np.asarray(part) for part in self._kernels.reply(carry))
+        held = server.held or [reply] * box.workers
         replies = {
             f"held[{kind}]": self._of_servers(np.concatenate(parts)[None])
             for kind, parts in zip(
@@ -146,10 +140,6 @@ class AsynchronousRun(Run):
         padded[self._place[0]] = own[0]
         return self.servers.total(padded)
 
-    def _reply(self, carry: Carry) -> Any:
-        row = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], carry.inbox)
-        return tuple(np.asarray(part) for part in self._kernels.reply_wire.pack(row))
-
     def _log(self) -> tuple[np.ndarray, np.ndarray]:
         """Return (worker, version, time) of all servers, (servers, longest, 3), and lengths."""
         log = self.server.log
@@ -170,9 +160,8 @@ class AsynchronousRun(Run):
     def advance(self, carry: Carry, buffers: Buffers, window: Window) -> Any:
         """Take the updates of a window: (carry, buffers, finite (chains,))."""
         carry, buffers, good = self.server.advance(carry, buffers, self.keys, window)
-        lost = np.zeros((self._box.servers, self._own.layout.chains), np.int32)
-        lost[self._place[0]] = ~good
-        return carry, buffers, self.servers.total(lost).reshape(-1) == 0
+        lost = self._of_servers((~good).astype(np.int32)[None])
+        return carry, buffers, lost.reshape(-1) == 0
 
     def finish(self) -> None:
         """End the workers."""
@@ -181,10 +170,9 @@ class AsynchronousRun(Run):
 
     def site_not_finite(self, carry: Carry, at: int, warmup: int, chain: int) -> str | None:
         """Return the site of the gradient that came before the first draw that is not finite."""
-        workers = np.zeros(self._box.servers, np.int64)
-        if self.server.lost is not None:
-            workers[self._place[0]] = 1 + self.server.lost[2]
-        worker = int(self.servers.total(workers)[chain // self._own.layout.chains]) - 1
+        lost = self.server.lost
+        workers = self._of_servers(np.array([-1 if lost is None else lost[2]], np.int64))
+        worker = int(workers[chain // self._own.layout.chains])
         return self._site_of(worker) if worker >= 0 else None
 
     def agree(self, value: float) -> float:
@@ -249,11 +237,9 @@ class AsynchronousRun(Run):
 
     def positions(self, carry: Carry) -> np.ndarray:
         """Return the draws of all chains in this state, (chains, d)."""
-        own = self._own.layout.chains
-        every = np.zeros((self.layout.chains, self._dimension))
-        here = np.asarray(self._own.draw(carry)).reshape(own, -1)
-        every[self._place[0] * own : (self._place[0] + 1) * own] = np.nan_to_num(here)
-        return self.servers.total(every)
+        draw = np.asarray(self._own.draw(carry), np.float64)
+        here = np.nan_to_num(draw.reshape(1, self._own.layout.chains, -1))
+        return self._of_servers(here).reshape(self.layout.chains, -1)
 
     def traffic(self, carry: Carry) -> list[tuple[int, int, int]]:
         """Return (messages to a server, bytes up, bytes down) of one update of all chains."""

@@ -23,7 +23,7 @@ from consortia.core.version import __version__
 from consortia.data.sites import Sites
 from consortia.engines import sharding
 from consortia.engines.contract import Engine
-from consortia.engines.conversing import Placement, compiled_start, parts_of
+from consortia.engines.conversing import Placement, compiled_start
 from consortia.engines.local import LocalEngine, effort
 from consortia.engines.mailbox import mailbox_of
 from consortia.engines.mpi.asynchronous import AsynchronousRun, check_ranks, place_of
@@ -180,7 +180,7 @@ class MPIEngine(Engine):
         if box is not None:
             arrays = self._of_worker(target.model, box, sites, method)
             whole = Program(algorithm, layout, start)
-            return AsynchronousRun(whole, arrays, sites, self._communicator, target.dimension)
+            return AsynchronousRun(whole, arrays, sites, self._communicator)
         places = Places(len(sites), self.ranks, self.rank)
         # Of other methods the rounds are many, and worth full optimisation.
         worth = effort(target, sites, method, layout) if method.lightly_compiled else compiler.FULL
@@ -201,11 +201,9 @@ class MPIEngine(Engine):
         """Place this rank's data for a conversation; compile nothing yet."""
         places = Places(len(sites), self.ranks, self.rank)
         placement = Placement(places.own, self._local.node_mode == "map")
-        parts = parts_of(
-            *(target, sites, method, placement),
-            lambda: compiled_start(partial(start_values, target)),
-        )
-        return MPIPanel(parts, self._communicator, places)
+        start = partial(compiled_start, partial(start_values, target))
+        parts = target, sites, method, placement, start
+        return MPIPanel(*parts, communicator=self._communicator, places=places)
 
     def _of_worker(self, model: Model, box: Mailbox, sites: Sites, method: Method) -> SiteArrays:
         """Return the data of this rank's site; of a server one row of zeros, for the shapes."""

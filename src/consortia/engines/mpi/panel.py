@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Float
 
 from consortia.core.queries import Query
-from consortia.engines.conversing import LocalPanel, PanelParts
+from consortia.engines.conversing import LocalPanel
 from consortia.engines.mpi.communicator import Communicator
 from consortia.engines.mpi.placement import Places
 from consortia.engines.panel import Answer, simulated_noise
@@ -21,8 +21,8 @@ class MPIPanel(LocalPanel):
     A query is a broadcast of its length and one of its bytes; an answer one sum at rank 0.
     """
 
-    def __init__(self, parts: PanelParts, communicator: Communicator, places: Places) -> None:
-        super().__init__(parts)
+    def __init__(self, *parts: Any, communicator: Communicator, places: Places) -> None:
+        super().__init__(*parts)
         self.root, self.processes = communicator.rank == 0, communicator.size
         self.serves = not self.root
         self._communicator, self._places = communicator, places

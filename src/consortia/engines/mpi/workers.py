@@ -61,8 +61,8 @@ class AsyncKernels:
         here = slice(first, first + self.chains) if self.chains > 1 else first
         return PhaseKeys(shared[here], private[here])
 
-    def wires(self, carry: Carry, arrays: SiteArrays) -> tuple[Wire, Wire]:
-        """Return the forms of a gradient and of a reply."""
+    def fix(self, carry: Carry, arrays: SiteArrays) -> None:
+        """Set the forms of a gradient and of a reply."""
 
         def rows(carry: Carry, keys: PhaseKeys, at: Array, arrays: SiteArrays) -> Any:
             _, outbox = self._sent(carry.node, carry.inbox, keys, at, arrays)
@@ -71,7 +71,7 @@ class AsyncKernels:
         keys = self.keys(random.base_key(0), 0)
         at = jax.ShapeDtypeStruct((3,), jnp.int32)
         gradient, reply = jax.eval_shape(rows, carry, keys, at, arrays)
-        return Wire.of(gradient), Wire.of(reply)
+        self.gradient_wire, self.reply_wire = Wire.of(gradient), Wire.of(reply)
 
     # --- at a worker ------------------------------------------------------------------------------
 
@@ -107,8 +107,11 @@ class AsyncKernels:
         carry, made = self._after(carry, message, keys, at)
         window = Window(0, 0, at[2], at[3], at[1])
         buffers = self._own.record(buffers, made, at[0] - at[1], window)
-        packed = self.reply_wire.pack(self._row(carry.inbox))
-        return carry, buffers, packed, self._own.draws_finite(carry)
+        return carry, buffers, self.reply(carry), self._own.draws_finite(carry)
+
+    def reply(self, carry: Carry) -> Packed:
+        """Return the packed reply in which a server's state comes to its workers."""
+        return self.reply_wire.pack(self._row(carry.inbox))
 
     def _after(
         self, carry: Carry, message: Packed, keys: PhaseKeys, at: Array
@@ -136,10 +139,6 @@ class AsyncKernels:
         at = jax.ShapeDtypeStruct((4,), jnp.int32)
         _, made = jax.eval_shape(self._after, carry, tuple(message), keys, at)
         return empty_buffers(made, self._own.layout, 1)
-
-    def fix(self, gradient: Wire, reply: Wire) -> None:
-        """Set the forms of the two kinds of message."""
-        self.gradient_wire, self.reply_wire = gradient, reply
 
     def _row(self, tree: PyTree) -> PyTree:
         return jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], tree)
@@ -279,8 +278,7 @@ class Server:
         if self.lost is not None:  # run again, to find where it was lost
             finite[self.lost[1]] = int(window.stop) <= self.lost[0]
             return carry, buffers, finite
-        row = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], carry.inbox)
-        reply = self._kernels.reply_wire.pack(row)
+        reply = self._kernels.reply(carry)
         if not self._begun:
             self._begin(reply)
         self._warmup = int(window.warmup)

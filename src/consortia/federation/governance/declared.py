@@ -13,7 +13,6 @@ from consortia.core.queries import LEEWAY, Conversation
 from consortia.core.start import starting_parameters
 from consortia.core.target import Target
 from consortia.engines.flower.stages import Stage, Stages
-from consortia.engines.local import LocalEngine, effort
 from consortia.engines.phases import site_arrays
 from consortia.run.conversation import usual_messages
 from consortia.runtime.late import jax, jnp
@@ -101,11 +100,8 @@ def _stages(method: Method, dimension: int, chains: int) -> Stages:
     rows = {"x": np.ones((ROWS, dimension), np.float32)}
     sites = Sites.from_list([rows] * SITES)
     target = Target(model, zeros)
-    layout = LocalEngine(block=1).layout(target, sites, method, chains)
     arrays = site_arrays(model, sites, method, np.array([0]))
-    worth = effort(target, sites, method, layout)
-    weights = method.site_weights(np.asarray(sites.sizes, np.int64))
-    return Stages(method.build(target), layout, dimension, arrays, weights, worth)
+    return Stages(target, sites, method, chains, arrays)
 
 
 def _numbers(stage: Stage) -> int:

@@ -210,8 +210,38 @@ class Ledger:
             if check is not None:
                 check()
             if torn:
-                self._cut(torn, run, site)
-            return self._write(event, run, site, kind, round, payload, arrays, details)
+                cut = self._cut(torn)
+                self.append("recovered", run=run, site=site, details=cut)
+            last, new = self._last, not self.path.exists()
+            record: dict[str, Any] = {
+                "index": 0 if last is None else last.index + 1,
+                "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
+                "event": event,
+                "run": run,
+                "site": site,
+                "kind": kind,
+                "round": round,
+                "bytes": len(payload),
+                "sha256": hashlib.sha256(payload).hexdigest(),
+                "arrays": [[name, dtype, list(shape)] for name, dtype, shape in arrays],
+                "details": dict(details or {}),
+                "previous": FIRST if last is None else last.hash,
+            }
+            record["hash"] = hashlib.sha256(_canonical(record)).hexdigest()
+            line = _canonical(record)
+            with open(self.path, "ab", opener=private) as file:
+                write_through(file, line + b"\n")
+            if new:
+                sync_directory(self.path.parent)
+            record["arrays"] = tuple((name, dtype, tuple(shape)) for name, dtype, shape in arrays)
+            entry = Entry(**record)
+            self._take(entry)
+            self._offset += len(line) + 1
+            head = f"{entry.index} {entry.hash}\n".encode()
+            replace_file(_head_of(self.path), [head], own=True)
+            self._witness.parent.mkdir(exist_ok=True, mode=0o700)
+            replace_file(self._witness, [head], own=True)
+            return entry
 
     # --- under the lock --------------------------------------------------------------------------
 
@@ -286,56 +316,12 @@ class Ledger:
             self.refusals[entry.run] += REFUSED_BY_ROWS if by_rows else 1
             self.strangers += entry.run not in self.runs
 
-    def _cut(self, torn: bytes, run: str, site: str) -> None:
-        """Remove a line that was never finished, and record that in one of its own."""
+    def _cut(self, torn: bytes) -> dict[str, str]:
+        """Remove a line that was never finished; return the details of the line that says so."""
         with self.path.open("r+b") as file:
             file.truncate(self._offset)
             os.fsync(file.fileno())
-        details = {"cut_bytes": str(len(torn)), "cut_sha256": hashlib.sha256(torn).hexdigest()}
-        self._write("recovered", run, site, details=details)
-
-    def _write(
-        self,
-        event: str,
-        run: str,
-        site: str,
-        kind: str = "",
-        round: int | None = None,
-        payload: bytes = b"",
-        arrays: Sequence[tuple[str, str, tuple[int, ...]]] = (),
-        details: Mapping[str, str] | None = None,
-    ) -> Entry:
-        last = self._last
-        record: dict[str, Any] = {
-            "index": 0 if last is None else last.index + 1,
-            "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
-            "event": event,
-            "run": run,
-            "site": site,
-            "kind": kind,
-            "round": round,
-            "bytes": len(payload),
-            "sha256": hashlib.sha256(payload).hexdigest(),
-            "arrays": [[name, dtype, list(shape)] for name, dtype, shape in arrays],
-            "details": dict(details or {}),
-            "previous": FIRST if last is None else last.hash,
-        }
-        record["hash"] = hashlib.sha256(_canonical(record)).hexdigest()
-        line = _canonical(record)
-        new = not self.path.exists()
-        with open(self.path, "ab", opener=private) as file:
-            write_through(file, line + b"\n")
-        if new:
-            sync_directory(self.path.parent)
-        record["arrays"] = tuple((name, dtype, tuple(shape)) for name, dtype, shape in arrays)
-        entry = Entry(**record)
-        self._take(entry)
-        self._offset += len(line) + 1
-        head = f"{entry.index} {entry.hash}\n".encode()
-        replace_file(_head_of(self.path), [head], own=True)
-        self._witness.parent.mkdir(exist_ok=True, mode=0o700)
-        replace_file(self._witness, [head], own=True)
-        return entry
+        return {"cut_bytes": str(len(torn)), "cut_sha256": hashlib.sha256(torn).hexdigest()}
 
 
 def verify(path: str | os.PathLike[str]) -> Verification:

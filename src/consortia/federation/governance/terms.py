@@ -6,8 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from consortia.core.queries import Conversation
 from consortia.core.summed import GATHERED, unsummed
@@ -129,15 +128,16 @@ def terms_of(study: Study, *, run: str = "", version: str | None = None) -> Stud
     rounds = study.run.warmup + study.run.rounds
     # A registered run begins in one message, and a second one where it is resumed.
     before = BEFORE_PHASES - (study.registered is not None)
-    traffic = (
-        _of_queries(
-            method,
-            before + usual_messages(study, method),
-            method.queried(robust=question is not None and question.robust),
-        )
-        if isinstance(method, Conversation)
-        else _of_phases(method, rounds)
-    )
+    several = len(study.data.files or ()) >= MINIMUM_SITES
+    if isinstance(method, Conversation):
+        queried = method.queried(robust=question is not None and question.robust)
+        kinds = frozenset({"query"})
+        apart, traffic = _of_queries(method, before + usual_messages(study, method), queried)
+        traffic["measured"] &= question is None or question.has_rows
+    else:
+        kinds, apart, exchanges = _of_phases(method, rounds)
+        traffic = {"exchanges": exchanges}
+    summed = PLAIN if study.run.secure_sums is False else MASKED
     tables = study.model_dump(include=set(DECIDING), exclude_none=True)
     asked = {"table": tables["model"], "modules": modules(*study.code)}
     asked |= {name: tables[name] for name in ("registered", "compare") if name in tables}
@@ -155,21 +155,14 @@ def terms_of(study: Study, *, run: str = "", version: str | None = None) -> Stud
         rounds=rounds,
         chains=study.run.chains,
         sites=len(study.data.files or ()),
-        exchanges=traffic.exchanges,
-        messages=_messages_of(study, traffic.kinds),
+        messages=_messages_of(study, kinds),
         version=__version__ if version is None else version,
-        answers=traffic.answers,
-        functions=traffic.functions,
-        queried=dict(traffic.queried),
-        exact=traffic.exact,
-        usual=traffic.usual,
         before=before,
         own_levels=question is not None and question.tells_levels,
-        noisy=traffic.noisy,
-        measured=traffic.measured and (question is None or question.has_rows),
-        sums=_sums_of(study, traffic),
-        apart=traffic.apart if len(study.data.files or ()) >= MINIMUM_SITES else "",
+        sums=summed if several and not apart else "",
+        apart=apart if several else "",
         besides=tuple(terms_of(one, run=run, version=version) for one in study.besides),
+        **traffic,
     )
 
 
@@ -185,56 +178,35 @@ def usual_messages(study: Study, method: Conversation) -> int:
     return min(usual, method.most_messages)
 
 
-def _sums_of(study: Study, traffic: _Traffic) -> str:
-    """Describe the fate of a study's answers that are sums, as in `StudyTerms`."""
-    if len(study.data.files or ()) < MINIMUM_SITES or traffic.apart:
-        return ""
-    return PLAIN if study.run.secure_sums is False else MASKED
-
-
-class _Traffic(NamedTuple):
-    """The messages of a method: how many, their kinds, what they say of rows, and what is added."""
-
-    exchanges: int
-    kinds: frozenset[str]
-    answers: tuple[tuple[str, str], ...] = ()
-    usual: int | None = None
-    noisy: tuple[str, ...] = ()
-    measured: bool = False
-    apart: str = ""
-    functions: tuple[str, ...] = ()
-    queried: Mapping[str, int | None] = MappingProxyType({})
-    exact: tuple[str, ...] = ()
-
-
-def _of_queries(method: Conversation, usual: int, queried: Mapping[str, int | None]) -> _Traffic:
+def _of_queries(
+    method: Conversation, usual: int, queried: Mapping[str, int | None]
+) -> tuple[str, dict[str, Any]]:
+    """Return why a conversation has no secure sums, and what it adds to the terms of a study."""
     functions = {name: method.functions[name] for name in sorted(queried)}
-    answers = ((name, function.describes) for name, function in functions.items())
-    return _Traffic(
-        BEFORE_PHASES + method.most_messages,
-        frozenset({"query"}),
-        tuple(answers),
-        usual,
-        tuple(name for name, function in functions.items() if function.noise),
-        all(function.reveals is not None for function in functions.values()),
-        "" if any(function.summed for function in functions.values()) else GATHERED,
-        tuple(sorted(method.functions)),
-        queried,
-        tuple(name for name, function in functions.items() if function.is_exact),
-    )
+    apart = "" if any(function.summed for function in functions.values()) else GATHERED
+    return apart, {
+        "exchanges": BEFORE_PHASES + method.most_messages,
+        "answers": tuple((name, function.describes) for name, function in functions.items()),
+        "usual": usual,
+        "noisy": tuple(name for name, function in functions.items() if function.noise),
+        "measured": all(function.reveals is not None for function in functions.values()),
+        "functions": tuple(sorted(method.functions)),
+        "queried": dict(queried),
+        "exact": tuple(name for name, function in functions.items() if function.is_exact),
+    }
 
 
-def _of_phases(method: Method, rounds: int) -> _Traffic:
+def _of_phases(method: Method, rounds: int) -> tuple[frozenset[str], str, int]:
+    """Return kinds of the messages of a method, why it has no secure sums, and how many leave."""
     from consortia.core.target import any_target
 
     # Any number of parameters will do where no argument fixes it.
     algorithm = method.build(any_target(method.dimension or 2))
-    each = _exchanges(algorithm.phases)
-    before = BEFORE_PHASES + bool(algorithm.fit) + _exchanges(algorithm.fit, algorithm.setup)
+    each = messages_of(algorithm.phases)
+    before = BEFORE_PHASES + bool(algorithm.fit) + messages_of(algorithm.fit, algorithm.setup)
     stages = {"fit": algorithm.fit, "setup": algorithm.setup}
     kinds = {name for name, phases in stages.items() if any(phase.local for phase in phases)}
-    apart = unsummed(algorithm) or ""
-    return _Traffic(before + rounds * each, frozenset({"round", *kinds}), apart=apart)
+    return frozenset({"round", *kinds}), unsummed(algorithm) or "", before + rounds * each
 
 
 def _messages_of(study: Study, kinds: frozenset[str]) -> tuple[str, ...]:
@@ -246,7 +218,7 @@ def _messages_of(study: Study, kinds: frozenset[str]) -> tuple[str, ...]:
     return tuple(kind for kind in KINDS if kind in found)
 
 
-def _exchanges(*stages: tuple[Phase, ...]) -> int:
+def messages_of(*stages: tuple[Phase, ...]) -> int:
     """Return the messages to a site in these stages, at most."""
     return sum(phase.repeat for phases in stages for phase in phases if phase.local is not None)
 

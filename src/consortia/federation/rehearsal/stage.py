@@ -22,9 +22,6 @@ from consortia.study.files import names_of
 DEADLINE = 60.0
 """Seconds that a site has for an answer: it answers at once, or what it answers is not used."""
 
-Liar = Callable[[Envelope, bytes], bytes]
-"""Function from a request and the honest answer to the answer that a site gives instead."""
-
 
 @dataclass(frozen=True)
 class Exchange:
@@ -44,10 +41,10 @@ class Stage:
         policy: text of the policy of each site.
         private: sites draw what is private from secrets of their own, as between institutions;
             else all random numbers follow from the seed.
-        liars: by name, sites that lie.
         origin: where a copy of a study file comes from, beside which its other files are.
 
     Attributes:
+        answers: the function by which each site answers a message.
         log: of each site the messages to it, and what it answered.
         halted_at: the first message that was not answered because a run was halted.
     """
@@ -60,7 +57,6 @@ class Stage:
         policy: str,
         *,
         private: bool = True,
-        liars: Mapping[str, Liar] | None = None,
         origin: Path | None = None,
     ) -> None:
         self.path, self.folder = study, folder
@@ -70,37 +66,33 @@ class Stage:
         self.log: dict[str, list[Exchange]] = {name: [] for name in self.names}
         self.halted_at: Envelope | None = None
         self._until: Callable[[Envelope], bool] | None = None
-        self._sites = {}
+        self.answers: dict[str, Callable[[bytes], bytes]] = {}
         for name in self.names:
             (folder / name).mkdir(parents=True, exist_ok=True)
             (folder / name / app.POLICY).write_text(policy, encoding="utf-8")
             load_policy(folder / name / app.POLICY)
             node = {"site": name, "data": str(files[name]), "folder": str(folder / name)}
             site = app.site_of(self.study, node, {}, private=private, apart=True)
-            liar = (liars or {}).get(name)
-            self._sites[name] = functools.partial(self._answered, name, site.answer, liar)
+            self.answers[name] = site.answer
 
-    def _answered(
-        self, name: str, honest: Callable[[bytes], bytes], liar: Liar | None, message: bytes
-    ) -> bytes:
+    def _answered(self, name: str, message: bytes) -> bytes:
         request = decode(message)
         if self._until is not None and self._until(request):
             self.halted_at = request
             raise Halted
-        answer = honest(message)
-        if liar is not None:
-            answer = liar(request, answer)
+        answer = self.answers[name](message)
         self.log[name].append(Exchange(request, decode(answer)))
         return answer
 
     def ask(self, name: str, message: Envelope) -> Envelope:
         """Return a site's answer to any message."""
         self._until = None
-        return decode(self._sites[name](message.encode()))
+        return decode(self._answered(name, message.encode()))
 
     def engine(self, **options: Any) -> FlowerEngine:
         """Return the engine of an honest server, with further options of `FlowerEngine`."""
-        sites = {number: self._sites[name] for number, name in enumerate(self.names, 1)}
+        names = enumerate(self.names, 1)
+        sites = {number: functools.partial(self._answered, name) for number, name in names}
         options = {"deadline": DEADLINE} | options
         return FlowerEngine(InProcess(sites), self.names, study=self.terms.study, **options)
 

@@ -168,7 +168,7 @@ def regression(
 
 
 class Sent(NamedTuple):
-    """The facts that all sites have sent, and the tables that are in this process."""
+    """Facts that all sites have sent, and the tables that are in this process."""
 
     question: Question
     facts: Sequence[SiteFacts]  # of each site

@@ -281,7 +281,7 @@ def _coefficients(*fit: np.ndarray) -> np.ndarray:
 
 
 def _features(points: Float[np.ndarray, "n d"]) -> np.ndarray:
-    """Return the terms of a component's log density: products of coordinates, these, and 1."""
+    """Return products of coordinates, these, and 1: a component's log density is linear in them."""
     rows, columns = np.triu_indices(points.shape[1])
     ones = np.ones((len(points), 1))
     return np.concatenate([points[:, rows] * points[:, columns], points, ones], axis=1)

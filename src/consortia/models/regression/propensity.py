@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import ast
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +40,12 @@ DIGITS = 10
 
 @arguments.hinted
 def propensity_weights(
-    run: Any, *, estimand: str = "ATE", stabilise: bool = True, trim: float = 0.0
+    run: Any,
+    *,
+    estimand: str = "ATE",
+    stabilise: bool = True,
+    trim: float = 0.0,
+    draw: int | None = None,
 ) -> str:
     """Return weights for the effect of a treatment, as an expression of columns.
 
@@ -53,6 +58,7 @@ def propensity_weights(
             who might have had either.
         stabilise: of ATE, multiply the weights of an arm by its share of all rows.
         trim: probabilities of treatment below it, or above 1 - trim, are set to these.
+        draw: of the run, chains one after the other, in the place of the posterior mean.
 
     Returns:
         The expression, of columns that the formula of treatment names.
@@ -87,8 +93,9 @@ def propensity_weights(
             "propensity_weights: expected a run of a formula with family 'bernoulli': sample "
             "'treatment ~ age + ...' first, with metadata=made.metadata."
         )
+    check_share(settings["formula"], settings["agreed"]["levels"], estimand, stabilise=stabilise)
     treated, share = _treatment(settings)
-    log_odds = _log_odds(tree, settings)
+    log_odds = _log_odds(tree, settings, draw)
     if trim:
         bound = f"{math.log1p(-trim) - math.log(trim):.{DIGITS}g}"
         log_odds = f"minimum(maximum({log_odds}, -{bound}), {bound})"
@@ -99,26 +106,34 @@ def propensity_weights(
     weights = f"1 + exp((1 - 2*{treated})*({log_odds}))"
     if not stabilise:
         return weights
-    if share is None:
-        raise InputError(
-            f"stabilise: the share of treated rows is known of a response of 0 and 1 alone: "
-            f"write I{treated} ~ ... as the formula, or give stabilise = false."
-        )
     other = f"{1 - share:.{DIGITS}g}"
     return f"({share:.{DIGITS}g}*{treated} + {other}*(1 - {treated}))*({weights})"
 
 
-def _treatment(settings: Mapping[str, Any]) -> tuple[str, float | None]:
-    """Return the expression that is 1 of treated rows, and their share, None where unknown."""
+def check_share(
+    formula: str, levels: Mapping[str, Sequence[str]], estimand: str, *, stabilise: bool
+) -> None:
+    """Refuse to stabilise weights of a treatment of words, whose share no site sends."""
+    if estimand == "ATE" and stabilise and RESPONSE in levels:
+        column = quoted(str(parse(formula).response[0].column))
+        raise InputError(
+            f"stabilise: the share of treated rows is known of a response of 0 and 1 alone: "
+            f"write I({column} == {levels[RESPONSE][1]!r}) ~ ... as the formula, or give "
+            "stabilise = false."
+        )
+
+
+def _treatment(settings: Mapping[str, Any]) -> tuple[str, float]:
+    """Return the expression that is 1 of treated rows, and their share, 0 where it is unknown."""
     response = parse(settings["formula"]).response[0]
     levels = settings["agreed"]["levels"].get(RESPONSE)
     if levels is not None:
-        return f"({_quoted(str(response.column))} == {levels[1]!r})", None
+        return f"({quoted(str(response.column))} == {levels[1]!r})", 0.0
     return _number(response), settings["agreed"]["numbers"][RESPONSE]["centre"]
 
 
-def _log_odds(tree: Any, settings: Mapping[str, Any]) -> str:
-    """Return the log odds of treatment at the posterior mean, as an expression of columns.
+def _log_odds(tree: Any, settings: Mapping[str, Any], draw: int | None) -> str:
+    """Return the log odds of treatment at the posterior mean, or a draw, as an expression.
 
     Raises:
         InputError: a term cannot be written so.
@@ -139,17 +154,22 @@ def _log_odds(tree: Any, settings: Mapping[str, Any]) -> str:
     posterior = tree[POSTERIOR]
     if not has_natural(tree) or "coefficients" not in posterior:
         raise InputError("propensity: the run has no coefficient in the units of its columns.")
-    slopes = np.asarray(posterior["coefficients"], float).mean(axis=(0, 1))
-    constant = 0.0
-    if () in parsed.terms:
-        constant = float(np.asarray(posterior["intercept"], float).mean())
+
+    def at(name: str) -> Any:
+        values = np.asarray(posterior[name], float)
+        values = values.reshape(-1, *values.shape[2:])
+        if draw is None:
+            return values.mean(axis=0)
+        return values[arguments.whole("draw", draw, 0, len(values) - 1)]
+
+    slopes, constant = at("coefficients"), at("intercept") if () in parsed.terms else 0.0
     parts = [f"{constant:.{DIGITS}g}"]
     varying = [key for key in columns if key]
     for key, slope in zip(varying, slopes, strict=True):
         factors = [
             _number(parsed.factors[text])
             if index is None
-            else f"({_quoted(str(parsed.factors[text].column))} == {levels[text][index]!r})"
+            else f"({quoted(str(parsed.factors[text].column))} == {levels[text][index]!r})"
             for text, index in sorted(key, key=str)
         ]
         parts.append("*".join([f"{slope:.{DIGITS}g}", *factors]))
@@ -164,10 +184,10 @@ def _number(factor: Factor) -> str:
             "unit, and powers such as age + I(age^2) in place of smooths and splines."
         )
     if factor.column is not None:
-        return _quoted(factor.column)
+        return quoted(factor.column)
     return factor.text if isinstance(factor.tree, ast.Call) else f"({factor.text})"
 
 
-def _quoted(name: str) -> str:
+def quoted(name: str) -> str:
     """Return the name of a column as it may stand in any expression."""
     return name if name.isidentifier() else f"`{name}`"
