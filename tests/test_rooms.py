@@ -227,11 +227,11 @@ def test_functions_can_be_read_on_two_screens():
 
 
 MOST_BOUND = {
-    "one": 745,
-    "found": 510,
-    "own": 340,
-    "place": 155,
-    "beside": 60,
+    "one": 670,
+    "found": 465,
+    "own": 305,
+    "place": 130,
+    "beside": 58,
     "said": 0,
     "told": 0,
 }

@@ -249,8 +249,8 @@ class StaleGradients(Workers, SelfSetting, ServerBased):
         each = self.steps_a_task * np.broadcast_to(np.asarray(steps, np.float64), self.servers)
         chains = places.reshape(self.servers, -1, places.shape[-1])
         values = []
-        for f, own, over in zip(shares, chains, each / self.noise_strength, strict=True):
-            g = np.asarray(gradients(in_jax_width(own.mean(axis=0))), np.float64)
+        for f, server_chains, over in zip(shares, chains, each / self.noise_strength, strict=True):
+            g = np.asarray(gradients(in_jax_width(server_chains.mean(axis=0))), np.float64)
             between = (g**2 / f[:, None]).sum(axis=0) - g.sum(axis=0) ** 2
             values.append(over * np.maximum(between, 0))
         return {
@@ -708,8 +708,8 @@ def _update(
     """Make one step at the server, and broadcast where the next gradient is wanted."""
     gradient, latest = message, server.latest
     if method.latest_only:
-        own, site = message
-        latest = jnp.asarray(latest).at[site].set(own)
+        site_gradient, site = message
+        latest = jnp.asarray(latest).at[site].set(site_gradient)
         gradient = jnp.sum(latest, axis=0)
     dynamics, ahead = method.dynamics, shared.next_step_size
     chain = dynamics.step(server.chain, gradient, shared.normal, shared.step_size)

@@ -94,10 +94,10 @@ def next_(
 
         coordinator = Coordinator(folder)
         while True:
-            found, again = coordinator.proceed(answers or (), again or ()), None
-            if found.aside or found.accepted or found.result or not watch:
-                _show(found, folder, coordinator.shared, as_json)
-            if found.result is not None or not watch:
+            progress, again = coordinator.proceed(answers or (), again or ()), None
+            if progress.aside or progress.accepted or progress.result or not watch:
+                _show(progress, folder, coordinator.shared, as_json)
+            if progress.result is not None or not watch:
                 return
             time.sleep(LOOK_SECONDS)
 
@@ -178,7 +178,7 @@ def answer(
                 content = path.read_bytes()
                 done.add(content)
                 try:
-                    found = answer_letter(path, permit=permit, output=output, **given)
+                    answered = answer_letter(path, permit=permit, output=output, **given)
                 except Declined:
                     typer.echo("Nothing was written, and nothing left the site.", err=True)
                     raise typer.Exit(DECLINED) from None
@@ -188,9 +188,9 @@ def answer(
                     # perhaps not all of it has come: it is read again when it has changed
                     typer.echo(f"warning: {error}", err=True)
                     continue
-                _show_answered(found, as_json)
-                if found.error is not None and not watch:
-                    raise typer.Exit(exit_code(found.error))
+                _show_answered(answered, as_json)
+                if answered.error is not None and not watch:
+                    raise typer.Exit(exit_code(answered.error))
             if not watch:
                 return
             time.sleep(LOOK_SECONDS)
@@ -205,9 +205,9 @@ def _letters(request: Path, done: set[bytes]) -> list[Path]:
         if not request.exists():
             raise InputError(f"{request}: no such letter.")
         return [request]
-    found = sorted(request.glob(f"{QUESTION}-*{SUFFIX}"))
-    answers = [path.with_name(path.name.replace(QUESTION, ANSWER, 1)) for path in found]
-    there = zip(found, answers, strict=True)
+    questions = sorted(request.glob(f"{QUESTION}-*{SUFFIX}"))
+    answers = [path.with_name(path.name.replace(QUESTION, ANSWER, 1)) for path in questions]
+    there = zip(questions, answers, strict=True)
     return [p for p, a in there if not a.exists() and p.read_bytes() not in done]
 
 

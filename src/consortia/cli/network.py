@@ -114,28 +114,28 @@ def loopback(
         from consortia.errors import DeploymentError, StoreError
         from consortia.federation.loopback import Loopback
 
-        place = Path(f"{app.resolve().name}-loopback") if folder is None else folder
-        if place.exists() and any(place.iterdir()):
-            raise StoreError(f"{place} is not empty: choose another folder.")
-        nodes = prepared_sites(app, data, place, rows)
+        root = Path(f"{app.resolve().name}-loopback") if folder is None else folder
+        if root.exists() and any(root.iterdir()):
+            raise StoreError(f"{root} is not empty: choose another folder.")
+        nodes = prepared_sites(app, data, root, rows)
         typer.echo(f"starting a SuperLink and {len(nodes)} SuperNodes on 127.0.0.1 ...")
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         try:
-            with Loopback(place / "network", nodes) as network:
-                typer.echo(f"SuperLink at {network.address}; logs in {place / 'network'}")
-                folders = {"output": place / "run", "keys": place / KEYS}
+            with Loopback(root / "network", nodes) as network:
+                typer.echo(f"SuperLink at {network.address}; logs in {root / 'network'}")
+                folders = {"output": root / "run", "keys": root / KEYS}
                 config = {name: str(path.resolve()) for name, path in folders.items()}
                 status = network.run(app, config=config, show=typer.echo)
         except KeyboardInterrupt:
             typer.echo("interrupted; all processes are stopped, and the run so far is kept")
             raise typer.Exit(INTERRUPTED) from None
         typer.echo(f"Flower says: {status}. All processes are stopped.")
-        for one in nodes:
+        for site in nodes:
             typer.echo(
-                f"what was sent by {one.name}: consortia site ledger {place / 'sites' / one.name}"
+                f"what was sent by {site.name}: consortia site ledger {root / 'sites' / site.name}"
             )
         if status != "finished:completed":
-            raise DeploymentError(f"the run ended as {status}; the logs are in {place}.")
+            raise DeploymentError(f"the run ended as {status}; the logs are in {root}.")
 
 
 def prepared_sites(app: Path, data: Path, place: Path, rows: int) -> list[Node]:

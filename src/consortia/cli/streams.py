@@ -57,7 +57,7 @@ class Lenient(io.RawIOBase):
 
 def prints_result(arguments: Sequence[str]) -> bool:
     """Return True if what a command prints is its result, and no file holds it."""
-    words = [one for one in arguments if not one.startswith("-")]
+    words = [argument for argument in arguments if not argument.startswith("-")]
     if "--help" in arguments or not words:
         return True
     return words[0] not in FILES and not (words[0] in FILES_OF_ONE and len(words) > 1)
@@ -77,16 +77,16 @@ def lenient(arguments: Sequence[str]) -> Iterator[None]:
     _open_closed(strict=strict)
     before = sys.stdout, sys.stderr
     raw = Lenient(OUT, strict=strict), Lenient(ERROR, strict=False)
-    sys.stdout, sys.stderr = (_text(one, stream) for one, stream in zip(raw, before, strict=True))
-    own = sys.stdout, sys.stderr
+    sys.stdout, sys.stderr = (_text(file, stream) for file, stream in zip(raw, before, strict=True))
+    streams = sys.stdout, sys.stderr
     try:
         yield
     except BaseException:
         with suppress(OSError):  # what ends the command is said already
-            own[0].flush()
+            streams[0].flush()
         raise
     else:
-        own[0].flush()
+        streams[0].flush()
     finally:
         sys.stdout, sys.stderr = before
 

@@ -226,8 +226,8 @@ class Hinted(ABCMeta):
     @property
     def __signature__(cls) -> inspect.Signature:
         """The arguments of the class, which `__call__` would hide."""
-        own = inspect.signature(cls.__init__)  # type: ignore[misc]
-        return own.replace(parameters=list(own.parameters.values())[1:])
+        signature = inspect.signature(cls.__init__)  # type: ignore[misc]
+        return signature.replace(parameters=list(signature.parameters.values())[1:])
 
     def __call__(cls, *args: Any, **options: Any) -> Any:
         """Return a new object of the class."""

@@ -39,10 +39,10 @@ def check_data(model: Model, held: Mapping[str, PyTree]) -> None:
 
 def check_fits(leaf: np.ndarray, where: str) -> None:
     """Refuse integers beyond the type that JAX has for them, in which they would wrap."""
-    own = width_of(leaf.dtype)
-    if leaf.dtype.kind not in "iu" or own == leaf.dtype or not leaf.size:
+    width = width_of(leaf.dtype)
+    if leaf.dtype.kind not in "iu" or width == leaf.dtype or not leaf.size:
         return
-    limits = np.iinfo(own)
+    limits = np.iinfo(width)
     low, high = int(leaf.min()), int(leaf.max())
     if limits.min <= low and high <= limits.max:
         return

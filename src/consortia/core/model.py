@@ -134,8 +134,8 @@ class Model(metaclass=Hinted):
         if is_function(self.init):
             shown = "parameters that init(key) returns"
         else:
-            found = variables(structure_of(self.init))
-            shown = ", ".join(f"{one.name} {one.shape}" for one in found)
+            parameters = variables(structure_of(self.init))
+            shown = ", ".join(f"{parameter.name} {parameter.shape}" for parameter in parameters)
         rows = "a log-likelihood of each site" if self.by_site else "a log-likelihood of each row"
         prior = "a flat prior" if self.log_prior is None else "a log-prior"
         more = [name for name in ("predict", "natural", "recover") if vars(self)[name] is not None]

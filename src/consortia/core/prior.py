@@ -46,14 +46,14 @@ def prior_scale(target: Target, start: np.ndarray) -> PriorScale:
     """
     position = np.asarray(start, target.dtype)
     key = target.shapes, position.tobytes()
-    known, found = _newest.get(target.model, (None, None))
-    if found is None or known != key:
+    known, scale = _newest.get(target.model, (None, None))
+    if scale is None or known != key:
         centre, sd = (np.array(values, np.float64) for values in _normal_of(target, position))
-        found = PriorScale(centre, np.where(np.isfinite(sd), sd, 1.0))
-        for values in found:
+        scale = PriorScale(centre, np.where(np.isfinite(sd), sd, 1.0))
+        for values in scale:
             values.flags.writeable = False
-        _newest[target.model] = key, found
-    return found
+        _newest[target.model] = key, scale
+    return scale
 
 
 def _normal_of(target: Target, position: np.ndarray) -> tuple[Any, Any]:

@@ -64,7 +64,7 @@ class Tail(NamedTuple):
 
     def _like(self, values: Array) -> tuple[Array, Array, Array]:
         xp, shape = namespace(values), values.shape
-        h, centre, scale = (xp.broadcast_to(xp.asarray(one, values.dtype), shape) for one in self)
+        h, centre, scale = (xp.broadcast_to(xp.asarray(part, values.dtype), shape) for part in self)
         return h, centre, scale
 
     @staticmethod

@@ -63,8 +63,8 @@ def leaves_of(tree: PyTree) -> list[Leaf]:
 
 def structure_of(tree: PyTree) -> Any:
     """Return the structure that makes the pytree of its arrays again, by ``unflatten``."""
-    found = [leaf.keys for leaf in leaves_of(tree)]
-    if type(tree) is dict and found == [(name,) for name in sorted(tree, key=str)]:
+    paths = [leaf.keys for leaf in leaves_of(tree)]
+    if type(tree) is dict and paths == [(name,) for name in sorted(tree, key=str)]:
         return Names(tuple(sorted(tree)))
     return jax.tree.structure(tree)
 

@@ -259,7 +259,7 @@ class TableFacts:
         expect(most <= given, "there are more missing values than rows")
         expect(min(found["missing"].values(), default=0) >= 0, "a number of rows is negative")
         for plain in found["moments"].values():
-            rows = plain[0] if isinstance(plain, list) and plain else None
+            rows: Any = plain[0] if isinstance(plain, list) and plain else None
             expect(type(rows) is int and 0 < rows <= given, "the moments are not those of the rows")
             Moments.check_plain(plain, rows, None)
         for levels in found["levels"].values():

@@ -35,7 +35,7 @@ from consortia.core.parameters import (
 )
 from consortia.core.target import Target, in_jax_width
 from consortia.data.sites import Sites
-from consortia.diagnostics.summary import aligned
+from consortia.diagnostics.summary import Shown
 from consortia.engines.contract import Engine
 from consortia.engines.local import LocalEngine
 from consortia.errors import InputError
@@ -59,8 +59,8 @@ class Terms(NamedTuple):
     k_hat: np.ndarray
 
 
-@dataclass(frozen=True, eq=False)
-class LeftOut:
+@dataclass(frozen=True, eq=False, repr=False)
+class LeftOut(Shown):
     """Predictions of rows that are left out, by model; `str` renders them, the best model first."""
 
     names: tuple[str, ...]  # of the models
@@ -78,43 +78,44 @@ class LeftOut:
         variance = max(square / self.rows - (total / self.rows) ** 2, 0.0)
         return float(np.sqrt(self.rows * variance * self.rows / max(self.rows - 1, 1)))
 
-    def __str__(self) -> str:
-        """Return the table as plain text."""
-        header = ["", "elpd", "se", "less", "se", "p", "waic", "k > 0.7"]
-        order, one = np.argsort(-self.sums), np.eye(len(self.names))
-        body = []
-        for place in order:
-            apart = one[order[0]] - one[place]
-            body.append(
+    @property
+    def _tables(self) -> list[list[list[str]]]:
+        """The lines of cells, a model's each, the best model first."""
+        lines = [["", "elpd", "se", "less", "se", "p", "waic", "k > 0.7"]]
+        order, unit = np.argsort(-self.sums), np.eye(len(self.names))
+        for model in order:
+            apart = unit[order[0]] - unit[model]
+            lines.append(
                 [
-                    self.names[place],
-                    f"{self.sums[place]:.1f}",
-                    f"{self.standard_error(one[place]):.1f}",
+                    self.names[model],
+                    f"{self.sums[model]:.1f}",
+                    f"{self.standard_error(unit[model]):.1f}",
                     f"{apart @ self.sums:.1f}",
                     f"{self.standard_error(apart):.1f}",
-                    f"{self.parameters[place]:.1f}",
-                    f"{self.waic[place]:.1f}",
-                    f"{self.shapes[place, 1:].sum():.0f} of {self.rows}",
+                    f"{self.parameters[model]:.1f}",
+                    f"{self.waic[model]:.1f}",
+                    f"{self.shapes[model, 1:].sum():.0f} of {self.rows}",
                 ]
             )
-        lines = aligned([header, *body])
-        worst = int(self.shapes[:, 1:].sum(axis=1).max())
-        if worst:
-            lines.append(
-                f"* {worst} {self.unit}s have a k-hat above 0.7: these draws do not show the "
-                "effect of leaving them out"
-            )
-        return "\n".join(lines)
+        return [lines]
 
-    __repr__ = __str__
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Whether the draws show the effect of leaving rows or sites out."""
+        worst = int(self.shapes[:, 1:].sum(axis=1).max())
+        text = (
+            f"{worst} {self.unit}s have a k-hat above 0.7: these draws do not show the "
+            "effect of leaving them out"
+        )
+        return (text,) if worst else ()
 
     def to_dataframe(self) -> Any:
         """Return elpd, its standard error, p, waic and counts of k-hat, a line for each model."""
         import pandas as pd  # heavy, and only wanted here
 
-        one = np.eye(len(self.names))
+        unit = np.eye(len(self.names))
         columns: dict[str, Any] = {"elpd": self.sums, "p": self.parameters, "waic": self.waic}
-        columns["se"] = [self.standard_error(weights) for weights in one]
+        columns["se"] = [self.standard_error(weights) for weights in unit]
         bad = self.shapes[:, 1:].sum(axis=1)
         return pd.DataFrame({**columns, "k_above_0.7": bad}, index=list(self.names))
 

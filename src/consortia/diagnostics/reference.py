@@ -185,8 +185,8 @@ def _chain(target: Target, draws: int, warmup: int, rate: float) -> Any:
 
         def step(carry: tuple[Any, Tuning], index: Array) -> Any:
             state, tuning = carry
-            place = jnp.minimum(index, warmup - 1)  # the schedule ends with the warm-up
-            window = jnp.asarray(slow)[place], jnp.asarray(ends)[place]
+            warmup_index = jnp.minimum(index, warmup - 1)  # the schedule ends with the warm-up
+            window = jnp.asarray(slow)[warmup_index], jnp.asarray(ends)[warmup_index]
             metric = tuning.metric.inverse_mass_matrix
             state, info = kernel(keys[index], state, log_density, tuning.step_size, metric)
             tuning = jax.lax.cond(
@@ -227,8 +227,8 @@ def _log_likelihood(target: Target, theta: Array, rows: PyTree) -> Array:
     if not target.model.by_site:
         return jnp.sum(target.log_likelihood(theta, rows))
     of_sites = [
-        jnp.sum(target.summands(theta, one, jnp.ones(len(jax.tree.leaves(one)[0]), bool)))
-        for one in rows
+        jnp.sum(target.summands(theta, shard, jnp.ones(len(jax.tree.leaves(shard)[0]), bool)))
+        for shard in rows
     ]
     return jnp.sum(jnp.stack(of_sites))
 

@@ -155,12 +155,12 @@ def _parts_of(target: Target) -> tuple[_Part, ...]:
     model = target.model
     if not isinstance(model, Compared):
         return (_Part(target, slice(None), None),)
-    found, begin = [], 0
+    parts, begin = [], 0
     for name, part in model.parts.items():
-        own = Target(part, target.structure[name])
-        found.append(_Part(own, slice(begin, begin + own.dimension), name))
-        begin += own.dimension
-    return tuple(found)
+        part_target = Target(part, target.structure[name])
+        parts.append(_Part(part_target, slice(begin, begin + part_target.dimension), name))
+        begin += part_target.dimension
+    return tuple(parts)
 
 
 def _tell(
@@ -195,9 +195,9 @@ def _over_rows(
         taken = jax.tree.map(lambda leaf: leaf[held], rows)
 
         def values_of(part: _Part) -> Array:
-            own = taken if part.rows is None else taken[part.rows]
+            part_rows = taken if part.rows is None else taken[part.rows]
             return jax.lax.map(
-                lambda one: part.target.summands(one, own, here),
+                lambda position: part.target.summands(position, part_rows, here),
                 asked.positions[:, part.at],
                 batch_size=POINTS_AT_ONCE,
             )
@@ -238,15 +238,15 @@ def _row_sums(values: Any, kept: Any, count: Any) -> np.ndarray:
         return np.full(m * (m + 6), np.nan, dtype)
     if not held.size:
         return np.zeros(m * (m + 6), dtype)
-    found = sums_of([terms_of(one) for one in held])
+    sums = sums_of([terms_of(log_likelihoods) for log_likelihoods in held])
     order = ("sums", "products", "parameters", "waic", "shapes")
-    return np.concatenate([np.ravel(found[name]) for name in order]).astype(dtype)
+    return np.concatenate([np.ravel(sums[name]) for name in order]).astype(dtype)
 
 
 def _without(values: Any, logs: Any, count: Any) -> np.ndarray:
     if int(count) < LEAST_DRAWS:
         return np.full(2 * values.shape[1] + 1, np.nan, np.asarray(values).dtype)
-    natural, known = (np.asarray(one, np.float64)[: int(count)] for one in (values, logs))
+    natural, known = (np.asarray(array, np.float64)[: int(count)] for array in (values, logs))
     share, k_hat = smoothed(-known)
     # a k-hat that cannot be found is as bad as any
     known_k = np.nan_to_num(np.array([k_hat]), nan=1e9, posinf=1e9)
@@ -288,8 +288,8 @@ def told_by_sites(
     given = positions_of("loo", list(zip(trees, models, strict=True)), engine, draws)
     # Models are compared draw by draw, so that all need equally many.
     count = min(map(len, given))
-    points = np.concatenate([one[spaced(len(one), count)] for one in given], axis=1)
-    method = SiteSums(draws, tuple(tuple(one) for one in points.tolist()))
+    points = np.concatenate([flat[spaced(len(flat), count)] for flat in given], axis=1)
+    method = SiteSums(draws, tuple(tuple(flat) for flat in points.tolist()))
     start = starting_parameters(model, None, SEED, 1)[0]
     target = Target(model, start)
     run = engine.prepare(target, sites, method, 1)
@@ -301,7 +301,7 @@ def told_by_sites(
     ends = np.cumsum([m, m * m, m, m])
     sums, products, parameters, waic, shapes = np.split(sent.rows.sum(axis=0), ends)
     by_site = model.by_site
-    found = LeftOut(
+    left_out = LeftOut(
         tuple(names),
         "site" if by_site else "row",
         len(sites) if by_site else sites.rows,
@@ -312,10 +312,10 @@ def told_by_sites(
         shapes=shapes.reshape(m, 3),
     )
     first = points[:, _parts_of(target)[0].at]
-    own = Target(models[0], structure_of(models[0].init))
-    of, values = natural_of(models[0], own, first, labels)
+    first_target = Target(models[0], structure_of(models[0].init))
+    of, values = natural_of(models[0], first_target, first, labels)
     moments = moments_of(values, np.full(len(values), 1 / len(values)))
-    return found, WithoutSites(
+    return left_out, WithoutSites(
         of, sites.names, *moments, sent.mean, sent.sd, np.asarray(sent.k_hat)
     )
 
@@ -358,9 +358,9 @@ def compared(models: Mapping[str, Model]) -> Compared:
         )
 
     def check(rows: PyTree) -> str | None:
-        found = [p.check(rows[n]) for n, p in parts.items() if p.check is not None]
-        found.append(other_rows([rows[n] for n in parts]))
-        return next((one for one in found if one), None)
+        faults = [p.check(rows[n]) for n, p in parts.items() if p.check is not None]
+        faults.append(other_rows([rows[n] for n in parts]))
+        return next((fault for fault in faults if fault), None)
 
     def arrange(rows: PyTree) -> PyTree:
         return {n: p.arrange(rows[n]) if p.arrange else rows[n] for n, p in parts.items()}

@@ -121,8 +121,8 @@ class Summary:
         """Return the statistics of one coordinate, by column."""
         if coordinate not in self.coordinates:
             raise InputError(f"coordinate={coordinate!r}: there is no such row in this summary.")
-        place = self.coordinates.index(coordinate)
-        return {name: float(values[place]) for name, values in self.columns.items()}
+        index = self.coordinates.index(coordinate)
+        return {name: float(values[index]) for name, values in self.columns.items()}
 
     def to_dataset(self) -> Any:
         """Return the table as an `xarray.Dataset` of dimension ("coordinate",)."""
@@ -261,27 +261,27 @@ def summary(
         tree, reference = as_sampled(tree), as_sampled(reference)
     scaling = scaling_in(tree) if units == "columns" else None
     natural = has_natural(tree)
-    shown, beside = tree, reference
+    shown, shown_reference = tree, reference
     if scaling is not None and not natural:
         shown = in_column_units(tree, scaling)
-        beside = None if reference is None else in_column_units(reference, scaling)
+        shown_reference = None if reference is None else in_column_units(reference, scaling)
     how = (probabilities, between, max_coordinates)
-    made = tabulate(shown, beside, _note_origin(tree, scaling), *how)
+    made = tabulate(shown, shown_reference, _note_origin(tree, scaling), *how)
     if "algorithm" not in getattr(tree, "attrs", {}):
         return made
     without = _without_moments(made, shown)
     if natural and reference is not None and not has_natural(reference):
         reference = None  # it has no coordinates
-    own, theirs = as_sampled(tree), as_sampled(reference)
+    draws, theirs = as_sampled(tree), as_sampled(reference)
     if scaling is None and not natural:
-        others = None if theirs is None else _alike(tabulate(theirs, None, (), *how), theirs, own)
-        evidence = Evidence.of(own, made, others, stein)
+        others = None if theirs is None else _alike(tabulate(theirs, None, (), *how), theirs, draws)
+        evidence = Evidence.of(draws, made, others, stein)
     else:  # judged are the parameters as they were sampled
-        sampled = tabulate(own, theirs, (), probabilities, between)
-        others = None if theirs is None else _alike(tabulate(theirs), theirs, own)
+        sampled = tabulate(draws, theirs, (), probabilities, between)
+        others = None if theirs is None else _alike(tabulate(theirs), theirs, draws)
         named = Tabled(made.columns, made.coordinates)
-        evidence = Evidence.of(own, sampled, others, stein, named)
-    return replace(without, verdict=judge(prediction_in(own), evidence))
+        evidence = Evidence.of(draws, sampled, others, stein, named)
+    return replace(without, verdict=judge(prediction_in(draws), evidence))
 
 
 def _without_moments(table: Summary, tree: Any) -> Summary:
@@ -299,8 +299,8 @@ def _without_moments(table: Summary, tree: Any) -> Summary:
         for name, values in table.columns.items()
     }
     medians = [
-        f"{table.coordinates[place]} (median {np.median(flat[:, place]):.4g})"
-        for place in np.flatnonzero(bad)[:3]
+        f"{table.coordinates[index]} (median {np.median(flat[:, index]):.4g})"
+        for index in np.flatnonzero(bad)[:3]
     ]
     more = f" and {bad.sum() - 3} more" if bad.sum() > 3 else ""
     note = (
@@ -343,8 +343,8 @@ def tabulate(
     Other arguments are as of `summary`; ``origin`` are notes on the units of the table, and on who
     handed the draws over.
     """
-    found = convergence(tree, between=between, max_coordinates=max_coordinates)
-    columns, notes = _columns(tree, probabilities, found)
+    diagnostics = convergence(tree, between=between, max_coordinates=max_coordinates)
+    columns, notes = _columns(tree, probabilities, diagnostics)
     notes += origin
     draws = _some_draws("tree", tree)
     if reference is not None:
@@ -354,7 +354,7 @@ def tabulate(
     names = itertools.chain.from_iterable(
         _labels(name, sources[name], array.shape[2:]) for name, array in draws.items()
     )
-    missing = {"R-hat": found.missing("R-hat"), "ESS": found.missing("ESS")}
+    missing = {"R-hat": diagnostics.missing("R-hat"), "ESS": diagnostics.missing("ESS")}
     return Summary(tuple(names), columns, tuple(notes), missing)
 
 
@@ -383,8 +383,8 @@ def _columns(
     moments = zip(*(_moments(array, weights) for array in draws.values()), strict=True)
     columns = dict(zip(("mean", "sd"), map(_stacked, moments), strict=True))
     quantiles = [_quantiles(array, probabilities, weights) for array in draws.values()]
-    for place, probability in enumerate(probabilities):
-        columns[f"{100 * probability:g}%"] = _stacked(values[place] for values in quantiles)
+    for index, probability in enumerate(probabilities):
+        columns[f"{100 * probability:g}%"] = _stacked(values[index] for values in quantiles)
     errors = [_errors(array, weights, numbers) for array in draws.values()]
     columns |= {
         "mcse_mean": _stacked(together for together, _ in errors),
@@ -395,7 +395,7 @@ def _columns(
     notes = found.notes()
     if numbers is not None:
         each = zip(draws.values(), errors, strict=True)
-        fractions = (missing_information(array, numbers, own) for array, (_, own) in each)
+        fractions = (missing_information(array, numbers, within) for array, (_, within) in each)
         columns["fmi"] = _stacked(fractions)
         notes.append(IMPUTED.format(len(np.unique(numbers))))
     if weights is not None:

@@ -90,26 +90,26 @@ def turned(posterior: Any, scaling: Scaling | None) -> dict[str, Any]:
     every = np.asarray(slopes) * (unit / sds)
     shift = slopes.isel({slopes.dims[-1]: 0}, drop=True)  # as an intercept has: without columns
     shift = shift.copy(data=-unit * (np.asarray(slopes) @ (means / sds)) + centre)
-    found: dict[str, Any] = {}
-    ones = [place for place, name in enumerate(scaling.columns) if name == CONSTANT]
+    changed: dict[str, Any] = {}
+    ones = [index for index, name in enumerate(scaling.columns) if name == CONSTANT]
     if CONSTANT in variables:
-        own = variables[CONSTANT]
-        found[CONSTANT] = own.copy(data=np.asarray(own) * unit + np.asarray(shift))
+        intercept = variables[CONSTANT]
+        changed[CONSTANT] = intercept.copy(data=np.asarray(intercept) * unit + np.asarray(shift))
     elif ones:  # a column of ones: its coefficient is the intercept
         every[..., ones[-1]] += np.asarray(shift)
     else:
-        found[CONSTANT] = shift
+        changed[CONSTANT] = shift
     if NOISE in variables:
-        found[NOISE] = variables[NOISE] + np.log(unit)
-    return {SLOPES: slopes.copy(data=every)} | found
+        changed[NOISE] = variables[NOISE] + np.log(unit)
+    return {SLOPES: slopes.copy(data=every)} | changed
 
 
 def _in_basis(variables: Mapping[str, Any], basis: np.ndarray) -> dict[str, Any]:
     """Return (a, β) = R (ã, β̃); without an intercept there is none in these units either."""
     slopes = variables[SLOPES]
     values = np.asarray(slopes)
-    found = {SLOPES: slopes.copy(data=values @ basis[1:, 1:].T)}
+    coefficients = {SLOPES: slopes.copy(data=values @ basis[1:, 1:].T)}
     if CONSTANT in variables:
-        own = variables[CONSTANT]
-        found[CONSTANT] = own.copy(data=np.asarray(own) + values @ basis[0, 1:])
-    return found
+        intercept = variables[CONSTANT]
+        coefficients[CONSTANT] = intercept.copy(data=np.asarray(intercept) + values @ basis[0, 1:])
+    return coefficients

@@ -166,18 +166,18 @@ class Verdict:
     def explanation(self) -> str:
         """The reasons of the verdict: the findings as serious as it is."""
         if self.severity is Severity.GOOD:
-            unknown = [one for one in self.checks if one.severity is Severity.UNKNOWN]
+            unknown = [check for check in self.checks if check.severity is Severity.UNKNOWN]
             if not unknown:
                 return "All checks passed."
-            left = ", ".join(f"{one.title[:1].lower()}{one.title[1:]}" for one in unknown)
+            left = ", ".join(f"{check.title[:1].lower()}{check.title[1:]}" for check in unknown)
             return f"All checks that were made passed. Not checked: {left}"
-        return " ".join(f"{one.title} {one.value}." for one in self.reasons)
+        return " ".join(f"{check.title} {check.value}." for check in self.reasons)
 
     @property
     def reasons(self) -> tuple[Check, ...]:
         """The findings that count and are not good, the most serious first."""
-        found = [one for one in self.checks if one.counts and one.severity > Severity.GOOD]
-        return tuple(sorted(found, key=lambda one: -one.severity))
+        faults = [check for check in self.checks if check.counts and check.severity > Severity.GOOD]
+        return tuple(sorted(faults, key=lambda check: -check.severity))
 
     def __str__(self) -> str:
         return "\n".join(self.lines())
@@ -185,7 +185,7 @@ class Verdict:
     def lines(self) -> list[str]:
         """Return the verdict in words, a line for each reason."""
         first = f"{self.word.upper()}: {self.headline}."
-        return [first, *(f"{one.title} {one.value}: {one.text}" for one in self.reasons)]
+        return [first, *(f"{check.title} {check.value}: {check.text}" for check in self.reasons)]
 
     def plain(self) -> dict[str, Any]:
         """Return plain values, as in JSON."""
@@ -193,8 +193,8 @@ class Verdict:
             "verdict": self.word,
             "headline": self.headline,
             "checks": [
-                {"verdict": one.severity.word} | {name: vars(one)[name] for name in TEXTS}
-                for one in self.checks
+                {"verdict": check.severity.word} | {name: vars(check)[name] for name in TEXTS}
+                for check in self.checks
             ],
         }
 
@@ -216,8 +216,8 @@ class Tabled(NamedTuple):
         """Monte Carlo standard errors of the shifts, (rows,), in reference sds."""
         if self.reference is None:
             return None
-        own = self.reference
-        return np.hypot(self.columns["mcse_mean"], own["mcse_mean"]) / own["sd"]
+        reference = self.reference
+        return np.hypot(self.columns["mcse_mean"], reference["mcse_mean"]) / reference["sd"]
 
     @property
     def farthest(self) -> str | None:
@@ -337,11 +337,11 @@ def judge(
     if run is None:
         planned = _planned(prediction, rounds, draws)
         before = (_read(doubts), _predicted(prediction, measured=False), planned)
-        return Verdict(tuple(one for one in before if one is not None), drawn=False)
+        return Verdict(tuple(finding for finding in before if finding is not None), drawn=False)
     if run.record.get("optimises"):
         still = replace(run, stuck=())  # one that has arrived does not move
-        own = (_end(run), _finite(still), _optimised(run))
-        return Verdict(tuple(check for check in own if check is not None), optimised=True)
+        end_checks = (_end(run), _finite(still), _optimised(run))
+        return Verdict(tuple(check for check in end_checks if check is not None), optimised=True)
     measured = _measured(run)
     exact = prediction is not None and prediction.reason is None and prediction.shift is None
     checks = [
@@ -363,9 +363,9 @@ def judge(
         _precise(run),
         *_faults(run),
     ]
-    found = tuple(check for check in checks if check is not None)
+    findings = tuple(check for check in checks if check is not None)
     biased = prediction is not None and prediction.reason is None and not exact
-    return Verdict(found, estimates=bool(run.record.get("sandwich")), approximate=biased)
+    return Verdict(findings, estimates=bool(run.record.get("sandwich")), approximate=biased)
 
 
 def pilot_fault(prediction: BiasPrediction, run: Evidence) -> Check | None:
@@ -397,8 +397,8 @@ def readings_in(record: Mapping[str, Any], name: str = "readings") -> list[str]:
     if not isinstance(settings, Mapping):
         return []
     of_formula = settings.get("regression", settings)
-    found = of_formula.get(name, ()) if isinstance(of_formula, Mapping) else ()
-    return [str(one) for one in found]
+    notes = of_formula.get(name, ()) if isinstance(of_formula, Mapping) else ()
+    return [str(note) for note in notes]
 
 
 def _read(doubts: Sequence[str]) -> Check | None:
@@ -544,8 +544,8 @@ def _imputed(run: Evidence) -> Check | None:
 
 
 def _why(run: Evidence, statistic: str) -> str:
-    found = "; ".join(run.missing.get(statistic, ()))
-    return f"{found or f'{statistic} is not available for every parameter'}."
+    reasons = "; ".join(run.missing.get(statistic, ()))
+    return f"{reasons or f'{statistic} is not available for every parameter'}."
 
 
 def _overshoot(run: Evidence, prediction: BiasPrediction | None) -> Check | None:
@@ -581,13 +581,13 @@ def _diverging(run: Evidence) -> Check | None:
 
 def _moved(arrays: Mapping[str, np.ndarray]) -> float:
     """Return the farthest that a coordinate moved in the last tenth, in parts of all its way."""
-    found = 0.0
+    moved = 0.0
     for array in arrays.values():
         flat = array.reshape(array.shape[0], array.shape[1], -1)
         way = np.ptp(flat, axis=1) + ROUNDED * np.abs(flat).max(axis=1)
         late = np.ptp(flat[:, -max(flat.shape[1] // 10, 2) :], axis=1)
-        found = max(found, float(np.divide(late, way, out=np.zeros_like(way), where=way > 0).max()))
-    return found
+        moved = max(moved, float(np.divide(late, way, out=np.zeros_like(way), where=way > 0).max()))
+    return moved
 
 
 def _optimised(run: Evidence) -> Check:
@@ -770,9 +770,9 @@ def _as_predicted(run: Evidence, prediction: BiasPrediction | None) -> Check | N
     sd, mean = prediction.sd[rows], (prediction.mean + prediction.shift * prediction.sd)[rows]
     error = np.nan_to_num(run.columns["mcse_mean"], nan=0.0)
     off = (np.abs(run.columns["mean"] - mean) - SIGMAS * error) / sd
-    found = float(np.max(off, initial=0.0))
-    severity = _severity(found, OFF)
-    value = f"means ≤ {found:.2g} sd off"
+    largest_off = float(np.max(off, initial=0.0))
+    severity = _severity(largest_off, OFF)
+    value = f"means ≤ {largest_off:.2g} sd off"
     if prediction.sd_ratio is not None:
         spread = run.columns["sd"] / (sd * prediction.sd_ratio[rows])
         few = np.nan_to_num(np.minimum(run.columns["ess_bulk"], run.columns["ess_tail"]), nan=1.0)
@@ -794,14 +794,14 @@ def _fits(run: Evidence) -> Check | None:
     """Judge the fit of the draws to the sites' gradients, by the kernel Stein discrepancy."""
     if run.stein is None:
         return None
-    found, title = run.stein, "Do the draws fit the sites' gradients?"
-    value = f"discrepancy {found.value:.2g}, by chance up to {found.level:.2g}"
-    if found.p_value > RARE:
-        reason = f"{found.points} draws from the posterior itself would fit no better."
+    stein, title = run.stein, "Do the draws fit the sites' gradients?"
+    value = f"discrepancy {stein.value:.2g}, by chance up to {stein.level:.2g}"
+    if stein.p_value > RARE:
+        reason = f"{stein.points} draws from the posterior itself would fit no better."
         return Check(Severity.GOOD, title, value, reason)
     reason = (
-        f"{found.points} draws from the posterior would rarely fit so poorly (p "
-        f"{found.p_value:.2g})."
+        f"{stein.points} draws from the posterior would rarely fit so poorly (p "
+        f"{stein.p_value:.2g})."
     )
     return Check(Severity.WARNING, title, value, reason, REMEDY)
 

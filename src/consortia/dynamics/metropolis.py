@@ -160,8 +160,8 @@ def potentials(target: Target, positions: Float[Array, "n d"], site: Site) -> Po
     def at(position: Float[Array, " d"]) -> Potential:
         return _of_blocks(target, position, site, ROWS_TOGETHER)[0]
 
-    found: Potential = compiler.map_in_blocks(at, positions, POINTS_TOGETHER)
-    return found
+    values: Potential = compiler.map_in_blocks(at, positions, POINTS_TOGETHER)
+    return values
 
 
 def _of_site(

@@ -42,12 +42,12 @@ def mailbox_of(algorithm: Algorithm) -> Mailbox | None:
         TypeError: there are other phases beside it.
     """
     phases = algorithm.phases
-    found = [phase.exchange for phase in phases if isinstance(phase.exchange, Mailbox)]
-    if not found:
+    mailboxes = [phase.exchange for phase in phases if isinstance(phase.exchange, Mailbox)]
+    if not mailboxes:
         return None
     if len(phases) > 1 or algorithm.fit or algorithm.setup or algorithm.draws.hub is None:
         raise TypeError("a phase with a Mailbox must be the only one, and its hub must draw")
-    return found[0]
+    return mailboxes[0]
 
 
 def servers_of(algorithm: Algorithm) -> int:

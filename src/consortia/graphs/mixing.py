@@ -158,11 +158,11 @@ class MixingMatrix:
         rows, columns, values = self.rows[other], self.columns[other], self.values[other]
         per_row = np.bincount(rows, minlength=self.agents)
         longest = int(per_row.max(initial=0))
-        place = np.arange(len(values)) - np.repeat(np.cumsum(per_row) - per_row, per_row)
+        slot = np.arange(len(values)) - np.repeat(np.cumsum(per_row) - per_row, per_row)
         numbers = np.repeat(np.arange(self.agents, dtype=np.int32)[:, None], longest, axis=1)
         weights = np.zeros((self.agents, longest))
-        numbers[rows, place] = columns
-        weights[rows, place] = values
+        numbers[rows, slot] = columns
+        weights[rows, slot] = values
         return numbers, weights
 
     def neighbours(self, agent: int) -> Array:

@@ -89,9 +89,9 @@ class MixingSchedule:
         every = np.unique(np.concatenate(keys))
         every = every[every // self.agents != every % self.agents]
         weights = np.zeros((len(self), len(every)))
-        for turn, (own, matrix) in enumerate(zip(keys, self.matrices, strict=True)):
+        for turn, (links, matrix) in enumerate(zip(keys, self.matrices, strict=True)):
             other = matrix.rows != matrix.columns
-            weights[turn, np.searchsorted(every, own[other])] = matrix.values[other]
+            weights[turn, np.searchsorted(every, links[other])] = matrix.values[other]
         receivers, senders = np.divmod(every, self.agents)
         return receivers.astype(np.int32), senders.astype(np.int32), weights
 
@@ -147,6 +147,6 @@ def lost_links(mixing: Any, probability: float, *, turns: int, seed: int) -> Mix
         i, j, w = first[kept], second[kept], weights[kept]
         heard = np.bincount(i, w, matrix.agents) + np.bincount(j, w, matrix.agents)
         rows, columns = np.concatenate([i, j, everyone]), np.concatenate([j, i, everyone])
-        own = np.maximum(1.0 - heard, 0.0)
-        matrices.append(MixingMatrix(rows, columns, np.concatenate([w, w, own]), matrix.agents))
+        rest = np.maximum(1.0 - heard, 0.0)
+        matrices.append(MixingMatrix(rows, columns, np.concatenate([w, w, rest]), matrix.agents))
     return MixingSchedule(matrices)

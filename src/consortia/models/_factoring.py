@@ -34,18 +34,18 @@ def example_rows(caller: str, rows: Any) -> dict[str, np.ndarray]:
     table = rows.first if isinstance(rows, Sites) else rows
     if not isinstance(table, Mapping):
         raise InputError(f"{caller}: give sites, or a dict of columns, as rows.")
-    found = {str(name): np.asarray(column) for name, column in table.items()}
-    lengths = {len(column) for column in found.values() if column.ndim}
-    if len(lengths) != 1 or not all(column.ndim for column in found.values()) or lengths == {0}:
+    columns = {str(name): np.asarray(column) for name, column in table.items()}
+    lengths = {len(column) for column in columns.values() if column.ndim}
+    if len(lengths) != 1 or not all(column.ndim for column in columns.values()) or lengths == {0}:
         raise InputError(f"{caller}: the columns are no arrays of one number of rows.")
     if lengths == {1}:
-        return {name: np.concatenate([column, column]) for name, column in found.items()}
+        return {name: np.concatenate([column, column]) for name, column in columns.items()}
     chosen = list(range(min(ROWS, *lengths)))
-    for column in found.values():
+    for column in columns.values():
         if not np.any(column[chosen] != column[0]):
             others = np.any((column != column[0]).reshape(len(column), -1), axis=1)
             chosen += np.flatnonzero(others)[:1].tolist()
-    return {name: column[chosen] for name, column in found.items()}
+    return {name: column[chosen] for name, column in columns.items()}
 
 
 def one_row(kinds: Mapping[str, tuple[tuple[int, ...], Any]]) -> dict[str, jax.Array]:
@@ -61,24 +61,24 @@ def reads_rows(function: Callable[[Any], Any], rows: Mapping[str, Any]) -> Any:
     in all of them, and another number at the next site.
     """
     traced, outputs = jax.make_jaxpr(function, return_shape=True)(dict(rows))
-    found = _reached(traced.jaxpr, [True] * len(traced.jaxpr.invars))
-    return jax.tree.unflatten(jax.tree.structure(outputs), found)
+    reached = _reached(traced.jaxpr, [True] * len(traced.jaxpr.invars))
+    return jax.tree.unflatten(jax.tree.structure(outputs), reached)
 
 
 def _reached(program: Jaxpr, given: list[bool]) -> list[bool]:
     """Mark the outputs of a program that depend on those inputs."""
-    reached = {one for one, here in zip(program.invars, given, strict=True) if here}
+    reached = {variable for variable, here in zip(program.invars, given, strict=True) if here}
 
-    def is_reached(one: Any) -> bool:
-        return not isinstance(one, Literal) and one in reached
+    def is_reached(variable: Any) -> bool:
+        return not isinstance(variable, Literal) and variable in reached
 
     for step in program.eqns:
-        inputs = [is_reached(one) for one in step.invars]
+        inputs = [is_reached(variable) for variable in step.invars]
         outputs = [any(inputs)] * len(step.outvars)
         if any(inputs) and step.primitive.name == "jit":  # of others all inputs reach all outputs
             outputs = _reached(step.params["jaxpr"].jaxpr, inputs)
-        reached |= {one for one, here in zip(step.outvars, outputs, strict=True) if here}
-    return [is_reached(one) for one in program.outvars]
+        reached |= {variable for variable, here in zip(step.outvars, outputs, strict=True) if here}
+    return [is_reached(variable) for variable in program.outvars]
 
 
 def check_law(caller: str, name: str, whole: np.ndarray, parts: np.ndarray, reads: bool) -> None:
@@ -139,10 +139,10 @@ def is_sum_over_rows(
 
 def _same(whole: np.ndarray, parts: np.ndarray) -> bool:
     """Return True if single rows have the log-density of all."""
-    one = whole[:, None]
+    expected = whole[:, None]
     with np.errstate(invalid="ignore"):
-        close = np.abs(parts - one) <= TOLERANCE * _size(parts)[:, None]
-    return bool(np.all((parts == one) | close))
+        close = np.abs(parts - expected) <= TOLERANCE * _size(parts)[:, None]
+    return bool(np.all((parts == expected) | close))
 
 
 def _size(parts: np.ndarray) -> np.ndarray:

@@ -19,24 +19,24 @@ def participants(report: RunReport) -> tuple[TableOne, Curves | None] | None:
     It is in the record of the run, so that neither study nor rows are needed.
     """
     settings = report.fitted_settings
-    found = settings.get("participants")
-    if not isinstance(found, Mapping):
+    entry = settings.get("participants")
+    if not isinstance(entry, Mapping):
         return None
-    reported = {name: SiteDescription.read(_lists(one)) for name, one in found["sites"].items()}
-    followed = {name: one.followup for name, one in reported.items() if one.followup}
+    reported = {name: SiteDescription.read(_lists(site)) for name, site in entry["sites"].items()}
+    followed = {name: site.followup for name, site in reported.items() if site.followup}
     drawn = None
-    if followed and found.get("times"):
-        drawn = curves(followed, found["times"], found["kinds"])
+    if followed and entry.get("times"):
+        drawn = curves(followed, entry["times"], entry["kinds"])
     keep, persons = (str(settings.get(name, "")) for name in ("keep", "persons"))
     factors = [*map(str, settings.get("levels") or ())]
-    return table_one(reported, found["rows"], keep, persons, factors), drawn
+    return table_one(reported, entry["rows"], keep, persons, factors), drawn
 
 
 def _lists(value: Any) -> Any:
     """Return plain values with lists in the place of tuples, as JSON has them."""
     if isinstance(value, Mapping):
-        return {str(key): _lists(one) for key, one in value.items()}
-    return [_lists(one) for one in value] if isinstance(value, (list, tuple)) else value
+        return {str(key): _lists(entry) for key, entry in value.items()}
+    return [_lists(entry) for entry in value] if isinstance(value, (list, tuple)) else value
 
 
 def participant_tables(found: TableOne) -> list[Table]:
@@ -69,12 +69,12 @@ def curves_table(found: Curves) -> Table:
     heads = ["", "at risk", "follow-up ended", *found.kinds, "no event", "95 % interval"]
     heads += [f"incidence of {kind}" for kind in found.kinds] if several else []
     rows = []
-    for name, one in found.strata.items():
-        for j, time in enumerate(one.times):
+    for name, curve in found.strata.items():
+        for j, time in enumerate(curve.times):
             first = f"{time:g}" if name == ALL else f"{name}, {time:g}"
-            counts = [one.at_risk[j], one.ended[j], *one.events[j].tolist()]
-            cells = [f"{one.survival[j]:.3f}", f"{one.lower[j]:.3f} to {one.upper[j]:.3f}"]
-            cells += [f"{value:.3f}" for value in one.incidence[j]] if several else []
+            counts = [curve.at_risk[j], curve.ended[j], *curve.events[j].tolist()]
+            cells = [f"{curve.survival[j]:.3f}", f"{curve.lower[j]:.3f} to {curve.upper[j]:.3f}"]
+            cells += [f"{value:.3f}" for value in curve.incidence[j]] if several else []
             rows.append((first, *(f"{count:,}" for count in counts), *cells))
     return Table("Kaplan–Meier at the agreed times", tuple(heads), tuple(rows))
 
@@ -84,7 +84,7 @@ def curves_plots(found: Curves) -> list[Plot]:
 
     A single time does not make a curve: it is in the table alone.
     """
-    if all(len(one.times) < 2 for one in found.strata.values()):
+    if all(len(curve.times) < 2 for curve in found.strata.values()):
         return []
     shown = [_survival_plot(found)]
     if len(found.kinds) > 1:
@@ -95,11 +95,11 @@ def curves_plots(found: Curves) -> list[Plot]:
 def _survival_plot(found: Curves) -> Plot:
     with drawing():
         figure, axes = axes_of(6.0, 3.4)
-        for colour, (name, one) in zip(SERIES * 7, found.strata.items(), strict=False):
+        for colour, (name, curve) in zip(SERIES * 7, found.strata.items(), strict=False):
             label = None if name == ALL else name
-            _step(axes, one, one.survival, 1.0, colour, label)
+            _step(axes, curve, curve.survival, 1.0, colour, label)
             axes.fill_between(
-                [0, *one.times], [1, *one.lower], [1, *one.upper], step="post", alpha=0.15,
+                [0, *curve.times], [1, *curve.lower], [1, *curve.upper], step="post", alpha=0.15,
                 color=colour, linewidth=0,
             )  # fmt: skip
         axes.set_ylim(0, 1.02)
@@ -120,11 +120,11 @@ def _incidence_plot(found: Curves) -> Plot:
     lines = ("-", "--", ":", "-.")
     with drawing():
         figure, axes = axes_of(6.0, 3.4)
-        for colour, (name, one) in zip(SERIES * 7, found.strata.items(), strict=False):
-            for place, kind in enumerate(found.kinds):
+        for colour, (name, curve) in zip(SERIES * 7, found.strata.items(), strict=False):
+            for index, kind in enumerate(found.kinds):
                 label = kind if name == ALL else f"{kind}, {name}"
-                own = SERIES[place % len(SERIES)] if name == ALL else colour
-                _step(axes, one, one.incidence[:, place], 0.0, own, label, lines[place % 4])
+                shade = SERIES[index % len(SERIES)] if name == ALL else colour
+                _step(axes, curve, curve.incidence[:, index], 0.0, shade, label, lines[index % 4])
         axes.set_ylim(bottom=0)
         axes.set_xlabel("time")
         axes.set_ylabel("cumulative incidence")

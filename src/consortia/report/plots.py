@@ -65,7 +65,7 @@ def chosen(report: RunReport, others: Sequence[RunReport] = ()) -> tuple[np.ndar
 def traced(report: RunReport, count: int = MOST_TRACED) -> list[tuple[int, str]]:
     """Return a few rows worth a look, each with the reason."""
     columns = report.shown_table.columns
-    found: dict[int, str] = {}
+    reasons: dict[int, str] = {}
     for values, reason in (
         (-columns["r_hat"], "largest R-hat"),
         (columns["ess_bulk"], "smallest ESS"),
@@ -73,11 +73,11 @@ def traced(report: RunReport, count: int = MOST_TRACED) -> list[tuple[int, str]]
     ):
         if not np.isnan(values).all():
             row = int(np.nanargmin(values))
-            found[row] = f"{found[row]}, {reason}" if row in found else reason
+            reasons[row] = f"{reasons[row]}, {reason}" if row in reasons else reason
     for row in np.linspace(0, len(report.shown_table) - 1, count).astype(int):
-        if len(found) < count:
-            found.setdefault(int(row), "")
-    return sorted(found.items())
+        if len(reasons) < count:
+            reasons.setdefault(int(row), "")
+    return sorted(reasons.items())
 
 
 def selected(tree: Any, rows: Sequence[int] | np.ndarray) -> np.ndarray:
@@ -118,44 +118,44 @@ def forest(reports: Sequence[RunReport]) -> list[Plot]:
         sides.append(("reference", first.shown_reference, first.reference_table))
     series = {}
     for name, tree, table in sides:
-        own = [table.coordinates.index(coordinate) for coordinate in wanted]
-        values = selected(tree, own)
+        indices = [table.coordinates.index(coordinate) for coordinate in wanted]
+        values = selected(tree, indices)
         series[name] = Intervals(
             np.quantile(values, (0.05, 0.25, 0.75, 0.95), axis=(0, 1)), values.mean(axis=(0, 1))
         )
     together = ", ".join(series)
     caption = f"Mean, 50 % (thick) and 90 % (thin) intervals of {which}"
     caption += "." if len(series) == 1 else f"; {together} side by side."
-    ends = [one.ends for one in series.values()]
-    found = together_on_an_axis(
+    ends = [intervals.ends for intervals in series.values()]
+    groups = together_on_an_axis(
         np.min([low for low, *_ in ends], axis=0), np.max([high for *_, high in ends], axis=0)
     )
-    if len(found) > 1:
+    if len(groups) > 1:
         caption += " Each figure has its own axis."
     made = []
-    for place, members in enumerate(found):
+    for index, members in enumerate(groups):
         drawn = [labels[member] for member in members]
         alt = f"Intervals of {len(drawn)} parameters for {together}; the numbers are in the table."
-        last = place == len(found) - 1
+        last = index == len(groups) - 1
         made.append(Plot(_forest(series, members, drawn), alt, caption if last else ""))
     return made
 
 
 def together_on_an_axis(low: np.ndarray, high: np.ndarray) -> list[list[int]]:
     """Mark the intervals (rows,) that share an axis, so that each has a length to be seen there."""
-    widths, found = high - low, list[list[int]]()
+    widths, groups = high - low, list[list[int]]()
     for row in np.argsort(-widths, kind="stable").tolist():
-        for members in found:
+        for members in groups:
             both = [*members, row]
             if np.max(high[both]) - np.min(low[both]) <= MOST_WIDTHS * widths[row]:
                 members.append(row)
                 break
         else:
-            if len(found) < MOST_AXES:
-                found.append([row])
+            if len(groups) < MOST_AXES:
+                groups.append([row])
             else:
-                found[-1].append(row)
-    return sorted(map(sorted, found))
+                groups[-1].append(row)
+    return sorted(map(sorted, groups))
 
 
 class Intervals(NamedTuple):
@@ -175,10 +175,10 @@ def _forest(series: dict[str, Intervals], members: Sequence[int], labels: Sequen
     apart = [0.0] if alone else np.linspace(0.2, -0.2, len(series))
     with drawing():
         figure = Figure(figsize=(4.3, height), layout="constrained")
-        beside, axes = figure.subplots(1, 2, sharey=True, width_ratios=[1, 2])
-        for place, label in zip(places, labels, strict=True):
-            beside.text(0, place, label, color=INK, size=9, va="center")
-        beside.set_axis_off()  # the names need no axis
+        label_axes, axes = figure.subplots(1, 2, sharey=True, width_ratios=[1, 2])
+        for row, label in zip(places, labels, strict=True):
+            label_axes.text(0, row, label, color=INK, size=9, va="center")
+        label_axes.set_axis_off()  # the names need no axis
         for (ends, mean), away, colour in zip(series.values(), apart, SERIES, strict=False):
             low, inner, outer, high = ends[:, members]
             axes.hlines(places + away, low, high, colour, linewidth=0.7)
@@ -223,11 +223,11 @@ def _panels(
     """Return one figure a row that has a label, of some of its draws."""
     values = selected(report.shown, list(labels))[:, thin]
     columns, made = report.shown_table.columns, []
-    for place, (row, label) in enumerate(labels.items()):
+    for index, (row, label) in enumerate(labels.items()):
         with drawing():
             figure, axes = axes_of(WIDTH, TRACE)
             axes.set_title(cut(label))
-            draw(row, axes, values[..., place])
+            draw(row, axes, values[..., index])
             axes.margins(x=0.01)
         numbers = (
             f"Mean {columns['mean'][row]:.3g}, sd {columns['sd'][row]:.3g}, R-hat "
@@ -332,14 +332,14 @@ def priors(found: Sequence[PriorBeside]) -> Plot | None:
     places = np.arange(len(rows), 0, -1)
     with drawing():
         figure, axes = axes_of(4.6, 0.75 + 0.24 * len(rows))
-        for place, one in zip(places, rows, strict=True):
-            width = (one.prior[2] - one.prior[0]) / 2 or 1.0
-            for points, colour, line in ((one.prior, RULE, 7), (one.posterior, SERIES[0], 2.4)):
-                low, middle, high = (points - one.prior[1]) / width
-                tip = f"{TIP}{one.name}: {points[0]:.3g} to {points[2]:.3g}"
-                axes.plot([low, high], [place, place], color=colour, linewidth=line, gid=tip)
-            axes.plot([middle], [place], "o", color=SERIES[0], markersize=4)
-        axes.set_yticks(places, [cut(one.name) for one in rows])
+        for height, pair in zip(places, rows, strict=True):
+            width = (pair.prior[2] - pair.prior[0]) / 2 or 1.0
+            for points, colour, line in ((pair.prior, RULE, 7), (pair.posterior, SERIES[0], 2.4)):
+                low, middle, high = (points - pair.prior[1]) / width
+                tip = f"{TIP}{pair.name}: {points[0]:.3g} to {points[2]:.3g}"
+                axes.plot([low, high], [height, height], color=colour, linewidth=line, gid=tip)
+            axes.plot([middle], [height], "o", color=SERIES[0], markersize=4)
+        axes.set_yticks(places, [cut(pair.name) for pair in rows])
         axes.tick_params(axis="y", length=0, labelcolor=INK)
         axes.spines["left"].set_visible(False)
         axes.set_ylim(0.4, len(rows) + 0.6)
@@ -360,17 +360,17 @@ def overview(report: RunReport) -> list[list[Any]]:
     shown, calibration = forest([report]), accuracy.predictions(report)
     left = [_text("\n".join(_words(report)), report.title)]
     if shown:
-        left += [*(one.figure for one in shown), _text(shown[-1].caption)]
-    beside = []
+        left += [*(panel.figure for panel in shown), _text(shown[-1].caption)]
+    predictions = []
     if calibration is not None:
         rows = f"On {report.held_out_rows:,} held-out rows. "
-        beside = [calibration.figure, _text(rows + calibration.caption)]
+        predictions = [calibration.figure, _text(rows + calibration.caption)]
     if report.reference is not None:
-        beside.insert(0, _text("The dashed line is the reference's mean."))
+        predictions.insert(0, _text("The dashed line is the reference's mean."))
     # As many traces as make the columns about as high as one another.
-    room = _height(left) - _height(beside)
+    room = _height(left) - _height(predictions)
     right = [plot.figure for plot in traces(report, int(np.clip(room // TRACE, 3, MOST_TRACED)))]
-    return [left, right + beside]
+    return [left, right + predictions]
 
 
 def _height(figures: Sequence[Any]) -> float:
@@ -386,14 +386,14 @@ def _words(report: RunReport) -> list[str]:
         *report.worst.lines(),
     ]
     if report.scores is not None:
-        beside = report.reference_scores
+        reference = report.reference_scores
         words = []
         for name, label in SCORES.items():
             if name in report.scores.values:
                 words.append(f"{label} {report.scores.values[name]:.3f}")
-                if beside is not None:
-                    words[-1] += f" ({beside.values[name]:.3f})"
-        brackets = "" if beside is None else " (reference)"
+                if reference is not None:
+                    words[-1] += f" ({reference.values[name]:.3f})"
+        brackets = "" if reference is None else " (reference)"
         lines.append(f"Held-out rows{brackets}: {', '.join(words)}.")
     return lines
 

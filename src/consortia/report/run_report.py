@@ -164,11 +164,11 @@ class RunReport:
     @functools.cached_property
     def sampled(self) -> Tabled:
         """The summary of what was sampled, beside the reference."""
-        own = self.reference_table
+        theirs = self.reference_table
         if self.turned and self.reference is not None:
-            own = tabulate(self.reference)
+            theirs = tabulate(self.reference)
         return Tabled(
-            self.table.columns, short_names(self.table), None if own is None else own.columns
+            self.table.columns, short_names(self.table), None if theirs is None else theirs.columns
         )
 
     @property
@@ -295,15 +295,15 @@ def report_of(
         if group in tree.children:  # read once: every look would read the chunks of a store again
             tree[group].load()
     natural, scaled, both = has_natural(tree), scaling_in(tree) is not None, (tree, reference)
-    whole, whole_beside = (labelled(one, labels or {}) for one in both)
+    whole, whole_beside = (labelled(result, labels or {}) for result in both)
     tree, reference = map(as_sampled, both)
-    shown, beside = (labelled(one, labels or {}) for one in (tree, reference))
-    table = shown_table = summary(shown, reference=beside, units="sampled")
-    reference = beside = _in_order(beside, shown)
+    shown, shown_reference = (labelled(result, labels or {}) for result in (tree, reference))
+    table = shown_table = summary(shown, reference=shown_reference, units="sampled")
+    reference = shown_reference = _in_order(shown_reference, shown)
     if natural or scaled:
         shown, shown_table = in_column_units(whole), summary(whole, reference=whole_beside)
         if whole_beside is not None:
-            beside = _in_order(in_column_units(whole_beside, scaling_in(tree)), shown)
+            shown_reference = _in_order(in_column_units(whole_beside, scaling_in(tree)), shown)
     prediction = prediction_in(tree)
     at_hand = not (model is None or sites is None or algorithm is None)
     if at_hand and (prediction is None or prediction.open):
@@ -319,8 +319,8 @@ def report_of(
         shown_table=shown_table,
         record=record,
         reference=reference,
-        shown_reference=beside,
-        reference_table=None if beside is None else tabulate(beside),
+        shown_reference=shown_reference,
+        reference_table=None if shown_reference is None else tabulate(shown_reference),
         reference_record=None if reference is None else _record(reference),
         scores=held_out_scores(tree, model, held_out),
         reference_scores=held_out_scores(reference, model, held_out),
@@ -371,9 +371,9 @@ def load_run(path: str | os.PathLike[str], *, code: bool = False) -> RunReport:
     facts: dict[str, Any] = {"name": directory.name}
     _load(tree, directory)
     if (directory / REFERENCE).is_dir():
-        beside = open_run(directory / REFERENCE)
-        _load(beside, directory / REFERENCE)
-        facts["reference"] = beside
+        reference = open_run(directory / REFERENCE)
+        _load(reference, directory / REFERENCE)
+        facts["reference"] = reference
     more: tuple[str, ...] = ()
     if os.path.lexists(directory / VERIFICATION):
         facts["stein"], more = _verified(directory)
@@ -401,9 +401,9 @@ def _verified(directory: Path) -> tuple[Stein | None, tuple[str, ...]]:
         StoreError: it cannot be read.
     """
     try:
-        found = json.loads(read_regular(directory / VERIFICATION, STUDY_BYTES))
-        stein = None if found["stein"] is None else Stein.read(found["stein"])
-        return stein, tuple(map(str, found["skipped"]))
+        verification = json.loads(read_regular(directory / VERIFICATION, STUDY_BYTES))
+        stein = None if verification["stein"] is None else Stein.read(verification["stein"])
+        return stein, tuple(map(str, verification["skipped"]))
     except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
         raise StoreError(f"{directory / VERIFICATION} is damaged: {error}.") from error
 
@@ -464,8 +464,8 @@ def by_weight(values: np.ndarray, weights: np.ndarray | None) -> np.ndarray:
         return values
     count = values.shape[1]
     out = np.empty_like(values)
-    for chain, own in enumerate(np.broadcast_to(weights, values.shape[:2])):
-        ends = np.cumsum(own) / own.sum()
+    for chain, chain_weights in enumerate(np.broadcast_to(weights, values.shape[:2])):
+        ends = np.cumsum(chain_weights) / chain_weights.sum()
         take = np.searchsorted(ends, (np.arange(count) + 0.5) / count)
         out[chain] = values[chain, np.minimum(take, count - 1)]
     return out
@@ -485,8 +485,8 @@ def shortened(coordinates: Sequence[str]) -> list[str]:
         if label.replace(", ", "").isdigit():
             return names
         scale = ", in sd" if variable == "effects_in_sd" else ""  # labels are of effects
-        own = ", intercept" if variable == "intercept" else ""  # labels are of a response's levels
-        inner.append(f"{label}{own}{scale}" if label else name)
+        end = ", intercept" if variable == "intercept" else ""  # labels are of a response's levels
+        inner.append(f"{label}{end}{scale}" if label else name)
     return inner if len(set(inner)) == len(inner) else names
 
 
@@ -542,11 +542,11 @@ def held_out_scores(tree: Any, model: Model | None, held_out: Any) -> HeldOutSco
             scores(means, response), calibration_curve(means, response), event=event
         )
     density = log_predictive_density(tree, model, held_out, max_draws=MOST_DRAWS)
-    found = {"log_density_per_row": float(density.mean())}
+    density_score = {"log_density_per_row": float(density.mean())}
     if means.ndim != 1 or response is None:
-        return HeldOutScores(found)
+        return HeldOutScores(density_score)
     yes_or_no = bool(np.isin(response, (0, 1)).all() and (means > 0).all() and (means < 1).all())
-    values = {"rmse": rmse(means, response)} | found
+    values = {"rmse": rmse(means, response)} | density_score
     return HeldOutScores(values, means=means, event=means if yes_or_no else None)
 
 

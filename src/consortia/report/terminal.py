@@ -85,11 +85,11 @@ def settings_table(tried: Sequence[Tried]) -> Fitting:
     )
     heads = ("", "step", "rounds", "messages", "gradients", "mean", "sd", *names)
     rows = []
-    for number, one in enumerate(tried, 1):
-        numbers = f"{one.step:.3g}", f"{one.law.rounds_per_draw:.1f}", f"{one.messages}"
-        off = f"{one.mean:.3f} sd", f"{100 * one.sd:.1f} %"
-        values = map(written, one.values.values())
-        rows.append((str(number), *numbers, f"{one.gradients:.0f}", *off, *values))
+    for number, setting in enumerate(tried, 1):
+        numbers = f"{setting.step:.3g}", f"{setting.law.rounds_per_draw:.1f}", f"{setting.messages}"
+        off = f"{setting.mean:.3f} sd", f"{100 * setting.sd:.1f} %"
+        values = map(written, setting.values.values())
+        rows.append((str(number), *numbers, f"{setting.gradients:.0f}", *off, *values))
     return Fitting(Table(caption, heads, tuple(rows)), caption)
 
 
@@ -98,9 +98,9 @@ def report_tables(report: RunReport) -> Any:
     from consortia.diagnostics.summary import COMPARISON
     from consortia.report import tables
 
-    beside = report.reference_table is not None
-    columns = tables.BESIDE if beside else tables.ALONE
-    title = "Posterior" + (f" beside {report.beside}" if beside else "")
+    has_reference = report.reference_table is not None
+    columns = tables.BESIDE if has_reference else tables.ALONE
+    title = "Posterior" + (f" beside {report.beside}" if has_reference else "")
     notes = [note for note in report.shown_table.notes if note != COMPARISON]
     count = len(report.shown_table)
     if count > MOST_ROWS:
@@ -167,8 +167,8 @@ def view_panel(view: View) -> Any:
     parts: list[Any] = [bar, facts]
     for heads, rows in view.tables:
         grid = Grid(box=None, pad_edge=False, header_style="bold")
-        for place, head in enumerate(heads):
-            right = place > 0 and rows is view.parameters
+        for column, head in enumerate(heads):
+            right = column > 0 and rows is view.parameters
             grid.add_column(head, justify="right" if right else "left")
         for cells in rows:
             colour = "yellow" if rows is view.sites and cells[0] in view.late else ""

@@ -152,25 +152,25 @@ def _sites(
     record: dict[str, Any], status: dict[str, Any] | None
 ) -> tuple[list[tuple[str, str, str]], list[str]]:
     """Return name, rows and state of every site, and the names of those that are late."""
-    answers = {one["name"]: one for one in (status or {}).get("sites", ())}
-    took = [one["answered"] for one in answers.values() if one["answered"] is not None]
+    answers = {answer["name"]: answer for answer in (status or {}).get("sites", ())}
+    took = [answer["answered"] for answer in answers.values() if answer["answered"] is not None]
     middle = float(np.median(took)) if took else 0.0
-    found, late = [], []
+    lines, late = [], []
     names, sizes = (json.loads(record.get(key, "[]")) for key in ("sites", "site_rows"))
     for name, rows in zip(names, sizes, strict=False):
-        own, state = answers.get(name), "" if answers else "in processes of the run"
+        site_answer, state = answers.get(name), "" if answers else "in processes of the run"
         word = None
-        if own is not None:
-            last = own["answered"]
+        if site_answer is not None:
+            last = site_answer["answered"]
             state = "" if last is None else f"answers in {duration(last)}"
             if last is not None and last > max(SLOW * middle, middle + SLOW_SECONDS):
                 word = "SLOW"
-            waited = own["waiting"]
+            waited = site_answer["waiting"]
             if waited is not None and waited > max(SLOW * middle, SLOW_SECONDS):
                 word = "MISSING" if waited > MISSING_SECONDS else "SLOW"
                 state = f"waited for since {duration(waited)}"
         if word is not None:
             state = f"{word}: {state}"
             late.append(printable(name))
-        found.append((printable(name), f"{rows:,}", state))
-    return found, late
+        lines.append((printable(name), f"{rows:,}", state))
+    return lines, late

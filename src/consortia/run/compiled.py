@@ -56,8 +56,8 @@ def _check_own(folder: Path) -> None:
     """Raise an `OSError` where others may write, or this user may not."""
     if not os.access(folder, os.W_OK | os.X_OK):
         raise PermissionError(f"{folder} cannot be written")
-    found = folder.stat()
-    if os.name == "posix" and (found.st_uid != os.geteuid() or found.st_mode & 0o022):
+    status = folder.stat()
+    if os.name == "posix" and (status.st_uid != os.geteuid() or status.st_mode & 0o022):
         raise PermissionError(f"others may write to {folder}")
 
 

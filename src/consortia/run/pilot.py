@@ -78,7 +78,7 @@ def piloted(problem: Problem, method: Any, target: BiasTarget, rounds: int, run:
         )
     made = Target(model, problem.start)
     step = first_step(largest_curvature(model, sites, problem.start), len(sites))
-    length, place = min(MOST_ROUNDS, rounds), problem.start
+    length, position = min(MOST_ROUNDS, rounds), problem.start
 
     def level(stepped: Method, count: int, start: PyTree) -> Level:
         return level_of(run(stepped, count, start), problem, made)
@@ -87,26 +87,26 @@ def piloted(problem: Problem, method: Any, target: BiasTarget, rounds: int, run:
     for _ in range(HALVINGS):
         step /= 2
         try:
-            whole, half = (dataclasses.replace(method, step_size=one) for one in (step, step / 2))
+            whole, half = (dataclasses.replace(method, step_size=size) for size in (step, step / 2))
             if has_prediction(whole):
                 fault = predict_divergence(whole, model, sites, problem.start)
                 if fault:
                     reason = fault
                     continue
-            first = level(whole, length, level(whole, length, place).end)
+            first = level(whole, length, level(whole, length, position).end)
             fine = level(half, 2 * length, first.end)
             again = level(whole, length, fine.end)
         except (NonFiniteError, InputError) as end:  # an argument bounds the step, or it diverges
             reason = str(end).rstrip(".")
             continue
-        place = fine.end
-        found, error = difference(first, fine, again, made.dimension)
-        reason = f"with {step:.3g} the acceptance is {acceptance(found):.3f} a parameter"
-        if confirms(found, error, target):
-            wide = math.sqrt(1 + 4 * abs(found))
+        position = fine.end
+        delta, error = difference(first, fine, again, made.dimension)
+        reason = f"with {step:.3g} the acceptance is {acceptance(delta):.3f} a parameter"
+        if confirms(delta, error, target):
+            wide = math.sqrt(1 + 4 * abs(delta))
             reason = (
                 f"{problem.too_large}; a pilot with half the step has an acceptance of "
-                f"{acceptance(found):.3f} a parameter, as with standard deviations up to "
+                f"{acceptance(delta):.3f} a parameter, as with standard deviations up to "
                 f"{100 * (wide - 1):.1f} % off in the mean square over all directions"
             )
             return Choice(whole, step, math.nan, BiasPrediction(reason=reason, settled=True))

@@ -53,7 +53,7 @@ def measured(
 
     @jax.jit
     def errors(at: Array, rows: Any, mask: Array) -> Array:
-        return jax.lax.map(lambda one: errors_of(target.unravel(one), rows, mask), at)
+        return jax.lax.map(lambda position: errors_of(target.unravel(position), rows, mask), at)
 
     total, longest = np.zeros(()), int(sites.sizes.max())
     for shard, size in zip(sites.shards, sites.sizes, strict=True):

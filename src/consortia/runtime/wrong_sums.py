@@ -58,5 +58,5 @@ def right() -> bool:
 
     rng = np.random.default_rng(0)
     x, w = (rng.integers(-9, 9, (rows, 2)).astype(np.float32) for rows in (8, 5000))
-    found = jax.jit(jax.vmap(lambda w: 1 + jnp.sum(x * w[None], axis=1)))(w)
-    return np.array_equal(found, 1 + w @ x.T)
+    sums = jax.jit(jax.vmap(lambda w: 1 + jnp.sum(x * w[None], axis=1)))(w)
+    return np.array_equal(sums, 1 + w @ x.T)

@@ -226,11 +226,11 @@ class MomentAccumulator(Accumulator):
     def _added(self, draws: np.ndarray, weights: np.ndarray) -> tuple[Any, ...]:
         total, mean, spread = self._sums
         added = weights.sum(axis=1)
-        own = (weights[:, :, None] * draws).sum(axis=1) / added[:, None]
-        away = draws - own[:, None]
+        added_mean = (weights[:, :, None] * draws).sum(axis=1) / added[:, None]
+        away = draws - added_mean[:, None]
         heavy = weights[:, :, None] * away
         after = total + added
-        step = own - mean
+        step = added_mean - mean
         factor = total * added / after
         if self._full:
             inside = np.matmul(heavy.transpose(0, 2, 1), away)
@@ -276,13 +276,13 @@ class MomentAccumulator(Accumulator):
         moments = dataset_of(arrays, chain, ["chain"]).assign_attrs(draws=self._count)
         kept = naming.split(self._draws[:, : self._kept], variables)
         posterior = dataset_of(kept, draws, ["chain", "draw"])
-        found = {MOMENTS: moments, naming.POSTERIOR: posterior}
+        groups = {MOMENTS: moments, naming.POSTERIOR: posterior}
         if self._weighted:
             weight = xarray.DataArray(
                 self._draw_weights[:, : self._kept], dims=("chain", "draw"), coords=draws
             )
-            found["sample_stats"] = xarray.Dataset({"weight": weight})
-        return found
+            groups["sample_stats"] = xarray.Dataset({"weight": weight})
+        return groups
 
 
 # --- predictions ---------------------------------------------------------------------------------

@@ -89,7 +89,7 @@ class Answers:
         if self.folder.is_symlink():
             return None, f"{FOLDER} is a link"
         if not os.path.lexists(path):
-            later = [one for one in self._numbers() if one > number]
+            later = [answer_number for answer_number in self._numbers() if answer_number > number]
             return None, f"{path.name} of {FOLDER} is missing" if later else None
         try:
             head, arrays = ANSWER.decode(read_regular(path, MAX_ANSWER_BYTES))
@@ -112,9 +112,9 @@ class Answers:
     def cut(self, number: int) -> None:
         """Remove the answers from this one on, and what a kill has left of one."""
         with writing(self.folder.parent):
-            for one in self._numbers():
-                if one >= number:
-                    self.path(one).unlink(missing_ok=True)
+            for answer_number in self._numbers():
+                if answer_number >= number:
+                    self.path(answer_number).unlink(missing_ok=True)
             if self.folder.is_symlink():
                 self.folder.unlink()
             elif self.folder.is_dir():
@@ -123,6 +123,6 @@ class Answers:
     def _numbers(self) -> Iterator[int]:
         if self.folder.is_dir() and not self.folder.is_symlink():
             for path in self.folder.iterdir():
-                found = NAME.fullmatch(path.name)
-                if found is not None:
-                    yield int(found[1])
+                match = NAME.fullmatch(path.name)
+                if match is not None:
+                    yield int(match[1])

@@ -20,7 +20,7 @@ FORMAT = Format(b"CONSRTIA", 3, nonfinite=True)
 NAMES = ("checkpoint-a.bin", "checkpoint-b.bin")
 
 MAX_CHECKPOINT_BYTES = 2**40
-"""More than any machine holds in memory: what is longer is no checkpoint."""
+"""More than any machine holds in memory: a longer file is not a checkpoint."""
 
 
 @dataclass(frozen=True)

@@ -65,12 +65,12 @@ class Metadata:
     @property
     def record(self) -> dict[str, Any]:
         """The entries of a run's record; what is not known is left out."""
-        found = {
+        entries = {
             "title": self.title,
             "scaling": None if self.scaling is None else asdict(self.scaling),
             "settings": dict(self.settings),
         }
-        return {name: value for name, value in found.items() if value}
+        return {name: value for name, value in entries.items() if value}
 
     @property
     def plain(self) -> dict[str, Any]:
@@ -143,14 +143,14 @@ def recorded(tree: Any, name: str) -> Any:
 
 def scaling_of(record: Mapping[str, Any]) -> Scaling | None:
     """Return the scaling of a run from its record, or None."""
-    found = record.get("scaling")
-    if not found:
+    entry = record.get("scaling")
+    if not entry:
         return None
-    response, basis = found.get("response"), found.get("basis")
+    response, basis = entry.get("response"), entry.get("basis")
     return Scaling(
-        tuple(map(str, found["columns"])),
-        tuple(map(float, found["means"])),
-        tuple(map(float, found["sds"])),
+        tuple(map(str, entry["columns"])),
+        tuple(map(float, entry["means"])),
+        tuple(map(float, entry["sds"])),
         None if response is None else (float(response[0]), float(response[1])),
         None if basis is None else tuple(tuple(map(float, row)) for row in basis),
     )

@@ -40,13 +40,13 @@ def may_run(factory: str | None, folder: Path, *, code: bool) -> bool:
 
 def remember(factory: str | None, folder: Path) -> None:
     """Note that the user has a factory run; where nothing can be noted, nothing is."""
-    if factory is None or (own := hash_of(factory, folder)) in _known():
+    if factory is None or (digest := hash_of(factory, folder)) in _known():
         return
     cache = cache_directory()
     with contextlib.suppress(OSError):  # the next command will ask for the word again
         cache.mkdir(parents=True, exist_ok=True, mode=0o700)
         with open(cache / KNOWN, "a", encoding="ascii", opener=private) as file:
-            file.write(f"{own}\n")
+            file.write(f"{digest}\n")
 
 
 def hash_of(factory: str, folder: Path) -> str:
@@ -59,8 +59,8 @@ def _known() -> set[str]:
     """Return the hashes of what the user has run; of a list that others may write, none."""
     try:
         with open(cache_directory() / KNOWN, encoding="ascii") as file:
-            found = os.fstat(file.fileno())
-            if os.name == "posix" and (found.st_uid != os.geteuid() or found.st_mode & 0o022):
+            status = os.fstat(file.fileno())
+            if os.name == "posix" and (status.st_uid != os.geteuid() or status.st_mode & 0o022):
                 return set()
             return {line.strip() for line in file if len(line.strip()) == DIGITS}
     except (OSError, ValueError):
@@ -84,29 +84,29 @@ def modules(factory: str | None, folder: Path) -> dict[str, str]:
     name = factory.partition(":")[0]
     if not files_of(folder, name):
         return {name: _installed(name)}
-    found: dict[str, str] = {}
+    digests: dict[str, str] = {}
     waiting = files_of(folder, name)
     while waiting:
         file = waiting.pop()
         key = file.relative_to(folder).as_posix()
-        if key in found:
+        if key in digests:
             continue
         text = file.read_bytes()
-        found[key] = hashlib.sha256(text).hexdigest()
+        digests[key] = hashlib.sha256(text).hexdigest()
         for imported in _imports(text, file, folder):
             waiting += files_of(folder, imported)
-    return found
+    return digests
 
 
 def files_of(folder: Path, name: str) -> list[Path]:
     """Return the files that an import of a module beside the study runs: it and its packages."""
     parts = name.split(".")
-    found = []
+    files = []
     for length in range(1, len(parts) + 1):
-        place = folder.joinpath(*parts[:length])
-        candidates = (place.with_suffix(".py"), place / "__init__.py")
-        found += [candidate for candidate in candidates if os.path.isfile(candidate)]
-    return found
+        path = folder.joinpath(*parts[:length])
+        candidates = (path.with_suffix(".py"), path / "__init__.py")
+        files += [candidate for candidate in candidates if os.path.isfile(candidate)]
+    return files
 
 
 def _imports(text: bytes, file: Path, folder: Path) -> set[str]:
@@ -116,29 +116,29 @@ def _imports(text: bytes, file: Path, folder: Path) -> set[str]:
     except (SyntaxError, ValueError) as error:
         raise InputError(f"{file} is not Python: {error}.") from None
     package = file.relative_to(folder).with_suffix("").parts[:-1]
-    found: set[str] = set()
+    imported: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
+            imported |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             start = package[: len(package) - node.level + 1] if node.level else ()
             base = ".".join((*start, *((node.module,) if node.module else ())))
-            found.add(base)
-            found |= {f"{base}.{alias.name}".lstrip(".") for alias in node.names}
-    return found - {""}
+            imported.add(base)
+            imported |= {f"{base}.{alias.name}".lstrip(".") for alias in node.names}
+    return imported - {""}
 
 
 def _installed(name: str) -> str:
     """Return the SHA-256 of the text of an installed module; no package is imported to find it."""
-    parts, places, found = name.split("."), None, None
+    parts, places, spec = name.split("."), None, None
     for length in range(1, len(parts) + 1):
-        found = PathFinder.find_spec(".".join(parts[:length]), places)
-        places = None if found is None else found.submodule_search_locations
-        if found is None or (length < len(parts) and places is None):
-            found = None
+        spec = PathFinder.find_spec(".".join(parts[:length]), places)
+        places = None if spec is None else spec.submodule_search_locations
+        if spec is None or (length < len(parts) and places is None):
+            spec = None
             break
-    if found is None or not found.origin or not Path(found.origin).is_file():
+    if spec is None or not spec.origin or not Path(spec.origin).is_file():
         raise InputError(
             f"model.factory: the module {name!r} was not found next to the study file."
         )
-    return hashlib.sha256(Path(found.origin).read_bytes()).hexdigest()
+    return hashlib.sha256(Path(spec.origin).read_bytes()).hexdigest()

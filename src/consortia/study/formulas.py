@@ -136,16 +136,16 @@ def split_rows(table: LazyTable, data: Data, index: int) -> tuple[Table, Table |
 def dealt_tables(data: Data, table: Any) -> tuple[tuple[str, ...], list[LazyTable]]:
     """Return the tables of a data set at its sites; its response is called y."""
     assert data.dataset is not None
-    found = datasets.load(data.dataset, download=data.download)
-    rows = found.rows
-    if rows["x"].ndim != 2 or not found.feature_names:
+    dataset = datasets.load(data.dataset, download=data.download)
+    rows = dataset.rows
+    if rows["x"].ndim != 2 or not dataset.feature_names:
         raise InputError(f"data.dataset = {data.dataset!r} has no names of columns for a formula.")
-    columns = {name: rows["x"][:, place] for place, name in enumerate(found.feature_names)}
+    columns = {name: rows["x"][:, index] for index, name in enumerate(dataset.feature_names)}
     columns |= {name: array for name, array in rows.items() if array.ndim == 1}
     dealt = deal(table, Prepared(rows, None, None, columns, None, (), None))
     tables = []
     for shard in dealt.shards:
-        named = {name: shard["x"][:, place] for place, name in enumerate(found.feature_names)}
+        named = {name: shard["x"][:, index] for index, name in enumerate(dataset.feature_names)}
         named |= {name: array for name, array in shard.items() if array.ndim == 1}
         tables.append(read_table(named, f"data set {data.dataset}"))
     return dealt.names, tables

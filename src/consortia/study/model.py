@@ -56,7 +56,7 @@ class ModelTable(Table):
 
     @model_validator(mode="after")
     def _known(self) -> ModelTable:
-        if sum(one is not None for one in (self.kind, self.factory, self.formula)) != 1:
+        if sum(choice is not None for choice in (self.kind, self.factory, self.formula)) != 1:
             raise ValueError("give exactly one of formula, kind and factory")
         if self.formula is not None:
             check_options("model", options_of, self.options)
@@ -79,7 +79,7 @@ class ModelTable(Table):
     def settings(self) -> dict[str, Any]:
         """Kind and arguments of a ready model, with the defaults of those that were not given."""
         known = arguments(MODELS[self.kind or ""])
-        defaults = {name: one.default for name, one in known.items()}
+        defaults = {name: argument.default for name, argument in known.items()}
         made = {name: value for name, value in defaults.items() if value is not Parameter.empty}
         return made | {"kind": self.kind} | self.options
 
@@ -128,11 +128,11 @@ def _imported(factory: str, directory: Path) -> Callable[..., Any]:
         ) from error
     finally:
         sys.path.pop(0)
-    beside, found = files_of(directory.resolve(), module_name), getattr(module, "__file__", None)
-    if beside and (found is None or Path(found).resolve() not in beside):
+    files, origin = files_of(directory.resolve(), module_name), getattr(module, "__file__", None)
+    if files and (origin is None or Path(origin).resolve() not in files):
         raise InputError(
             f"model.factory = {factory!r}: another module of this name is already imported, from "
-            f"{found}: rename this one, or start a new process."
+            f"{origin}: rename this one, or start a new process."
         )
     function = getattr(module, name, None)
     if not callable(function):

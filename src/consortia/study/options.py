@@ -20,8 +20,8 @@ SCHEDULES = (
 
 def arguments(factory: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     """Return the arguments of a factory by name; ``**options`` are none."""
-    own = inspect.signature(factory).parameters
-    return {name: value for name, value in own.items() if value.kind is not value.VAR_KEYWORD}
+    entries = inspect.signature(factory).parameters
+    return {name: value for name, value in entries.items() if value.kind is not value.VAR_KEYWORD}
 
 
 def check_options(

@@ -39,7 +39,7 @@ class PriorFrom(Table):
     def _of_one_size(self) -> PriorFrom:
         d, count = len(self.labels), len(self.shares)
         sizes = [(self.centres, d), (self.covariances, d * (d + 1) // 2)]
-        if any(len(a) != count or any(len(one) != size for one in a) for a, size in sizes):
+        if any(len(a) != count or any(len(entry) != size for entry in a) for a, size in sizes):
             raise ValueError(f"prior_from: {count} components of {d} parameters do not fit")
         try:
             Earlier.read(self.model_dump())

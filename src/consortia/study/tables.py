@@ -158,7 +158,7 @@ class Data(Table):
         gathering = Gathering(names, algorithm, contribute, contribute_test, same)
         facts, of_test = engine.gather_facts(gathering)
         kinds = common_kinds(facts, paths)
-        labels = [one.labels for one in facts]
+        labels = [site.labels for site in facts]
         if of_test is not None:
             try:
                 columns, of_rows = of_test["columns"], read_labels(of_test["labels"])
@@ -170,7 +170,7 @@ class Data(Table):
                     "sites."
                 )
             labels.append(of_rows)
-        agreed = self._agreed(labels, [one.moments for one in facts], (), facts[0].columns)
+        agreed = self._agreed(labels, [site.moments for site in facts], (), facts[0].columns)
 
         def prepared(arrays: Arrays) -> Arrays:
             cast = {name: array.astype(kinds[name], copy=False) for name, array in arrays.items()}
@@ -183,11 +183,11 @@ class Data(Table):
         parts = [
             read_table(prepared(read[index].train), f"site {names[index]!r}")
             if index in read
-            else rows_of(without_rows, one.rows)
-            for index, one in enumerate(facts)
+            else rows_of(without_rows, site.rows)
+            for index, site in enumerate(facts)
         ]
         made = self.model_dump(include={"scale", "intercept", "dtype"})
-        digests = {n: of_value((one.digest, made, agreed)) for n, one in enumerate(facts)}
+        digests = {n: of_value((site.digest, made, agreed)) for n, site in enumerate(facts)}
         sites = Sites.of_rows(names, alike(names, parts), digests, set(digests) - set(read))
         held_out = [read[index].held_out for index in sorted(read)]
         test: Arrays | None = None
@@ -217,25 +217,25 @@ class Data(Table):
 
     def _of_dataset(self) -> Prepared:
         assert self.dataset is not None
-        found = datasets.load(self.dataset, download=self.download)
-        train, test = found.train, found.test
+        dataset = datasets.load(self.dataset, download=self.download)
+        train, test = dataset.train, dataset.test
         if self.test_share is not None or train is None:
             if self.test_share is None:
                 raise InputError(f"data.test_share is needed: {self.dataset} has test rows only.")
             train, test = preparation.train_test_split(
-                found.rows, test_share=self.test_share, seed=self.seed
+                dataset.rows, test_share=self.test_share, seed=self.seed
             )
         raw = self._changed(train)
         tests = [] if test is None else [self._changed(test)]
         labels, moments = self._contribution(raw, None)
         agreed = self._agreed(
-            [labels, _labels(tests)], [moments], found.target_names, found.feature_names
+            [labels, _labels(tests)], [moments], dataset.target_names, dataset.feature_names
         )
-        columns = {name: raw["x"][:, place] for place, name in enumerate(found.feature_names)}
+        columns = {name: raw["x"][:, index] for index, name in enumerate(dataset.feature_names)}
         columns |= {name: array for name, array in raw.items() if array.ndim == 1}
         made, *made_test = (self._made(arrays, agreed) for arrays in (raw, *tests))
         test = made_test[0] if made_test else None
-        return self._prepared(made, None, test, columns, found.feature_names, train, agreed, ())
+        return self._prepared(made, None, test, columns, dataset.feature_names, train, agreed, ())
 
     def _prepared(
         self,
@@ -332,11 +332,11 @@ class Data(Table):
     ) -> _Agreed:
         """Return the facts that follow from the rows of all sites together."""
         classes = _classes(labels, target_names)
-        x = preparation.moments_of_all(one["x"] for one in moments) if self.standardise else None
+        x = preparation.moments_of_all(site["x"] for site in moments) if self.standardise else None
         changed = () if x is None else self._changed_columns(x, columns)
         if not self.standardise_target:
             return _Agreed(x, None, classes, changed)
-        y = preparation.moments_of_all(one["y"] for one in moments)
+        y = preparation.moments_of_all(site["y"] for site in moments)
         if len(target_names) > 1 or y.sd == 0:
             raise InputError("data.standardise_target: the response is not a measured number.")
         return _Agreed(x, y, None, changed)
@@ -482,7 +482,7 @@ def _whole(y: np.ndarray) -> bool:
 
 def _classes(labels: Sequence[Labels | None], names: tuple[str, ...]) -> tuple[str, ...] | None:
     """Return the names of the classes, when the response is one."""
-    known = [one for one in labels if one is not None]
+    known = [site_labels for site_labels in labels if site_labels is not None]
     if not known:
         return None
     if len(names) > 1:

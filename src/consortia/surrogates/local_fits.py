@@ -126,10 +126,15 @@ def cochran(triangle: np.ndarray, pull: np.ndarray, square: float, sites: int) -
 def _add(found: Guesses, centre: np.ndarray, covariance: np.ndarray, finest: np.ndarray) -> None:
     """Add a guess, no narrower than positions are rounded, if it differs from all before."""
     covariance = covariance + np.diag(finest**2)
-    before = zip(found.centres, found.covariances, strict=True)
-    if all(_differ(centre, covariance, *one) for one in before):
-        found.centres.append(centre)
-        found.covariances.append(covariance)
+    width = np.linalg.slogdet(covariance)[1] / 2
+    for other, of_other in zip(found.centres, found.covariances, strict=True):
+        wider = width - np.linalg.slogdet(of_other)[1] / 2
+        away = centre - other
+        distance = math.sqrt(abs(away @ np.linalg.solve(of_other, away)))
+        if not (distance > APART or abs(wider) > len(centre) * math.log(WIDER)):
+            return
+    found.centres.append(centre)
+    found.covariances.append(covariance)
 
 
 def _law(
@@ -143,16 +148,3 @@ def _law(
         return None
     root = inverse_root(precision)
     return reference + root @ (root.T @ pull), root @ root.T
-
-
-def _differ(
-    centre: Float[np.ndarray, " d"],
-    covariance: Float[np.ndarray, "d d"],
-    other: Float[np.ndarray, " d"],
-    of_other: Float[np.ndarray, "d d"],
-) -> bool:
-    """Test two guesses for different modes or different precision."""
-    larger = (np.linalg.slogdet(covariance)[1] - np.linalg.slogdet(of_other)[1]) / 2
-    away = centre - other
-    distance = math.sqrt(abs(away @ np.linalg.solve(of_other, away)))
-    return distance > APART or abs(larger) > len(centre) * math.log(WIDER)

@@ -134,16 +134,16 @@ def inverse_root(curvature: Float[np.ndarray, "d d"]) -> Float[np.ndarray, "d d"
 
 def candidates(local: Local, idle: int) -> Float[np.ndarray, "M d"]:
     """Return the ends of the ladder's steps; shorter ones after idle messages."""
-    found = newton(local)
+    scaled = newton(local)
     steps = []
     for damping, length in LADDER:
-        step = -length * 0.1**idle * found.gradient / (found.size + damping * found.size.mean())
+        step = -length * 0.1**idle * scaled.gradient / (scaled.size + damping * scaled.size.mean())
         steps.append(step)
-    if found.values[0] < 0:  # at a saddle the gradient may vanish: along its steepest descent
+    if scaled.values[0] < 0:  # at a saddle the gradient may vanish: along its steepest descent
         for side, index in ((-1, -2), (1, -1)):
             steps[index] = steps[index].copy()
-            steps[index][0] += side / math.sqrt(found.size[0])
-    return local.position + np.stack(steps) @ found.axes.T / found.scale
+            steps[index][0] += side / math.sqrt(scaled.size[0])
+    return local.position + np.stack(steps) @ scaled.axes.T / scaled.scale
 
 
 class Found(NamedTuple):

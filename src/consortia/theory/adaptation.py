@@ -77,15 +77,15 @@ def psgld_law(
     tried = metric
     for _ in range(MOST_ITERATIONS):
         law = _fixed(h, tried, hessian, noise, staleness)
-        found = np.full_like(metric, np.inf)
+        next_change = np.full_like(metric, np.inf)
         if law.stable:
             square = np.diag(hessian @ law.stationary.covariance @ hessian + noise)
-            found = -np.log(tried * (eps + np.sqrt(square)))
-        size = float(np.abs(found).max())
+            next_change = -np.log(tried * (eps + np.sqrt(square)))
+        size = float(np.abs(next_change).max())
         if size < CLOSE:
             return law
         if size < off or (law.stable and not change.any()):
-            metric, change, off = tried, found, size
+            metric, change, off = tried, next_change, size
             damping = min(1.0, 1.5 * damping)
         elif change.any():
             damping /= 2

@@ -162,8 +162,8 @@ class Problem:
     def row_covariances(self) -> Float[np.ndarray, "S d d"]:
         """Covariance of the gradients of single rows (divided by n_c) at every site."""
         units = self.near.units * np.ones_like(self.near.mode)
-        found = self.once("rows", lambda: self.potentials.rows(self._expanded.mode))
-        return found * np.outer(units, units)
+        covariances = self.once("rows", lambda: self.potentials.rows(self._expanded.mode))
+        return covariances * np.outer(units, units)
 
     def once(self, name: Hashable, make: Callable[[], T]) -> T:
         """Call ``make``, and keep its result where all processes have it."""
@@ -262,11 +262,11 @@ def _own_modes(
     curvatures: Float[np.ndarray, "S d d"], gradients: Float[np.ndarray, "S d"]
 ) -> Float[np.ndarray, "S d"]:
     """Return −H_c⁻¹ g_c of every site; a flat direction is left where it is."""
-    found = np.einsum("sij,sj->si", np.linalg.pinv(curvatures, hermitian=True), gradients)
-    left = np.einsum("sij,sj->si", curvatures, found) - gradients
+    newton_steps = np.einsum("sij,sj->si", np.linalg.pinv(curvatures, hermitian=True), gradients)
+    left = np.einsum("sij,sj->si", curvatures, newton_steps) - gradients
     if np.abs(left).max() > 1e-3 * max(np.abs(gradients).max(), 1e-12):
         raise InputError("a site's potential has no minimum of its own near the mode")
-    return -found
+    return -newton_steps
 
 
 @law_of.register
@@ -369,11 +369,11 @@ def _noted(law: Law, *notes: str) -> Law:
             f"single agents are {reach:.2g} posterior sd from its mode, where a posterior that is "
             "not Gaussian has another curvature, which moves the average by more than is predicted"
         )
-    own = (
+    agent_note = (
         f"A single agent's standard deviations: {ratio.min():.3g} to {ratio.max():.3g} times the "
         "posterior's."
     )
-    return replace(law, notes=(own, *notes), unsure=unsure)
+    return replace(law, notes=(agent_note, *notes), unsure=unsure)
 
 
 @law_of.register
@@ -516,8 +516,8 @@ def _travelling(method: DSGLD, problem: Problem) -> Law:
         elif isinstance(method.surrogate, tuple):
             # The law is around the mode, and so are its surrogates.
             options["surrogates"] = [
-                Gaussian.from_precision(own.mean - near.mode, own.precision)
-                for own in method.surrogate
+                Gaussian.from_precision(surrogate.mean - near.mode, surrogate.precision)
+                for surrogate in method.surrogate
             ]
         else:
             unsure = "the surrogates of sites whose likelihoods are not Gaussian are worse"

@@ -181,7 +181,7 @@ def examine(near: Expansion, potentials: SitePotentials) -> Expansion:
     values, axes = np.linalg.eigh(near.covariance)
     principal = (axes * np.sqrt(values)).T[::-1]
     lines = np.concatenate([principal[:MOST_LINES], (near.covariance / near.sd).T[:MOST_LINES]])
-    far = np.concatenate([t * lines for t in (*PROBES, *(-one for one in PROBES))])
+    far = np.concatenate([t * lines for t in (*PROBES, *(-probe for probe in PROBES))])
     inside = rng.normal(size=(RATIOS, d)) @ principal[::-1]
     places = np.concatenate([np.zeros((1, d)), inside, far])
     density = potentials.values(near.mode + places)

@@ -225,9 +225,9 @@ def _absent(
         )
     with np.errstate(over="ignore", invalid="ignore"):
         response, spreads = _one_round(clients, averages, local_steps=local, **given)
-    own = response @ clients.curvatures
-    pulls = np.tensordot(averages, applied(own, clients.means - clients.target_mean), axes=1)
-    falls = np.tensordot(averages, own, axes=1)
+    relaxation = response @ clients.curvatures
+    pulls = np.tensordot(averages, applied(relaxation, clients.means - clients.target_mean), axes=1)
+    falls = np.tensordot(averages, relaxation, axes=1)
     maps = [_whole(np.eye(falls.shape[-1]) - falls), pulls.reshape(len(often), -1), _whole(spreads)]
     recursion = TravellingRecursion(often, AffineMap(*maps), 1)
     covariance = given["heat"] * _whole(np.linalg.inv(clients.precision)[None])[0]
@@ -269,7 +269,7 @@ def _one_round(
         so that H_c L_c = 1 - a_c^T; and the covariance V of each average, (sets, blocks, w, w).
     """
     curvature, slowness = clients.curvatures, np.linalg.inv(clients.mass)
-    one, turned = np.eye(curvature.shape[-1]), step_size**2 * slowness
+    identity, turned = np.eye(curvature.shape[-1]), step_size**2 * slowness
     # Leapfrogs from rest at the origin, in differences, which keeps 1 - cos(Kφ) exact for small
     # steps: `kicked` answers a unit momentum (B_k), `forced` a unit constant force.
     kicked, forced = np.zeros_like(curvature), np.zeros_like(curvature)
@@ -280,16 +280,16 @@ def _one_round(
         kicked = kicked + kicked_change
         forced = forced + forced_change
         kicked_change = kicked_change - turned @ curvature @ kicked
-        forced_change = forced_change + turned @ (one - curvature @ forced)
+        forced_change = forced_change + turned @ (identity - curvature @ forced)
     # Noise at an inner point is two half kicks, independent of each other or equal.
     factor = 2.0 if gradient_draws == 2 else 4.0
     noisy = (kicked @ kicked.mT + factor * inner) * step_size**2 / 4.0
     private = (1.0 - rho) * heat * kicked @ clients.mass @ kicked.mT
-    own = private + (clients.weights * gradient_noise)[:, None, None, None] * noisy
+    innovation = private + (clients.weights * gradient_noise)[:, None, None, None] * noisy
 
-    decay, power = one - forced @ curvature, np.zeros_like(curvature) + one
+    decay, power = identity - forced @ curvature, np.zeros_like(curvature) + identity
     still = np.zeros(curvature.shape[:-1])
-    alone = AffineMap(decay, still, own).power(local_steps).covariance
+    alone = AffineMap(decay, still, innovation).power(local_steps).covariance
     spread = np.tensordot(averages**2 / clients.weights, alone, axes=1)
     series = np.zeros_like(curvature)
     for _ in range(local_steps):
@@ -330,26 +330,26 @@ def _law(
     which is a constant force of a whole round at all of them.
     """
     centre, precision = clients.target_mean, clients.precision
-    own, shared = response @ clients.curvatures, response @ precision
-    one, nil = np.zeros_like(precision) + np.eye(centre.shape[1]), np.zeros_like(precision)
-    alpha = one - clients.average(own)
-    anchor = clients.average(own - shared) if debias else nil
-    relaxation = clients.average(shared if debias else own)
+    relaxations, shared = response @ clients.curvatures, response @ precision
+    identity, nil = np.zeros_like(precision) + np.eye(centre.shape[1]), np.zeros_like(precision)
+    alpha = identity - clients.average(relaxations)
+    anchor = clients.average(relaxations - shared) if debias else nil
+    relaxation = clients.average(shared if debias else relaxations)
     # What a plain round adds to the centred mean, Σ_c w_c (1 - a_c^T)(m_c - m*).
-    pull = clients.average(applied(own, clients.means - centre))
+    pull = clients.average(applied(relaxations, clients.means - centre))
     still = np.zeros_like(pull)
     common = clients.average(response)
     innovation = spread + sent * common @ common.mT if debias else spread
     if debias:  # the state is (u_r, u_{r-1}) with u = x - m*
         step = AffineMap(
-            np.block([[alpha, anchor], [one, nil]]),
+            np.block([[alpha, anchor], [identity, nil]]),
             np.concatenate([still, still], axis=-1),
             np.block([[innovation, nil], [nil, nil]]),
         )
         # β' acts on an anchor that does not exist yet: only the columns of the position remain,
         # and no gradient has been sent.
         first = AffineMap(
-            np.concatenate([alpha, one], axis=-2),
+            np.concatenate([alpha, identity], axis=-2),
             np.concatenate([pull, still], axis=-1),
             np.block([[spread, nil], [nil, nil]]),
         )

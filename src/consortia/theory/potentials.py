@@ -81,8 +81,8 @@ class SitePotentials:
         """Return value, gradient and Hessian of every site's −log-likelihood."""
         if self._latest is None or not np.array_equal(self._latest[0], position):
             self._latest = position, self._gather(EXPANSION, position)
-        found = self._latest[1]
-        return found["value"], found["gradient"], found["hessian"]
+        answers = self._latest[1]
+        return answers["value"], answers["gradient"], answers["hessian"]
 
     def rows(self, position: Flat) -> Float[np.ndarray, "S d d"]:
         """Return the covariance of the gradients of single rows, divided by n_c, at every site."""
@@ -136,15 +136,15 @@ class SitePotentials:
 
     def _gather(self, what: str, position: Float[np.ndarray, "*K d"]) -> dict[str, np.ndarray]:
         gathered = self._engine.allgather(lambda: self._own(what, position))
-        found: dict[int, Answer] = {}
+        answers: dict[int, Answer] = {}
         for process in gathered:
             for index, answer in process.items():
-                found.setdefault(int(index), answer)
-        if len(found) < len(self._sites):
+                answers.setdefault(int(index), answer)
+        if len(answers) < len(self._sites):
             raise InputError("no process has the rows of all sites")
-        names = found[0]
+        names = answers[0]
         return {
-            name: np.stack([found[i][name] for i in range(len(found))]).astype(np.float64)
+            name: np.stack([answers[i][name] for i in range(len(answers))]).astype(np.float64)
             for name in names
         }
 
@@ -154,14 +154,14 @@ class SitePotentials:
         here, at = list(self._sites.here), self._to(position)
         if len(self._sites) <= TOGETHER:
             answers = [function(at, self._of(i), self._sites.sizes[i]) for i in here]
-            return {str(i): jax.device_get(one) for i, one in zip(here, answers, strict=True)}
-        found: dict[str, Answer] = {}
+            return {str(i): jax.device_get(answer) for i, answer in zip(here, answers, strict=True)}
+        by_site: dict[str, Answer] = {}
         for begin in range(0, len(here), TOGETHER):
             indices = here[begin : begin + TOGETHER]
             stacked = jax.device_get(_of_many(function)(at, *self._stacked(indices)))
-            for place, index in enumerate(indices):
-                found[str(index)] = {name: values[place] for name, values in stacked.items()}
-        return found
+            for row, index in enumerate(indices):
+                by_site[str(index)] = {name: values[row] for name, values in stacked.items()}
+        return by_site
 
     def _of(self, index: int) -> PyTree:
         """Return the rows of a site on the device, as many as the largest has."""
@@ -231,13 +231,13 @@ def mode_by(function: Pieces, start: Flat) -> Flat:
     Raises:
         InputError: it is not reached.
     """
-    found = newton(function, start, width=np.float32)
-    if not found.converged:
+    minimum = newton(function, start, width=np.float32)
+    if not minimum.converged:
         raise InputError(
             "the search for the posterior's mode did not end: it has none near the start, or is "
             "not log-concave there"
         )
-    return found.position
+    return minimum.position
 
 
 @lru_cache(maxsize=32)

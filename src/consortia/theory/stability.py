@@ -141,9 +141,9 @@ def _of_gossip(
     step = method.step_size.value
     by_modes = rows or copies == 3
     if copies < 3 and graphs.resolve(method.mixing, agents.count).symmetric:
-        found = _by_the_mean(method, step, agents, exactly=coordinates <= MOST_COORDINATES)
-        if found or not by_modes:
-            return found
+        fault = _by_the_mean(method, step, agents, exactly=coordinates <= MOST_COORDINATES)
+        if fault or not by_modes:
+            return fault
     return _by_modes(method, step, agents) if small else None
 
 
@@ -479,12 +479,12 @@ def step_bounds(
     if not _has_closed_form(matrix, friction, correction):
         raise InputError("step_bounds needs a symmetric W, and not both friction and correction.")
     offset, slope = _room(correction, momentum)
-    own = np.zeros(agents.count)
+    own_weights = np.zeros(agents.count)
     itself = matrix.rows == matrix.columns
-    own[matrix.rows[itself]] = matrix.values[itself]
+    own_weights[matrix.rows[itself]] = matrix.values[itself]
     largest = np.linalg.eigvalsh(agents.curvatures)[:, -1]
     room = max(offset + slope * matrix.smallest_eigenvalue, 1e-300)
-    beyond = float(np.max(largest / (offset + slope * own)))
+    beyond = float(np.max(largest / (offset + slope * own_weights)))
     return _step(agents.smoothness / room, friction), _step(beyond, friction)
 
 

@@ -47,7 +47,7 @@ def with_sandwich(
             f"parameters; sites send sums of products of scores of at most {MOST_CURVED}. Leave "
             "terms out."
         )
-    conversing, answer, found = make(), None, None
+    conversing, answer, move = make(), None, None
     while True:
         try:
             item = conversing.send(answer)
@@ -55,16 +55,16 @@ def with_sandwich(
             return _without_evidence(end.value)
         if isinstance(item, Query):
             answer = yield item
-            if item.function == "local_fits" and found is None:
-                found = yield from _adjustment(known, item.arrays, answer)
-                if found is None:
+            if item.function == "local_fits" and move is None:
+                move = yield from _adjustment(known, item.arrays, answer)
+                if move is None:
                     conversing.close()
                     return Outcome("no draws", failure=LOST)
             continue
-        assert found is not None
-        draws = found.mode + (item.draws - found.mode) @ found.matrix.T
+        assert move is not None
+        draws = move.mode + (item.draws - move.mode) @ move.matrix.T
         stats = {name: values for name, values in item.stats.items() if name != "lp"}
-        low, high = (float(f"{one:.4g}") for one in (found.ratios.min(), found.ratios.max()))
+        low, high = (float(f"{ratio:.4g}") for ratio in (move.ratios.min(), move.ratios.max()))
         answer = yield Batch(draws, stats, {"sandwich": {"low": low, "high": high}})
 
 
@@ -83,20 +83,20 @@ def _adjustment(
         try:
             query = asking.send(sums)
         except StopIteration as end:
-            found: search.Found = end.value
+            mode: search.Found = end.value
             break
-        arrays = {name: np.asarray(one, target.dtype) for name, one in query.arrays.items()}
+        arrays = {name: np.asarray(array, target.dtype) for name, array in query.arrays.items()}
         sums = yield query._replace(arrays=arrays)
-    if not found.converged:
+    if not mode.converged:
         return None
-    points = found.position[None].astype(target.dtype)
+    points = mode.position[None].astype(target.dtype)
     products = (yield Query("scores", {"points": points}, "scores"))["products"]
     prior = -target.prior_hessian(points[0])
-    root = np.asarray(found.root, float)
-    return adjustment(found.position, root, search.symmetric(products, d), prior)
+    root = np.asarray(mode.root, float)
+    return adjustment(mode.position, root, search.symmetric(products, d), prior)
 
 
 def _without_evidence(outcome: Outcome) -> Outcome:
     """Return an outcome without the evidence, which only a likelihood has."""
-    kept = {name: one for name, one in outcome.report.items() if "log_evidence" not in name}
+    kept = {name: entry for name, entry in outcome.report.items() if "log_evidence" not in name}
     return outcome._replace(report=kept)

@@ -127,15 +127,15 @@ def _sums(
 
         position = given["position"]
         gradient, factor = _clipped(jax.grad(negative)(position), bound)
-        found = {
+        levels = {
             "gradient": jnp.rint(gradient / units.gradient),
             "clipped": jnp.where(factor < 1, COUNT_LEVELS, 0),
         }
         if curved:
             curvature = jax.hessian(negative)(position)[upper] * weights
-            found["curvature"] = jnp.rint(_clipped(curvature, bound**2 / 4)[0] / units.curvature)
+            levels["curvature"] = jnp.rint(_clipped(curvature, bound**2 / 4)[0] / units.curvature)
         return {
-            name: jnp.where(present, values, 0).astype(jnp.int32) for name, values in found.items()
+            name: jnp.where(present, values, 0).astype(jnp.int32) for name, values in levels.items()
         }
 
     each = compiler.map_in_blocks(of_row, (rows, mask), ROWS_AT_ONCE)

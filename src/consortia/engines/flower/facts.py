@@ -44,7 +44,7 @@ class SiteEngine(Engine):
             MismatchError: there are none.
         """
         facts, root = self._facts
-        others = [one.beside for one in facts if one.beside is not None]
+        others = [site_facts.beside for site_facts in facts if site_facts.beside is not None]
         if len(others) < len(facts):
             raise MismatchError("facts")
         return SiteEngine(self._index, (others, root), self._own)
@@ -62,8 +62,8 @@ class SiteEngine(Engine):
         facts, _ = self._facts
         if len(facts) != len(gathering.names):
             raise MismatchError("facts")
-        own = self._own(gathering.contribute(self._index))
-        if own != replace(facts[self._index], beside=None):
+        own_facts = self._own(gathering.contribute(self._index))
+        if own_facts != replace(facts[self._index], beside=None):
             raise MismatchError("facts")
         return self._facts
 

@@ -52,8 +52,8 @@ def encoded(values: Float[np.ndarray, " n"], sites: int) -> Integers:
     made = np.stack([lower.astype(np.uint64), upper.astype(np.uint64)], axis=1)
     made = np.where((values < 0)[:, None], negated(made), made)
     counted = np.zeros(len(values), np.uint64)
-    for place, sort in enumerate((np.isnan(values), values > 0, values < 0)):
-        counted += (sort & ~finite).astype(np.uint64) << np.uint64(_UPPER + COUNT_BITS * place)
+    for counter, sort in enumerate((np.isnan(values), values > 0, values < 0)):
+        counted += (sort & ~finite).astype(np.uint64) << np.uint64(_UPPER + COUNT_BITS * counter)
     made[:, 1] += counted
     return made
 
@@ -66,13 +66,13 @@ def decoded(total: Integers) -> Float[np.ndarray, " n"]:
     value[below, 1] -= np.uint64(2**_UPPER)  # as of 128 bits
     counts = (total[:, 1] - value[:, 1]) >> np.uint64(_UPPER)
     magnitude = np.where(below[:, None], negated(value), value)
-    found = magnitude[:, 1] * 2.0 ** (_HALF - FRACTION) + magnitude[:, 0] * 2.0**-FRACTION
-    found = np.where(below, -found, found)
+    numbers = magnitude[:, 1] * 2.0 ** (_HALF - FRACTION) + magnitude[:, 0] * 2.0**-FRACTION
+    numbers = np.where(below, -numbers, numbers)
     nan, plus, minus = (
-        (counts >> np.uint64(COUNT_BITS * place)) & np.uint64(MOST_SITES) != 0 for place in range(3)
+        (counts >> np.uint64(COUNT_BITS * kind)) & np.uint64(MOST_SITES) != 0 for kind in range(3)
     )
-    found = np.where(plus, np.inf, np.where(minus, -np.inf, found))
-    return np.where(nan | (plus & minus), np.nan, found)
+    numbers = np.where(plus, np.inf, np.where(minus, -np.inf, numbers))
+    return np.where(nan | (plus & minus), np.nan, numbers)
 
 
 def added(one: Integers, other: Integers) -> Integers:

@@ -41,7 +41,7 @@ def joined(channel: RequestChannel, deadline: float, begin: Beginning | None = N
     if begin is not None:
         asked = replace(asked, values=begin.values, arrays=begin.arrays)
     question = asked.encode()
-    named, own = digest(question), description()
+    named, described = digest(question), description()
     due_at: dict[int, float] = {}
     waiting: dict[str, int] = {}
     began = last = time.monotonic()
@@ -69,7 +69,7 @@ def joined(channel: RequestChannel, deadline: float, begin: Beginning | None = N
             channel.count(arrival)
             if arrival.message in waiting:
                 node = waiting.pop(arrival.message)
-                if _failed(channel, arrival, named, own, begin):
+                if _failed(channel, arrival, named, described, begin):
                     channel.check_lasting(node)
                     due_at[node] = min(due_at[node], now + AGAIN)
         polls, last = (0, time.monotonic()) if arrivals else (polls + 1, last)
@@ -151,8 +151,8 @@ def _difference(there: Any, here: dict[str, Any]) -> str | None:
         if name == "jax" and versions.get(name, "") is None:
             continue  # consortia-site, which refuses what it would have to compile
         if versions.get(name) != version:
-            found = printable(str(versions.get(name)), most=30)
-            return f"it runs {name} {found}, the server {version}: install the same everywhere"
+            installed = printable(str(versions.get(name)), most=30)
+            return f"it runs {name} {installed}, the server {version}: install the same everywhere"
     if there.get("x64") is not here["x64"]:
         return "it computes with other numbers (32 or 64 bits): give JAX_ENABLE_X64 one value"
     return None

@@ -72,8 +72,8 @@ class Ring(NamedTuple):
     def sum_of(self, packed: Sequence[UInt8[np.ndarray, " b"]], count: int) -> np.ndarray:
         """Return the numbers that the packed integers of all sites add up to."""
         total = np.zeros(count, np.uint64)
-        for one in packed:
-            total += self.unpacked(one, count)
+        for integers in packed:
+            total += self.unpacked(integers, count)
         return self.decoded(self.cut(total))
 
     def cut(self, integers: UInt64[np.ndarray, " n"]) -> UInt64[np.ndarray, " n"]:

@@ -94,7 +94,7 @@ def _unlike(found: Mapping[int, float], small: float, text: str) -> tuple[int, s
     if len(found) < 3:
         return None
     median = max(float(np.median(list(found.values()))), small)
-    site = max(found, key=lambda one: found[one])
+    site = max(found, key=lambda index: found[index])
     if found[site] <= TIMES_MEDIAN * median:
         return None
     return site, text.format(found[site] / median)

@@ -149,7 +149,7 @@ class SumMember:
         for name in names:
             if name != self.name:
                 peer = x25519.X25519PublicKey.from_public_bytes(keys[name].public)
-                pair = b"".join(_framed(one.encode()) for one in sorted((self.name, name)))
+                pair = b"".join(_framed(member.encode()) for member in sorted((self.name, name)))
                 info = PURPOSE + b" pair" + _framed(session) + pair
                 derive = hkdf.HKDF(hashes.SHA256(), 32, salt=roster, info=info).derive
                 try:
@@ -182,7 +182,7 @@ class SumMember:
         layout = Layout.of(values, bounds or {}, len(self._names))
         total = layout.encoded(values)
         asked = _framed(place.encode()) + _framed(question.encode())
-        now = hashlib.sha256(b"".join(one.tobytes() for one in total)).digest()
+        now = hashlib.sha256(b"".join(array.tobytes() for array in total)).digest()
         if not hmac.compare_digest(self._answered.setdefault(asked, now), now):
             raise _refused(f"{place} was answered before with other numbers: the data have changed")
         for peer, key in self._pairs.items():
@@ -237,7 +237,7 @@ def keys_of(value: Any) -> dict[str, Key]:
     """
     if not isinstance(value, dict):
         raise EnvelopeError("the keys of the sites are not a table by their names")
-    return {name: key_of(one) for name, one in value.items()}
+    return {name: key_of(plain) for name, plain in value.items()}
 
 
 def _is_hex(value: Any, count: int) -> bool:

@@ -196,13 +196,13 @@ class Post:
 
     def arrivals(self, more: Iterable[Path] = ()) -> list[Path]:
         """Return the files in the folders of all sites that are not letters from here, and more."""
-        found = []
+        arrived = []
         for site in range(len(self.names)):
-            own = {self._copy_of(site, x.question.number) for x in self._exchanges[site]}
-            place = self.place(site)
-            if place.is_dir():
-                found += sorted(path for path in place.glob(f"*{SUFFIX}") if path not in own)
-        return [*found, *more]
+            copies = {self._copy_of(site, x.question.number) for x in self._exchanges[site]}
+            folder = self.place(site)
+            if folder.is_dir():
+                arrived += sorted(path for path in folder.glob(f"*{SUFFIX}") if path not in copies)
+        return [*arrived, *more]
 
     def accept(self, path: Path) -> tuple[str, int] | None:
         """Keep the answer in a file; return site and number, or None where it is kept already.
@@ -239,7 +239,7 @@ class Post:
     def asked(self, name: str) -> list[Envelope]:
         """Return the requests in the last letter to a site."""
         last = self._exchanges[self.names.index(name)][-1:]
-        return [decode(body_of(one)) for exchange in last for one in exchange.question.messages]
+        return [decode(body_of(sent)) for exchange in last for sent in exchange.question.messages]
 
     def answered(self, name: str) -> Exchange:
         """Return the last letter to a site, whose answer may be set aside.
@@ -311,7 +311,7 @@ class Post:
         requests = exchange.question.messages
         if len(letter.messages) > len(requests):
             raise LetterError("it holds more replies than the letter has requests")
-        found = {}
+        replies = {}
         for request, data in zip(requests, letter.messages, strict=False):
             try:
                 reply = decode(body_of(data))
@@ -326,10 +326,10 @@ class Post:
                 equal &= all(getattr(reply, part) == getattr(asked, part) for part in parts)
             if not equal:
                 raise LetterError("a reply in it answers something else than the letter asks")
-            found[named] = data
-        if len(found) < len(requests) and not _is_refusal(letter.messages[-1]):
+            replies[named] = data
+        if len(replies) < len(requests) and not _is_refusal(letter.messages[-1]):
             raise LetterError("it holds fewer replies than the letter has requests")
-        return found
+        return replies
 
     def _is_genuine(self, reply: bytes, site: str) -> bool:
         """Return True if a reply is signed by its site; a refusal need not be."""
@@ -343,8 +343,8 @@ class Post:
         """Return the letters to a site and their answers, as they were kept."""
         for name in (SENT, RECEIVED):
             remove_parts(self._folder / name)
-        found: list[Exchange] = []
-        while (path := self._path(SENT, site, len(found) + 1)).exists():
+        exchanges: list[Exchange] = []
+        while (path := self._path(SENT, site, len(exchanges) + 1)).exists():
             try:
                 data = path.read_bytes()
                 question, given = unfold(data)
@@ -362,11 +362,11 @@ class Post:
                     f"{path}: {error}. The coordinator's folder was changed: put an intact copy "
                     "of it back."
                 ) from None
-            if found and not found[-1].replies:
-                missing = self._path(RECEIVED, site, len(found))
+            if exchanges and not exchanges[-1].replies:
+                missing = self._path(RECEIVED, site, len(exchanges))
                 raise StoreError(f"{missing} is missing: put an intact copy of the folder back.")
-            found.append(exchange)
-        return found
+            exchanges.append(exchange)
+        return exchanges
 
     def _path(self, what: str, site: int, number: int) -> Path:
         return self._folder / what / f"{site}-{number:03d}{SUFFIX}"

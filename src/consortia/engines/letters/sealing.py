@@ -104,7 +104,7 @@ def unfold(data: bytes) -> tuple[Letter, str]:
         raise LetterError("it names no run, or no number")
     if not is_site_name(header["site"]):
         raise LetterError("it names a site as no site can be named")
-    return Letter(**header, messages=tuple(one.tobytes() for one in arrays.values())), given
+    return Letter(**header, messages=tuple(array.tobytes() for array in arrays.values())), given
 
 
 RESERVED = {"con", "prn", "aux", "nul"} | {

@@ -102,8 +102,8 @@ class MPIRun(LocalRun):
 
     def _outboxes_finite(self, carry: Carry, at: int, warmup: int) -> list[np.ndarray]:
         with raised(*self.program.callbacks.values()):
-            own = super()._outboxes_finite(carry, at, warmup)
-            lost = [(~np.asarray(phase)).astype(np.int32) for phase in own]
+            phases = super()._outboxes_finite(carry, at, warmup)
+            lost = [(~np.asarray(phase)).astype(np.int32) for phase in phases]
         return [self._of_all(phase) == 0 for phase in lost]
 
     # --- what the caller sees ---------------------------------------------------------------------
@@ -131,10 +131,10 @@ class MPIRun(LocalRun):
 
     def positions(self, carry: Carry) -> np.ndarray:
         """Return the draws of all chains in this state, (chains, d); the last of several draws."""
-        own = super().positions(carry)
+        draws = super().positions(carry)
         if self.program.algorithm.draws.node is None:
-            return own
-        return self._communicator.total(own * (len(self._places.own) / self._places.nodes))
+            return draws
+        return self._communicator.total(draws * (len(self._places.own) / self._places.nodes))
 
     @property
     def fitted(self) -> PyTree:

@@ -86,9 +86,9 @@ class TravellingRun(MPIRun):
         warmup = int(window.warmup)
         for iteration in range(int(window.first), int(window.stop)):
             carry = self._iterate(carry, iteration, warmup)
-            place = np.array([iteration - warmup, window.origin, window.thin], np.int32)
+            recorded_at = np.array([iteration - warmup, window.origin, window.thin], np.int32)
             here = self._owners(iteration, warmup) == self._places.rank
-            buffers = self._record(buffers, carry, place, here)
+            buffers = self._record(buffers, carry, recorded_at, here)
             carry = self._depart(carry, iteration, warmup)
         lost = ~np.asarray(self._finite(carry))
         self._visiting = self._owners(int(window.stop), warmup) == self._places.rank
@@ -101,8 +101,8 @@ class TravellingRun(MPIRun):
         drawn, offset = self._at(iteration, warmup)
         for chain in np.flatnonzero(self._places.owner(visits) == self._places.rank):
             node = visits[chain] - self._places.own[0]
-            place = np.array([offset, chain, node], np.int32)
-            carry = self._visit(carry, drawn, place, self._arrays)
+            visit = np.array([offset, chain, node], np.int32)
+            carry = self._visit(carry, drawn, visit, self._arrays)
         return carry
 
     def _depart(self, carry: Carry, iteration: int, warmup: int) -> Carry:
@@ -150,8 +150,8 @@ class TravellingRun(MPIRun):
     def positions(self, carry: Carry) -> np.ndarray:
         """Return the draws of all chains in this state, (chains, d), from their ranks."""
         draw = np.asarray(self.program.draw(carry))
-        own = draw.reshape(self.layout.chains, -1, draw.shape[-1])[:, -1]
-        return self._communicator.total(np.where(np.reshape(self._visiting, (-1, 1)), own, 0))
+        positions = draw.reshape(self.layout.chains, -1, draw.shape[-1])[:, -1]
+        return self._communicator.total(np.where(np.reshape(self._visiting, (-1, 1)), positions, 0))
 
     # --- compiled ---------------------------------------------------------------------------------
 
@@ -176,9 +176,9 @@ class TravellingRun(MPIRun):
         hub = self._phase.hub
         hub_state = carry.hub
         if hub is not None:
-            own = jax.tree.map(lambda leaf: self._of(leaf, chain), carry.hub)
+            chain_state = jax.tree.map(lambda leaf: self._of(leaf, chain), carry.hub)
             shared = jax.tree.map(lambda leaf: self._of(leaf, chain), here.shared)
-            new, reply, _ = hub(shared, own, reply)
+            new, reply, _ = hub(shared, chain_state, reply)
             hub_state = self._with(carry.hub, new, chain)
         return Carry(node_state, hub_state, self._with(carry.inbox, reply, chain))
 
@@ -188,7 +188,7 @@ class TravellingRun(MPIRun):
     def _with(self, tree: PyTree, value: PyTree, chain: Array) -> PyTree:
         if self._one:
             return value
-        return jax.tree.map(lambda leaf, one: leaf.at[chain].set(one), tree, value)
+        return jax.tree.map(lambda leaf, updated: leaf.at[chain].set(updated), tree, value)
 
     def _taken(self, carry: Carry, chain: Array) -> tuple[Array, ...]:
         tree = jax.tree.map(lambda leaf: self._of(leaf, chain)[None], (carry.hub, carry.inbox))

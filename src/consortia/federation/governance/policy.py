@@ -291,19 +291,19 @@ class Policy(BaseModel):
         """
         from consortia.core.version import __version__
 
-        found = []
-        for one in terms.every:
-            found += [*self._of_study(one), *self._of_parameters(one.parameters)]
+        unmet = []
+        for study_terms in terms.every:
+            unmet += [*self._of_study(study_terms), *self._of_parameters(study_terms.parameters)]
         if app is not None and app not in self.apps and ANY not in self.apps:
-            found.append(("apps", f"the app {app} is not in the list"))
+            unmet.append(("apps", f"the app {app} is not in the list"))
         if terms.version != __version__:
-            found.append(
+            unmet.append(
                 ("versions", f"the server runs consortia {terms.version}, the site {__version__}")
             )
         elif self.versions is not None and terms.version not in self.versions:
-            found.append(("versions", f"consortia {terms.version} is not among {self.versions}"))
-        if found:
-            raise forbidden("this study", found)
+            unmet.append(("versions", f"consortia {terms.version} is not among {self.versions}"))
+        if unmet:
+            raise forbidden("this study", unmet)
 
     def check_keys(self, terms: StudyTerms) -> None:
         """Check that the keys are there that sums need which nobody can take apart.
@@ -311,7 +311,7 @@ class Policy(BaseModel):
         Raises:
             PolicyError: they are not.
         """
-        if self.identities or not any(one.sums == MASKED for one in terms.every):
+        if self.identities or not any(study_terms.sums == MASKED for study_terms in terms.every):
             return
         text = (
             "answers of this study leave as sums that nobody can take apart, which needs the "
@@ -334,13 +334,13 @@ class Policy(BaseModel):
         Raises:
             PolicyError: it has fewer.
         """
-        found = []
+        unmet = []
         if rows < self.minimum_rows:
-            found.append(("minimum_rows", f"there are {rows} rows, fewer than {self.minimum_rows}"))
+            unmet.append(("minimum_rows", f"there are {rows} rows, fewer than {self.minimum_rows}"))
         most = self.maximum_parameters_per_row
         if parameters is not None and most is not None and parameters > most * rows:
             text = f"there are {parameters} parameters for {rows} rows, more than {most:g} a row"
-            found.append(("maximum_parameters_per_row", text))
+            unmet.append(("maximum_parameters_per_row", text))
         if cell is not None and cell < self.minimum_pattern_rows:
             text = (
                 "a pattern of the categorical columns, a value of one that has two, or the rows "
@@ -348,57 +348,57 @@ class Policy(BaseModel):
                 f"{self.minimum_pattern_rows}: exact sums over the rows would tell that number. "
                 "Merge rare levels, or take the column out of the study"
             )
-            found.append(("minimum_pattern_rows", text))
-        if found:
-            raise forbidden("this study", found, of_rows=True)
+            unmet.append(("minimum_pattern_rows", text))
+        if unmet:
+            raise forbidden("this study", unmet, of_rows=True)
 
     def _of_study(self, terms: StudyTerms) -> list[tuple[str, str]]:
-        found = []
+        unmet = []
         if self.studies and terms.study not in self.studies and ANY not in self.studies:
-            found.append(("studies", f"the study {terms.study} is not in the list"))
+            unmet.append(("studies", f"the study {terms.study} is not in the list"))
         if self.models and terms.model not in self.models and ANY not in self.models:
-            found.append(("models", f"the model {terms.model} is not in the list"))
+            unmet.append(("models", f"the model {terms.model} is not in the list"))
         if self.algorithms is not None and terms.algorithm not in self.algorithms:
-            found.append(
+            unmet.append(
                 ("algorithms", f"{terms.algorithm} is none of {', '.join(self.algorithms)}")
             )
         kinds = [kind for kind in terms.messages if kind not in self.messages]
         if kinds:
-            found.append(("messages", f"it sends messages of the kind {', '.join(kinds)}"))
+            unmet.append(("messages", f"it sends messages of the kind {', '.join(kinds)}"))
         if self.functions is not None:
             missing = [name for name in terms.queried if not self.functions.get(name)]
             if missing:
                 text = f"it queries {', '.join(missing)}, which the policy does not permit"
-                found.append(("functions", text))
+                unmet.append(("functions", text))
         if terms.own_levels and not self.own_levels:
             text = "a level of this site is a parameter of it: the study needs integrate = true"
-            found.append(("own_levels", text))
+            unmet.append(("own_levels", text))
         if (
             self.maximum_settled_rows is not None
             and not terms.measured
             and terms.algorithm not in self.unmeasured
         ):
             text = f"how many rows the messages of {terms.algorithm} settle is not known"
-            found.append(("unmeasured", text))
+            unmet.append(("unmeasured", text))
         if terms.rounds > self.maximum_rounds:
-            found.append(
+            unmet.append(
                 ("maximum_rounds", f"it has {terms.rounds} rounds, more than {self.maximum_rounds}")
             )
         if terms.sums == PLAIN and self.secure_sums:
             text = "the study says run.secure_sums = false: the server sees this site's answers"
-            found.append(("secure_sums", text))
+            unmet.append(("secure_sums", text))
         if terms.sites == 2 and not self.two_sites:
-            found.append(("two_sites", TWO_SITES))
+            unmet.append(("two_sites", TWO_SITES))
         if self.maximum_chains is not None and terms.chains > self.maximum_chains:
             text = f"it has {terms.chains} chains, more than {self.maximum_chains}"
-            found.append(("maximum_chains", text))
-        return found
+            unmet.append(("maximum_chains", text))
+        return unmet
 
     def _of_parameters(self, parameters: Mapping[str, Any]) -> list[tuple[str, str]]:
-        found = []
+        unmet = []
         batch = parameters.get("batch_size")
         if self.minimum_batch is not None and batch is not None and batch < self.minimum_batch:
-            found.append(
+            unmet.append(
                 ("minimum_batch", f"batch_size is {batch}, smaller than {self.minimum_batch}")
             )
         declared = {name: parameters.get(name) for name in ("gradient_noise", "temperature")}
@@ -407,10 +407,10 @@ class Policy(BaseModel):
         for name, least in self.noise.model_dump(exclude_none=True).items():
             value = declared[name]
             if value is None:
-                found.append((f"noise.{name}", f"the algorithm has no {name}"))
+                unmet.append((f"noise.{name}", f"the algorithm has no {name}"))
             elif value < least:
-                found.append((f"noise.{name}", f"{name} is {value:g}, less than {least:g}"))
-        return found
+                unmet.append((f"noise.{name}", f"{name} is {value:g}, less than {least:g}"))
+        return unmet
 
 
 def load_policy(path: str | os.PathLike[str]) -> Policy:

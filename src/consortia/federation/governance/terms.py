@@ -181,7 +181,7 @@ def usual_messages(study: Study, method: Conversation) -> int:
 def _of_queries(
     method: Conversation, usual: int, queried: Mapping[str, int | None]
 ) -> tuple[str, dict[str, Any]]:
-    """Return why a conversation has no secure sums, and what it adds to the terms of a study."""
+    """Return the reason against secure sums, or "", and the terms that a conversation adds."""
     functions = {name: method.functions[name] for name in sorted(queried)}
     apart = "" if any(function.summed for function in functions.values()) else GATHERED
     return apart, {

@@ -133,7 +133,7 @@ def open_study(
 def _prepared(path: Path, study: str, names: Sequence[str], ring: KeyRing) -> dict[str, list[str]]:
     """Return the keys of secure sums that all sites have prepared; none where one has not."""
     _, given = read_toml(path, "file of identities")
-    lines, found = given.get(SUMS, {}), {}
+    lines, prepared = given.get(SUMS, {}), {}
     strange = sorted(set(lines) - set(names)) if isinstance(lines, dict) else [lines]
     if strange:
         raise InputError(
@@ -155,14 +155,14 @@ def _prepared(path: Path, study: str, names: Sequence[str], ring: KeyRing) -> di
                 "this study: it is of another study, or was changed. Let the site make it with "
                 "`consortia site key --study`, or leave the table out: that takes a letter more."
             )
-        found[name] = plain_key(key)
-    missing = [name for name in names if name not in found]
+        prepared[name] = plain_key(key)
+    missing = [name for name in names if name not in prepared]
     if lines and missing:
         warn(
             f"{path}: [{SUMS}] has no key of {', '.join(missing)}: the study takes a letter more, "
             "in which all sites give theirs."
         )
-    return {} if missing else found
+    return {} if missing else prepared
 
 
 class Coordinator:
@@ -213,7 +213,7 @@ class Coordinator:
             raise StoreError(f"{self.folder} is in use by another process: wait for it.") from None
 
     def _proceed(self, more: list[Path], again: list[str]) -> Progress:
-        state, found = self._state, Progress()
+        state, progress = self._state, Progress()
         opening = {"study": (self.folder / STUDY).read_text(encoding="utf-8"), "x64": state["x64"]}
         names = names_of(self.study.data.files or [])
         secret = secret_of(self.folder)
@@ -227,28 +227,28 @@ class Coordinator:
         for name in again:  # all or none
             self._check_unused(post, name)
         for name in again:
-            found.aside[name] = post.put_aside(name, REQUESTED), REQUESTED
+            progress.aside[name] = post.put_aside(name, REQUESTED), REQUESTED
         while True:
-            before = len(found.accepted)
-            _collect(post, more, found)
-            if found.awaited and len(found.accepted) == before:
-                return found
+            before = len(progress.accepted)
+            _collect(post, more, progress)
+            if progress.awaited and len(progress.accepted) == before:
+                return progress
             try:
                 serve(self.folder / STUDY, LetterTransport(post, known, riding), config)
             except AwaitedError as error:
-                found.awaited = error.awaited
+                progress.awaited = error.awaited
             except (SiteImplausibleError, SiteRefusedError) as error:
                 if len(error.sites) != 1:  # of a sum nobody knows whose part is wrong
                     raise
                 (name,), reason = error.sites, error.reason
                 try:
                     self._check_unused(post, name)
-                    found.aside[name] = post.put_aside(name, reason), reason
+                    progress.aside[name] = post.put_aside(name, reason), reason
                 except StoreError:  # it has refused, or what it sent was of use before
                     raise error from None
             else:
-                found.awaited, found.result = {}, self.run
-                return found
+                progress.awaited, progress.result = {}, self.run
+                return progress
 
     def _check_unused(self, post: Post, name: str) -> None:
         """Check that nothing was computed from what a site has answered last."""
@@ -256,9 +256,9 @@ class Coordinator:
             raise InputError(f"the study has the sites {', '.join(post.names)}, not {name!r}.")
         post.answered(name)
         kept, study = Answers(self.run), self._state["study"]
-        queries = [one for one in post.asked(name) if one.label]
+        queries = [query for query in post.asked(name) if query.label]
         # Of a study beside this one it is not known here which answers were of use.
-        if any(one.study != study or kept.path(one.label[1] + 1).exists() for one in queries):
+        if any(query.study != study or kept.path(query.label[1] + 1).exists() for query in queries):
             raise StoreError(USED.format(name=name))
 
     def _known(self) -> dict[str, dict[str, Key]]:
@@ -266,7 +266,7 @@ class Coordinator:
         terms = terms_of(self.study)
         known: dict[str, dict[str, Key]] = {o.study: {} for o in terms.every if o.sums != MASKED}
         if sums := self._state["sums"]:
-            known[terms.study] = {name: key_of(one) for name, one in sums.items()}
+            known[terms.study] = {name: key_of(plain) for name, plain in sums.items()}
         return known
 
 

@@ -71,12 +71,12 @@ def by_cuts(
         halves = []
         for (low, high, left, right), at in zip(waiting, middles, strict=True):
             cut = (low + high) / 2
-            for a, b, one, other in ((low, cut, left, at), (cut, high, at, right)):
-                count = round(float((one - other)[-1]))
+            for a, b, lower, other in ((low, cut, left, at), (cut, high, at, right)):
+                count = round(float((lower - other)[-1]))
                 if count == 1:
-                    found.append((one - other)[:-1])
+                    found.append((lower - other)[:-1])
                 elif count > 1 and b - a > NARROWEST:
-                    halves.append((a, b, one, other))
+                    halves.append((a, b, lower, other))
         waiting = halves
 
 

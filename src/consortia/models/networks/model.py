@@ -44,22 +44,22 @@ def network_model(
     for name, shape in shapes.items():
         if not jnp.issubdtype(shape.dtype, jnp.floating):
             raise InputError(f"{network.source}: the weight {name!r} is of type {shape.dtype}.")
-    beside = judged.beside
+    likelihood_parameters = judged.beside
     log_prior = log_prior_of(
-        prior, {name: one.shape for name, one in shapes.items()}, network.fan_in
+        prior, {name: weight.shape for name, weight in shapes.items()}, network.fan_in
     )
 
     def forward(params: PyTree, x: Any) -> Array:
         weights = {name: params[name] for name in shapes}
         like = next(iter(weights.values()))
-        found = network.outputs(weights, as_features(x, like))
-        return found.reshape(found.shape[0], -1) if judged.width is None else found
+        outputs = network.outputs(weights, as_features(x, like))
+        return outputs.reshape(outputs.shape[0], -1) if judged.width is None else outputs
 
     def own(params: PyTree) -> dict[str, Array]:
-        return {name: params[name] for name in beside}
+        return {name: params[name] for name in likelihood_parameters}
 
     def start(key: Array) -> dict[str, Array]:
-        return network.start(key) | {name: jnp.zeros(()) for name in beside}
+        return network.start(key) | {name: jnp.zeros(()) for name in likelihood_parameters}
 
     shape = _check_rows(network, example[inputs])
     width = math.prod(shape)
@@ -77,7 +77,7 @@ def network_model(
 
     def log_prior_of_all(params: PyTree) -> Array:
         total = log_prior({name: params[name] for name in shapes})
-        if SIGMA in beside:  # exponential(1), with the Jacobian of the logarithm
+        if SIGMA in likelihood_parameters:  # exponential(1), with the Jacobian of the logarithm
             total = total - jnp.exp(params[SIGMA]) + params[SIGMA]
         return total
 
@@ -119,7 +119,7 @@ def with_weights(weights: Mapping[str, Array], like: PyTree) -> PyTree:
 
 
 def _name(path: Any) -> str:
-    parts = [jax.tree_util.keystr((one,), simple=True) for one in path]
+    parts = [jax.tree_util.keystr((key,), simple=True) for key in path]
     return ".".join(part for part in parts if part)
 
 
@@ -149,7 +149,7 @@ def _check_rows(network: Network, x: np.ndarray) -> tuple[int, ...]:
         singles = [network.outputs(params, x[i : i + 1]) for i in range(ROWS)]
         return network.outputs(params, x), jnp.concatenate(singles)
 
-    whole, singles = (np.asarray(one, np.float64) for one in both(params, jnp.asarray(x)))
+    whole, singles = (np.asarray(output, np.float64) for output in both(params, jnp.asarray(x)))
     if whole.shape[:1] != (ROWS,):
         raise InputError(
             f"{network.source}: of {ROWS} rows the network returns shape {whole.shape}: the first "

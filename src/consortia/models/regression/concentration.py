@@ -135,11 +135,11 @@ def _told_by(factor: Factor, kept: Table, cells: list[str], site: str) -> np.nda
     inner = factor._replace(basis=None)
 
     def values(table: Table) -> np.ndarray:
-        found = inner.values(table, where)
+        numbers = inner.values(table, where)
         if factor.basis is None:
-            return found
-        outside = factor.basis.outside(found)
-        return factor.basis.of(np.where(outside, inner.values(kept, where), found))
+            return numbers
+        outside = factor.basis.outside(numbers)
+        return factor.basis.of(np.where(outside, inner.values(kept, where), numbers))
 
     here = values(kept)
     away, parts = np.nan_to_num(here - np.nanmean(here)), []

@@ -49,31 +49,31 @@ def site_rows(
 def template(agreed: Specification) -> Arrays:
     """Return the arrays of `site_rows` without a row."""
     asked = agreed.question
-    width = len(agreed.names) + sum(len(one.columns) for one in agreed.blocks)
-    found = {"x": np.zeros((0, width)), "y": np.zeros(0)}
+    width = len(agreed.names) + sum(len(block.columns) for block in agreed.blocks)
+    arrays = {"x": np.zeros((0, width)), "y": np.zeros(0)}
     if RESPONSE in agreed.levels:
-        found["y"] = np.zeros(0, np.int64)
+        arrays["y"] = np.zeros(0, np.int64)
     if asked.family.response == "time":
-        found["event"] = np.zeros(0)
+        arrays["event"] = np.zeros(0)
         if agreed.breaks:
-            found["intervals"] = np.zeros((0, len(agreed.breaks) + 1))
-            found["interval"] = np.zeros(0, np.int64)
+            arrays["intervals"] = np.zeros((0, len(agreed.breaks) + 1))
+            arrays["interval"] = np.zeros(0, np.int64)
         else:
-            found |= time_rows(agreed, *np.zeros((3, 0)))
+            arrays |= time_rows(agreed, *np.zeros((3, 0)))
     if asked.parsed.offset is not None or "exposure" in asked.extra:
-        found["offset"] = np.zeros(0)
+        arrays["offset"] = np.zeros(0)
     for name, key in (("trials", "trials"), ("weights", "weight")):
         if name in asked.extra:
-            found[key] = np.zeros(0)
+            arrays[key] = np.zeros(0)
     if agreed.staying:
-        found["slopes"] = np.zeros((0, len(agreed.staying)))
+        arrays["slopes"] = np.zeros((0, len(agreed.staying)))
     if agreed.grouping not in (None, SITE):
-        found["group"] = np.zeros(0, np.int64)
+        arrays["group"] = np.zeros(0, np.int64)
     if asked.parsed.cluster is not None:
-        found["cluster"] = np.zeros(0, np.int64)
+        arrays["cluster"] = np.zeros(0, np.int64)
     if asked.family.of_site is not None:
-        found |= _at_risk(agreed, found, np.zeros(0, np.int64))
-    return found
+        arrays |= _at_risk(agreed, arrays, np.zeros(0, np.int64))
+    return arrays
 
 
 def new_rows(agreed: Specification, table: Table, where: str, site: str | None) -> Arrays:
@@ -92,7 +92,8 @@ def new_rows(agreed: Specification, table: Table, where: str, site: str | None) 
     kept = agreed.question.kept_for_prediction(table, where, site)
     values, rows = factor_values(agreed, kept, where), rows_of(kept)
     slopes = [
-        np.zeros(rows) if one.smooth else _slope(agreed, one, values, rows) for one in agreed.blocks
+        np.zeros(rows) if block.smooth else _slope(agreed, block, values, rows)
+        for block in agreed.blocks
     ]
     made = {"x": _columns(agreed, values, rows, site)}
     made["by_group"] = np.stack(slopes, axis=1) if slopes else np.zeros((rows, 0))
@@ -117,10 +118,10 @@ def factor_values(agreed: Specification, table: Table, where: str) -> dict[str, 
             values = np.where(column.missing, agreed.fills[name], column.values)
             kind = "number" if column.kind == "empty" else column.kind
             filled[name] = Column(kind, values, np.zeros(len(values), bool))
-    found: dict[str, np.ndarray] = {}
+    of_factors: dict[str, np.ndarray] = {}
     for text, factor in agreed.question.parsed.factors.items():
         if text in agreed.levels:
-            found[text] = _codes(agreed, text, table[str(factor.column)], where)
+            of_factors[text] = _codes(agreed, text, table[str(factor.column)], where)
             continue
         values = factor.values(filled, where)
         if factor.kind in ("centre", "scale"):
@@ -128,13 +129,13 @@ def factor_values(agreed: Specification, table: Table, where: str) -> dict[str, 
             values = values - centre
             if factor.kind == "scale":
                 values = values / (sd * np.sqrt(rows / max(rows - 1, 1)))
-        found[text] = values
+        of_factors[text] = values
     for group in agreed.question.parsed.groups:
         if group.is_shared:
             name = shared_levels(group.by)
-            found[name] = _codes(agreed, name, table[group.by], where)
+            of_factors[name] = _codes(agreed, name, table[group.by], where)
     marks = {f"{GAP}({name})": table[name].missing.astype(float) for name in agreed.fills}
-    return found | marks
+    return of_factors | marks
 
 
 # --- columns -------------------------------------------------------------------------------------
@@ -165,7 +166,7 @@ def _of_block(
         names = np.arange(len(block.columns))
         of_rows = values[shared_levels(block.by)].astype(int)
         return _slope(agreed, block, values, rows)[:, None] * (of_rows[:, None] == names)
-    here = np.array([one == site for one in agreed.sites])
+    here = np.array([agreed_site == site for agreed_site in agreed.sites])
     return _slope(agreed, block, values, rows)[:, None] * here[None, :]
 
 
@@ -175,30 +176,30 @@ def _slope(
     if not block.factor:
         return np.ones(rows)
     if block.level is not None:
-        place = agreed.levels[block.factor].index(block.level)
-        return (values[block.factor] == place).astype(float)
+        level_index = agreed.levels[block.factor].index(block.level)
+        return (values[block.factor] == level_index).astype(float)
     return values[block.factor] - agreed.units[block.factor].mean
 
 
 def _groups(agreed: Specification, kept: Table, values: Mapping[str, np.ndarray]) -> Arrays:
     """Return the multipliers of levels that stay here, and the group of each row."""
-    found: Arrays = {}
+    arrays: Arrays = {}
     if agreed.staying:
-        blocks, rows = [agreed.blocks[place] for place in agreed.staying], rows_of(kept)
-        columns = [_slope(agreed, one, values, rows) for one in blocks]
-        found["slopes"] = np.stack(columns, axis=1)
+        blocks, rows = [agreed.blocks[index] for index in agreed.staying], rows_of(kept)
+        columns = [_slope(agreed, block, values, rows) for block in blocks]
+        arrays["slopes"] = np.stack(columns, axis=1)
     if agreed.grouping not in (None, SITE):
         names = as_levels(kept[str(agreed.grouping)])
-        found["group"] = np.unique(names, return_inverse=True)[1].astype(np.int64)
-    return found
+        arrays["group"] = np.unique(names, return_inverse=True)[1].astype(np.int64)
+    return arrays
 
 
 def _codes(agreed: Specification, text: str, column: Column, where: str) -> np.ndarray:
     levels = agreed.levels[text]
     texts = np.where(column.missing, GAP, as_levels(column))
     order = np.argsort(levels)
-    place = np.searchsorted(np.array(levels)[order], texts)
-    codes = order[np.minimum(place, len(levels) - 1)]
+    ranks = np.searchsorted(np.array(levels)[order], texts)
+    codes = order[np.minimum(ranks, len(levels) - 1)]
     wrong = np.array(levels)[codes] != texts
     if wrong.any():
         raise InputError(
@@ -225,11 +226,11 @@ def _response(agreed: Specification, kept: Table, where: str) -> Arrays:
 
 def _strata(agreed: Specification, kept: Table) -> np.ndarray:
     """Return the index of each row's stratum."""
-    found = np.zeros(rows_of(kept), np.int64)
+    strata = np.zeros(rows_of(kept), np.int64)
     for name in agreed.question.parsed.strata:
         levels, codes = np.unique(as_levels(kept[name]), return_inverse=True)
-        found = found * len(levels) + codes
-    return found
+        strata = strata * len(levels) + codes
+    return strata
 
 
 def time_rows(
@@ -246,25 +247,25 @@ def time_rows(
         event: 1 where it was seen, else 0.
         start: of each row; 0 when None.
     """
-    found = {"y": time, "event": event}
+    arrays = {"y": time, "event": event}
     start = np.zeros(len(time)) if start is None else start
     if agreed.breaks:
         edges = np.array([0.0, *agreed.breaks, np.inf])
         spent = np.clip(time[:, None] - edges[:-1], 0, np.diff(edges))
         spent = spent - np.clip(start[:, None] - edges[:-1], 0, np.diff(edges))
-        place = np.searchsorted(edges, time, side="left") - 1
-        return found | {"intervals": spent, "interval": place}
+        interval = np.searchsorted(edges, time, side="left") - 1
+        return arrays | {"intervals": spent, "interval": interval}
     parsed, of = agreed.question.parsed, agreed.question.family
     if parsed.entry is not None or (of.of_site is not None and parsed.strata):
-        found["start"] = start
+        arrays["start"] = start
     if of.of_site is None:
-        found["log_unit"] = np.full(len(time), np.log(agreed.units[TIME].mean))
-    return found
+        arrays["log_unit"] = np.full(len(time), np.log(agreed.units[TIME].mean))
+    return arrays
 
 
 def _beside(agreed: Specification, kept: Table, where: str, y: np.ndarray | None) -> Arrays:
     """Return offset, trials and weight; of rows without a response no weight."""
-    asked, found = agreed.question, {}
+    asked, arrays = agreed.question, {}
     for name, factor in asked.extra.items():
         if name == "weights" and y is None:
             continue
@@ -277,12 +278,12 @@ def _beside(agreed: Specification, kept: Table, where: str, y: np.ndarray | None
                     f"{where}: trials {factor.text} must be integers, no less than the response"
                     f"{factor.first(kept, wrong, 'correct these rows, or swap the two columns')}."
                 )
-            found["trials"] = values
+            arrays["trials"] = values
         elif name == "weights":
-            found["weight"] = values / agreed.units[WEIGHT].mean if asked.samples else values
+            arrays["weight"] = values / agreed.units[WEIGHT].mean if asked.samples else values
     if asked.parsed.offset is not None or "exposure" in asked.extra:
-        found["offset"] = asked.offsets(kept, where)
-    return found
+        arrays["offset"] = asked.offsets(kept, where)
+    return arrays
 
 
 def _at_risk(agreed: Specification, rows: Arrays, strata: np.ndarray) -> Arrays:

@@ -89,10 +89,10 @@ class Earlier:
             values = params[name]
             flat.append(values.reshape(*values.shape[: values.ndim - axes[name]], -1))
         xp = namespace(flat[0])
-        own = self.log_density(xp.concatenate(flat, axis=-1))
+        earlier = self.log_density(xp.concatenate(flat, axis=-1))
         if not self.robust:
-            return self.weight * own + (1 - self.weight) * base
-        return xp.logaddexp(math.log1p(-self.robust) + own, math.log(self.robust) + base)
+            return self.weight * earlier + (1 - self.weight) * base
+        return xp.logaddexp(math.log1p(-self.robust) + earlier, math.log(self.robust) + base)
 
     def draw(self, rng: np.random.Generator, count: int) -> Float[np.ndarray, "n d"]:
         """Return draws of q."""
@@ -150,7 +150,7 @@ class Earlier:
             "labels": list(self.labels),
             "shares": self.shares.tolist(),
             "centres": self.centres.tolist(),
-            "covariances": [one[lower].tolist() for one in self.covariances],
+            "covariances": [covariance[lower].tolist() for covariance in self.covariances],
         }
 
 

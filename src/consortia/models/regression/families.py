@@ -665,8 +665,8 @@ def _draw_piecewise(rng: Any, eta: np.ndarray, batch: PyTree, own: Mapping[str, 
     left = np.concatenate([[0.0], breaks])
     reached = np.concatenate([[0.0], np.cumsum(np.diff(left) * hazards[:-1])])
     wanted = rng.exponential(size=eta.shape) / _exp(eta)
-    place = np.searchsorted(reached, wanted, side="right") - 1
-    return left[place] + (wanted - reached[place]) / hazards[place]
+    interval = np.searchsorted(reached, wanted, side="right") - 1
+    return left[interval] + (wanted - reached[interval]) / hazards[interval]
 
 
 SIGMA = Auxiliary("sigma", 0.0, "exponential(1 / {sd})")

@@ -39,8 +39,6 @@ TRIALS = "trials"
 BALANCE = "standardised mean differences, before → with weights"
 RECURRENT = "events of a person"
 SURVIVAL = "Surv("
-GROUPED = 1e4
-"""Means from which on thousands are set apart; a year is not."""
 
 
 def described(
@@ -363,7 +361,7 @@ def _moments(name: str, site: SiteDescription) -> tuple[float, float] | None:
 def _spread_text(mean: float, sd: float) -> str:
     """Return mean and standard deviation with the decimals that give the latter three digits."""
     places = max(0, 2 - int(np.floor(np.log10(sd)))) if sd > 0 else 2
-    mark = "," * (abs(mean) >= GROUPED)
+    mark = "," * (abs(mean) >= 10_000)  # the thousands of a year are not set apart
     return f"{mean:{mark}.{places}f} ({sd:{mark}.{places}f})"
 
 

@@ -117,9 +117,9 @@ def shift_of_groups(
     spec, rng = density.specification, np.random.default_rng(seed)
     draws = len(next(iter(params.values())))
     total = np.zeros((draws, len(by_group), *density.lead))
-    for by in dict.fromkeys(one.by for one in spec.blocks if not one.smooth):
-        places = [i for i, one in enumerate(spec.blocks) if one.by == by and not one.smooth]
-        if any(spec.blocks[place].shared for place in places):
+    for by in dict.fromkeys(block.by for block in spec.blocks if not block.smooth):
+        places = [i for i, block in enumerate(spec.blocks) if block.by == by and not block.smooth]
+        if any(spec.blocks[block_index].shared for block_index in places):
             continue  # a parameter of each, in the columns
         if by == SITE and not new_site:
             if spec.grouping == SITE:
@@ -191,12 +191,12 @@ def outcome(
     density: Density, what: str, params: Mapping[str, np.ndarray], rows: PyTree, eta: np.ndarray
 ) -> np.ndarray:
     """Return the mean of rows, or the probability of no event before their time, given η."""
-    family, own = density.family, density._own(params)
+    family, own_parameters = density.family, density._own(params)
     with np.errstate(all="ignore"):
         if what == SURVIVAL:
-            return np.exp(density.weighted(family.log_likelihood(eta, rows, own), rows))
+            return np.exp(density.weighted(family.log_likelihood(eta, rows, own_parameters), rows))
         assert family.predict is not None
-        return family.predict(eta, rows, own)
+        return family.predict(eta, rows, own_parameters)
 
 
 def censored(agreed: Specification, rows: PyTree, time: float) -> PyTree:

@@ -175,12 +175,12 @@ class Prior:
 
     def draw(self, rng: np.random.Generator, shape: tuple[int, ...], lower: float) -> np.ndarray:
         """Return draws above ``lower``."""
-        found = np.empty(shape)
+        draws = np.empty(shape)
         left = np.ones(shape, bool)
         while left.any():
-            found[left] = self._law.rvs(size=int(left.sum()), random_state=rng)
-            left = found <= lower
-        return found
+            draws[left] = self._law.rvs(size=int(left.sum()), random_state=rng)
+            left = draws <= lower
+        return draws
 
     @property
     def _law(self) -> Any:

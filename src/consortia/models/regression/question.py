@@ -124,7 +124,7 @@ class Question:
         """
         if group.is_shared:
             return False
-        within = (one.by != SITE and not one.is_shared for one in self.parsed.groups)
+        within = (term.by != SITE and not term.is_shared for term in self.parsed.groups)
         return group.by != SITE or (self.integrated and not any(within))
 
     @property
@@ -140,7 +140,7 @@ class Question:
     @property
     def tells_levels(self) -> bool:
         """True if a site's own effect is a parameter of the run, which the server sees."""
-        fixed = any(SITE in one.columns for one in self.parsed.factors.values())
+        fixed = any(SITE in factor.columns for factor in self.parsed.factors.values())
         return fixed or any(not self.stays(group) for group in self.parsed.groups)
 
     @property
@@ -284,9 +284,9 @@ class Question:
         faults = []
         for group in same_loosely(of):
             most = preferred(group, of)
-            for other in (one for one in group if one != most):
-                place = int(np.flatnonzero(as_levels(column) == other)[0])
-                where = f"site {site!r}" if column.source is None else column.source.row(place)
+            for other in (writing for writing in group if writing != most):
+                row = int(np.flatnonzero(as_levels(column) == other)[0])
+                where = f"site {site!r}" if column.source is None else column.source.row(row)
                 line = mend(site, f"recode.{key(name)}", f"{text(other)} = {text(most)}")
                 faults.append(
                     f"{where}: {name} is {other!r} in {of[other]} rows and {most!r} in {of[most]}, "
@@ -297,7 +297,7 @@ class Question:
 
     def guesses(self, kept: Table, site: str, least: int) -> tuple[Guess, ...]:
         """List the guesses about the columns of `kept`, made in ``least`` rows or more."""
-        found = [one for name in self.columns for one in kept[name].guesses]
+        guesses = [one for name in self.columns for one in kept[name].guesses]
         changes = self.harmonise.get(site)
         confirmed = set() if changes is None else {*changes.missing_values}
         for name in self.numbers:
@@ -307,10 +307,10 @@ class Question:
             for one in suspicious(column.values[~column.missing]):
                 value = f"{one.value:.12g}"
                 if column.kind == "date":
-                    place = int(np.flatnonzero(column.values == one.value)[0])
-                    value = text(str(as_levels(column)[place]))
+                    row = int(np.flatnonzero(column.values == one.value)[0])
+                    value = text(str(as_levels(column)[row]))
                 line = mend(site, "missing_values", f"{key(name)} = [{value}]")
-                found.append(
+                guesses.append(
                     Guess(
                         name,
                         f"{site}: {name}: {value} is taken as a {column.kind}, in {one.rows} rows; "
@@ -319,12 +319,12 @@ class Question:
                         one.rows,
                     )
                 )
-        found += self._offset_doubt(kept, site)
+        guesses += self._offset_doubt(kept, site)
         if changes is not None and not changes.approved:
             line = mend(site, "", "approved = true")
             sentence = f"{site}: what `consortia init` proposed is applied"
-            found.append(Guess("", sentence, f"{line} confirms it"))
-        return tuple(one for one in found if not one.rows or one.rows >= least)
+            guesses.append(Guess("", sentence, f"{line} confirms it"))
+        return tuple(one for one in guesses if not one.rows or one.rows >= least)
 
     def imputed(self, kept: Table, site: str, number: int) -> Table:
         """Return an imputation of the rows of `kept`; equal numbers give equal ones.
@@ -347,10 +347,10 @@ class Question:
             texts = self.parsed.response[0].texts(kept, where)
             return {one: (texts == one).astype(float) for one in np.unique(texts)[1:].tolist()}
         (y,) = self.response(kept, where)
-        beside = {name: one.values(kept, where) for name, one in self.extra.items()}
+        extras = {name: one.values(kept, where) for name, one in self.extra.items()}
         if self.family.response == "count":
             against = (
-                beside["trials"] - y + 0.5 if "trials" in beside else beside.get("exposure", 1.0)
+                extras["trials"] - y + 0.5 if "trials" in extras else extras.get("exposure", 1.0)
             )
             y = np.log((y + 0.5) / against)
         elif self.family.response == "share":
@@ -367,11 +367,11 @@ class Question:
                 formula with the name of the site for a new one.
         """
         extra = [
-            name for key, one in self.extra.items() if key != "weights" for name in one.columns
+            name for key, term in self.extra.items() if key != "weights" for name in term.columns
         ]
         needed = dict.fromkeys([*extra, *self.parsed.columns])
         used = {name: column_of(table, name, where) for name in needed}
-        if site is None and any(SITE in one.columns for one in self.parsed.factors.values()):
+        if site is None and any(SITE in term.columns for term in self.parsed.factors.values()):
             raise InputError(
                 f"formula {self.parsed.text!r} has a coefficient of each site: it says nothing of "
                 f"a new one. Name a site, or write (1 | {SITE})."
@@ -457,8 +457,8 @@ class Question:
             if first is not None and first in kept and kept[first].kind == "text":
                 levels[RESPONSE] = frequent_levels(kept[first], least)
             one_of_each = {
-                text: _without_writings(found, kept[str(of[text])])
-                for text, found in levels.items()
+                text: _without_writings(column_levels, kept[str(of[text])])
+                for text, column_levels in levels.items()
             }
             known = TableFacts(rows_of(table), shown, missing, {}, one_of_each)
             raise TableError(str(faults), known)
@@ -487,21 +487,21 @@ class Question:
 
     def _beside_response(self, kept: Table, where: str) -> dict[str, np.ndarray]:
         """Return the numbers beside the response of which moments travel, by name."""
-        found = {WEIGHT: self.beside("weights", kept, where)} if self.samples else {}
+        numbers = {WEIGHT: self.beside("weights", kept, where)} if self.samples else {}
         for name in self.of_offset:
             total = self.offsets(kept, where)
             multiplied = np.exp(np.minimum(total, LARGEST_OFFSET))
-            found[name] = multiplied if self.family.logarithmic else total
-        return found
+            numbers[name] = multiplied if self.family.logarithmic else total
+        return numbers
 
     def offsets(self, table: Table, where: str) -> np.ndarray:
         """Return the addends of the linear predictor, (rows,): offset and log exposure."""
-        found = np.zeros(rows_of(table))
+        addends = np.zeros(rows_of(table))
         if self.parsed.offset is not None:
-            found = found + self.parsed.offset.values(table, where)
+            addends = addends + self.parsed.offset.values(table, where)
         if "exposure" in self.extra:
-            found = found + np.log(self.beside("exposure", table, where))
-        return found
+            addends = addends + np.log(self.beside("exposure", table, where))
+        return addends
 
     def _offset_doubt(self, kept: Table, site: str) -> list[Guess]:
         """Return that an offset may be meant as an exposure: a count and not its logarithm."""
@@ -533,7 +533,7 @@ class Question:
             faults.add(str(error))
         always = [used[name].missing for name in self.always if name in used]
         rows = ~np.any(always, axis=0) if always else np.ones(rows_of(used), bool)
-        return self._beside_site({name: one.take(rows) for name, one in used.items()}, site)
+        return self._beside_site({name: column.take(rows) for name, column in used.items()}, site)
 
     def levels_of_response(self, table: Table) -> bool:
         """Return True if the response is one of several levels by name."""
@@ -642,9 +642,9 @@ class Question:
     ) -> str:
         """Describe the first of some wrong values, and the remedy."""
         trials = self.extra["trials"].text if "trials" in self.extra else ""
-        beside = self.parsed.response[0].text if part == "start" else trials
+        counterpart = self.parsed.response[0].text if part == "start" else trials
         kind = self.family.response
-        remedy = remedies(part, kind, factor.text, values[wrong], beside)
+        remedy = remedies(part, kind, factor.text, values[wrong], counterpart)
         return factor.first(table, wrong, remedy)
 
 
@@ -683,8 +683,8 @@ def is_levels(factor: Factor, table: Mapping[str, Any]) -> bool:
 def frequent_levels(column: Column, least: int) -> tuple[str, ...]:
     """Return the levels of a column that have so many rows, in order."""
     values, counts = np.unique(as_levels(column)[~column.missing], return_counts=True)
-    found = values[counts >= least].tolist()
-    return tuple(one for one in column.order if one in found) or in_order(found)
+    frequent = values[counts >= least].tolist()
+    return tuple(label for label in column.order if label in frequent) or in_order(frequent)
 
 
 def shared_levels(column: str) -> str:
@@ -697,25 +697,25 @@ def groups_told(column: Column, least: int, key: bytes | None) -> tuple[int, tup
 
     Nobody without the key can tell which label a digest is of.
     """
-    found = np.unique(as_levels(column)[~column.missing]).tolist()
-    count = len(found) if len(found) >= least else 0
+    labels = np.unique(as_levels(column)[~column.missing]).tolist()
+    count = len(labels) if len(labels) >= least else 0
     if key is None:
         return count, ()
-    return count, tuple(sorted(label_digest(one, key) for one in found))
+    return count, tuple(sorted(label_digest(label, key) for label in labels))
 
 
 def _without_writings(levels: Sequence[str], column: Column) -> tuple[str, ...]:
     """Return levels of a column without rarer writings of another one."""
     counts = Counter(as_levels(column).tolist())
     others = {
-        one for group in same_loosely(levels) for one in group if one != preferred(group, counts)
+        word for group in same_loosely(levels) for word in group if word != preferred(group, counts)
     }
-    return tuple(one for one in levels if one not in others)
+    return tuple(word for word in levels if word not in others)
 
 
 def _like(table: Table, name: str) -> list[str]:
     """Return the columns whose names differ from one only in spelling."""
-    return [one for one in table if loosely(one) == loosely(name) and one != name]
+    return [column for column in table if loosely(column) == loosely(name) and column != name]
 
 
 def _check_name(table: Table, name: str, site: str, used: Sequence[str]) -> None:
@@ -725,7 +725,7 @@ def _check_name(table: Table, name: str, site: str, used: Sequence[str]) -> None
         return
     where = table.head if isinstance(table, LazyTable) and table.head else f"site {site!r}"
     if not like:
-        close = nearest(name, [one for one in table if one not in used])
+        close = nearest(name, [column for column in table if column not in used])
         old = close if close is not None else "NAME THERE"
         line = mend(site, "rename", f"{text(old)} = {text(name)}")
         raise InputError(
@@ -760,12 +760,12 @@ def levels_given(levels: Any) -> dict[str, tuple[str, ...]]:
         return {}
     if not isinstance(levels, Mapping):
         raise InputError(f"levels is {levels!r}: give a dict, such as {{'stage': ['I', 'II']}}.")
-    found = {}
+    given = {}
     for name, values in levels.items():
         if isinstance(values, str) or not isinstance(values, Sequence):
             raise InputError(f"levels[{name!r}] is {values!r}: give a list, the reference first.")
         texts = tuple(level(value) for value in values)
         if len(texts) < 2 or len(set(texts)) < len(texts):
             raise InputError(f"levels[{name!r}]: give at least two levels, each once.")
-        found[str(name)] = texts
-    return found
+        given[str(name)] = texts
+    return given

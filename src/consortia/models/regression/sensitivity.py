@@ -87,7 +87,7 @@ def lines_of(
     ``spread`` (draws,) are draws of the standard deviation, ``common`` of the common effect as it
     is shown; None of a level.
     """
-    found: list[Line] = []
+    lines: list[Line] = []
     before = own.log_density(spread, 0.0)
     for prior in (own, *others):
         log_ratios = prior.log_density(spread, 0.0) - before
@@ -95,8 +95,8 @@ def lines_of(
         if prior != own:
             share, k = smoothed(log_ratios)
         effect = None if common is None else _weighted(common, share, level)
-        found.append(Line(term, str(prior), _weighted(spread, share, level), effect, k))
-    return found
+        lines.append(Line(term, str(prior), _weighted(spread, share, level), effect, k))
+    return lines
 
 
 def usual_priors(unit: float) -> list[Prior]:

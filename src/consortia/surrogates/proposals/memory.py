@@ -68,9 +68,9 @@ class Memory:
         finite = np.isfinite(heights)
         self.points = np.concatenate([self.points, points[finite]])
         self.heights = np.concatenate([self.heights, heights[finite]])
-        own = finite[:drawn]
+        kept = finite[:drawn]
         self._count += 1
-        batch = Drawn(self._count, points[:drawn][own], heights[:drawn][own], density, {})
+        batch = Drawn(self._count, points[:drawn][kept], heights[:drawn][kept], density, {})
         self.drawn, self._weighted = [*self.drawn, batch][-KEPT:], None
 
     def forget_drawn(self) -> None:
@@ -86,17 +86,17 @@ class Memory:
         """Return the last drawn points against the mixture of what drew them."""
         if self._weighted is not None:
             return self._weighted
-        total = max(sum(len(one.points) for one in self.drawn), 1)
+        total = max(sum(len(batch.points) for batch in self.drawn), 1)
         weights = []
-        for one in self.drawn:
+        for batch in self.drawn:
             for other in self.drawn:
-                if other.number not in one.others:
-                    one.others[other.number] = other.density(one.points)
+                if other.number not in batch.others:
+                    batch.others[other.number] = other.density(batch.points)
             each = [
-                one.others[other.number] + math.log(max(len(other.points), 1) / total)
+                batch.others[other.number] + math.log(max(len(other.points), 1) / total)
                 for other in self.drawn
             ]
-            weights.append(one.heights - special.logsumexp(each, axis=0))
-        points, heights = (np.concatenate([one[i] for one in self.drawn]) for i in (1, 2))
+            weights.append(batch.heights - special.logsumexp(each, axis=0))
+        points, heights = (np.concatenate([batch[i] for batch in self.drawn]) for i in (1, 2))
         self._weighted = Weighted(points, heights, np.concatenate(weights))
         return self._weighted

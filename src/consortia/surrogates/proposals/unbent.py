@@ -55,6 +55,6 @@ def tail_of(target: Target) -> Tail | None:
     parts = []
     for variable in variables(target.structure):
         law = tails.get(variable.name, Tail(0.0, 0.0, 1.0))
-        each = [np.broadcast_to(np.asarray(one, float), variable.shape) for one in law]
-        parts.append(np.stack([one.reshape(-1) for one in each]))
+        each = [np.broadcast_to(np.asarray(part, float), variable.shape) for part in law]
+        parts.append(np.stack([part.reshape(-1) for part in each]))
     return Tail(*np.concatenate(parts, axis=1))
