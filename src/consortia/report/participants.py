@@ -28,8 +28,7 @@ def participants(report: RunReport) -> tuple[TableOne, Curves | None] | None:
     if followed and entry.get("times"):
         drawn = curves(followed, entry["times"], entry["kinds"])
     keep, persons = (str(settings.get(name, "")) for name in ("keep", "persons"))
-    levels = settings.get("levels")
-    factors = [*map(str, levels)] if isinstance(levels, Mapping) else []
+    factors = [*map(str, settings.get("levels") or ())]
     return table_one(reported, entry["rows"], keep, persons, factors), drawn
 
 
@@ -58,10 +57,9 @@ def participant_tables(found: TableOne) -> list[Table]:
 
 def _gaps(lines: Sequence[Line]) -> list[Line]:
     """Return the columns in which values are missing, and one line of all others."""
-    complete = [line for line in lines if {*line.cells} == {"0"}]
-    gaps = [line for line in lines if line not in complete]
-    if complete:
-        gaps.append(Line(f"all {'other ' * bool(gaps)}columns", "", complete[0].cells))
+    gaps = [line for line in lines if {*line.cells} != {"0"}]
+    if len(gaps) < len(lines):
+        gaps.append(Line(f"all {'other ' * bool(gaps)}columns", "", ("0",) * len(lines[0].cells)))
     return gaps
 
 

@@ -368,11 +368,10 @@ def _integrated_by_default(question: Question) -> Question:
 
 def integrable(spec: Specification) -> bool:
     """Return True if sites could integrate out the levels that a run has as parameters."""
-    question = spec.question
-    inside = [name for one in question.parsed.groups if one.by == SITE for name in one.inside]
+    asked = spec.question
+    inside = [name for one in asked.parsed.groups if one.by == SITE for name in one.inside]
     width = sum(max(len(spec.levels.get(name, ())) - 1, 1) for name in inside)
-    possible = not question.integrated and width <= MOST_INTEGRATED
-    return possible and _integrated_by_default(question).integrated
+    return width <= MOST_INTEGRATED and _integrated_by_default(asked).integrated > asked.integrated
 
 
 def _check_integrated(family: str, question: Question) -> None:

@@ -272,10 +272,10 @@ class Regression:
                 "table_one: the rows are in other processes, which send nothing of participants "
                 "unless the study requests it: give regression(..., describe={'cells': 5})."
             )
-        question = self.specification.question
-        text = "" if question.keep is None else question.keep.text
         spec = self.specification
-        return table_one(self.descriptions, spec.rows, text, question.persons or "", [*spec.levels])
+        keep, persons = spec.question.keep, spec.question.persons or ""
+        text = "" if keep is None else keep.text
+        return table_one(self.descriptions, spec.rows, text, persons, [*spec.levels])
 
     def survival_curves(self) -> Curves:
         """Return Kaplan-Meier and cumulative incidence of all sites at the agreed times.

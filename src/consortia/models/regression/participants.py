@@ -39,8 +39,6 @@ TRIALS = "trials"
 BALANCE = "standardised mean differences, before → with weights"
 RECURRENT = "events of a person"
 SURVIVAL = "Surv("
-GROUPED = 1e4
-"""Means from which on thousands are set apart; a year is not."""
 
 
 def described(
@@ -62,9 +60,7 @@ def described(
     ranges = {name: range_of(count, cells) for name, count in missing.items()}
     number = everybody.number(rows)
     left_out = union_range(everybody.number(selected) - number, list(ranges.values()), cells)
-    given: Range | None = None
-    if left_out is not None:
-        given = (number + left_out[0], number + left_out[1])
+    given = None if left_out is None else (number + left_out[0], number + left_out[1])
     not_kept = range_of(
         everybody.number(np.ones(len(rows), bool)) - everybody.number(selected), cells
     )
@@ -130,8 +126,7 @@ def _response(
         levels[first.text], units[first.text] = merged(counts, cells), TRIALS
         return
     if np.isin(y, (0.0, 1.0)).all():
-        counts = {"0": round(one @ (y == 0)), "1": round(one @ (y == 1))}
-        levels[first.text] = merged(counts, cells)
+        levels[first.text] = merged({str(k): round(one @ (y == k)) for k in (0, 1)}, cells)
         return
     column = None if first.column is None else column_cells(kept[first.column], (), cells, persons)
     if column is not None:
@@ -276,17 +271,14 @@ def table_one(
     least = max(one.cells for one in every)
     of_rows, unit = tuple(_with_sum([(n, n) for n in rows])), "rows"
     if any(one.persons is not None for one in every):
-        rows = [
-            n if one.persons is None else one.persons for n, one in zip(rows, every, strict=True)
-        ]
+        counted = zip(rows, every, strict=True)
+        rows = [n if one.persons is None else one.persons for n, one in counted]
         unit = "persons"
     given = [one.given for one in every]
     left = [None if g is None else (g[0] - n, g[1] - n) for g, n in zip(given, rows, strict=True)]
     unkept = [one.not_kept for one in every]
-    read = [
-        None if g is None else (g[0] + low, g[1] + high)
-        for g, (low, high) in zip(given, unkept, strict=True)
-    ]
+    pairs = zip(given, unkept, strict=True)
+    read = [None if g is None else (g[0] + low, g[1] + high) for g, (low, high) in pairs]
     flow = (
         Line("read", "", _with_sum(read)),
         *([Line(f"left out, not {keep}", "", _with_sum(unkept))] if keep else []),
@@ -325,17 +317,15 @@ def table_one(
             f"{least}"
         )
     balance = tuple(Line(name, "", cells) for name, cells in balance_cells(every).items())
-    parts = (flow, missing, tuple(lines), tuple(notes), unit, balance)
-    return TableOne((*reported, OVERALL), *parts)
+    sites = (*reported, OVERALL)
+    return TableOne(sites, flow, missing, tuple(lines), tuple(notes), unit, balance)
 
 
 def _with_sum(parts: Sequence[Range | None]) -> tuple[str, ...]:
     """Return ranges as text, and that of their sum."""
-    total: Range | None = None
-    if all(one is not None for one in parts):
-        known = [one for one in parts if one is not None]
-        total = (sum(low for low, _ in known), sum(high for _, high in known))
-    return tuple(_range_text(one) for one in (*parts, total))
+    known = [one for one in parts if one is not None]
+    total = (sum(low for low, _ in known), sum(high for _, high in known))
+    return (*map(_range_text, parts), _range_text(total if len(known) == len(parts) else None))
 
 
 def _range_text(value: Range | None) -> str:
@@ -365,17 +355,14 @@ def _moments(name: str, site: SiteDescription) -> tuple[float, float] | None:
     cells = site.levels.get(name)
     if cells is None or cells.rest or not all(map(is_number, cells.counts)):
         return site.numbers.get(name)
-    values, counts = np.array([*map(float, cells.counts)]), np.array([*cells.counts.values()])
-    return mean_and_sd(values, 1, counts)
+    return mean_and_sd(np.array([*map(float, cells.counts)]), 1, np.array([*cells.counts.values()]))
 
 
 def _spread_text(mean: float, sd: float) -> str:
     """Return mean and standard deviation with the decimals that give the latter three digits."""
     places = max(0, 2 - int(np.floor(np.log10(sd)))) if sd > 0 else 2
-    return " ".join(
-        sign.format(f"{value:{',' * (abs(value) >= GROUPED)}.{places}f}")
-        for sign, value in (("{}", mean), ("({})", sd))
-    )
+    mark = "," * (abs(mean) >= 10_000)  # the thousands of a year are not set apart
+    return f"{mean:{mark}.{places}f} ({sd:{mark}.{places}f})"
 
 
 def _level_lines(name: str, every: Sequence[SiteDescription], levels: list[str]) -> list[Line]:
@@ -392,9 +379,8 @@ def _level_lines(name: str, every: Sequence[SiteDescription], levels: list[str])
             MISSING if n is None or not total else _share(n, total)
             for n, total in zip(counts, totals, strict=True)
         ]
-        known = sum(n for n in counts if n is not None)
-        complete = all(n is not None for n in counts)
-        overall = _share(known, sum(totals)) if complete else f"{known:,} or more"
+        known = sum(filter(None, counts))
+        overall = f"{known:,} or more" if None in counts else _share(known, sum(totals))
         lines.append(Line(variable, level + (f", {units}" if units else ""), (*cells, overall)))
     if merged_rows:
         cells = [MISSING if not one or not one.rest else f"{one.rest:,}" for one in reported]
