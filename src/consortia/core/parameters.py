@@ -190,7 +190,9 @@ def as_sampled(tree: Any) -> Any:
     import xarray  # heavy, and only wanted here
 
     gone = (POSTERIOR, UNCONSTRAINED, "diagnostics")
-    groups = {f"/{name}": one.to_dataset() for name, one in children.items() if name not in gone}
+    groups = {
+        f"/{name}": child.to_dataset() for name, child in children.items() if name not in gone
+    }
     groups[f"/{POSTERIOR}"] = tree[UNCONSTRAINED].to_dataset()
     made = xarray.DataTree.from_dict(groups)
     made.attrs.update(tree.attrs)

@@ -425,12 +425,12 @@ def _pooled(tree: Any, model: Model, max_draws: int | None) -> tuple[PyTree, np.
     weights = np.ones(draws) if step_weights is None else step_weights
     weights = np.broadcast_to(weights, (chains, draws)).ravel()[picked]
     structure = structure_of(model.init)
-    own = {part.name for part in variables(structure)}
-    more = [name for name in arrays if name not in own]
+    model_names = {part.name for part in variables(structure)}
+    more = [name for name in arrays if name not in model_names]
     if more:
         raise InputError(
             f"posterior: the result has the variable{'s' * (len(more) > 1)} {', '.join(more)}, "
-            f"the model has {', '.join(sorted(own))} only. Give the model that was sampled."
+            f"the model has {', '.join(sorted(model_names))} only. Give the model that was sampled."
         )
     parameters = draws_to_pytree(structure, pooled)
     return parameters, weights / weights.sum(), step_weights is not None
@@ -446,11 +446,11 @@ def _blocks(total: int, largest: int) -> list[tuple[np.ndarray, int]]:
 
 
 def _check_output(function: Callable[..., Any], draws: PyTree, rows: PyTree, count: int) -> None:
-    one = jax.tree.map(lambda leaf: leaf[0], draws)
-    shape = jax.eval_shape(function, one, rows)
-    found = getattr(shape, "shape", None)
-    if not found or found[0] != count:
+    draw = jax.tree.map(lambda leaf: leaf[0], draws)
+    shape = jax.eval_shape(function, draw, rows)
+    dimensions = getattr(shape, "shape", None)
+    if not dimensions or dimensions[0] != count:
         raise InputError(
-            f"the model returned shape {found} for {count} rows: `predict` and `log_likelihood` "
+            f"the model returned shape {dimensions} for {count} rows: `predict` and `log_likelihood` "
             "return an array with one entry a row."
         )
