@@ -289,12 +289,12 @@ def calibration_curve(
     confidence = table.max(axis=1)
     correct = table.argmax(axis=1) == classes
     edges = np.arange(1, bins) / bins
-    place = np.searchsorted(edges, confidence, side="left")
-    count = np.bincount(place, minlength=bins)
+    bin_index = np.searchsorted(edges, confidence, side="left")
+    count = np.bincount(bin_index, minlength=bins)
     filled = np.where(count > 0, count, np.nan)
     return (
-        np.bincount(place, weights=confidence, minlength=bins) / filled,
-        np.bincount(place, weights=correct, minlength=bins) / filled,
+        np.bincount(bin_index, weights=confidence, minlength=bins) / filled,
+        np.bincount(bin_index, weights=correct, minlength=bins) / filled,
         count / len(classes),
     )
 

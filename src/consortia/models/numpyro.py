@@ -215,8 +215,10 @@ class _Sorted:
         """Return unconstrained parameters to start from."""
         keys = jax.random.split(key, len(self.latents))
         return {
-            latent.sampled: jax.random.uniform(one, latent.shape, minval=-RADIUS, maxval=RADIUS)
-            for one, latent in zip(keys, self.latents.values(), strict=True)
+            latent.sampled: jax.random.uniform(
+                latent_key, latent.shape, minval=-RADIUS, maxval=RADIUS
+            )
+            for latent_key, latent in zip(keys, self.latents.values(), strict=True)
         }
 
     @property
@@ -231,15 +233,19 @@ class _Sorted:
 
     def constrained(self, params: PyTree) -> dict[str, Array]:
         """Return the latent variables on their own scale."""
-        return {name: one.transform(params[one.sampled]) for name, one in self.latents.items()}
+        return {
+            name: latent.transform(params[latent.sampled]) for name, latent in self.latents.items()
+        }
 
     def log_prior(self, params: PyTree) -> Array:
         """Return log p(θ) of the unconstrained parameters, Jacobians included."""
         values = self.constrained(params)
         statements = self.traced.statements(values, self.traced.row())
         total = sum(_log_density(statements[name]) for name in (*self.latents, *self.prior))
-        for name, one in self.latents.items():
-            total += jnp.sum(one.transform.log_abs_det_jacobian(params[one.sampled], values[name]))
+        for name, latent in self.latents.items():
+            total += jnp.sum(
+                latent.transform.log_abs_det_jacobian(params[latent.sampled], values[name])
+            )
         return jnp.asarray(total)
 
     def log_likelihood(self, params: PyTree, batch: PyTree) -> Array:
@@ -250,8 +256,8 @@ class _Sorted:
         self, values: Mapping[str, Any], normals: Mapping[str, Array], batch: PyTree
     ) -> Array:
         def of_row(row: PyTree) -> Array:
-            one = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], row)
-            statements = self.traced.statements(values, one, normals=normals)
+            single = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], row)
+            statements = self.traced.statements(values, single, normals=normals)
             return jnp.sum(jnp.stack([_log_density(statements[name]) for name in self.likelihood]))
 
         wanted = {name: jnp.asarray(batch[name]) for name in self.traced.kinds}
@@ -262,15 +268,15 @@ class _Sorted:
     @cached_property
     def size(self) -> int:
         """Numbers that a site integrates over."""
-        return sum(one.size for one in self.own.values())
+        return sum(latent.size for latent in self.own.values())
 
     def _normals(self, z: Array) -> dict[str, Array]:
         """Return the numbers z, (size,), as the standard normal variables of each name."""
-        ends = np.cumsum([one.size for one in self.own.values()])[:-1]
+        ends = np.cumsum([latent.size for latent in self.own.values()])[:-1]
         parts = jnp.split(z, ends)
         return {
-            name: part.reshape(one.shape)
-            for (name, one), part in zip(self.own.items(), parts, strict=True)
+            name: part.reshape(latent.shape)
+            for (name, latent), part in zip(self.own.items(), parts, strict=True)
         }
 
     def _given_own(self, params: PyTree, rows: PyTree, mask: Array) -> _integrated.GroupDensity:
@@ -278,8 +284,8 @@ class _Sorted:
         values = self.constrained(params)
 
         def of_site(z: Array) -> Array:
-            found = self._of_rows(values, self._normals(z[0]), rows)
-            return jnp.sum(jnp.where(mask, found, 0))[None]
+            densities = self._of_rows(values, self._normals(z[0]), rows)
+            return jnp.sum(jnp.where(mask, densities, 0))[None]
 
         return _integrated.differentiated(of_site)
 
@@ -299,11 +305,12 @@ class _Sorted:
         noise = _integrated.noise_of_key(key, shape, dtype)
         z = _integrated.resampled(self._given_own(params, rows, mask), shape, like, noise)[0]
         values, row = self.constrained(params), self.traced.row()
-        found = self.traced.statements(values, row, normals=self._normals(z))
-        own = {
-            name: jnp.take(found[name]["value"], 0, axis=one.axis) for name, one in self.own.items()
+        statements = self.traced.statements(values, row, normals=self._normals(z))
+        drawn = {
+            name: jnp.take(statements[name]["value"], 0, axis=latent.axis)
+            for name, latent in self.own.items()
         }
-        return own | {name: found[name]["value"] for name in self.derived_of_own}
+        return drawn | {name: statements[name]["value"] for name in self.derived_of_own}
 
     def check(self, batch: PyTree) -> str | None:
         """Find a fault in the rows of a site, if they have two entries of its plate."""
@@ -338,14 +345,14 @@ def _check_arguments(
     model: Callable[..., Any], example: Mapping[str, Any], constants: Mapping[str, Any]
 ) -> None:
     known = inspect.signature(model).parameters
-    takes_any = any(one.kind is one.VAR_KEYWORD for one in known.values())
+    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in known.values())
     given = {**example, **constants}
     unknown = [name for name in given if name not in known and not takes_any]
     needed = [
         name
-        for name, one in known.items()
-        if one.default is one.empty
-        and one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL)
+        for name, parameter in known.items()
+        if parameter.default is parameter.empty
+        and parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
         and name not in given
     ]
     if needed:
@@ -379,7 +386,7 @@ def _sorted(traced: _Traced, example: Mapping[str, np.ndarray], site_plate: str)
     first, other = of(example, {}, 0), of(example, {}, 1)
     one = jax.eval_shape(lambda rows: _shapes(of(rows, {}, 0)), singles[0])
     latents: dict[str, _Latent] = {}
-    own: dict[str, _Own] = {}
+    site_latents: dict[str, _Own] = {}
     observed: list[str] = []
     derived: list[str] = []
     for name, statement in first.items():
@@ -401,26 +408,26 @@ def _sorted(traced: _Traced, example: Mapping[str, np.ndarray], site_plate: str)
         elif kind == "sample" and statement["is_observed"]:
             observed.append(name)
         elif kind == "sample" and (axis := _axis_of(statement, site_plate)) is not None:
-            own[name] = _own(name, statement, one[name], axis)
+            site_latents[name] = _own(name, statement, one[name], axis)
         elif kind == "sample":
             latents[name] = _latent(name, statement, other[name], one[name], biject_to)
     if not latents:
         raise InputError("from_numpyro: the model has no latent variable that sites share.")
-    if (size := sum(each.size for each in own.values())) > max(_integrated.NODES):
+    if (size := sum(each.size for each in site_latents.values())) > max(_integrated.NODES):
         raise InputError(
-            f"from_numpyro: a site has {size} numbers of its own ({', '.join(own)}): a rule of "
+            f"from_numpyro: a site has {size} numbers of its own ({', '.join(site_latents)}): a rule of "
             f"quadrature takes at most {max(_integrated.NODES)}. Give the plate another name, with "
             "all sites in it, and pick their entries by a column: all are sampled then."
         )
     points = [
-        {name: np.asarray(run[name]["value"]) for name in (*latents, *own)}
+        {name: np.asarray(run[name]["value"]) for name in (*latents, *site_latents)}
         for run in (first, other)
     ]
 
     @jax.jit
     def densities(rows: Any, point: Any) -> dict[str, Array]:
         run = of(rows, point)
-        return {name: _log_density(run[name]) for name in (*observed, *latents, *own)}
+        return {name: _log_density(run[name]) for name in (*observed, *latents, *site_latents)}
 
     prior: list[str] = []
     likelihood: list[str] = []
@@ -437,18 +444,20 @@ def _sorted(traced: _Traced, example: Mapping[str, np.ndarray], site_plate: str)
         (likelihood if judged(is_sum_over_rows, name) else prior).append(name)
     if not likelihood:
         raise InputError("from_numpyro: no statement with obs= depends on the rows.")
-    for name in (*latents, *own):
+    for name in (*latents, *site_latents):
         judged(check_law, name)
-    elsewhere = points[0] | {name: points[1][name] for name in own}
+    elsewhere = points[0] | {name: points[1][name] for name in site_latents}
     moved = densities(example, elsewhere)
     for name in (*latents, *prior):
         if not np.isclose(moved[name], together[0][name], TOLERANCE, TOLERANCE):
             raise InputError(
-                f"from_numpyro: {name!r} depends on {' or '.join(map(repr, own))}, which each site "
+                f"from_numpyro: {name!r} depends on {' or '.join(map(repr, site_latents))}, which each site "
                 "draws for itself, and on no row: sites share it, so it cannot."
             )
-    shared, of_own = _derived(of, derived, example, points[0], elsewhere if own else None)
-    return _Sorted(traced, latents, own, tuple(prior), tuple(likelihood), shared, of_own, points[0])
+    shared, of_own = _derived(of, derived, example, points[0], elsewhere if site_latents else None)
+    return _Sorted(
+        traced, latents, site_latents, tuple(prior), tuple(likelihood), shared, of_own, points[0]
+    )
 
 
 def _derived(
@@ -474,7 +483,7 @@ def _derived(
     if not free:
         return (), ()
     count = len(next(iter(example.values())))
-    singles = [{name: one[i : i + 1] for name, one in example.items()} for i in range(count)]
+    singles = [{name: column[i : i + 1] for name, column in example.items()} for i in range(count)]
     first, *others = (values_of(single, point) for single in singles)
     # A value that changes from row to row is none of the model's: it would differ by site.
     free = [
@@ -542,7 +551,7 @@ def _tail_of(law: Any) -> Tail | None:
 def _axis_of(statement: Mapping[str, Any], plate: str) -> int | None:
     """Return the axis along which a plate lies in a statement's value, or None."""
     batch = len(statement["fn"].batch_shape)
-    frames = [one for one in statement["cond_indep_stack"] if one.name == plate]
+    frames = [frame for frame in statement["cond_indep_stack"] if frame.name == plate]
     return batch + frames[0].dim if frames else None
 
 

@@ -83,7 +83,7 @@ def sentences(
         choices: rows and values of the site's file that the study uses, where it was read.
         before: what differs from studies that the site has answered before, where that is known.
     """
-    found = [
+    pairs = [
         ("Study", study.title or study.name),
         ("Your data", _data(study)),
         ("Model", _model(study)),
@@ -95,30 +95,30 @@ def sentences(
         ("Length", _length(study, terms)),
     ]
     chosen = [*_chosen(study, choices), *_nonlinear(study)]
-    found[3:3] = [("Before", before)] if before else []
-    found[3:3] = [("Look at" if not number else "", text) for number, text in enumerate(chosen)]
-    found += [
+    pairs[3:3] = [("Before", before)] if before else []
+    pairs[3:3] = [("Look at" if not number else "", text) for number, text in enumerate(chosen)]
+    pairs += [
         (
             "Then",
-            f"{_after(study, one)}: your site sends at most {beside.exchanges:,} messages.",
+            f"{_after(study, part)}: your site sends at most {declared.exchanges:,} messages.",
         )
-        for one, beside in zip(study.besides, terms.besides, strict=True)
-        if not one.imputation  # of the imputations the first stands for all
+        for part, declared in zip(study.besides, terms.besides, strict=True)
+        if not part.imputation  # of the imputations the first stands for all
     ]
-    found += [
+    pairs += [
         ("Leaves you" if not number else "", f"{SENT[kind]} ({kind}; {MORE}#messages)")
         for number, kind in enumerate(terms.leaving)
     ]
-    found += [
-        ("", f"{text} ({name}){EXACTLY * (name in one.exact)}")
-        for one in terms.every
-        for name, text in one.answers
+    pairs += [
+        ("", f"{text} ({name}){EXACTLY * (name in part.exact)}")
+        for part in terms.every
+        for name, text in part.answers
     ]
-    found += [
+    pairs += [
         ("A patient" if not number else "", text)
         for number, text in enumerate(_of_a_patient(terms, rows, columns, numbers))
     ]
-    return found
+    return pairs
 
 
 def _after(study: Study, one: Study) -> str:
@@ -344,7 +344,7 @@ def _of_rows(terms: StudyTerms) -> str:
 def _of_numbers(terms: StudyTerms, held: int, numbers: Sequence[Declared]) -> str:
     """Compare the number of row-dependent numbers in all messages with those in the rows."""
     first = numbers[0]
-    usual = sum(one.usual for one in numbers)
+    usual = sum(declared.usual for declared in numbers)
     text = f"Your file holds {held:,} numbers. All messages together hold {usual:,} that depend on "
     text += "them" if terms.usual is None else "them usually"
     if first.proposed > first.usual:
