@@ -40,7 +40,10 @@ class LKJ:
         a = self._exponents(size)
         # (1 − ρ²)^(a − 1) dρ/dx over its integral 2^(2a − 1) Γ(a)²/Γ(2a), with dρ/dx = 2 φ(x)
         constants = [
-            (2 * one - 2) * math.log(2) + 2 * math.lgamma(one) - math.lgamma(2 * one) for one in a
+            (2 * concentration - 2) * math.log(2)
+            + 2 * math.lgamma(concentration)
+            - math.lgamma(2 * concentration)
+            for concentration in a
         ]
         xp = namespace(free)
         score = xp.asarray(a - 1, free.dtype) * _log_rest(free) - free**2 / 2
@@ -63,12 +66,12 @@ def cholesky(free: Array, size: int) -> Array:
     xp = namespace(free)
     partial, log_rest = special(free).erf(free / math.sqrt(2)), _log_rest(free)
     zero = xp.zeros_like(free[..., 0])
-    rows, place = [xp.stack([zero + 1, *[zero] * (size - 1)], axis=-1)], 0
+    rows, index = [xp.stack([zero + 1, *[zero] * (size - 1)], axis=-1)], 0
     for row in range(1, size):
         log_left, entries = zero, []
         for _ in range(row):
-            entries.append(partial[..., place] * xp.exp(log_left / 2))
-            log_left, place = log_left + log_rest[..., place], place + 1
+            entries.append(partial[..., index] * xp.exp(log_left / 2))
+            log_left, index = log_left + log_rest[..., index], index + 1
         zeros = [zero] * (size - row - 1)
         rows.append(xp.stack([*entries, xp.exp(log_left / 2), *zeros], axis=-1))
     return xp.stack(rows, axis=-2)
