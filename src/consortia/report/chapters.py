@@ -27,8 +27,10 @@ class Part:
     @property
     def choices(self) -> list[str]:
         """The parameters of which the reader may choose one; none of a few."""
-        found = list(dict.fromkeys(plot.of for plot in self.plots if plot is not None and plot.of))
-        return found if len(found) > 1 else []
+        choices = list(
+            dict.fromkeys(plot.of for plot in self.plots if plot is not None and plot.of)
+        )
+        return choices if len(choices) > 1 else []
 
 
 @dataclass(frozen=True)
