@@ -29,10 +29,12 @@ def printable(text: str, *, lines: bool = False, most: int | None = None) -> str
     if text.isprintable():
         return text
     return "".join(
-        one
-        if one in kept or one in JOINERS or unicodedata.category(one) not in UNSEEN
-        else _code(one)
-        for one in text
+        character
+        if character in kept
+        or character in JOINERS
+        or unicodedata.category(character) not in UNSEEN
+        else _code(character)
+        for character in text
     )
 
 

@@ -62,7 +62,7 @@ def texts_of(series: Any) -> np.ndarray | None:
     if not any(isinstance(value, str) for value in values):
         return None
     return np.array(
-        ["" if gone else _text(one) for one, gone in zip(values, series.isna(), strict=True)],
+        ["" if gone else _text(entry) for entry, gone in zip(values, series.isna(), strict=True)],
         object,
     )
 

@@ -158,8 +158,8 @@ def _coded(values: np.ndarray, levels: bool) -> np.ndarray:
     """Return the standardised columns that stand for a column's values, (rows, k)."""
     if not levels:
         return _standard(values[:, None])
-    found = np.unique(values)
-    return _standard((values[:, None] == found[None, 1:]).astype(float))
+    distinct = np.unique(values)
+    return _standard((values[:, None] == distinct[None, 1:]).astype(float))
 
 
 def _standard(columns: np.ndarray) -> np.ndarray:

@@ -448,9 +448,9 @@ def _blocks(total: int, largest: int) -> list[tuple[np.ndarray, int]]:
 def _check_output(function: Callable[..., Any], draws: PyTree, rows: PyTree, count: int) -> None:
     draw = jax.tree.map(lambda leaf: leaf[0], draws)
     shape = jax.eval_shape(function, draw, rows)
-    dimensions = getattr(shape, "shape", None)
-    if not dimensions or dimensions[0] != count:
+    sizes = getattr(shape, "shape", None)
+    if not sizes or sizes[0] != count:
         raise InputError(
-            f"the model returned shape {dimensions} for {count} rows: `predict` and `log_likelihood` "
+            f"the model returned shape {sizes} for {count} rows: `predict` and `log_likelihood` "
             "return an array with one entry a row."
         )

@@ -386,7 +386,7 @@ def _sorted(traced: _Traced, example: Mapping[str, np.ndarray], site_plate: str)
     first, other = of(example, {}, 0), of(example, {}, 1)
     one = jax.eval_shape(lambda rows: _shapes(of(rows, {}, 0)), singles[0])
     latents: dict[str, _Latent] = {}
-    site_latents: dict[str, _Own] = {}
+    own: dict[str, _Own] = {}
     observed: list[str] = []
     derived: list[str] = []
     for name, statement in first.items():
@@ -408,26 +408,26 @@ def _sorted(traced: _Traced, example: Mapping[str, np.ndarray], site_plate: str)
         elif kind == "sample" and statement["is_observed"]:
             observed.append(name)
         elif kind == "sample" and (axis := _axis_of(statement, site_plate)) is not None:
-            site_latents[name] = _own(name, statement, one[name], axis)
+            own[name] = _own(name, statement, one[name], axis)
         elif kind == "sample":
             latents[name] = _latent(name, statement, other[name], one[name], biject_to)
     if not latents:
         raise InputError("from_numpyro: the model has no latent variable that sites share.")
-    if (size := sum(each.size for each in site_latents.values())) > max(_integrated.NODES):
+    if (size := sum(each.size for each in own.values())) > max(_integrated.NODES):
         raise InputError(
-            f"from_numpyro: a site has {size} numbers of its own ({', '.join(site_latents)}): a rule of "
+            f"from_numpyro: a site has {size} numbers of its own ({', '.join(own)}): a rule of "
             f"quadrature takes at most {max(_integrated.NODES)}. Give the plate another name, with "
             "all sites in it, and pick their entries by a column: all are sampled then."
         )
     points = [
-        {name: np.asarray(run[name]["value"]) for name in (*latents, *site_latents)}
+        {name: np.asarray(run[name]["value"]) for name in (*latents, *own)}
         for run in (first, other)
     ]
 
     @jax.jit
     def densities(rows: Any, point: Any) -> dict[str, Array]:
         run = of(rows, point)
-        return {name: _log_density(run[name]) for name in (*observed, *latents, *site_latents)}
+        return {name: _log_density(run[name]) for name in (*observed, *latents, *own)}
 
     prior: list[str] = []
     likelihood: list[str] = []
@@ -444,20 +444,18 @@ def _sorted(traced: _Traced, example: Mapping[str, np.ndarray], site_plate: str)
         (likelihood if judged(is_sum_over_rows, name) else prior).append(name)
     if not likelihood:
         raise InputError("from_numpyro: no statement with obs= depends on the rows.")
-    for name in (*latents, *site_latents):
+    for name in (*latents, *own):
         judged(check_law, name)
-    elsewhere = points[0] | {name: points[1][name] for name in site_latents}
+    elsewhere = points[0] | {name: points[1][name] for name in own}
     moved = densities(example, elsewhere)
     for name in (*latents, *prior):
         if not np.isclose(moved[name], together[0][name], TOLERANCE, TOLERANCE):
             raise InputError(
-                f"from_numpyro: {name!r} depends on {' or '.join(map(repr, site_latents))}, which each site "
+                f"from_numpyro: {name!r} depends on {' or '.join(map(repr, own))}, which each site "
                 "draws for itself, and on no row: sites share it, so it cannot."
             )
-    shared, of_own = _derived(of, derived, example, points[0], elsewhere if site_latents else None)
-    return _Sorted(
-        traced, latents, site_latents, tuple(prior), tuple(likelihood), shared, of_own, points[0]
-    )
+    shared, of_own = _derived(of, derived, example, points[0], elsewhere if own else None)
+    return _Sorted(traced, latents, own, tuple(prior), tuple(likelihood), shared, of_own, points[0])
 
 
 def _derived(

@@ -59,9 +59,9 @@ def json_schema() -> dict[str, Any]:
         }
     )
     for key, name in TABLES.items():
-        place = schema["properties"][key]
+        table_entry = schema["properties"][key]
         if text := tables[name].get("description"):  # python -OO has none
-            place["description"] = text.split("\n\n")[0].replace("\n", " ")
+            table_entry["description"] = text.split("\n\n")[0].replace("\n", " ")
     return schema
 
 

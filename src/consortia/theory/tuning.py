@@ -320,7 +320,7 @@ def _advice(problem: Problem, method: Method, target: BiasTarget, rounds: int, c
 
 
 def _others(method: Method) -> Iterator[tuple[str, Any, Method]]:
-    fields = {one.name for one in dataclasses.fields(method)}  # type: ignore[arg-type]
+    fields = {setting.name for setting in dataclasses.fields(method)}  # type: ignore[arg-type]
     for name, value in ALTERNATIVES:
         if name in fields and vars(method).get(name) != value:
             try:

@@ -83,8 +83,8 @@ def from_equinox(
     arrays, static = eqx.partition(example, eqx.is_inexact_array)
 
     def start(key: Array) -> dict[str, Array]:
-        own = arrays if given else eqx.filter(module(key), eqx.is_inexact_array)
-        return named_weights(own)
+        start_arrays = arrays if given else eqx.filter(module(key), eqx.is_inexact_array)
+        return named_weights(start_arrays)
 
     def outputs(weights: Mapping[str, Array], x: Array) -> Array:
         return jax.vmap(eqx.combine(with_weights(weights, arrays), static))(x)

@@ -458,8 +458,8 @@ class Answers:
         """Name levels of the response that one site alone has, and a line that recodes one."""
         parts = {site: set(facts.levels.get(RESPONSE, ())) for site, facts in self.facts.items()}
         only = {
-            site: sorted(own - set().union(*(parts[other] for other in parts if other != site)))
-            for site, own in parts.items()
+            site: sorted(having - set().union(*(parts[other] for other in parts if other != site)))
+            for site, having in parts.items()
         }
         only = {site: words for site, words in only.items() if words and len(parts) > 1}
         if not only:
@@ -502,7 +502,9 @@ def _of_imputation(question: Question, imputed: Mapping[str, int]) -> list[str]:
     bent = [
         ":".join(term)
         for term in question.parsed.terms
-        for columns in [{one for text in term for one in question.parsed.factors[text].columns}]
+        for columns in [
+            {column for text in term for column in question.parsed.factors[text].columns}
+        ]
         if columns & imputed.keys()
         and (len(term) > 1 or any(question.parsed.factors[text].is_curved for text in term))
     ]

@@ -984,7 +984,7 @@ class Regression:
         size = len(next(iter(every.values())))
         kept = spaced(size, count)
         params = {name: values[kept] for name, values in every.items()}
-        own = self.density.natural(params)
+        parameters = self.density.natural(params)
         sums: dict[str, Any] = {}
         for site_index, name in enumerate(spec.sites):
             if site_index not in self.rows.here:
@@ -1008,7 +1008,7 @@ class Regression:
             mean = predicted(self.density, params, rows, shift)
             mean = mean[..., 1] if family == "bernoulli" else mean
             trials = rows.get("trials")
-            sums[name] = sums_of(family, y, simulated, np.asarray(mean, float), own, trials)
+            sums[name] = sums_of(family, y, simulated, np.asarray(mean, float), parameters, trials)
         return checked(sums, level) if family in VARIANCES else checked_counts(sums, level)
 
     @property
