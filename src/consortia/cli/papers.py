@@ -86,14 +86,12 @@ def run(
             raise InputError("name one paper, or pass --all.")
         if name is not None and name not in claims.PAPERS:
             raise InputError(f"no paper is called {name!r}; there are {', '.join(claims.PAPERS)}.")
-        for paper_name in claims.PAPERS if every else (name,):
-            paper = claims.read(paper_name)
+        for named in claims.PAPERS if every else (name,):
+            paper = claims.read(named)
             chosen = paper.chosen(figure)
             if not chosen:
                 known = [text for study in paper.studies for text in (*study.figures, study.name)]
-                raise InputError(
-                    f"{paper_name} has no figure {figure!r}; there are {', '.join(known)}."
-                )
+                raise InputError(f"{named} has no figure {figure!r}; there are {', '.join(known)}.")
             for study in chosen:
                 parts = contextlib.nullcontext()
                 if resume or store:
@@ -135,11 +133,9 @@ def _redraw(paper: Any, study: Any, scale: str, seed: int, out: Path, store: boo
         records.write(record, records.path(paper, study, scale) if store else target)
     findings, share = records.findings(record), study.shares.get(record["scale"], "")
     for claim in study.claims:
-        finding = findings.get(claim.id)
-        text = "" if finding is None else f"{finding.text}; "
-        typer.echo(
-            f"  {claim.quantity}: {text}paper {claim.paper}: {claim.verdict(finding, share)}"
-        )
+        answer = findings.get(claim.id)
+        text = "" if answer is None else f"{answer.text}; "
+        typer.echo(f"  {claim.quantity}: {text}paper {claim.paper}: {claim.verdict(answer, share)}")
     drawing.save(paper, study, record, out / paper.name / f"{study.name}.{scale}.png", remark)
 
 

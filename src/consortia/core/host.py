@@ -327,8 +327,6 @@ class HostSite:
     ) -> Float[np.ndarray, "n d d"]:
         """Return the second derivatives of log p(z_i | θ) of some rows."""
         every = np.arange(self.dimension)
-        derivatives = self._flat.differences(
-            lambda at: self.scores(at, part), position[None], every
-        )
-        matrices = np.moveaxis(derivatives[:, 0], 0, 2)
+        curvatures = self._flat.differences(lambda at: self.scores(at, part), position[None], every)
+        matrices = np.moveaxis(curvatures[:, 0], 0, 2)
         return (matrices + np.swapaxes(matrices, 1, 2)) / 2

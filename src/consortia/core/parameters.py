@@ -190,9 +190,7 @@ def as_sampled(tree: Any) -> Any:
     import xarray  # heavy, and only wanted here
 
     gone = (POSTERIOR, UNCONSTRAINED, "diagnostics")
-    groups = {
-        f"/{name}": child.to_dataset() for name, child in children.items() if name not in gone
-    }
+    groups = {f"/{name}": node.to_dataset() for name, node in children.items() if name not in gone}
     groups[f"/{POSTERIOR}"] = tree[UNCONSTRAINED].to_dataset()
     made = xarray.DataTree.from_dict(groups)
     made.attrs.update(tree.attrs)

@@ -29,12 +29,10 @@ def printable(text: str, *, lines: bool = False, most: int | None = None) -> str
     if text.isprintable():
         return text
     return "".join(
-        character
-        if character in kept
-        or character in JOINERS
-        or unicodedata.category(character) not in UNSEEN
-        else _code(character)
-        for character in text
+        symbol
+        if symbol in kept or symbol in JOINERS or unicodedata.category(symbol) not in UNSEEN
+        else _code(symbol)
+        for symbol in text
     )
 
 

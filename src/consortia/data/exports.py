@@ -259,9 +259,7 @@ def _read_query(path: Path, source: Source, changes: Harmonisation) -> Export:
     places = list(range(frame.shape[1]))
     plain = frame.set_axis(places, axis=1)
     plain = plain.sort_values(
-        places,
-        kind="stable",
-        key=lambda column: column.astype(str) if column.dtype == object else column,
+        places, kind="stable", key=lambda keys: keys.astype(str) if keys.dtype == object else keys
     )
     return Export(plain.set_axis(frame.columns, axis=1).reset_index(drop=True))
 

@@ -64,12 +64,10 @@ def imputed(
     for name, missing in gaps.items():
         values[name][missing] = rng.choice(values[name][~missing], int(missing.sum()))
     rows = rows_of(table)
-    outcome = [_standard(column[:, None]) for column in fixed.values()]
+    outcome = [_standard(other[:, None]) for other in fixed.values()]
     for _ in range(CYCLES if len(gaps) > 1 else 1):
-        for name in sorted(gaps, key=lambda column: int(gaps[column].sum())):
-            others = [
-                _coded(values[column], column in levels) for column in columns if column != name
-            ]
+        for name in sorted(gaps, key=lambda other: int(gaps[other].sum())):
+            others = [_coded(values[other], other in levels) for other in columns if other != name]
             x = np.concatenate([*outcome, *others, np.zeros((rows, 1))], axis=1)  # one at least
             known = ~gaps[name]
             draw = _levels if name in levels else _numbers

@@ -200,13 +200,11 @@ def rhat_and_ess(
     if array.ndim != 3:
         raise InputError(f"draws have shape {array.shape}: give an array (chain, draw, d).")
     allowed = _allowed(max_coordinates, {"theta": array}, _size(array), CHUNK_VALUES)
-    diagnosis = convergence({"theta": array}, between=between, max_coordinates=allowed)
-    looked_at = diagnosis.r_hat_reason["theta"] != _not_computed(
-        diagnosis.computed, diagnosis.coordinates
-    )
-    r_hat = diagnosis.r_hat["theta"][looked_at]
-    ess = np.minimum(diagnosis.ess_bulk["theta"], diagnosis.ess_tail["theta"])[looked_at]
-    reasons = dict.fromkeys(diagnosis.missing("R-hat") + diagnosis.missing("ESS"))
+    report = convergence({"theta": array}, between=between, max_coordinates=allowed)
+    looked_at = report.r_hat_reason["theta"] != _not_computed(report.computed, report.coordinates)
+    r_hat = report.r_hat["theta"][looked_at]
+    ess = np.minimum(report.ess_bulk["theta"], report.ess_tail["theta"])[looked_at]
+    reasons = dict.fromkeys(report.missing("R-hat") + report.missing("ESS"))
     return ChunkVerdict(float(r_hat.max()), float(ess.min()), "; ".join(reasons) or None)
 
 
@@ -272,31 +270,29 @@ def add_diagnostics(
     """
     import xarray
 
-    diagnosis = convergence(tree, between=between, max_coordinates=max_coordinates)
+    report = convergence(tree, between=between, max_coordinates=max_coordinates)
     source = posterior_group(tree)
     contents = {}
-    for name in diagnosis.r_hat:
+    for name in report.r_hat:
         of_draws = {"chain", "draw"}
         array = source[name]
         dims = ("statistic", *(dim for dim in array.dims if dim not in of_draws))
         coords = {key: c for key, c in array.coords.items() if not of_draws & {key, *c.dims}}
-        statistics = np.stack(
-            [diagnosis.r_hat[name], diagnosis.ess_bulk[name], diagnosis.ess_tail[name]]
-        )
+        statistics = np.stack([report.r_hat[name], report.ess_bulk[name], report.ess_tail[name]])
         contents[name] = xarray.DataArray(statistics, dims=dims, coords=coords)
     dataset = xarray.Dataset(
         contents,
         # Text of variable length: the one kind of text that Zarr's third format specifies.
         coords={"statistic": np.array(["r_hat", "ess_bulk", "ess_tail"], dtype=object)},
         attrs={
-            "notes": "; ".join(diagnosis.notes()),
+            "notes": "; ".join(report.notes()),
             "between": between,
-            "computed": diagnosis.computed,
-            "coordinates": diagnosis.coordinates,
+            "computed": report.computed,
+            "coordinates": report.coordinates,
         },
     )
     tree["diagnostics"] = xarray.DataTree(dataset=dataset)
-    return diagnosis
+    return report
 
 
 def _given_each(

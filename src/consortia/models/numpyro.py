@@ -215,10 +215,8 @@ class _Sorted:
         """Return unconstrained parameters to start from."""
         keys = jax.random.split(key, len(self.latents))
         return {
-            latent.sampled: jax.random.uniform(
-                latent_key, latent.shape, minval=-RADIUS, maxval=RADIUS
-            )
-            for latent_key, latent in zip(keys, self.latents.values(), strict=True)
+            latent.sampled: jax.random.uniform(subkey, latent.shape, minval=-RADIUS, maxval=RADIUS)
+            for subkey, latent in zip(keys, self.latents.values(), strict=True)
         }
 
     @property
@@ -233,19 +231,15 @@ class _Sorted:
 
     def constrained(self, params: PyTree) -> dict[str, Array]:
         """Return the latent variables on their own scale."""
-        return {
-            name: latent.transform(params[latent.sampled]) for name, latent in self.latents.items()
-        }
+        return {name: one.transform(params[one.sampled]) for name, one in self.latents.items()}
 
     def log_prior(self, params: PyTree) -> Array:
         """Return log p(θ) of the unconstrained parameters, Jacobians included."""
         values = self.constrained(params)
         statements = self.traced.statements(values, self.traced.row())
         total = sum(_log_density(statements[name]) for name in (*self.latents, *self.prior))
-        for name, latent in self.latents.items():
-            total += jnp.sum(
-                latent.transform.log_abs_det_jacobian(params[latent.sampled], values[name])
-            )
+        for name, one in self.latents.items():
+            total += jnp.sum(one.transform.log_abs_det_jacobian(params[one.sampled], values[name]))
         return jnp.asarray(total)
 
     def log_likelihood(self, params: PyTree, batch: PyTree) -> Array:
@@ -305,12 +299,11 @@ class _Sorted:
         noise = _integrated.noise_of_key(key, shape, dtype)
         z = _integrated.resampled(self._given_own(params, rows, mask), shape, like, noise)[0]
         values, row = self.constrained(params), self.traced.row()
-        statements = self.traced.statements(values, row, normals=self._normals(z))
+        trace = self.traced.statements(values, row, normals=self._normals(z))
         drawn = {
-            name: jnp.take(statements[name]["value"], 0, axis=latent.axis)
-            for name, latent in self.own.items()
+            name: jnp.take(trace[name]["value"], 0, axis=one.axis) for name, one in self.own.items()
         }
-        return drawn | {name: statements[name]["value"] for name in self.derived_of_own}
+        return drawn | {name: trace[name]["value"] for name in self.derived_of_own}
 
     def check(self, batch: PyTree) -> str | None:
         """Find a fault in the rows of a site, if they have two entries of its plate."""

@@ -43,9 +43,7 @@ class Verification:
 
     def __repr__(self) -> str:
         """Return the summary, and what could not be had."""
-        return "\n".join(
-            [str(self.summary), *(f"skipped: {omission}" for omission in self.skipped)]
-        )
+        return "\n".join([str(self.summary), *(f"skipped: {reason}" for reason in self.skipped)])
 
 
 @arguments.hinted

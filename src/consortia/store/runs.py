@@ -423,9 +423,7 @@ def _group(path: Path, name: str, kept: int | None) -> Any:
         )
 
     arrays: dict[str, Any] = dict(zarr.open_group(path, path=name, mode="r", **ZARR).arrays())
-    growing = [
-        key for key, array in arrays.items() if DRAW in (array.metadata.dimension_names or ())
-    ]
+    growing = [key for key, one in arrays.items() if DRAW in (one.metadata.dimension_names or ())]
     if DRAW not in growing:
         return opened([])
     count = arrays[DRAW].shape[0] if kept is None else kept

@@ -256,9 +256,9 @@ def explain_divergence(
     Returns:
         The reason why no run should start, or None; and warnings.
     """
-    examination: Examination = fitted[0]
+    findings: Examination = fitted[0]
     factors = np.asarray(fitted[1], np.float64)[0]
-    failed = np.flatnonzero(~np.asarray(examination.converged))
+    failed = np.flatnonzero(~np.asarray(findings.converged))
     if failed.size:
         return (
             f"the surrogate of site {names[failed[0]]!r} could not be computed "
@@ -267,9 +267,7 @@ def explain_divergence(
             "smaller step_size, or use surrogate='anchored'."
         ), ()
     # The second point is where the chains will be, as far as the surrogates know.
-    weakest, strongest = (
-        np.asarray(v, np.float64) for v in (examination.weakest, examination.strongest)
-    )
+    weakest, strongest = (np.asarray(v, np.float64) for v in (findings.weakest, findings.strongest))
     factor = factors.max(axis=-1).min()
     worst = int(np.argmin(weakest.min(axis=1)))
     growth = -step_size / 2 * local_steps * weakest[worst].min()

@@ -265,10 +265,7 @@ def with_modes(proposal: Proposal, modes: Sequence[Mode], prior: PriorScale) -> 
     if len(reached) < 2 or len(reached[0].position) > FEW:
         return proposal
     shares = list(OF_MODES * (normalised(log_masses(reached)) + 1 / len(reached)) / 2)
-    centres, scales = (
-        [peak.position for peak in reached],
-        [WIDER * peak.covariance for peak in reached],
-    )
+    centres, scales = [one.position for one in reached], [WIDER * one.covariance for one in reached]
     if len(prior.sd) <= OVER_PRIOR:
         shares, centres = [*shares, OF_PRIOR], [*centres, prior.centre]
         scales.append(np.diag(prior.sd**2))

@@ -271,7 +271,7 @@ def _of_a_patient(
 ) -> list[str]:
     """Explain an observer's possible knowledge of one patient."""
     parameters: dict[str, Any] = dict(terms.parameters)
-    alone = any(declared.sums != MASKED for declared in terms.every)
+    alone = any(part.sums != MASKED for part in terms.every)
     texts = [
         "No row leaves you, but all that leaves is computed from your rows"
         + (", and the server sees all of it. " if alone else ". ")
@@ -296,22 +296,16 @@ def _of_a_patient(
         )
     elif private is None or private == 1:
         texts.append("Nothing of what is sent is hidden by noise that only your site knows.")
-    texts += [_of_rows(declared) for declared in terms.every if not declared.measured][:1]
+    texts += [_of_rows(part) for part in terms.every if not part.measured][:1]
     if terms.measured:
         texts.append(
             "Before each answer your site measures, on its own rows, how many of them all answers "
             "so far settle, and refuses where they are more than the policy permits (proposed: 0)."
         )
-    texts += [
-        SUMS[declared]
-        for declared in dict.fromkeys(declared.sums for declared in terms.every)
-        if declared
-    ]
+    texts += [SUMS[part] for part in dict.fromkeys(part.sums for part in terms.every) if part]
     texts += [
         f"The server sees each message of {name} separately: {why}."
-        for name, why in dict.fromkeys(
-            (declared.algorithm, declared.apart) for declared in terms.every
-        )
+        for name, why in dict.fromkeys((part.algorithm, part.apart) for part in terms.every)
         if why
     ]
     if terms.sites == 2:

@@ -94,18 +94,15 @@ def proposed(
     if terms.sites == 2 and not two_sites:
         raise InputError(f"{TWO_SITES} (or give --two-sites).")
     every = terms.every
-    studies = ", ".join(f'"{declared.study}"' for declared in every)
-    models = ", ".join(dict.fromkeys(f'"{declared.model}"' for declared in every))
-    algorithms = ", ".join(dict.fromkeys(f'"{declared.algorithm}"' for declared in every))
-    rounds, chains = (
-        max(declared.rounds for declared in every),
-        max(declared.chains for declared in every),
-    )
+    studies = ", ".join(f'"{part.study}"' for part in every)
+    models = ", ".join(dict.fromkeys(f'"{part.model}"' for part in every))
+    algorithms = ", ".join(dict.fromkeys(f'"{part.algorithm}"' for part in every))
+    rounds, chains = max(part.rounds for part in every), max(part.chains for part in every)
     most = max(map(proposed_messages, every))
     apps = "" if app is None else APPS.format(app=app)
     agreed = AGREED if terms.sites == 2 else ""
-    agreed += SEEN if any(declared.sums == PLAIN for declared in every) else ""
-    several = any(declared.usual is not None for declared in every)
+    agreed += SEEN if any(part.sums == PLAIN for part in every) else ""
+    several = any(part.usual is not None for part in every)
     usual = f", {LEEWAY} times those of a usual run" if several else ""
     ends = LONGER if several else ""
     return f"""\
@@ -206,7 +203,7 @@ def _ask_keys(every: tuple[StudyTerms, ...], keys: str) -> str:
     """Return the public keys, or what is to be done where secure sums need them."""
     if keys:
         return KEYS.format(keys=keys)
-    return NO_KEYS if any(declared.sums == MASKED for declared in every) else ""
+    return NO_KEYS if any(part.sums == MASKED for part in every) else ""
 
 
 def _privacy(every: tuple[StudyTerms, ...]) -> str:
@@ -224,9 +221,7 @@ delta = {min(part["delta"] for part in private):g}
 
 def _settled(every: tuple[StudyTerms, ...]) -> str:
     """Propose a limit on rows that answers settle."""
-    unknown = ", ".join(
-        dict.fromkeys(f'"{declared.algorithm}"' for declared in every if not declared.measured)
-    )
+    unknown = ", ".join(dict.fromkeys(f'"{part.algorithm}"' for part in every if not part.measured))
     text = """\
 # Rows of which all answers together may settle a value, to a tenth of its column's
 # standard deviation. Your site measures that on its own rows, before each answer.

@@ -102,9 +102,7 @@ class Answers:
         for text, factor in factors.items():
             if factor.column in levels:
                 levels[factor.column] |= {
-                    site: facts.levels[text]
-                    for site, facts in self.facts.items()
-                    if text in facts.levels
+                    site: one.levels[text] for site, one in self.facts.items() if text in one.levels
                 }
         return levels
 
@@ -408,9 +406,7 @@ class Answers:
                 )
             somewhere = []
             for level in levels:
-                having = [
-                    s for s, facts in self.facts.items() if level in facts.levels.get(text, ())
-                ]
+                having = [s for s, one in self.facts.items() if level in one.levels.get(text, ())]
                 lacking = [site for site in self.facts if site not in having]
                 if len(having) == 1 and len(self.facts) > 2:
                     somewhere.append(f"{column} = {level!r} is at site {having[0]!r} only")
@@ -502,9 +498,7 @@ def _of_imputation(question: Question, imputed: Mapping[str, int]) -> list[str]:
     bent = [
         ":".join(term)
         for term in question.parsed.terms
-        for columns in [
-            {column for text in term for column in question.parsed.factors[text].columns}
-        ]
+        for columns in [{one for text in term for one in question.parsed.factors[text].columns}]
         if columns & imputed.keys()
         and (len(term) > 1 or any(question.parsed.factors[text].is_curved for text in term))
     ]

@@ -40,10 +40,7 @@ class LKJ:
         a = self._exponents(size)
         # (1 − ρ²)^(a − 1) dρ/dx over its integral 2^(2a − 1) Γ(a)²/Γ(2a), with dρ/dx = 2 φ(x)
         constants = [
-            (2 * concentration - 2) * math.log(2)
-            + 2 * math.lgamma(concentration)
-            - math.lgamma(2 * concentration)
-            for concentration in a
+            (2 * one - 2) * math.log(2) + 2 * math.lgamma(one) - math.lgamma(2 * one) for one in a
         ]
         xp = namespace(free)
         score = xp.asarray(a - 1, free.dtype) * _log_rest(free) - free**2 / 2

@@ -162,17 +162,13 @@ class Factor(NamedTuple):
         """Describe the first of some rows: its place, its value, and the remedy."""
         name = self.columns[0]
         column, row = table[name], int(np.flatnonzero(wrong)[0])
-        whereabouts, code = "", ""
+        origin, code = "", ""
         if column.source is not None:
             value = as_levels(column)[row]
-            whereabouts = f", first in {column.source.row(row)}, where {name} is {value}"
+            origin = f", first in {column.source.row(row)}, where {name} is {value}"
             if column.kind == "number":
                 code = missing_code(column.source.site, name, float(column.values[row]))
-        return ": ".join(
-            sentence
-            for sentence in (whereabouts, "; ".join(filter(None, (remedy, code))))
-            if sentence
-        )
+        return ": ".join(part for part in (origin, "; ".join(filter(None, (remedy, code)))) if part)
 
     def texts(self, table: Table, where: str) -> np.ndarray:
         """Return the values as names of levels, (rows,)."""
@@ -424,10 +420,7 @@ def _columns(tree: ast.expr, text: str) -> tuple[str, ...]:
             walk(node.right)
         elif isinstance(node, ast.UnaryOp) and type(node.op) in OPERATORS:
             walk(node.operand)
-        elif (
-            isinstance(node, ast.Compare)
-            and {type(comparison) for comparison in node.ops} <= OPERATORS.keys()
-        ):
+        elif isinstance(node, ast.Compare) and {type(one) for one in node.ops} <= OPERATORS.keys():
             for part in (node.left, *node.comparators):
                 walk(part)
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and not node.keywords:

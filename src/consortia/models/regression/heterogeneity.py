@@ -153,15 +153,13 @@ def site_effects(
         middle = float(np.median(scaled))
         return Row(term, name, kind, middle, float(low), float(high), above, shrinkage)
 
-    for variation in varying:
-        for site, deviation in variation.deviations.items():
-            shrinkage = float(np.var(deviation / variation.spread))
-            rows.append(row(variation.term, site, "site", variation.common + deviation, shrinkage))
-        new = variation.common + variation.spread * rng.normal(size=variation.spread.shape)
-        if variation.common.any():
-            rows.append(
-                row(variation.term, ROW_NAMES["common"], "common", variation.common, np.nan)
-            )
-        rows.append(row(variation.term, ROW_NAMES["new site"], "new site", new, np.nan))
-        rows.append(row(variation.term, ROW_NAMES["spread"], "spread", variation.spread, np.nan))
+    for varied in varying:
+        for site, deviation in varied.deviations.items():
+            shrinkage = float(np.var(deviation / varied.spread))
+            rows.append(row(varied.term, site, "site", varied.common + deviation, shrinkage))
+        new = varied.common + varied.spread * rng.normal(size=varied.spread.shape)
+        if varied.common.any():
+            rows.append(row(varied.term, ROW_NAMES["common"], "common", varied.common, np.nan))
+        rows.append(row(varied.term, ROW_NAMES["new site"], "new site", new, np.nan))
+        rows.append(row(varied.term, ROW_NAMES["spread"], "spread", varied.spread, np.nan))
     return SiteEffects(effect or "difference", tuple(rows), level, notes)

@@ -289,11 +289,7 @@ class Regression:
                 "survival_curves: give regression(..., describe={'times': [...]}), times on which "
                 "all sites agree beforehand."
             )
-        followups = {
-            name: description.followup
-            for name, description in self.descriptions.items()
-            if description.followup
-        }
+        followups = {name: one.followup for name, one in self.descriptions.items() if one.followup}
         estimates = curves(followups, wanted.times, wanted.kinds)
         if estimates is None:
             raise InputError(
@@ -388,16 +384,14 @@ class Regression:
             )
         every = np.asarray(self.natural(tree)["coefficients"], float)
         none = np.zeros(every.shape[:2])
-        names = {label: f"{factor}[{label}]" for label in spec.levels[factor]}
+        names = {one: f"{factor}[{one}]" for one in spec.levels[factor]}
         of = {
-            label: every[..., spec.names.index(name)] if name in spec.names else none
-            for label, name in names.items()
+            one: every[..., spec.names.index(name)] if name in spec.names else none
+            for one, name in names.items()
         }
-        pairs = [(label, other) for other, label in itertools.combinations(of, 2)]
-        draws = {
-            "coefficients": np.stack([of[label] - of[other] for label, other in pairs], axis=-1)
-        }
-        labels = {"coefficients": [[f"{factor}: {label} − {other}" for label, other in pairs]]}
+        pairs = [(one, other) for other, one in itertools.combinations(of, 2)]
+        draws = {"coefficients": np.stack([of[one] - of[other] for one, other in pairs], axis=-1)}
+        labels = {"coefficients": [[f"{factor}: {one} − {other}" for one, other in pairs]]}
         return estimates_of(draws, labels, self.family.effect, level)
 
     @property
@@ -462,7 +456,7 @@ class Regression:
             raise InputError(f"sensitivity: the formula has no group term: write (1 | {SITE}).")
         natural = density.at_mean(self._flat(tree))
         lines = []
-        for block_index, block in blocks:
+        for index, block in blocks:
             unit = density.spread / density.slope_sd(block)
             others = usual_priors(unit)
             if priors is not None:
@@ -471,10 +465,7 @@ class Regression:
             if block.term in spec.names and not density.lead:
                 column = np.asarray(natural["coefficients"])[:, spec.names.index(block.term)]
                 common = effects_of(column, effect)
-            prior, spread = (
-                self.density.priors[block.name],
-                np.asarray(natural["sd"])[:, block_index],
-            )
+            prior, spread = self.density.priors[block.name], np.asarray(natural["sd"])[:, index]
             term = f"{block.term} | {block.by}"
             kept = [one for one in others if str(one) != str(prior)]
             lines += lines_of(term, prior, kept, spread, common, level)
@@ -811,9 +802,7 @@ class Regression:
                 "imputation they are: call imputation(0), with the draws given its rows."
             )
         of_draws = np.tile(numbers, size // len(numbers))[kept]
-        return [
-            (self.imputation(number), kept[of_draws == number]) for number in np.unique(of_draws)
-        ]
+        return [(self.imputation(index), kept[of_draws == index]) for index in np.unique(of_draws)]
 
     def _with_levels(
         self,

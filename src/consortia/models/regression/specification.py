@@ -194,9 +194,7 @@ class Specification:
     def staying(self) -> tuple[int, ...]:
         """The blocks, by their indices, whose levels stay at the sites."""
         return tuple(
-            index
-            for index, block in enumerate(self.blocks)
-            if not block.smooth and not block.columns
+            i for i, block in enumerate(self.blocks) if not block.smooth and not block.columns
         )
 
     @property

@@ -88,10 +88,8 @@ def _numbers(node: Any, text: str) -> tuple[float, ...]:
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "c":
         node = ast.List(node.args, ast.Load())
     try:
-        literal = ast.literal_eval(node)
-        return tuple(
-            float(number) for number in (literal if isinstance(literal, list) else [literal])
-        )
+        listed = ast.literal_eval(node)
+        return tuple(float(number) for number in (listed if isinstance(listed, list) else [listed]))
     except (ValueError, TypeError):
         raise InputError(
             f"formula: {text}: {ast.unparse(node)} is not a list of numbers."

@@ -132,26 +132,21 @@ def _weighted(
     weighted = memory.weighted()
     n, d = weighted.points.shape
     if d <= regression.MOST_QUADRATIC:
-        tempered = mixture.tempered(weighted.log_weights, min(math.comb(d + 2, 2), n / 4))
+        shares = mixture.tempered(weighted.log_weights, min(math.comb(d + 2, 2), n / 4))
         root = mixture.cholesky_root(guess)
-        mean, covariance, error = regression.fit_quadratic(
-            weighted, tempered, memory.best, root, rng
-        )
-        middle, spread = _moments(weighted.points, tempered)
+        mean, covariance, error = regression.fit_quadratic(weighted, shares, memory.best, root, rng)
+        middle, spread = _moments(weighted.points, shares)
         scales = [mixture.INFLATED * covariance, _scale_of(spread)]
         envelope = mixture.mixture_of([0.5, 0.5], [mean, middle], scales)
         envelope = _stretched(envelope, missed, Plain(), memory.best)
         lost = error > MISFIT and weighted.effective < FEW * d
         return Learnt(Proposal(envelope, None, Plain()), covariance, error, lost)
-    tempered = mixture.tempered(weighted.log_weights, mixture.TEMPERED * d)
-    half = rng.random(len(tempered)) < 0.5
-    mean, covariance = _moments(weighted.points[half], tempered[half])
-    held = _held(_mapped(Plain(), weighted.points), weighted, tempered, ~half)
-    scores = [
-        (_covered(_between(mean, covariance, guess, shrinkage), held), shrinkage)
-        for shrinkage in SHRUNK
-    ]
-    mean, covariance = _moments(weighted.points, tempered)
+    shares = mixture.tempered(weighted.log_weights, mixture.TEMPERED * d)
+    half = rng.random(len(shares)) < 0.5
+    mean, covariance = _moments(weighted.points[half], shares[half])
+    held = _held(_mapped(Plain(), weighted.points), weighted, shares, ~half)
+    scores = [(_covered(_between(mean, covariance, guess, one), held), one) for one in SHRUNK]
+    mean, covariance = _moments(weighted.points, shares)
     envelope = _between(mean, covariance, guess, max(scores)[1])
     envelope = _stretched(envelope, missed, Plain(), memory.best)
     return Learnt(Proposal(envelope, None, Plain()), covariance, math.nan)
@@ -237,9 +232,9 @@ def _pooled(
 ) -> Learnt:
     """Return proposals that cover weighted points, and follow the surrogate as far as it earned."""
     weighted = memory.weighted()
-    tempered = mixture.tempered(weighted.log_weights, mixture.TEMPERED * memory.points.shape[1])
+    shares = mixture.tempered(weighted.log_weights, mixture.TEMPERED * memory.points.shape[1])
     given = coordinates
-    coordinates, envelope = _covering(weighted, tempered, given, rng)
+    coordinates, envelope = _covering(weighted, shares, given, rng)
     if coordinates is not given:
         refitted = _fitted(coordinates, memory, rng, least=0.0)
         assert refitted is not None
@@ -248,7 +243,7 @@ def _pooled(
     envelope = _stretched(envelope, missed, coordinates, memory.best)
     clipped = proposal.clipped(fitted, envelope, coordinates, rng, power)
     lost = fitted.error > TRUSTED and weighted.effective < LOST
-    return Learnt(clipped, _moments(weighted.points, tempered)[1], fitted.error, lost)
+    return Learnt(clipped, _moments(weighted.points, shares)[1], fitted.error, lost)
 
 
 def _surrogate(
