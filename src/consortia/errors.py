@@ -178,14 +178,14 @@ class SiteMissingError(ConsortiaError, ConnectionError):
         self.tree = tree
 
     def __str__(self) -> str:
-        one = len(self.sites) == 1
+        single = len(self.sites) == 1
         names = ", ".join(map(repr, self.sites))
         last = f" The last answer was not used: {self.rejected}." if self.rejected else ""
         return (
-            f"site{'' if one else 's'} {names} did not answer within {self.waited:g} s in round "
-            f"{self.round} (counted from 0).{last} Without {'it' if one else 'them'} another "
+            f"site{'' if single else 's'} {names} did not answer within {self.waited:g} s in round "
+            f"{self.round} (counted from 0).{last} Without {'it' if single else 'them'} another "
             "posterior would be sampled, so the run has stopped; the draws before are kept. "
-            f"Start the site{'' if one else 's'} again and resume, or give a longer deadline."
+            f"Start the site{'' if single else 's'} again and resume, or give a longer deadline."
         )
 
 

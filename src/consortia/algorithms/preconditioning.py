@@ -192,7 +192,7 @@ def _evaluation(
         return None
 
     def scaled(inbox: PyTree) -> Evaluation:
-        found = where(inbox)
-        return found._replace(positions=found.positions * np.asarray(scales, np.float32))
+        evaluation = where(inbox)
+        return evaluation._replace(positions=evaluation.positions * np.asarray(scales, np.float32))
 
     return scaled

@@ -86,12 +86,12 @@ def run(
             raise InputError("name one paper, or pass --all.")
         if name is not None and name not in claims.PAPERS:
             raise InputError(f"no paper is called {name!r}; there are {', '.join(claims.PAPERS)}.")
-        for one in claims.PAPERS if every else (name,):
-            paper = claims.read(one)
+        for named in claims.PAPERS if every else (name,):
+            paper = claims.read(named)
             chosen = paper.chosen(figure)
             if not chosen:
                 known = [text for study in paper.studies for text in (*study.figures, study.name)]
-                raise InputError(f"{one} has no figure {figure!r}; there are {', '.join(known)}.")
+                raise InputError(f"{named} has no figure {figure!r}; there are {', '.join(known)}.")
             for study in chosen:
                 parts = contextlib.nullcontext()
                 if resume or store:
@@ -131,11 +131,11 @@ def _redraw(paper: Any, study: Any, scale: str, seed: int, out: Path, store: boo
     else:
         target = out / paper.name / f"{study.name}.{scale}.json"
         records.write(record, records.path(paper, study, scale) if store else target)
-    found, share = records.findings(record), study.shares.get(record["scale"], "")
+    findings, share = records.findings(record), study.shares.get(record["scale"], "")
     for claim in study.claims:
-        one = found.get(claim.id)
-        text = "" if one is None else f"{one.text}; "
-        typer.echo(f"  {claim.quantity}: {text}paper {claim.paper}: {claim.verdict(one, share)}")
+        answer = findings.get(claim.id)
+        text = "" if answer is None else f"{answer.text}; "
+        typer.echo(f"  {claim.quantity}: {text}paper {claim.paper}: {claim.verdict(answer, share)}")
     drawing.save(paper, study, record, out / paper.name / f"{study.name}.{scale}.png", remark)
 
 
@@ -149,8 +149,8 @@ def _write_pages() -> None:
         if wrong:
             raise InputError("; ".join(wrong))
         for study in paper.studies:
-            for scale, one in records.stored(paper, study).items():
-                again = records.found_again(paper, study, one)
+            for scale, stored in records.stored(paper, study).items():
+                again = records.found_again(paper, study, stored)
                 records.write(again, records.path(paper, study, scale))
             record = records.best(paper, study)
             if record is not None:
@@ -181,7 +181,7 @@ def _modules(*names: str) -> list[ModuleType]:
 def _entry(records: Any, paper: Any, study: Any) -> dict[str, Any]:
     """Return a study as plain values, with its available data and its verdicts."""
     record = records.best(paper, study)
-    found = {} if record is None else records.findings(record)
+    findings = {} if record is None else records.findings(record)
     share = "" if record is None else study.shares.get(record["scale"], "")
     return {
         "paper": paper.name,
@@ -190,7 +190,7 @@ def _entry(records: Any, paper: Any, study: Any) -> dict[str, Any]:
         "figures": study.figures,
         "data": {name: present(name) for name in study.data},
         "scale": None if record is None else record["scale"],
-        "verdicts": {c.id: c.verdict(found.get(c.id), share) for c in study.claims},
+        "verdicts": {c.id: c.verdict(findings.get(c.id), share) for c in study.claims},
     }
 
 

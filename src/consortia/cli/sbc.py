@@ -44,7 +44,7 @@ def sbc(
             raise InputError("sbc: data can be simulated only if the study has model.formula.")
         console = console_of(quiet=quiet)
         with console.status(f"0 of {simulations} simulations") as status:
-            found = calibration_of(
+            calibration = calibration_of(
                 built.regression,
                 built.algorithm,
                 simulations=simulations,
@@ -56,12 +56,12 @@ def sbc(
             )
         folder = output or Path("runs") / f"{given.name}-sbc"
         folder.mkdir(parents=True, exist_ok=True)
-        replace_file(folder / "sbc.txt", [f"{found}\n".encode()])
-        replace_file(folder / "sbc.json", [json.dumps(found.plain()).encode()])
-        console.print(str(found), markup=False, highlight=False)
+        replace_file(folder / "sbc.txt", [f"{calibration}\n".encode()])
+        replace_file(folder / "sbc.json", [json.dumps(calibration.plain()).encode()])
+        console.print(str(calibration), markup=False, highlight=False)
         try:
-            found.figure(folder / "sbc.png")
+            calibration.figure(folder / "sbc.png")
         except MissingExtraError as error:
             console.print(f"skipped: figure: {error}", soft_wrap=True)
         console.print(f"written to {folder}")
-    raise typer.Exit(0 if found.calibrated else BAD)
+    raise typer.Exit(0 if calibration.calibrated else BAD)

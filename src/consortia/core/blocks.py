@@ -79,7 +79,7 @@ def sum_over_rows(
     def tangent(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Array, Array]:
         moved, *others = tangents
         zero = jax.custom_derivatives.SymbolicZero
-        if not all(isinstance(one, zero) for one in jax.tree.leaves(others)):
+        if not all(isinstance(leaf, zero) for leaf in jax.tree.leaves(others)):
             raise InputError(
                 f"a likelihood of more than {ROWS_AT_ONCE:,} rows is differentiated in its "
                 "parameters only: take derivatives by the rows of fewer at a time."

@@ -139,8 +139,8 @@ class Flat:
     def unravel(self, positions: Any) -> dict[str, Any]:
         """Return the parameters of positions (..., d), of NumPy or of JAX."""
         return {
-            name: positions[..., place].reshape((*positions.shape[:-1], *shape))
-            for name, (place, shape) in self.places.items()
+            name: positions[..., columns].reshape((*positions.shape[:-1], *shape))
+            for name, (columns, shape) in self.places.items()
         }
 
     def params(self, positions: Float[np.ndarray, "K d"]) -> dict[str, np.ndarray]:
@@ -319,14 +319,14 @@ class HostSite:
             with np.errstate(all="ignore"):
                 return parts(self._flat.params(moved))
 
-        found = self._flat.differences(values_at, positions, np.arange(self.dimension))
-        return np.moveaxis(found, 0, 2)
+        derivatives = self._flat.differences(values_at, positions, np.arange(self.dimension))
+        return np.moveaxis(derivatives, 0, 2)
 
     def row_hessians(
         self, position: Float[np.ndarray, " d"], part: slice = slice(None)
     ) -> Float[np.ndarray, "n d d"]:
         """Return the second derivatives of log p(z_i | θ) of some rows."""
         every = np.arange(self.dimension)
-        found = self._flat.differences(lambda at: self.scores(at, part), position[None], every)
-        matrices = np.moveaxis(found[:, 0], 0, 2)
+        curvatures = self._flat.differences(lambda at: self.scores(at, part), position[None], every)
+        matrices = np.moveaxis(curvatures[:, 0], 0, 2)
         return (matrices + np.swapaxes(matrices, 1, 2)) / 2

@@ -95,7 +95,7 @@ def variables(structure: PyTree, of: str = "Model.init") -> tuple[Variable, ...]
         >>> variables(np.zeros(5))
         (Variable(name='theta', shape=(5,), start=0),)
     """
-    found: list[Variable] = []
+    parts: list[Variable] = []
     start = 0
     for _, keys, leaf in trees.leaves_of(structure):
         name = ".".join(keys) if keys else BARE_ARRAY
@@ -108,14 +108,14 @@ def variables(structure: PyTree, of: str = "Model.init") -> tuple[Variable, ...]
                 f"file of Zarr's, has at most {NAME_MAX} bytes and is none of "
                 f"{', '.join(RESERVED)}. Rename the key."
             )
-        if any(name == other.name for other in found):
+        if any(name == other.name for other in parts):
             raise InputError(
                 f"{of}: two parameters have the name {name!r} once the keys of nested "
                 "structures are joined with a dot. Rename one of them."
             )
-        found.append(Variable(name, tuple(int(n) for n in np.shape(leaf)), start))
-        start = found[-1].slice.stop
-    return tuple(found)
+        parts.append(Variable(name, tuple(int(n) for n in np.shape(leaf)), start))
+        start = parts[-1].slice.stop
+    return tuple(parts)
 
 
 def split(flat: Any, parts: Sequence[Variable]) -> dict[str, Any]:
@@ -190,7 +190,7 @@ def as_sampled(tree: Any) -> Any:
     import xarray  # heavy, and only wanted here
 
     gone = (POSTERIOR, UNCONSTRAINED, "diagnostics")
-    groups = {f"/{name}": one.to_dataset() for name, one in children.items() if name not in gone}
+    groups = {f"/{name}": node.to_dataset() for name, node in children.items() if name not in gone}
     groups[f"/{POSTERIOR}"] = tree[UNCONSTRAINED].to_dataset()
     made = xarray.DataTree.from_dict(groups)
     made.attrs.update(tree.attrs)
@@ -221,7 +221,7 @@ def posterior_arrays(tree: Any) -> dict[str, Any]:
         InputError: there is no group ``posterior``, or an array without chain and draw axes.
     """
     source = posterior_group(tree)
-    found = {}
+    arrays = {}
     for name in source:
         array = source[name]
         if hasattr(array, "dims"):
@@ -238,10 +238,10 @@ def posterior_arrays(tree: Any) -> dict[str, Any]:
                 f"posterior: variable {str(name)!r} has shape {array.shape}; draws are arrays "
                 "(chain, draw, ...). Add the missing axis, e.g. array[None] for one chain."
             )
-        found[str(name)] = array
-    if not found:
+        arrays[str(name)] = array
+    if not arrays:
         raise InputError("posterior: there are no variables. Give the result of a run.")
-    return found
+    return arrays
 
 
 def posterior_group(tree: Any) -> Any:

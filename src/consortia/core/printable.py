@@ -29,10 +29,10 @@ def printable(text: str, *, lines: bool = False, most: int | None = None) -> str
     if text.isprintable():
         return text
     return "".join(
-        one
-        if one in kept or one in JOINERS or unicodedata.category(one) not in UNSEEN
-        else _code(one)
-        for one in text
+        symbol
+        if symbol in kept or symbol in JOINERS or unicodedata.category(symbol) not in UNSEEN
+        else _code(symbol)
+        for symbol in text
     )
 
 

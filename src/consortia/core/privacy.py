@@ -155,10 +155,10 @@ def simulated_generator(
 
     It follows from the query, so that it is the same in every engine, and protects nothing.
     """
-    found = hashlib.sha256(function.encode())
+    digest = hashlib.sha256(function.encode())
     for name in sorted(arrays):
-        found.update(np.ascontiguousarray(arrays[name]).tobytes())
-    return np.random.default_rng([int(found.hexdigest(), 16), site])
+        digest.update(np.ascontiguousarray(arrays[name]).tobytes())
+    return np.random.default_rng([int(digest.hexdigest(), 16), site])
 
 
 def with_noise(
@@ -183,12 +183,12 @@ def discrete_gaussian(
     """
     count = math.prod(shape)
     scale = math.floor(sd) + 1
-    found = np.zeros(0, np.int64)
-    while found.size < count:
-        size = 2 * (count - found.size) + 16
+    accepted = np.zeros(0, np.int64)
+    while accepted.size < count:
+        size = 2 * (count - accepted.size) + 16
         # The difference of two geometric numbers is a discrete Laplace.
         two = rng.geometric(-math.expm1(-1 / scale), (2, size))
         drawn = two[0] - two[1]
         log_accepted = -((np.abs(drawn) - sd**2 / scale) ** 2) / (2 * sd**2)
-        found = np.concatenate([found, drawn[np.log(rng.random(size)) < log_accepted]])
-    return found[:count].reshape(shape)
+        accepted = np.concatenate([accepted, drawn[np.log(rng.random(size)) < log_accepted]])
+    return accepted[:count].reshape(shape)

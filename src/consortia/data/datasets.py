@@ -502,8 +502,8 @@ def _from_file(name: str) -> Dataset | None:
     file, checksum = CARRIED[name]
     installed = find_spec("sklearn")
     places = [] if installed is None else installed.submodule_search_locations or []
-    for place in places:
-        path = Path(place) / "datasets" / "data" / file
+    for folder in places:
+        path = Path(folder) / "datasets" / "data" / file
         raw = path.read_bytes() if path.is_file() else b""
         if hashlib.sha256(raw).hexdigest() == checksum:
             classes = raw.splitlines()[0].decode().split(",")[2:]
@@ -517,9 +517,9 @@ def _bundled(name: str, source: str, licence: str = "see the source", caution: s
     """Make a set available that scikit-learn carries."""
 
     def loader(*, download: bool = False) -> Dataset:
-        found = _from_file(name) if name in CARRIED else None
-        if found is not None:
-            return found
+        dataset = _from_file(name) if name in CARRIED else None
+        if dataset is not None:
+            return dataset
         from sklearn import datasets as bundled
 
         bunch = getattr(bundled, f"load_{name}")()

@@ -68,9 +68,9 @@ def _of_column(values: np.ndarray, missing: np.ndarray, key: bytes) -> np.ndarra
         distinct, where = np.unique(known.astype(str), return_inverse=True)
         plain = [unicodedata.normalize("NFC", text).encode() for text in distinct.tolist()]
     digests = b"".join(_keyed(value, key) for value in plain)
-    found = np.full(len(values), int.from_bytes(_keyed(b"missing", key), "little"), np.uint64)
-    found[~missing] = np.frombuffer(digests, "<u8")[where] if plain else 0
-    return found
+    numbers = np.full(len(values), int.from_bytes(_keyed(b"missing", key), "little"), np.uint64)
+    numbers[~missing] = np.frombuffer(digests, "<u8")[where] if plain else 0
+    return numbers
 
 
 def _rounded(values: np.ndarray) -> np.ndarray:

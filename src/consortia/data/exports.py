@@ -62,7 +62,7 @@ def texts_of(series: Any) -> np.ndarray | None:
     if not any(isinstance(value, str) for value in values):
         return None
     return np.array(
-        ["" if gone else _text(one) for one, gone in zip(values, series.isna(), strict=True)],
+        ["" if gone else _text(entry) for entry, gone in zip(values, series.isna(), strict=True)],
         object,
     )
 
@@ -113,7 +113,7 @@ def _read_sheet(path: Path, source: Source, changes: Harmonisation) -> Export:
 
 def _sheet_of(book: Any, path: Path, source: Source, changes: Harmonisation) -> tuple[str, Sheet]:
     """Return the sheet that holds the table, by name, without its empty rows."""
-    seen = {one.title: one for one in book.worksheets if one.sheet_state == "visible"}
+    seen = {sheet.title: sheet for sheet in book.worksheets if sheet.sheet_state == "visible"}
     if changes.sheet is not None and changes.sheet not in seen:
         raise InputError(f"{path}: sheet {changes.sheet!r} is not one of {', '.join(seen)}.")
     wanted = list(seen) if changes.sheet is None else [changes.sheet]
@@ -130,7 +130,7 @@ def _rows_of(sheet: Any) -> Sheet:
     rows = []
     for number, values in enumerate(sheet.iter_rows(values_only=True), 1):
         cells = tuple(map(_cell, values))
-        if any(one is not None for one in cells):
+        if any(cell is not None for cell in cells):
             rows.append((number, cells))
     return rows
 
@@ -159,16 +159,16 @@ def _read_labelled(path: Path, source: Source, changes: Harmonisation) -> Export
         given["user_missing"] = True
     read = getattr(pyreadstat, f"read_{kind.replace('zsav', 'sav')}")
     try:
-        frame, found = read(path, **given)
+        frame, metadata = read(path, **given)
     except (pyreadstat.ReadstatError, pyreadstat.PyreadstatError) as error:
         hint = " " + mend(source.site, "", 'encoding = "cp1252"') if "encod" in str(error) else ""
         raise ValueError(f"{error}{hint}") from error
     guesses: dict[str, list[Guess]] = {}
     columns = []
     for name in frame.columns:
-        series, labels = frame[name], found.variable_value_labels.get(name, {})
+        series, labels = frame[name], metadata.variable_value_labels.get(name, {})
         missing = np.zeros(len(series), bool)
-        for part in found.missing_ranges.get(name, ()):
+        for part in metadata.missing_ranges.get(name, ()):
             missing |= series.map(lambda v, p=part: _within(v, p["lo"], p["hi"])).to_numpy(bool)
         series = series.mask(missing)
         if missing.any():
@@ -177,7 +177,7 @@ def _read_labelled(path: Path, source: Source, changes: Harmonisation) -> Export
         if labels and known and known <= labels.keys():
             codes = sorted(labels.keys() & known)
             order = list(dict.fromkeys(labels[code] for code in codes))
-            ordered = found.variable_measure.get(name) == "ordinal"
+            ordered = metadata.variable_measure.get(name) == "ordinal"
             kind_of = pd.CategoricalDtype(order, ordered=ordered)
             series = series.map(labels, na_action="ignore").astype(kind_of)
         columns.append(series)
@@ -212,8 +212,8 @@ def _times(unit: str) -> Callable[[np.ndarray, Any], Any]:
         units = {"D": 1, "us": 1_000_000}[unit]
         known = np.isfinite(numbers)
         whole = np.round(np.where(known, numbers, 0) * units).astype("int64")
-        found = whole.astype(f"datetime64[{unit}]")
-        return pd.array(np.where(known, found, np.datetime64("NaT")).tolist(), dtype="object")
+        times = whole.astype(f"datetime64[{unit}]")
+        return pd.array(np.where(known, times, np.datetime64("NaT")).tolist(), dtype="object")
 
     return make
 
@@ -259,7 +259,7 @@ def _read_query(path: Path, source: Source, changes: Harmonisation) -> Export:
     places = list(range(frame.shape[1]))
     plain = frame.set_axis(places, axis=1)
     plain = plain.sort_values(
-        places, kind="stable", key=lambda one: one.astype(str) if one.dtype == object else one
+        places, kind="stable", key=lambda keys: keys.astype(str) if keys.dtype == object else keys
     )
     return Export(plain.set_axis(frame.columns, axis=1).reset_index(drop=True))
 

@@ -89,14 +89,14 @@ class Harmonisation(BaseModel):
                 raise InputError(
                     f"{where}: rename: {name!r} is not a column: {unknown(name, names)}."
                 )
-        found = [self.rename.get(name, name) for name in names]
+        renamed = [self.rename.get(name, name) for name in names]
         for name in self.rename.values():
-            if found.count(name) > 1:
+            if renamed.count(name) > 1:
                 raise InputError(
                     f"{where}: rename: two columns would be called {name!r}: rename the other "
                     "one, too."
                 )
-        return found
+        return renamed
 
     def check_columns(self, names: Iterable[str], where: str) -> None:
         """Refuse changes of columns that are not there."""
@@ -125,7 +125,7 @@ def read_harmonisations(given: Any, names: Iterable[str]) -> dict[str, Harmonisa
             f"harmonise is {given!r}: give a dict of sites, such as {{'oslo': {{'rename': "
             "{'Age': 'age'}}}."
         )
-    found = {}
+    by_site = {}
     for site, changes in given.items():
         if site not in names:
             raise InputError(f"harmonise: site {site!r}: {unknown(str(site), names)}.")
@@ -137,8 +137,8 @@ def read_harmonisations(given: Any, names: Iterable[str]) -> dict[str, Harmonisa
             )
         except (pydantic.ValidationError, TypeError) as error:
             raise InputError(f"harmonise[{site!r}]: {_first_fault(error)}.") from None
-        found[str(site)] = in_one_writing(made)
-    return found
+        by_site[str(site)] = in_one_writing(made)
+    return by_site
 
 
 def in_one_writing(made: Harmonisation) -> Harmonisation:
@@ -154,7 +154,7 @@ def in_one_writing(made: Harmonisation) -> Harmonisation:
                 one(name): {one(old): one(new) for old, new in words.items()}
                 for name, words in made.recode.items()
             },
-            "missing_values": {one(name): found for name, found in made.missing_values.items()},
+            "missing_values": {one(name): codes for name, codes in made.missing_values.items()},
             "scale": {one(name): factor for name, factor in made.scale.items()},
         }
     )

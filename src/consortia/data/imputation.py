@@ -64,10 +64,10 @@ def imputed(
     for name, missing in gaps.items():
         values[name][missing] = rng.choice(values[name][~missing], int(missing.sum()))
     rows = rows_of(table)
-    outcome = [_standard(one[:, None]) for one in fixed.values()]
+    outcome = [_standard(other[:, None]) for other in fixed.values()]
     for _ in range(CYCLES if len(gaps) > 1 else 1):
-        for name in sorted(gaps, key=lambda one: int(gaps[one].sum())):
-            others = [_coded(values[one], one in levels) for one in columns if one != name]
+        for name in sorted(gaps, key=lambda other: int(gaps[other].sum())):
+            others = [_coded(values[other], other in levels) for other in columns if other != name]
             x = np.concatenate([*outcome, *others, np.zeros((rows, 1))], axis=1)  # one at least
             known = ~gaps[name]
             draw = _levels if name in levels else _numbers
@@ -94,10 +94,10 @@ def cumulative_hazard(time: np.ndarray, event: np.ndarray) -> np.ndarray:
     With the event it is what a time says in the regression of a covariate (White and Royston,
     "Imputing missing covariate values for the Cox model", 2009).
     """
-    place = np.unique(time, return_inverse=True)[1]
-    events = np.bincount(place, weights=event)
-    at_risk = np.cumsum(np.bincount(place)[::-1])[::-1]
-    return np.cumsum(events / at_risk)[place]
+    time_index = np.unique(time, return_inverse=True)[1]
+    events = np.bincount(time_index, weights=event)
+    at_risk = np.cumsum(np.bincount(time_index)[::-1])[::-1]
+    return np.cumsum(events / at_risk)[time_index]
 
 
 # --- one regression ------------------------------------------------------------------------------
@@ -113,8 +113,8 @@ def _numbers(
     target = _standard(y[:, None])
     x = x[:, _kept(x[known], target, fixed)]
     weights = rng.standard_exponential(len(y))
-    found = Ridge(alpha=PRIOR_SD**-2).fit(x[known], target[:, 0], sample_weight=weights)
-    at, to = found.predict(x[known])[:, None], found.predict(x[~known])[:, None]
+    ridge = Ridge(alpha=PRIOR_SD**-2).fit(x[known], target[:, 0], sample_weight=weights)
+    at, to = ridge.predict(x[known])[:, None], ridge.predict(x[~known])[:, None]
     nearest = NearestNeighbors(n_neighbors=min(DONORS, len(y)))
     nearest.fit(at + JITTER * rng.standard_normal(at.shape))
     donors = nearest.kneighbors(to, return_distance=False)
@@ -134,9 +134,9 @@ def _levels(
         return np.repeat(levels, int((~known).sum()))
     x = x[:, _kept(x[known], _standard(np.eye(len(levels))[codes]), fixed)]
     weights = rng.standard_exponential(len(y))
-    found = LogisticRegression(C=PRIOR_SD**2, max_iter=1000)
-    found.fit(x[known], codes, sample_weight=weights)
-    below = np.cumsum(found.predict_proba(x[~known]), axis=1)[:, :-1]
+    classifier = LogisticRegression(C=PRIOR_SD**2, max_iter=1000)
+    classifier.fit(x[known], codes, sample_weight=weights)
+    below = np.cumsum(classifier.predict_proba(x[~known]), axis=1)[:, :-1]
     return levels[_place(below, rng)]
 
 
@@ -156,8 +156,8 @@ def _coded(values: np.ndarray, levels: bool) -> np.ndarray:
     """Return the standardised columns that stand for a column's values, (rows, k)."""
     if not levels:
         return _standard(values[:, None])
-    found = np.unique(values)
-    return _standard((values[:, None] == found[None, 1:]).astype(float))
+    distinct = np.unique(values)
+    return _standard((values[:, None] == distinct[None, 1:]).astype(float))
 
 
 def _standard(columns: np.ndarray) -> np.ndarray:

@@ -96,11 +96,11 @@ class Convergence:
         return tuple(text for names, text in self._missing() if statistic in names)
 
     def _missing(self) -> Iterator[tuple[list[str], str]]:
-        found = {"R-hat": _count(self.r_hat_reason), "ESS": _count(self.ess_reason)}
-        for reason in found["R-hat"] | found["ESS"]:
+        reasons = {"R-hat": _count(self.r_hat_reason), "ESS": _count(self.ess_reason)}
+        for reason in reasons["R-hat"] | reasons["ESS"]:
             if reason != _not_computed(self.computed, self.coordinates):
-                names = [name for name, counts in found.items() if reason in counts]
-                count = max(found[name][reason] for name in names)
+                names = [name for name, counts in reasons.items() if reason in counts]
+                count = max(reasons[name][reason] for name in names)
                 part = (
                     "" if count == self.computed else f" ({count} of {self.computed} coordinates)"
                 )
@@ -159,10 +159,10 @@ def convergence(
     for name, array in arrays.items():
         picked = _evenly_spaced(_size(array), allowed, total)
         computed += picked.size
-        found = _of_variable(array, picked, between)
+        statistics = _of_variable(array, picked, between)
         if unlike:
-            found = [np.full(_size(array), value) for value in (*[np.nan] * 3, *[_UNLIKE] * 2)]
-        for field, values in zip(fields, found, strict=True):
+            statistics = [np.full(_size(array), value) for value in (*[np.nan] * 3, *[_UNLIKE] * 2)]
+        for field, values in zip(fields, statistics, strict=True):
             field[name] = values.reshape(array.shape[2:])
     chains, draws = next(iter(arrays.values())).shape[:2]
     text = np.array(_reasons(chains, draws, computed, total), dtype=object)
@@ -200,11 +200,11 @@ def rhat_and_ess(
     if array.ndim != 3:
         raise InputError(f"draws have shape {array.shape}: give an array (chain, draw, d).")
     allowed = _allowed(max_coordinates, {"theta": array}, _size(array), CHUNK_VALUES)
-    found = convergence({"theta": array}, between=between, max_coordinates=allowed)
-    looked_at = found.r_hat_reason["theta"] != _not_computed(found.computed, found.coordinates)
-    r_hat = found.r_hat["theta"][looked_at]
-    ess = np.minimum(found.ess_bulk["theta"], found.ess_tail["theta"])[looked_at]
-    reasons = dict.fromkeys(found.missing("R-hat") + found.missing("ESS"))
+    report = convergence({"theta": array}, between=between, max_coordinates=allowed)
+    looked_at = report.r_hat_reason["theta"] != _not_computed(report.computed, report.coordinates)
+    r_hat = report.r_hat["theta"][looked_at]
+    ess = np.minimum(report.ess_bulk["theta"], report.ess_tail["theta"])[looked_at]
+    reasons = dict.fromkeys(report.missing("R-hat") + report.missing("ESS"))
     return ChunkVerdict(float(r_hat.max()), float(ess.min()), "; ".join(reasons) or None)
 
 
@@ -270,29 +270,29 @@ def add_diagnostics(
     """
     import xarray
 
-    found = convergence(tree, between=between, max_coordinates=max_coordinates)
+    report = convergence(tree, between=between, max_coordinates=max_coordinates)
     source = posterior_group(tree)
     contents = {}
-    for name in found.r_hat:
+    for name in report.r_hat:
         of_draws = {"chain", "draw"}
-        one = source[name]
-        dims = ("statistic", *(dim for dim in one.dims if dim not in of_draws))
-        coords = {key: c for key, c in one.coords.items() if not of_draws & {key, *c.dims}}
-        statistics = np.stack([found.r_hat[name], found.ess_bulk[name], found.ess_tail[name]])
+        array = source[name]
+        dims = ("statistic", *(dim for dim in array.dims if dim not in of_draws))
+        coords = {key: c for key, c in array.coords.items() if not of_draws & {key, *c.dims}}
+        statistics = np.stack([report.r_hat[name], report.ess_bulk[name], report.ess_tail[name]])
         contents[name] = xarray.DataArray(statistics, dims=dims, coords=coords)
     dataset = xarray.Dataset(
         contents,
         # Text of variable length: the one kind of text that Zarr's third format specifies.
         coords={"statistic": np.array(["r_hat", "ess_bulk", "ess_tail"], dtype=object)},
         attrs={
-            "notes": "; ".join(found.notes()),
+            "notes": "; ".join(report.notes()),
             "between": between,
-            "computed": found.computed,
-            "coordinates": found.coordinates,
+            "computed": report.computed,
+            "coordinates": report.coordinates,
         },
     )
     tree["diagnostics"] = xarray.DataTree(dataset=dataset)
-    return found
+    return report
 
 
 def _given_each(
@@ -303,22 +303,22 @@ def _given_each(
 ) -> Convergence:
     """Return the worst of what `convergence` returns given each imputation, draws counted up."""
     parts: dict[str, list[Any]] = {name: list(of_each(a, numbers)) for name, a in arrays.items()}
-    found = [
+    diagnoses = [
         convergence(
-            {name: np.asarray(one[place]) for name, one in parts.items()},
+            {name: np.asarray(one[index]) for name, one in parts.items()},
             between=between,
             max_coordinates=max_coordinates,
         )
-        for place in range(len(np.unique(numbers)))
+        for index in range(len(np.unique(numbers)))
     ]
-    first = found[0]
+    first = diagnoses[0]
 
     def over(field: str, reduced: Any) -> dict[str, np.ndarray]:
-        every = [vars(one)[field] for one in found]
+        every = [vars(one)[field] for one in diagnoses]
         return {name: reduced([one[name] for one in every], axis=0) for name in every[0]}
 
     def reasons(field: str) -> dict[str, np.ndarray]:
-        every = [vars(one)[field] for one in found]
+        every = [vars(one)[field] for one in diagnoses]
         worst = {name: vars(first)[field][name].astype(object) for name in every[0]}
         for one in every:
             worst = {name: np.where(worst[name] == "", one[name], worst[name]) for name in worst}

@@ -125,13 +125,13 @@ def _marginal_wasserstein(a: Any, b: Any, order: int) -> np.ndarray:
         return (width @ distance**order) ** (1 / order)
     weight_x = np.ones(len(x)) if weight_x is None else weight_x
     weight_y = np.ones(len(y)) if weight_y is None else weight_y
-    found = np.empty(x.shape[1])
+    distances = np.empty(x.shape[1])
     for i in range(x.shape[1]):
         order_x, order_y = np.argsort(x[:, i]), np.argsort(y[:, i])
         place_x, place_y, width = _coupling(weight_x[order_x], weight_y[order_y])
         distance = np.abs(x[order_x, i][place_x] - y[order_y, i][place_y])
-        found[i] = (width @ distance**order) ** (1 / order)
-    return found
+        distances[i] = (width @ distance**order) ** (1 / order)
+    return distances
 
 
 def _coupling(
@@ -188,8 +188,8 @@ def _two_sets(
 
 
 def _variables(draws: dict[str, np.ndarray]) -> tuple[Variable, ...]:
-    found: list[Variable] = []
+    variables: list[Variable] = []
     for name, array in draws.items():
-        start = found[-1].slice.stop if found else 0
-        found.append(Variable(name, array.shape[2:], start))
-    return tuple(found)
+        start = variables[-1].slice.stop if variables else 0
+        variables.append(Variable(name, array.shape[2:], start))
+    return tuple(variables)

@@ -289,12 +289,12 @@ def calibration_curve(
     confidence = table.max(axis=1)
     correct = table.argmax(axis=1) == classes
     edges = np.arange(1, bins) / bins
-    place = np.searchsorted(edges, confidence, side="left")
-    count = np.bincount(place, minlength=bins)
+    bin_index = np.searchsorted(edges, confidence, side="left")
+    count = np.bincount(bin_index, minlength=bins)
     filled = np.where(count > 0, count, np.nan)
     return (
-        np.bincount(place, weights=confidence, minlength=bins) / filled,
-        np.bincount(place, weights=correct, minlength=bins) / filled,
+        np.bincount(bin_index, weights=confidence, minlength=bins) / filled,
+        np.bincount(bin_index, weights=correct, minlength=bins) / filled,
         count / len(classes),
     )
 
@@ -425,12 +425,12 @@ def _pooled(tree: Any, model: Model, max_draws: int | None) -> tuple[PyTree, np.
     weights = np.ones(draws) if step_weights is None else step_weights
     weights = np.broadcast_to(weights, (chains, draws)).ravel()[picked]
     structure = structure_of(model.init)
-    own = {part.name for part in variables(structure)}
-    more = [name for name in arrays if name not in own]
+    model_names = {part.name for part in variables(structure)}
+    more = [name for name in arrays if name not in model_names]
     if more:
         raise InputError(
             f"posterior: the result has the variable{'s' * (len(more) > 1)} {', '.join(more)}, "
-            f"the model has {', '.join(sorted(own))} only. Give the model that was sampled."
+            f"the model has {', '.join(sorted(model_names))} only. Give the model that was sampled."
         )
     parameters = draws_to_pytree(structure, pooled)
     return parameters, weights / weights.sum(), step_weights is not None
@@ -446,11 +446,11 @@ def _blocks(total: int, largest: int) -> list[tuple[np.ndarray, int]]:
 
 
 def _check_output(function: Callable[..., Any], draws: PyTree, rows: PyTree, count: int) -> None:
-    one = jax.tree.map(lambda leaf: leaf[0], draws)
-    shape = jax.eval_shape(function, one, rows)
-    found = getattr(shape, "shape", None)
-    if not found or found[0] != count:
+    draw = jax.tree.map(lambda leaf: leaf[0], draws)
+    shape = jax.eval_shape(function, draw, rows)
+    sizes = getattr(shape, "shape", None)
+    if not sizes or sizes[0] != count:
         raise InputError(
-            f"the model returned shape {found} for {count} rows: `predict` and `log_likelihood` "
+            f"the model returned shape {sizes} for {count} rows: `predict` and `log_likelihood` "
             "return an array with one entry a row."
         )

@@ -79,8 +79,8 @@ class Scales(NamedTuple):
     @classmethod
     def start(cls, like: Float[Array, " d"]) -> Scales:
         """Return unit scales and an empty window."""
-        one, zero = jnp.ones((), like.dtype), jnp.zeros_like(like)
-        return cls(jnp.ones_like(like), one, jnp.zeros_like(one), zero, zero, zero, zero, zero)
+        unit, zero = jnp.ones((), like.dtype), jnp.zeros_like(like)
+        return cls(jnp.ones_like(like), unit, jnp.zeros_like(unit), zero, zero, zero, zero, zero)
 
     def add(self, position: Float[Array, " d"], gradient: Float[Array, " d"]) -> Scales:
         """Add one more draw of the window."""

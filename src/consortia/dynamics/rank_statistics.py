@@ -118,10 +118,10 @@ def effective_sample_size(chains: np.ndarray) -> np.ndarray:
     Autocorrelations by FFT, summed over Geyer's initial positive and monotone sequence of pairs.
     """
     n = chains.shape[-1]
-    found, ended = _of_lags(chains, min(LAGS, n))
+    sizes, ended = _of_lags(chains, min(LAGS, n))
     if n > LAGS and not ended.all():
-        found[~ended] = _of_lags(chains[~ended], n)[0]
-    return found
+        sizes[~ended] = _of_lags(chains[~ended], n)[0]
+    return sizes
 
 
 def _of_lags(chains: np.ndarray, lags: int) -> tuple[np.ndarray, np.ndarray]:

@@ -288,7 +288,7 @@ def from_names(arrays: Mapping[str, np.ndarray], like: PyTree, prefix: str) -> P
         StoreError: an array is absent, or of another shape or type.
     """
     leaves, structure = jax.tree_util.tree_flatten_with_path(like)
-    found = []
+    restored = []
     for path, shape in leaves:
         name = prefix + jax.tree_util.keystr(path)
         array = arrays.get(name)
@@ -301,5 +301,5 @@ def from_names(arrays: Mapping[str, np.ndarray], like: PyTree, prefix: str) -> P
                 f"the checkpoint's array {name!r} is {array.dtype} {array.shape}, this run needs "
                 f"{shape.dtype} {shape.shape}."
             )
-        found.append(jax.device_put(array))
-    return jax.tree.unflatten(structure, found)
+        restored.append(jax.device_put(array))
+    return jax.tree.unflatten(structure, restored)

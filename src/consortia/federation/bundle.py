@@ -76,10 +76,10 @@ def _check_size(packed: zipfile.ZipFile, path: Path) -> None:
 
 
 def _only(folder: Path, path: Path) -> Path:
-    found = sorted(folder.rglob(STUDY))
-    if len(found) != 1:
+    studies = sorted(folder.rglob(STUDY))
+    if len(studies) != 1:
         raise InputError(
-            f"{path}: an app of consortia has one {STUDY}, here are {len(found)}. Give what "
+            f"{path}: an app of consortia has one {STUDY}, here are {len(studies)}. Give what "
             "`consortia flower new` wrote."
         )
-    return found[0]
+    return studies[0]

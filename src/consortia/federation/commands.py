@@ -65,11 +65,11 @@ def program(name: str) -> str:
     Raises:
         MissingExtraError: it is not there.
     """
-    beside = Path(sys.executable).parent / name
-    found = str(beside) if beside.exists() else shutil.which(name)
-    if found is None:
+    neighbour = Path(sys.executable).parent / name
+    path = str(neighbour) if neighbour.exists() else shutil.which(name)
+    if path is None:
         raise MissingExtraError(f'{name} is not installed: pip install "consortia[flower]".')
-    return found
+    return path
 
 
 def as_toml(value: str | int | float | bool) -> str:

@@ -37,7 +37,7 @@ class TaskTransport:
 
     def __init__(self, controller: Controller, context: Any) -> None:
         self._controller, self._context = controller, context
-        self._names = [one.name for one in context.get_engine().get_clients()]
+        self._names = [client.name for client in context.get_engine().get_clients()]
         self._arrived: list[Arrival] = []
         self._lock, self._count = threading.Lock(), 0
 

@@ -89,10 +89,10 @@ def approve(internal: Any, approved: Callable[[], Collection[str]]) -> None:
         return pull(**arguments | checked)
 
     def verify(fab: Any, trusted_entities: Any) -> bool:
-        found = hashlib.sha256(fab.content).hexdigest()
-        accepted = is_approved(found)
+        digest = hashlib.sha256(fab.content).hexdigest()
+        accepted = is_approved(digest)
         word = "is approved" if accepted else "is NOT approved and will not be unpacked"
-        print(f"The app {found} {word}.", flush=True)
+        print(f"The app {digest} {word}.", flush=True)
         return accepted
 
     internal._pull_and_store_message = pull_approved

@@ -215,8 +215,8 @@ class _Sorted:
         """Return unconstrained parameters to start from."""
         keys = jax.random.split(key, len(self.latents))
         return {
-            latent.sampled: jax.random.uniform(one, latent.shape, minval=-RADIUS, maxval=RADIUS)
-            for one, latent in zip(keys, self.latents.values(), strict=True)
+            latent.sampled: jax.random.uniform(subkey, latent.shape, minval=-RADIUS, maxval=RADIUS)
+            for subkey, latent in zip(keys, self.latents.values(), strict=True)
         }
 
     @property
@@ -250,8 +250,8 @@ class _Sorted:
         self, values: Mapping[str, Any], normals: Mapping[str, Array], batch: PyTree
     ) -> Array:
         def of_row(row: PyTree) -> Array:
-            one = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], row)
-            statements = self.traced.statements(values, one, normals=normals)
+            single = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], row)
+            statements = self.traced.statements(values, single, normals=normals)
             return jnp.sum(jnp.stack([_log_density(statements[name]) for name in self.likelihood]))
 
         wanted = {name: jnp.asarray(batch[name]) for name in self.traced.kinds}
@@ -262,15 +262,15 @@ class _Sorted:
     @cached_property
     def size(self) -> int:
         """Numbers that a site integrates over."""
-        return sum(one.size for one in self.own.values())
+        return sum(latent.size for latent in self.own.values())
 
     def _normals(self, z: Array) -> dict[str, Array]:
         """Return the numbers z, (size,), as the standard normal variables of each name."""
-        ends = np.cumsum([one.size for one in self.own.values()])[:-1]
+        ends = np.cumsum([latent.size for latent in self.own.values()])[:-1]
         parts = jnp.split(z, ends)
         return {
-            name: part.reshape(one.shape)
-            for (name, one), part in zip(self.own.items(), parts, strict=True)
+            name: part.reshape(latent.shape)
+            for (name, latent), part in zip(self.own.items(), parts, strict=True)
         }
 
     def _given_own(self, params: PyTree, rows: PyTree, mask: Array) -> _integrated.GroupDensity:
@@ -278,8 +278,8 @@ class _Sorted:
         values = self.constrained(params)
 
         def of_site(z: Array) -> Array:
-            found = self._of_rows(values, self._normals(z[0]), rows)
-            return jnp.sum(jnp.where(mask, found, 0))[None]
+            densities = self._of_rows(values, self._normals(z[0]), rows)
+            return jnp.sum(jnp.where(mask, densities, 0))[None]
 
         return _integrated.differentiated(of_site)
 
@@ -299,11 +299,11 @@ class _Sorted:
         noise = _integrated.noise_of_key(key, shape, dtype)
         z = _integrated.resampled(self._given_own(params, rows, mask), shape, like, noise)[0]
         values, row = self.constrained(params), self.traced.row()
-        found = self.traced.statements(values, row, normals=self._normals(z))
-        own = {
-            name: jnp.take(found[name]["value"], 0, axis=one.axis) for name, one in self.own.items()
+        trace = self.traced.statements(values, row, normals=self._normals(z))
+        drawn = {
+            name: jnp.take(trace[name]["value"], 0, axis=one.axis) for name, one in self.own.items()
         }
-        return own | {name: found[name]["value"] for name in self.derived_of_own}
+        return drawn | {name: trace[name]["value"] for name in self.derived_of_own}
 
     def check(self, batch: PyTree) -> str | None:
         """Find a fault in the rows of a site, if they have two entries of its plate."""
@@ -338,14 +338,14 @@ def _check_arguments(
     model: Callable[..., Any], example: Mapping[str, Any], constants: Mapping[str, Any]
 ) -> None:
     known = inspect.signature(model).parameters
-    takes_any = any(one.kind is one.VAR_KEYWORD for one in known.values())
+    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in known.values())
     given = {**example, **constants}
     unknown = [name for name in given if name not in known and not takes_any]
     needed = [
         name
-        for name, one in known.items()
-        if one.default is one.empty
-        and one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL)
+        for name, parameter in known.items()
+        if parameter.default is parameter.empty
+        and parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
         and name not in given
     ]
     if needed:
@@ -474,7 +474,7 @@ def _derived(
     if not free:
         return (), ()
     count = len(next(iter(example.values())))
-    singles = [{name: one[i : i + 1] for name, one in example.items()} for i in range(count)]
+    singles = [{name: column[i : i + 1] for name, column in example.items()} for i in range(count)]
     first, *others = (values_of(single, point) for single in singles)
     # A value that changes from row to row is none of the model's: it would differ by site.
     free = [
@@ -542,7 +542,7 @@ def _tail_of(law: Any) -> Tail | None:
 def _axis_of(statement: Mapping[str, Any], plate: str) -> int | None:
     """Return the axis along which a plate lies in a statement's value, or None."""
     batch = len(statement["fn"].batch_shape)
-    frames = [one for one in statement["cond_indep_stack"] if one.name == plate]
+    frames = [frame for frame in statement["cond_indep_stack"] if frame.name == plate]
     return batch + frames[0].dim if frames else None
 
 

@@ -27,8 +27,8 @@ class Part:
     @property
     def choices(self) -> list[str]:
         """The parameters of which the reader may choose one; none of a few."""
-        found = list(dict.fromkeys(plot.of for plot in self.plots if plot is not None and plot.of))
-        return found if len(found) > 1 else []
+        names = list(dict.fromkeys(plot.of for plot in self.plots if plot is not None and plot.of))
+        return names if len(names) > 1 else []
 
 
 @dataclass(frozen=True)

@@ -74,17 +74,17 @@ def sbc(
     truth = density.natural(params)
     names: list[str] = []
     ranks, sizes = [], []
-    for place in range(simulations):
-        one = {name: values[place : place + 1] for name, values in params.items()}
-        sites = simulated(regression, one, np.random.default_rng((seed, 1, place)))
-        chosen = int(np.random.default_rng((seed, 2, place)).integers(2**62))
+    for simulation in range(simulations):
+        parameters = {name: values[simulation : simulation + 1] for name, values in params.items()}
+        sites = simulated(regression, parameters, np.random.default_rng((seed, 1, simulation)))
+        chosen = int(np.random.default_rng((seed, 2, simulation)).integers(2**62))
         tree = sampled(regression, sites, algorithm, rounds, warmup, chosen)
         drawn = regression.natural(tree)
         kept = spaced(drawn.sizes["draw"], draws)
         row, least, names = [], np.inf, []
         for name in drawn.data_vars:
             values = np.asarray(drawn[name])[0][kept]
-            row.append(np.sum(values < truth[str(name)][place], axis=0).ravel())
+            row.append(np.sum(values < truth[str(name)][simulation], axis=0).ravel())
             chain = values.reshape(1, draws, -1)
             ess = array_stats.ess(chain, chain_axis=0, draw_axis=1)
             least = min(least, float(np.nanmin(ess)))
@@ -92,7 +92,7 @@ def sbc(
         ranks.append(np.concatenate(row))
         sizes.append(least)
         if on_simulation is not None:
-            on_simulation(place + 1)
+            on_simulation(simulation + 1)
     return Calibration(tuple(names), np.stack(ranks), draws, float(np.median(sizes)), seed)
 
 

@@ -79,12 +79,12 @@ def seed_of(seed: int, number: int) -> int:
 
 def check_imputations(sites: Sequence[Any], keep: Any, engine: Any) -> None:
     """Refuse what are no completed rows of the same sites, and what cannot be done with them."""
-    if len(sites) < 2 or not all(isinstance(one, Sites) for one in sites):
+    if len(sites) < 2 or not all(isinstance(imputation, Sites) for imputation in sites):
         raise InputError(
             "sites is a tuple: give what consortia.regression(..., missing='impute') has as sites, "
             "two imputations or more."
         )
-    if len({one.names for one in sites}) > 1:
+    if len({imputation.names for imputation in sites}) > 1:
         raise InputError("sites: the imputations are not of the same sites.")
     if keep != "draws":
         raise InputError("keep: with imputations all draws are kept: leave it out.")
@@ -138,8 +138,8 @@ def pooled(
         trees: list[Any] = []
         for number in range(count):
             seed = seed_of(request["seed"], number)
-            own = None if path is None else path / FOLDER / str(number)
-            trees.append(run(number, seed, own))
+            folder = None if path is None else path / FOLDER / str(number)
+            trees.append(run(number, seed, folder))
             # only the root knows how a run ended
             ended = engine.allgather(lambda: _ended(trees[-1]) if engine.root else True)
             if not all(ended):
@@ -186,11 +186,11 @@ def _parts(trees: Sequence[Any]) -> Iterator[dict[str, Any]]:
         return
     count = min(tree["posterior"].sizes["draw"] for tree in trees)
     for number, tree in enumerate(trees):
-        found = {name: group.to_dataset() for name, group in tree.children.items()}
+        groups = {name: group.to_dataset() for name, group in tree.children.items()}
         yield {
             name: group.isel(draw=slice(0, count)).assign_coords(
                 {"draw": number * count + np.arange(count), IMPUTATION: ("draw", [number] * count)}
             )
-            for name, group in found.items()
+            for name, group in groups.items()
             if "draw" in group.dims
         }

@@ -67,8 +67,8 @@ class StopWhen(metaclass=arguments.Hinted):
 
         draws = so_far()
         between: Any = "chains" if draws.shape[0] > 1 else "halves"
-        found = rhat_and_ess(draws, between=between)
-        rhat, ess = found.max_r_hat, found.min_ess
+        verdict = rhat_and_ess(draws, between=between)
+        rhat, ess = verdict.max_r_hat, verdict.min_ess
         reached = []
         if self.rhat is not None:
             if not rhat <= self.rhat:  # NaN is not good enough

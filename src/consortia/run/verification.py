@@ -43,7 +43,7 @@ class Verification:
 
     def __repr__(self) -> str:
         """Return the summary, and what could not be had."""
-        return "\n".join([str(self.summary), *(f"skipped: {one}" for one in self.skipped)])
+        return "\n".join([str(self.summary), *(f"skipped: {reason}" for reason in self.skipped)])
 
 
 @arguments.hinted
@@ -86,7 +86,7 @@ def verify(
     engine = LocalEngine() if engine is None else engine
     target = Target(model, starting_parameters(model, None, 0, 1)[0])
     gathered = engine.allgather(lambda: _points(tree, target).tolist() if engine.root else None)
-    points = np.asarray(next(one for one in gathered if one is not None), np.float64)
+    points = np.asarray(next(answer for answer in gathered if answer is not None), np.float64)
     skipped: list[str] = []
     reference = None
     options: dict[str, Any] = {"chains": CHAINS, "seed": seed, "engine": engine}

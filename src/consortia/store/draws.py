@@ -135,8 +135,8 @@ class DrawStore:
         encoding: dict[Any, Any] = {
             variable: {"compressors": (Crc32cCodec(),)} for variable in dataset.variables
         }
-        for variable, own in chunks.items():
-            encoding[variable]["chunks"] = own
+        for variable, lengths in chunks.items():
+            encoding[variable]["chunks"] = lengths
         dataset.assign_attrs({ORDER: list(dataset.data_vars)}).to_zarr(
             self.path,
             group=name,
@@ -210,8 +210,8 @@ def in_order(dataset: Any) -> Any:
 
     attributes = dict(dataset.attrs)
     written = attributes.pop(ORDER, [])
-    found = set(dataset.data_vars)
-    names = [name for name in written if name in found] + sorted(found.difference(written))
+    present = set(dataset.data_vars)
+    names = [name for name in written if name in present] + sorted(present.difference(written))
     variables = {name: dataset[name] for name in names}
     return xarray.Dataset(variables, coords=dataset.coords, attrs=attributes)
 
@@ -254,7 +254,7 @@ def _damage(array: Any, kept: int, wanted: int | None) -> str | None:
     axis = draw_axis(array)
     if array.shape[axis] < kept:
         return f"it holds {array.shape[axis]} draws of {kept}"
-    length, found = array.chunks[axis], 0
+    length, checksum = array.chunks[axis], 0
     for index, file in enumerate(_files(array, 0, kept)):
         first, stop = index * length, min((index + 1) * length, kept)
         where = f"draws {first} to {stop - 1}, in {file.name} of {file.parent}"
@@ -264,5 +264,5 @@ def _damage(array: Any, kept: int, wanted: int | None) -> str | None:
             draws = np.asarray(array[_between(array, first, stop)])
         except Exception as error:  # a checksum, a length, a codec: whatever Zarr finds
             return f"{where}: the file is damaged ({type(error).__name__})"
-        found = _sum(draws, axis, found)
-    return None if found == wanted else "they are not those of this run"
+        checksum = _sum(draws, axis, checksum)
+    return None if checksum == wanted else "they are not those of this run"

@@ -86,12 +86,12 @@ def read_regular(path: Path, most: int) -> bytes:
     """
     handle = os.open(path, os.O_RDONLY | NO_LINK | AT_ONCE)
     with open(handle, "rb") as file:
-        found = os.fstat(handle)
-        if not stat.S_ISREG(found.st_mode):
+        status = os.fstat(handle)
+        if not stat.S_ISREG(status.st_mode):
             raise OSError(f"{path.name} is not a regular file")
-        if found.st_size > most:
-            raise OSError(f"{path.name} has {found.st_size} bytes, the most is {most}")
-        return file.read(found.st_size + 1)
+        if status.st_size > most:
+            raise OSError(f"{path.name} has {status.st_size} bytes, the most is {most}")
+        return file.read(status.st_size + 1)
 
 
 def remove_parts(directory: Path) -> None:

@@ -101,10 +101,10 @@ class RunStore:
     def _check_free(self) -> None:
         if not self.path.exists():
             return
-        found = {entry.name for entry in self.path.iterdir()}
-        if REQUEST[1] in found:  # a run that was never begun
-            found -= set(REQUEST)
-        if found - {LOCK}:
+        entries = {entry.name for entry in self.path.iterdir()}
+        if REQUEST[1] in entries:  # a run that was never begun
+            entries -= set(REQUEST)
+        if entries - {LOCK}:
             what = "already holds a run" if holds_run(self.path) else "is not empty"
             raise StoreError(
                 f"store={str(self.path)!r} {what}: nothing was written. Give another directory, "
@@ -223,9 +223,9 @@ class RunStore:
             StoreError: there is no run, it is of another format version, or nothing that is left
                 of it can be resumed. Nothing was changed then.
         """
-        found, problems = self._checkpoints.readable()
+        checkpoints, problems = self._checkpoints.readable()
         usable: Checkpoint | None = None
-        for checkpoint in found:
+        for checkpoint in checkpoints:
             problem = self._files.problem(checkpoint.header["draws"], checkpoint.kept)
             if problem is None:
                 usable = checkpoint
@@ -348,15 +348,15 @@ def open_run(path: str | os.PathLike[str]) -> Any:
     try:
         record, _ = read_record(directory)
     except DamagedRecord as error:
-        found, _ = Checkpoints(directory).readable()
-        if not found:
+        checkpoints, _ = Checkpoints(directory).readable()
+        if not checkpoints:
             raise
-        record = dict(found[0].header["record"])
+        record = dict(checkpoints[0].header["record"])
         warn(f"{error} The last checkpoint's is used.")
         record["state"] = "running"
     if record.get("state") == "running":
-        found, _ = Checkpoints(directory).readable()
-        kept = found[0].kept if found else 0
+        checkpoints, _ = Checkpoints(directory).readable()
+        kept = checkpoints[0].kept if checkpoints else 0
     groups = {}
     if (directory / DRAWS).exists() and kept != 0:
         try:
@@ -431,13 +431,13 @@ def _group(path: Path, name: str, kept: int | None) -> Any:
     if not count or int(indices[0]) != 0 or int(indices[count - 1]) != count - 1:
         return opened([])  # evenly spaced ones of a longer run; they are few
     if kept is None:
-        found = opened([DRAW])
+        dataset = opened([DRAW])
     else:
         lengths = {key: arrays[key].shape[draw_axis(arrays[key])] for key in growing}
         if len(set(lengths.values())) > LENGTHS_MAX:
             raise ValueError(f"its arrays have more than {LENGTHS_MAX} lengths")
-        found = opened(growing)
+        dataset = opened(growing)
         for length in set(lengths.values()):  # those of one length are opened together
             part = opened([key for key in growing if key == DRAW or lengths[key] != length])
-            found = found.merge(part.isel(draw=slice(0, kept), missing_dims="ignore"))
-    return found.assign_coords(draw=pandas.RangeIndex(count, name=DRAW))
+            dataset = dataset.merge(part.isel(draw=slice(0, kept), missing_dims="ignore"))
+    return dataset.assign_coords(draw=pandas.RangeIndex(count, name=DRAW))

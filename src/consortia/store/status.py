@@ -34,9 +34,9 @@ def read_status(directory: Path) -> dict[str, Any] | None:
     from consortia.store.record import Status, fits  # pydantic is heavy
 
     try:
-        found = json.loads(read_regular(path, STATUS_BYTES))
+        status = json.loads(read_regular(path, STATUS_BYTES))
     except (OSError, ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict) or not fits(Status, found):
+        status = None
+    if not isinstance(status, dict) or not fits(Status, status):
         raise StoreError(f"{str(path)!r} is damaged: it is not what was written.")
-    return found
+    return status

@@ -257,7 +257,7 @@ def _compared(column: SiteColumns, value: str) -> str:
         raise InputError(f"--event {value}: {name} has no such value: {unknown(value, every)}.")
     having = {level for levels in by_site.values() if {*levels} & {*writings} for level in levels}
     for site, levels in by_site.items():
-        other = [one for one in levels if not any(_is_one_value(one, two) for two in having)]
+        other = [text for text in levels if not any(_is_one_value(text, two) for two in having)]
         if other:
             raise InputError(
                 f"--event {value}: site {site!r} has no such value of {name}, but {other[0]!r}, "

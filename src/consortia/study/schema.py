@@ -46,12 +46,12 @@ def json_schema() -> dict[str, Any]:
     factories = {name: entry.factory for name, entry in ALGORITHMS.items()}
     _decide(tables["AlgorithmTable"], "name", factories)
     _decide(tables["ModelTable"], "kind", MODELS)
-    own = tables["ModelTable"]["properties"]
+    properties = tables["ModelTable"]["properties"]
     tables["ModelTable"]["allOf"].append(
         {
             "if": {"properties": {"formula": {"type": "string"}}, "required": ["formula"]},
             "then": {
-                "properties": {part: {} for part in own}
+                "properties": {part: {} for part in properties}
                 | argument_schemas(regression, NOT_IN_FILE),
                 "required": [],
                 "additionalProperties": False,
@@ -59,24 +59,24 @@ def json_schema() -> dict[str, Any]:
         }
     )
     for key, name in TABLES.items():
-        place = schema["properties"][key]
+        table_entry = schema["properties"][key]
         if text := tables[name].get("description"):  # python -OO has none
-            place["description"] = text.split("\n\n")[0].replace("\n", " ")
+            table_entry["description"] = text.split("\n\n")[0].replace("\n", " ")
     return schema
 
 
 def _decide(table: dict[str, Any], key: str, factories: Mapping[str, Callable[..., Any]]) -> None:
     """Let the value of one key of a table decide about the others."""
-    own = table["properties"]
-    own[key]["description"] += "; it determines the other keys"
+    entries = table["properties"]
+    entries[key]["description"] += "; it determines the other keys"
     choice = {"enum": list(factories)}
-    if "anyOf" in own[key]:
-        own[key]["anyOf"] = [choice, {"type": "null"}]
+    if "anyOf" in entries[key]:
+        entries[key]["anyOf"] = [choice, {"type": "null"}]
     else:
-        own[key] |= choice
+        entries[key] |= choice
     table["allOf"] = []
     for name, factory in factories.items():
-        properties: dict[str, Any] = {part: {} for part in own} | argument_schemas(factory)
+        properties: dict[str, Any] = {part: {} for part in entries} | argument_schemas(factory)
         needed = [
             argument
             for argument, parameter in arguments(factory).items()
@@ -102,21 +102,21 @@ def argument_schemas(
     Those in ``elsewhere`` are given by the file in another place.
     """
     texts, hints = described(factory), typing.get_type_hints(factory)
-    found = {}
+    schemas = {}
     for name, parameter in arguments(factory).items():
         if name in elsewhere:
             continue
-        one = _type(name, hints.get(name, Any))
+        schema = _type(name, hints.get(name, Any))
         if name in texts:
-            one["description"] = texts[name]
+            schema["description"] = texts[name]
         if parameter.default is not parameter.empty:
             default = "none" if parameter.default is None else parameter.default
             if isinstance(default, (bool, int, float, str, list)):
-                one["default"] = default
+                schema["default"] = default
             elif isinstance(default, tuple):
-                one["default"] = list(default)
-        found[name] = one
-    return found
+                schema["default"] = list(default)
+        schemas[name] = schema
+    return schemas
 
 
 def described(factory: Callable[..., Any]) -> dict[str, str]:
@@ -131,11 +131,11 @@ def described(factory: Callable[..., Any]) -> dict[str, str]:
 def _documented(factory: Callable[..., Any]) -> dict[str, str]:
     """Return the section Args of a docstring, by argument."""
     text = inspect.getdoc(factory) or ""
-    found = re.search(r"^Args:\n(.*?)(?=^\S|\Z)", text, re.DOTALL | re.MULTILINE)
+    section = re.search(r"^Args:\n(.*?)(?=^\S|\Z)", text, re.DOTALL | re.MULTILINE)
     texts: dict[str, str] = {}
-    if found is None:
+    if section is None:
         return texts
-    for entry in re.split(r"\n(?=    \S)", found[1].rstrip()):
+    for entry in re.split(r"\n(?=    \S)", section[1].rstrip()):
         names, _, words = entry.strip().partition(":")
         for name in names.split(","):
             texts[name.strip()] = " ".join(words.replace("``", "`").split())

@@ -92,12 +92,12 @@ def given_correction(gaussians: tuple[Gaussian, ...]) -> Callable[[Site], Correc
                 "use 'anchored', 'laplace' or 'sgld_moments' here."
             )
         dtype = jnp.result_type(float)
-        own = Natural(
+        gaussian = Natural(
             jnp.asarray(linear_terms, dtype)[site.number],
             jnp.asarray(precisions, dtype)[site.number],
         )
         total = Natural(jnp.zeros(reference.size, dtype), jnp.asarray(pooled, dtype))
-        return Correction.of(own, total, site.weight, jnp.asarray(reference, dtype))
+        return Correction.of(gaussian, total, site.weight, jnp.asarray(reference, dtype))
 
     return at
 

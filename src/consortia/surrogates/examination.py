@@ -72,14 +72,14 @@ def examine(
     site: Site,
 ) -> Any:
     """Compute a site's correction; the message is its share of the mean-square factors, (2, d)."""
-    reference, own, converged, seen = state
-    correction = Correction.of(own, inbox, site.weight, reference)
+    reference, surrogate, converged, seen = state
+    correction = Correction.of(surrogate, inbox, site.weight, reference)
     weight = jnp.asarray(site.weight, reference.dtype)
     # The rows of the surrogate itself, so that the two differ by nothing but the point.
     bits = noise if seen is None else seen[1]
     rows, weights = curvatures.some_rows(site, bits, reference.dtype)
     pooled, centre = surrogate_posterior(target, reference, inbox)
-    full = own.precision.ndim == 2
+    full = surrogate.precision.ndim == 2
     falls = []
     for point, known in ((reference, seen), (centre, None)):
         if known is None:
@@ -233,10 +233,10 @@ def examined(
         along = np.einsum("ij,spik,kj->spj", basis, falls, basis)
         extremes = np.linalg.eigvalsh(falls)
     factors = np.einsum("s,spj->pj", weight, (1 - step_size / 2 * along) ** (2 * local_steps))
-    found = Examination(
+    examination = Examination(
         None, np.ones(len(gaussians), bool), extremes.min(axis=-1), extremes.max(axis=-1)
     )
-    return found, factors[None]
+    return examination, factors[None]
 
 
 # --- the verdict ---------------------------------------------------------------------------------
@@ -256,9 +256,9 @@ def explain_divergence(
     Returns:
         The reason why no run should start, or None; and warnings.
     """
-    found: Examination = fitted[0]
+    findings: Examination = fitted[0]
     factors = np.asarray(fitted[1], np.float64)[0]
-    failed = np.flatnonzero(~np.asarray(found.converged))
+    failed = np.flatnonzero(~np.asarray(findings.converged))
     if failed.size:
         return (
             f"the surrogate of site {names[failed[0]]!r} could not be computed "
@@ -267,7 +267,7 @@ def explain_divergence(
             "smaller step_size, or use surrogate='anchored'."
         ), ()
     # The second point is where the chains will be, as far as the surrogates know.
-    weakest, strongest = (np.asarray(v, np.float64) for v in (found.weakest, found.strongest))
+    weakest, strongest = (np.asarray(v, np.float64) for v in (findings.weakest, findings.strongest))
     factor = factors.max(axis=-1).min()
     worst = int(np.argmin(weakest.min(axis=1)))
     growth = -step_size / 2 * local_steps * weakest[worst].min()

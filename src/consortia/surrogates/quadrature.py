@@ -79,11 +79,11 @@ def report_of(
         choices: nodes of those that may be taken.
     """
     effects = {
-        nodes: effect_of(errors[:, place])
-        for place, nodes in enumerate(measured[:-1])
+        nodes: effect_of(errors[:, rule_index])
+        for rule_index, nodes in enumerate(measured[:-1])
         if nodes in choices
     }
-    fine = [nodes for nodes, one in effects.items() if one.error <= TOLERANCE]
+    fine = [nodes for nodes, effect in effects.items() if effect.error <= TOLERANCE]
     nodes = fine[0] if fine else max(effects)
     return {"nodes": nodes, "against": measured[-1], **effects[nodes].plain()}
 
@@ -95,9 +95,9 @@ def chosen(
 
     Where none of those compared is, return the next, of which nothing is known yet.
     """
-    compared, finer = rules.measured(used), [one for one in rules.choices if one >= used]
+    compared, finer = rules.measured(used), [rule for rule in rules.choices if rule >= used]
     report = report_of(errors, compared, finer)
-    unknown = [one for one in finer if one not in compared[:-1]]
+    unknown = [rule for rule in finer if rule not in compared[:-1]]
     if report["error"] <= TOLERANCE or not unknown:
         return report["nodes"], report
     return unknown[0], None

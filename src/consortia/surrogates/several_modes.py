@@ -184,7 +184,7 @@ def _mode(at: Local, reached: bool) -> Mode:
 def distinct(modes: Sequence[Mode]) -> list[Mode]:
     """Return the modes that lie apart and hold something, the highest first."""
     kept: list[Mode] = []
-    for mode in sorted(modes, key=lambda one: one.potential):
+    for mode in sorted(modes, key=lambda candidate: candidate.potential):
         high = not kept or mode.potential <= kept[0].potential + deepest(mode.position.size)
         if high and apart(mode.position, (other.law for other in kept)):
             kept.append(mode)
@@ -279,7 +279,7 @@ def with_modes(proposal: Proposal, modes: Sequence[Mode], prior: PriorScale) -> 
 
 def log_masses(modes: Sequence[Mode]) -> Float[np.ndarray, " m"]:
     """Return the logarithms of what normal laws of these heights and widths hold."""
-    return np.array([np.linalg.slogdet(one.covariance)[1] / 2 - one.potential for one in modes])
+    return np.array([np.linalg.slogdet(mode.covariance)[1] / 2 - mode.potential for mode in modes])
 
 
 def unseen(
@@ -302,5 +302,5 @@ def unseen(
         if memory.heights[near].max(initial=-np.inf) > best - deepest(d) / 2:
             laws.append((law, APART * d))
     places = [law[0] for law, near in laws if not (squares(draws, *law) < near).any()]
-    texts = [", ".join(f"{value:.3g}" for value in place[:SHOWN]) for place in places]
+    texts = [", ".join(f"{value:.3g}" for value in position[:SHOWN]) for position in places]
     return tuple(Fault(UNVISITED.format(text), unseen=True) for text in texts)

@@ -131,11 +131,11 @@ class ArrivalRecursion(Recursion):
         for row, direction in ((spread, self.server.spread), (kick, self.server.force)):
             row[:n], row[n + site] = direction, self.server.broadcast @ direction
         kick[points + site :][:1] = 1.0  # nothing where no gradient is kept
-        own = sent.noise[site]
-        injected = float(self.server.noise_variance) * np.eye(own.shape[-1])
+        site_noise = sent.noise[site]
+        injected = float(self.server.noise_variance) * np.eye(site_noise.shape[-1])
         both = np.einsum("i,j,wv->iwjv", spread, spread, injected)
-        both = both + np.einsum("i,j,bwv->biwjv", kick, kick, own)
-        return both.reshape(len(own), size * own.shape[-1], -1)
+        both = both + np.einsum("i,j,bwv->biwjv", kick, kick, site_noise)
+        return both.reshape(len(site_noise), size * site_noise.shape[-1], -1)
 
     def _spread(
         self, covariance: Array, event: int, sent: SiteGradients, noises: list[Array]
@@ -196,12 +196,12 @@ class ArrivalRecursion(Recursion):
         sites, blocks, width = self.gradients.pulls.shape
         state, pulls = np.zeros((blocks, rows, width, 1)), self.gradients.pulls.swapaxes(0, 1)
         state[:, points : points + sites, :, 0] = pulls[:, : rows - points]
-        found = []
+        means = []
         for event, dropped in enumerate(self.arrivals.dropped):
             self._apply(state, event, self.gradients, pulled=True)
             if not dropped:
-                found.append(state[:, 0, :, 0].flatten())
-        return np.stack(found)
+                means.append(state[:, 0, :, 0].flatten())
+        return np.stack(means)
 
     def path(self, start: Normal) -> Iterator[Normal]:
         """Yield the law of θ after 0, 1, 2, ... updates; all workers hold the start."""

@@ -70,11 +70,11 @@ def decentralized_hmc_law(
     links = links_of(agents, matrix)
     tracking = np.linalg.matrix_power(links, arguments.whole("gossip_rounds", gossip_rounds, 1))
     x, z, pulls, noise = symbols(agents, matrix, 2, balanced=True)
-    own = agents.stacked_curvature() @ x - pulls
-    tracked = tracking @ (z + own)
+    gradient = agents.stacked_curvature() @ x - pulls
+    tracked = tracking @ (z + gradient)
     return agent_law(
         agents,
-        [links @ (x - drift * tracked + noise), tracked - own],
+        [links @ (x - drift * tracked + noise), tracked - gradient],
         noise=epsilon**2 * np.eye(len(links)),
     )
 

@@ -129,7 +129,7 @@ class AgentMoments:
     def w2(self) -> Float[np.ndarray, " N"]:
         """2-Wasserstein distance of each agent's law to the target, (N,)."""
         laws = zip(self.means, self.covariances, strict=True)
-        return np.array([Moments(mean, own, self.target).w2 for mean, own in laws])
+        return np.array([Moments(mean, covariance, self.target).w2 for mean, covariance in laws])
 
     @property
     def average(self) -> Moments:
@@ -263,8 +263,8 @@ class Law:
 
     def in_units(self, scales: Float[np.ndarray, " d"]) -> Law:
         """Return the law of the draw times ``scales``, coordinate by coordinate."""
-        own = Normal(self.target.mean, self.target.spread).scaled(scales)
-        return replace(self, target=Moments(own.mean, own.covariance), scales=scales)
+        scaled = Normal(self.target.mean, self.target.spread).scaled(scales)
+        return replace(self, target=Moments(scaled.mean, scaled.covariance), scales=scales)
 
     def moments(self, normal: Normal) -> Moments:
         """Return the moments of the draw from those of the recursion's positions."""

@@ -71,9 +71,9 @@ def langevin_server(step_size: float, *, gradient_noise: ArrayLike = 0.0) -> Lin
         0.22
     """
     h = arguments.positive("step_size", step_size)
-    one = np.ones(1)
+    unit = np.ones(1)
     s2 = 2 * h + h**2 * _variances(gradient_noise)
-    return LinearServer(np.eye(1), -h * one, one, one, s2)
+    return LinearServer(np.eye(1), -h * unit, unit, unit, s2)
 
 
 def sghmc_server(
@@ -127,10 +127,10 @@ def sghmc_server(
 
 
 def _variances(noise: ArrayLike) -> Array:
-    found = floats(noise, "gradient_noise")
-    if np.any(found < 0):
+    variances = floats(noise, "gradient_noise")
+    if np.any(variances < 0):
         raise InputError(f"gradient_noise: got {noise!r}; give variances of at least 0")
-    return found
+    return variances
 
 
 # --- constant staleness --------------------------------------------------------------------------

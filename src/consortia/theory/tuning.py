@@ -89,7 +89,7 @@ class BiasTarget:
                 f"bias_target is {given!r}: give (mean, sd), e.g. (0.05, 0.05) for means within 5 "
                 "% of a posterior standard deviation and standard deviations within 5 %."
             )
-        mean, sd = (arguments.number("bias_target", one, 1e-6, 10.0) for one in given)
+        mean, sd = (arguments.number("bias_target", number, 1e-6, 10.0) for number in given)
         return cls(mean, sd, price)
 
     def halved(self) -> BiasTarget:
@@ -137,7 +137,7 @@ class Choice:
 
 def unchosen(method: Method) -> bool:
     """Return True if the method's step size or another setting is still to be chosen."""
-    open_steps = any(isinstance(one, schedules.Unchosen) for one in method.step_schedules)
+    open_steps = any(isinstance(schedule, schedules.Unchosen) for schedule in method.step_schedules)
     return open_steps or bool(open_settings(method))
 
 
@@ -152,7 +152,7 @@ def completed(method: Method, dimension: int) -> Method:
     if "friction" in first:
         first["friction"] = 1.0
     made = dataclasses.replace(made, **first)
-    open_steps = any(isinstance(one, schedules.Unchosen) for one in method.step_schedules)
+    open_steps = any(isinstance(schedule, schedules.Unchosen) for schedule in method.step_schedules)
     return dataclasses.replace(made, step_size=SOME_STEP) if open_steps else made
 
 
@@ -180,7 +180,7 @@ def choose_step(
             kept = target.halved()
             within = f"half of the target, {kept}, as the posterior is far from its Gaussian law"
         with one_thread():
-            found = best_choice(problem, method, kept)
+            choice = best_choice(problem, method, kept)
     except InputError as error:
         text = str(error).rstrip(".")
         raise InputError(
@@ -190,21 +190,21 @@ def choose_step(
             else f"step_size is None, but none can be chosen: {text}. Give it, or take "
             "federated_hmc, which is exact."
         ) from error
-    if found is None:
+    if choice is None:
         raise InputError(
             f"no step size of {method.name} meets {within if far else f'the target, {kept}'}. "
             f"{_advice(problem, method, kept, rounds, chains)}"
         )
-    draws = rounds * chains / found.rounds_per_draw
+    draws = rounds * chains / choice.rounds_per_draw
     if draws < LEAST_DRAWS:
-        needed = math.ceil(LEAST_DRAWS * found.rounds_per_draw / chains)
+        needed = math.ceil(LEAST_DRAWS * choice.rounds_per_draw / chains)
         raise InputError(
-            f"no step size within the budget can: with {found.step_size:.3g}, the largest of "
+            f"no step size within the budget can: with {choice.step_size:.3g}, the largest of "
             f"{method.name} within {within}, {rounds:,} rounds of {chains} chains are worth "
             f"{draws:.0f} independent draws in the slowest direction; {needed:,} rounds would make "
             f"{LEAST_DRAWS:.0f}. {_advice(problem, method, kept, rounds, chains)}"
         )
-    return replace(found, margin=far)
+    return replace(choice, margin=far)
 
 
 def best_choice(problem: Problem, method: Method, target: BiasTarget) -> Choice | None:
@@ -309,18 +309,18 @@ def _advice(problem: Problem, method: Method, target: BiasTarget, rounds: int, c
     able = []
     for name, value, other in _others(method):
         try:
-            found = best_choice(problem, other, target)
+            choice = best_choice(problem, other, target)
         except InputError:
             continue
-        if found is not None and rounds * chains / found.rounds_per_draw >= LEAST_DRAWS:
-            able.append((found.rounds_per_draw, f"{name}={value!r}"))
+        if choice is not None and rounds * chains / choice.rounds_per_draw >= LEAST_DRAWS:
+            able.append((choice.rounds_per_draw, f"{name}={value!r}"))
     if able:
         return f"What can: {', '.join(text for _, text in sorted(able))}; or federated_hmc."
     return "Neither can another value of one of its arguments: take federated_hmc, which is exact."
 
 
 def _others(method: Method) -> Iterator[tuple[str, Any, Method]]:
-    fields = {one.name for one in dataclasses.fields(method)}  # type: ignore[arg-type]
+    fields = {setting.name for setting in dataclasses.fields(method)}  # type: ignore[arg-type]
     for name, value in ALTERNATIVES:
         if name in fields and vars(method).get(name) != value:
             try:

@@ -60,24 +60,24 @@ def converse(
         privacy = functions[stage.name].privacy
         assert privacy is not None
         answer = yield query
-        found = received(stage, answer, privacy(d), len(known.sizes), clip)
+        sums = received(stage, answer, privacy(d), len(known.sizes), clip)
         position = at.astype(target.dtype)
-        gradient = found.gradient - target.prior_gradient(position)
+        gradient = sums.gradient - target.prior_gradient(position)
         prior = -target.prior_hessian(position)
-        if found.curvature is not None:
+        if sums.curvature is not None:
             # A step may not rely on a curvature that noise alone could make.
-            least = 0.0 if stage is STAGES[-1] else found.curvature_sd * 2 * math.sqrt(d)
-            curvature = positive(found.curvature, least) + prior
+            least = 0.0 if stage is STAGES[-1] else sums.curvature_sd * 2 * math.sqrt(d)
+            curvature = positive(sums.curvature, least) + prior
         step = -np.linalg.solve(curvature, gradient)
         at = at + step
     covariance = np.linalg.inv(curvature)
-    noise = found.sd**2 + found.curvature_sd**2 * float(step @ step)
+    noise = sums.sd**2 + sums.curvature_sd**2 * float(step @ step)
     whole = covariance + noise * covariance @ covariance
     wider = np.sqrt(np.diag(whole) / np.diag(covariance))
     rng = np.random.default_rng([known.seed, 1])
     for _ in range(known.batches):
         yield Batch(rng.multivariate_normal(at, whole, (known.chains, DRAWS)), {})
-    report, faults = _report(known, found, step, whole, wider, clip)
+    report, faults = _report(known, sums, step, whole, wider, clip)
     privacies = [of.privacy(d) for of in functions.values() if of.privacy is not None]
     report |= {
         "epsilon": epsilon_of(sum(privacy.loss for privacy in privacies), delta),

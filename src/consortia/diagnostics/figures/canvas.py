@@ -75,7 +75,7 @@ class Plot:
         body = re.sub(rf'<g id="{TIP}([^"]*)">', r"<g><title>\1</title>", body)
         body = re.sub(r'<g id="[^"]*"', "<g", body)
         # Numbers of attributes, to a hundredth of a point, are two thirds of a page less.
-        body = re.sub(r'="[^"]*"', lambda one: re.sub(r"(\d+\.\d{2})\d+", r"\1", one[0]), body)
+        body = re.sub(r'="[^"]*"', lambda match: re.sub(r"(\d+\.\d{2})\d+", r"\1", match[0]), body)
         width, height = 72 * self.figure.get_size_inches()
         return (
             '<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" '

@@ -63,19 +63,19 @@ def forest_figure(
 
 def _panel(axes: Any, head: str, rows: Sequence[Any], *, ratio: bool) -> None:
     places = list(range(len(rows), 0, -1))
-    apart = [one.kind != "site" for one in rows]
+    apart = [row.kind != "site" for row in rows]
     axes.axvline(1.0 if ratio else 0.0, color=RULE, linewidth=0.8, zorder=0)
     if any(apart) and not all(apart):
         axes.axhline(places[apart.index(True)] + 0.5, color=RULE, linewidth=0.8)
-    for place, one, below in zip(places, rows, apart, strict=True):
+    for height, row, below in zip(places, rows, apart, strict=True):
         colour = SERIES[1] if below else SERIES[0]
         # a prediction of a new site is wider than what is known of the common effect
-        style = (0, (2, 1.5)) if one.kind == "new site" else "solid"
-        tip = f"{TIP}{one.name}: {one.median:.3g} ({one.lower:.3g} to {one.upper:.3g})"
-        across = [place, place]
-        axes.plot([one.lower, one.upper], across, color=colour, linestyle=style, gid=tip)
+        style = (0, (2, 1.5)) if row.kind == "new site" else "solid"
+        tip = f"{TIP}{row.name}: {row.median:.3g} ({row.lower:.3g} to {row.upper:.3g})"
+        across = [height, height]
+        axes.plot([row.lower, row.upper], across, color=colour, linestyle=style, gid=tip)
         marker = "D" if below else "o"
-        axes.plot([one.median], [place], marker, color=colour, markersize=4.5, gid=tip)
+        axes.plot([row.median], [height], marker, color=colour, markersize=4.5, gid=tip)
     if ratio:
         axes.set_xscale("log")
         from matplotlib.ticker import LogLocator, NullLocator, StrMethodFormatter
@@ -84,7 +84,7 @@ def _panel(axes: Any, head: str, rows: Sequence[Any], *, ratio: bool) -> None:
         axes.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
         axes.xaxis.set_minor_locator(NullLocator())
     axes.set_ylim(0.4, len(rows) + 0.6)
-    axes.set_yticks(places, [one.name for one in rows])
+    axes.set_yticks(places, [row.name for row in rows])
     axes.tick_params(axis="y", length=0, labelcolor=INK)
     axes.spines["left"].set_visible(False)
     axes.set_title(head, color=MUTED)

@@ -81,12 +81,12 @@ class Layout(NamedTuple):
     def integers(self, stream: bytes) -> Integers:
         """Return a mask from so many random bytes."""
         count = self._count(self._wide)
-        found = [np.frombuffer(stream, "<u8", 2 * count).reshape(count, 2)]
+        mask = [np.frombuffer(stream, "<u8", 2 * count).reshape(count, 2)]
         begin = fixed_point.BYTES * count
         for name, ring in self.rings.items():
-            found.append(ring.cut(np.frombuffer(stream, "<u8", size := self._count([name]), begin)))
+            mask.append(ring.cut(np.frombuffer(stream, "<u8", size := self._count([name]), begin)))
             begin += WORD * size
-        return tuple(found)
+        return tuple(mask)
 
     def added(self, one: Integers, other: Integers) -> Integers:
         """Return the sums in the rings."""
@@ -103,8 +103,8 @@ class Layout(NamedTuple):
         """Return integers as arrays that leave."""
         narrow = zip(self.rings.values(), integers[1:], strict=True)
         octets = [ring.packed(part) for ring, part in narrow]
-        found = {MASKED: integers[0]} if self._wide else {}
-        return found | ({PACKED: np.concatenate(octets)} if octets else {})
+        leaving = {MASKED: integers[0]} if self._wide else {}
+        return leaving | ({PACKED: np.concatenate(octets)} if octets else {})
 
     def read(self, answer: Envelope) -> dict[str, np.ndarray]:
         """Return the arrays of a site's answer, checked.
@@ -128,19 +128,19 @@ class Layout(NamedTuple):
 
     def total(self, answers: Sequence[Arrays]) -> dict[str, np.ndarray]:
         """Return the sums of the numbers of all sites, by name, in double precision."""
-        found, begin = {}, 0
+        sums, begin = {}, 0
         if self._wide:
-            flat = fixed_point.sum_of([one[MASKED] for one in answers])
+            flat = fixed_point.sum_of([answer[MASKED] for answer in answers])
             for name in self._wide:
                 end = begin + self._count([name])
-                found[name], begin = flat[begin:end].reshape(self.shapes[name]), end
+                sums[name], begin = flat[begin:end].reshape(self.shapes[name]), end
         begin = 0
         for name, ring in self.rings.items():
             count = self._count([name])
             end = begin + ring.bytes_of(count)
-            parts = [one[PACKED][begin:end] for one in answers]
-            found[name], begin = ring.sum_of(parts, count).reshape(self.shapes[name]), end
-        return found
+            parts = [answer[PACKED][begin:end] for answer in answers]
+            sums[name], begin = ring.sum_of(parts, count).reshape(self.shapes[name]), end
+        return sums
 
 
 def is_masked(arrays: Mapping[str, Any]) -> bool:

@@ -65,12 +65,12 @@ class Wire:
 
     def unpack(self, packed: Packed) -> PyTree:
         """Return the pytree that was packed."""
-        place = dict.fromkeys(self.kinds, 0)
+        starts = dict.fromkeys(self.kinds, 0)
         whole = dict(zip(self.kinds, packed, strict=True))
         leaves = []
         for shape, kind in zip(self.shapes, self.dtypes, strict=True):
-            start, width = place[kind], math.prod(shape)
-            place[kind] = start + width
+            start, width = starts[kind], math.prod(shape)
+            starts[kind] = start + width
             part = whole[kind][:, start : start + width]
             leaves.append(part.reshape(part.shape[0], *shape))
         return jax.tree.unflatten(self.structure, leaves)

@@ -83,7 +83,7 @@ def sentences(
         choices: rows and values of the site's file that the study uses, where it was read.
         before: what differs from studies that the site has answered before, where that is known.
     """
-    found = [
+    pairs = [
         ("Study", study.title or study.name),
         ("Your data", _data(study)),
         ("Model", _model(study)),
@@ -95,30 +95,30 @@ def sentences(
         ("Length", _length(study, terms)),
     ]
     chosen = [*_chosen(study, choices), *_nonlinear(study)]
-    found[3:3] = [("Before", before)] if before else []
-    found[3:3] = [("Look at" if not number else "", text) for number, text in enumerate(chosen)]
-    found += [
+    pairs[3:3] = [("Before", before)] if before else []
+    pairs[3:3] = [("Look at" if not number else "", text) for number, text in enumerate(chosen)]
+    pairs += [
         (
             "Then",
-            f"{_after(study, one)}: your site sends at most {beside.exchanges:,} messages.",
+            f"{_after(study, part)}: your site sends at most {declared.exchanges:,} messages.",
         )
-        for one, beside in zip(study.besides, terms.besides, strict=True)
-        if not one.imputation  # of the imputations the first stands for all
+        for part, declared in zip(study.besides, terms.besides, strict=True)
+        if not part.imputation  # of the imputations the first stands for all
     ]
-    found += [
+    pairs += [
         ("Leaves you" if not number else "", f"{SENT[kind]} ({kind}; {MORE}#messages)")
         for number, kind in enumerate(terms.leaving)
     ]
-    found += [
-        ("", f"{text} ({name}){EXACTLY * (name in one.exact)}")
-        for one in terms.every
-        for name, text in one.answers
+    pairs += [
+        ("", f"{text} ({name}){EXACTLY * (name in part.exact)}")
+        for part in terms.every
+        for name, text in part.answers
     ]
-    found += [
+    pairs += [
         ("A patient" if not number else "", text)
         for number, text in enumerate(_of_a_patient(terms, rows, columns, numbers))
     ]
-    return found
+    return pairs
 
 
 def _after(study: Study, one: Study) -> str:
@@ -210,17 +210,17 @@ def _chosen(study: Study, choices: RowChoices | None) -> list[str]:
         text = f"The study changes values of {sites} before they are used: [harmonise] lists them; "
         text += "give --data FILE to have the rows counted. A change of few rows is about these."
         return [text] if study.harmonise else []
-    found = []
+    texts = []
     if choices.used < choices.given:
-        found.append(
+        texts.append(
             f"{_rows(choices.given - choices.used)} of your {choices.given:,} are left out: those "
             "with a missing value, and those that data.keep and data.require leave out. Another "
             "study that uses them tells what they are, unless they are many."
         )
     for column, value, to, rows in choices.changes:
         taken = f"is taken for {to}" if to else "counts as missing"
-        found.append(f"In {column} the value {value} {taken}: {_rows(rows)} of yours.")
-    return found
+        texts.append(f"In {column} the value {value} {taken}: {_rows(rows)} of yours.")
+    return texts
 
 
 def _rows(count: int) -> str:
@@ -232,7 +232,7 @@ def _nonlinear(study: Study) -> list[str]:
     if study.model.question is None:
         return []
     factors = study.model.question.parsed.factors.values()
-    terms = [one.text for one in factors if one.column is None and one.kind == "plain"]
+    terms = [factor.text for factor in factors if factor.column is None and factor.kind == "plain"]
     if not terms:
         return []
     return [
@@ -271,8 +271,8 @@ def _of_a_patient(
 ) -> list[str]:
     """Explain an observer's possible knowledge of one patient."""
     parameters: dict[str, Any] = dict(terms.parameters)
-    alone = any(one.sums != MASKED for one in terms.every)
-    found = [
+    alone = any(part.sums != MASKED for part in terms.every)
+    texts = [
         "No row leaves you, but all that leaves is computed from your rows"
         + (", and the server sees all of it. " if alone else ". ")
         + "What a row has in common with few others, or with none, is what shows."
@@ -280,48 +280,48 @@ def _of_a_patient(
     noise = float(parameters.get("gradient_noise") or 0)
     private = parameters.get("momentum_correlation")
     if parameters.get("batch_size") is not None:
-        found.append(
+        texts.append(
             f"Each message is of {parameters['batch_size']} rows that your site draws from a "
             "secret of its own: the server does not know which."
         )
     if noise > 0:
-        found.append(
+        texts.append(
             f"Noise of variance {noise:g}, drawn from a secret of your site, is added to all that "
             "is sent. How much one patient changes it is not bounded: no privacy budget is claimed."
         )
     elif terms.noisy:
-        found.append(
+        texts.append(
             f"Noise that only your site knows is added to what {', '.join(terms.noisy)} sends. It "
             "leaves the result exact. No privacy budget is claimed."
         )
     elif private is None or private == 1:
-        found.append("Nothing of what is sent is hidden by noise that only your site knows.")
-    found += [_of_rows(one) for one in terms.every if not one.measured][:1]
+        texts.append("Nothing of what is sent is hidden by noise that only your site knows.")
+    texts += [_of_rows(part) for part in terms.every if not part.measured][:1]
     if terms.measured:
-        found.append(
+        texts.append(
             "Before each answer your site measures, on its own rows, how many of them all answers "
             "so far settle, and refuses where they are more than the policy permits (proposed: 0)."
         )
-    found += [SUMS[one] for one in dict.fromkeys(one.sums for one in terms.every) if one]
-    found += [
+    texts += [SUMS[part] for part in dict.fromkeys(part.sums for part in terms.every) if part]
+    texts += [
         f"The server sees each message of {name} separately: {why}."
-        for name, why in dict.fromkeys((one.algorithm, one.apart) for one in terms.every)
+        for name, why in dict.fromkeys((part.algorithm, part.apart) for part in terms.every)
         if why
     ]
     if terms.sites == 2:
-        found.append(
+        texts.append(
             "There are two sites: the other one can compute your messages from its own and the "
             "average. Do not take part without agreeing to that."
         )
     if rows is not None and columns is not None and numbers:
-        found.append(_of_numbers(terms, rows * columns, numbers))
+        texts.append(_of_numbers(terms, rows * columns, numbers))
     else:
-        found.append("Give --data FILE to compare the numbers sent with those of your rows.")
-    found.append(
+        texts.append("Give --data FILE to compare the numbers sent with those of your rows.")
+    texts.append(
         "The published draws say a little of each patient, too. `consortia site rehearse` tries "
         "all this on your own rows and tells in numbers what is read."
     )
-    return found
+    return texts
 
 
 def _of_rows(terms: StudyTerms) -> str:
@@ -338,7 +338,7 @@ def _of_rows(terms: StudyTerms) -> str:
 def _of_numbers(terms: StudyTerms, held: int, numbers: Sequence[Declared]) -> str:
     """Compare the number of row-dependent numbers in all messages with those in the rows."""
     first = numbers[0]
-    usual = sum(one.usual for one in numbers)
+    usual = sum(declared.usual for declared in numbers)
     text = f"Your file holds {held:,} numbers. All messages together hold {usual:,} that depend on "
     text += "them" if terms.usual is None else "them usually"
     if first.proposed > first.usual:

@@ -60,10 +60,10 @@ class Holdings:
         related = [(name, of, rows_changed(rows, of)) for name, of in held]
         related = [entry for entry in related if entry[2] is not None]
         names = {name for name, *_ in related}
-        beside = [
+        neighbours = [
             (of, changed) for of in besides if (changed := rows_changed(rows, of)) is not None
         ]
-        compared = [*((of, changed) for _, of, changed in related), *beside]
+        compared = [*((of, changed) for _, of, changed in related), *neighbours]
         changes = [count for of, _ in compared for count in values_changed(rows, of)]
         if all(changed for _, _, changed in related):  # else a run before had just these rows
             changes += [changed for _, changed in compared if changed]
@@ -102,7 +102,7 @@ def rows_changed(one: RowDigests, other: RowDigests) -> int | None:
     totals = [values.sum(axis=1, dtype=np.uint64) for values in mixed]
     needed = [MOST_OF * _distinct(_mixed(rows.cells).sum(axis=1, dtype=np.uint64)) for rows in both]
     smaller = min(len(rows.cells) for rows in both)
-    found = []
+    counts = []
     for left_out in (slice(0), *range(len(pairs))):
         hashes = [
             total - values[:, left_out].reshape(len(total), -1).sum(axis=1, dtype=np.uint64)
@@ -112,9 +112,9 @@ def rows_changed(one: RowDigests, other: RowDigests) -> int | None:
             continue
         same = _in_both(*hashes)
         if same > MOST_OF * smaller:
-            found.append(len(one.cells) + len(other.cells) - 2 * same)
-    changes = [changed for changed in found if changed]
-    return min(changes, default=0) if found and found[0] else min(found, default=None)
+            counts.append(len(one.cells) + len(other.cells) - 2 * same)
+    changes = [changed for changed in counts if changed]
+    return min(changes, default=0) if counts and counts[0] else min(counts, default=None)
 
 
 def rows_told(rows: RowDigests, held: Sequence[RowDigests], least: int) -> int | None:

@@ -94,15 +94,15 @@ def proposed(
     if terms.sites == 2 and not two_sites:
         raise InputError(f"{TWO_SITES} (or give --two-sites).")
     every = terms.every
-    studies = ", ".join(f'"{one.study}"' for one in every)
-    models = ", ".join(dict.fromkeys(f'"{one.model}"' for one in every))
-    algorithms = ", ".join(dict.fromkeys(f'"{one.algorithm}"' for one in every))
-    rounds, chains = max(one.rounds for one in every), max(one.chains for one in every)
+    studies = ", ".join(f'"{part.study}"' for part in every)
+    models = ", ".join(dict.fromkeys(f'"{part.model}"' for part in every))
+    algorithms = ", ".join(dict.fromkeys(f'"{part.algorithm}"' for part in every))
+    rounds, chains = max(part.rounds for part in every), max(part.chains for part in every)
     most = max(map(proposed_messages, every))
     apps = "" if app is None else APPS.format(app=app)
     agreed = AGREED if terms.sites == 2 else ""
-    agreed += SEEN if any(one.sums == PLAIN for one in every) else ""
-    several = any(one.usual is not None for one in every)
+    agreed += SEEN if any(part.sums == PLAIN for part in every) else ""
+    several = any(part.usual is not None for part in every)
     usual = f", {LEEWAY} times those of a usual run" if several else ""
     ends = LONGER if several else ""
     return f"""\
@@ -203,25 +203,25 @@ def _ask_keys(every: tuple[StudyTerms, ...], keys: str) -> str:
     """Return the public keys, or what is to be done where secure sums need them."""
     if keys:
         return KEYS.format(keys=keys)
-    return NO_KEYS if any(one.sums == MASKED for one in every) else ""
+    return NO_KEYS if any(part.sums == MASKED for part in every) else ""
 
 
 def _privacy(every: tuple[StudyTerms, ...]) -> str:
     """Propose the terms of differential privacy: the budget of one run."""
-    found = [one.parameters for one in every if "epsilon" in one.parameters]
-    if not found:
+    private = [part.parameters for part in every if "epsilon" in part.parameters]
+    if not private:
         return ""
     return f"""\
 # Epsilon of differential privacy that all runs of the same rows may cost together, at this delta.
-maximum_epsilon = {sum(one["epsilon"] for one in found):g}
-delta = {min(one["delta"] for one in found):g}
+maximum_epsilon = {sum(part["epsilon"] for part in private):g}
+delta = {min(part["delta"] for part in private):g}
 
 """
 
 
 def _settled(every: tuple[StudyTerms, ...]) -> str:
     """Propose a limit on rows that answers settle."""
-    unknown = ", ".join(dict.fromkeys(f'"{one.algorithm}"' for one in every if not one.measured))
+    unknown = ", ".join(dict.fromkeys(f'"{part.algorithm}"' for part in every if not part.measured))
     text = """\
 # Rows of which all answers together may settle a value, to a tenth of its column's
 # standard deviation. Your site measures that on its own rows, before each answer.

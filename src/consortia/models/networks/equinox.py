@@ -68,14 +68,14 @@ def from_equinox(
             f"{SOURCE}: {type(example).__name__} is neither a module of Equinox nor a function of "
             "a key that makes one."
         )
-    parts = jax.tree.leaves(example, is_leaf=lambda one: isinstance(one, eqx.nn.StateIndex))
-    if any(isinstance(one, eqx.nn.StateIndex) for one in parts):
+    parts = jax.tree.leaves(example, is_leaf=lambda leaf: isinstance(leaf, eqx.nn.StateIndex))
+    if any(isinstance(leaf, eqx.nn.StateIndex) for leaf in parts):
         raise InputError(
             f"{SOURCE}: the module keeps a state, as batch normalisation does: "
             "a row's likelihood would depend on the other rows. Take LayerNorm or GroupNorm."
         )
-    dropouts = jax.tree.leaves(example, is_leaf=lambda one: isinstance(one, eqx.nn.Dropout))
-    if any(isinstance(one, eqx.nn.Dropout) and not one.inference for one in dropouts):
+    dropouts = jax.tree.leaves(example, is_leaf=lambda leaf: isinstance(leaf, eqx.nn.Dropout))
+    if any(isinstance(leaf, eqx.nn.Dropout) and not leaf.inference for leaf in dropouts):
         raise InputError(
             f"{SOURCE}: the module has a Dropout, which draws random numbers: leave it out; the "
             "spread of the posterior stands in its place."
@@ -83,8 +83,8 @@ def from_equinox(
     arrays, static = eqx.partition(example, eqx.is_inexact_array)
 
     def start(key: Array) -> dict[str, Array]:
-        own = arrays if given else eqx.filter(module(key), eqx.is_inexact_array)
-        return named_weights(own)
+        start_arrays = arrays if given else eqx.filter(module(key), eqx.is_inexact_array)
+        return named_weights(start_arrays)
 
     def outputs(weights: Mapping[str, Array], x: Array) -> Array:
         return jax.vmap(eqx.combine(with_weights(weights, arrays), static))(x)

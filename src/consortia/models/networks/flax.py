@@ -131,7 +131,7 @@ def _nnx(module: Any) -> Network:
         )
     parts: Any = nnx.split(example, nnx.Param, nnx.BatchStat, nnx.RngState, ...)
     statistics, numbers, others = (
-        ", ".join(named_weights(nnx.to_pure_dict(one))) for one in parts[2:]
+        ", ".join(named_weights(nnx.to_pure_dict(part))) for part in parts[2:]
     )
     if statistics:
         raise InputError(BATCH_STATISTICS.format(statistics))

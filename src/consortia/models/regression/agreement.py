@@ -129,7 +129,8 @@ class Answers:
         question, kinds = self.question, self.kinds(located)
         units, levels, notes = self._of_factors(kinds, sum(rows.values()))
         missing = {
-            name: sum(one.missing[name] for one in self.facts.values()) for name in question.columns
+            name: sum(facts.missing[name] for facts in self.facts.values())
+            for name in question.columns
         }
         gaps = [
             name
@@ -169,7 +170,7 @@ class Answers:
                     f"the event {question.parsed.response[1].text} is 0 in all rows of all sites: "
                     "write which value is the event, as in Surv(time, status == 2)."
                 )
-        elif any(RESPONSE in one.levels for one in self.facts.values()) or (
+        elif any(RESPONSE in facts.levels for facts in self.facts.values()) or (
             question.family.response in ("two", "ordered", "levels")
             and question.parsed.response[0].column in question.levels
         ):
@@ -197,7 +198,7 @@ class Answers:
 
     def _moments(self, name: str) -> Moments | None:
         """Return the moments of a column over all sites; None where no site has a value."""
-        parts = [one.moments[name] for one in self.facts.values() if name in one.moments]
+        parts = [facts.moments[name] for facts in self.facts.values() if name in facts.moments]
         return moments_of_all(parts) if parts else None
 
     def _unit(self, name: str) -> Unit:
@@ -247,7 +248,7 @@ class Answers:
     def _count_left_out(self, rows: Mapping[str, int]) -> list[str]:
         """Return notes on the rows that are left out, if any are."""
         keep, notes = self.question.keep, []
-        not_kept = {site: one.not_kept for site, one in self.facts.items() if one.not_kept}
+        not_kept = {site: facts.not_kept for site, facts in self.facts.items() if facts.not_kept}
         if keep is not None and not_kept:
             of = ", ".join(
                 f"{site} {count} of {count + self.facts[site].given}"
@@ -258,9 +259,9 @@ class Answers:
                 f"({of})"
             )
         lost = {
-            site: one.given - rows[site]
-            for site, one in self.facts.items()
-            if one.given > rows[site]
+            site: facts.given - rows[site]
+            for site, facts in self.facts.items()
+            if facts.given > rows[site]
         }
         if lost:
             of = ", ".join(
@@ -368,15 +369,15 @@ class Answers:
 
     def _every_level(self, text: str) -> tuple[str, ...]:
         return in_order(
-            sorted({level for one in self.facts.values() for level in one.levels.get(text, ())})
+            sorted({level for facts in self.facts.values() for level in facts.levels.get(text, ())})
         )
 
     def _ordered(self, column: str, text: str, kinds: Mapping[str, str]) -> tuple[str, ...]:
         """Return the levels of all sites, in the order that is declared, or else in `in_order`."""
         declared = [
-            one.levels[text]
-            for one in self.facts.values()
-            if column in one.declared and text in one.levels
+            facts.levels[text]
+            for facts in self.facts.values()
+            if column in facts.declared and text in facts.levels
         ]
         every = self._every_level(text)
         if declared:
@@ -429,7 +430,7 @@ class Answers:
         column = str(self.question.parsed.response[0].column)
         given = self.question.levels.get(column)
         ordered = family.response == "ordered"
-        declared = all(one.declared.get(column) for one in self.facts.values())
+        declared = all(facts.declared.get(column) for facts in self.facts.values())
         if given is None and ordered and kinds[column] == "text" and not declared:
             raise InputError(
                 f"the response {column!r} holds strings, whose order is not known: give "
@@ -451,10 +452,10 @@ class Answers:
 
     def _alone(self, column: str, levels: Sequence[str]) -> str:
         """Name levels of the response that one site alone has, and a line that recodes one."""
-        parts = {site: set(one.levels.get(RESPONSE, ())) for site, one in self.facts.items()}
+        parts = {site: set(facts.levels.get(RESPONSE, ())) for site, facts in self.facts.items()}
         only = {
-            site: sorted(own - set().union(*(parts[other] for other in parts if other != site)))
-            for site, own in parts.items()
+            site: sorted(having - set().union(*(parts[other] for other in parts if other != site)))
+            for site, having in parts.items()
         }
         only = {site: words for site, words in only.items() if words and len(parts) > 1}
         if not only:
@@ -523,7 +524,7 @@ def against_reference(factor: Factor, levels: tuple[str, ...]) -> tuple[str, ...
             f"formula: {factor.text}: there is no level {reference!r}; there are "
             f"{', '.join(levels)}."
         )
-    return (reference, *(one for one in levels if one != reference))
+    return (reference, *(level for level in levels if level != reference))
 
 
 def breaks_of(question: Question, given: Sequence[float] | None, mean: float) -> tuple[float, ...]:

@@ -29,7 +29,7 @@ def columns_of(terms: Sequence[tuple[str, ...]], levels: Mapping[str, Sequence[s
             tuple(part for part in chosen if part is not None)
             for chosen in itertools.product(*choices)
         ]
-        products = [one for one in products if frozenset(one) not in spanned]
+        products = [factors for factors in products if frozenset(factors) not in spanned]
         spanned.update(map(frozenset, products))
         for product in _simplified(products):
             coded = [

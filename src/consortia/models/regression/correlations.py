@@ -63,12 +63,12 @@ def cholesky(free: Array, size: int) -> Array:
     xp = namespace(free)
     partial, log_rest = special(free).erf(free / math.sqrt(2)), _log_rest(free)
     zero = xp.zeros_like(free[..., 0])
-    rows, place = [xp.stack([zero + 1, *[zero] * (size - 1)], axis=-1)], 0
+    rows, index = [xp.stack([zero + 1, *[zero] * (size - 1)], axis=-1)], 0
     for row in range(1, size):
         log_left, entries = zero, []
         for _ in range(row):
-            entries.append(partial[..., place] * xp.exp(log_left / 2))
-            log_left, place = log_left + log_rest[..., place], place + 1
+            entries.append(partial[..., index] * xp.exp(log_left / 2))
+            log_left, index = log_left + log_rest[..., index], index + 1
         zeros = [zero] * (size - row - 1)
         rows.append(xp.stack([*entries, xp.exp(log_left / 2), *zeros], axis=-1))
     return xp.stack(rows, axis=-2)

@@ -59,13 +59,13 @@ class Curves:
         header = ["", "time", "at risk", "ended", *self.kinds, "survival", "2.5 %", "97.5 %"]
         header += [f"incidence of {kind}" for kind in self.kinds] if several else []
         lines = [header]
-        for name, one in self.strata.items():
-            for j in range(len(one.times)):
-                numbers = [one.survival[j], one.lower[j], one.upper[j]]
-                numbers += one.incidence[j].tolist() if several else []
-                counts = [one.at_risk[j], one.ended[j], *one.events[j].tolist()]
+        for name, curve in self.strata.items():
+            for j in range(len(curve.times)):
+                numbers = [curve.survival[j], curve.lower[j], curve.upper[j]]
+                numbers += curve.incidence[j].tolist() if several else []
+                counts = [curve.at_risk[j], curve.ended[j], *curve.events[j].tolist()]
                 lines.append(
-                    [name, f"{one.times[j]:g}", *map(str, counts), *(f"{v:.3f}" for v in numbers)]
+                    [name, f"{curve.times[j]:g}", *map(str, counts), *(f"{v:.3f}" for v in numbers)]
                 )
         text = aligned(lines)
         if self.without:
@@ -84,9 +84,9 @@ class Curves:
             columns |= {"ended": one.ended, "survival": one.survival}
             columns |= {"lower": one.lower, "upper": one.upper}
             columns |= {"lowest": one.bounds[:, 0], "highest": one.bounds[:, 1]}
-            for place, kind in enumerate(self.kinds):
-                columns[f"events of {kind}"] = one.events[:, place]
-                columns[f"incidence of {kind}"] = one.incidence[:, place]
+            for kind_index, kind in enumerate(self.kinds):
+                columns[f"events of {kind}"] = one.events[:, kind_index]
+                columns[f"incidence of {kind}"] = one.incidence[:, kind_index]
             parts.append(pd.DataFrame(columns))
         return pd.concat(parts, ignore_index=True)
 
@@ -113,9 +113,9 @@ def curves(
         cells = np.zeros((len(common), 1 + len(kinds)), int)
         early = np.zeros(len(common), int)
         for one in there.values():
-            own = np.asarray(one.counts.get(name, np.zeros((len(one.ends), 1 + len(kinds)), int)))
-            cells += np.add.reduceat(own, [0, *(one.ends.index(end) + 1 for end in common[:-1])])
-            np.add.at(early, np.searchsorted(common, _earliest(one), side="right"), own[:, 0])
+            sent = np.asarray(one.counts.get(name, np.zeros((len(one.ends), 1 + len(kinds)), int)))
+            cells += np.add.reduceat(sent, [0, *(one.ends.index(end) + 1 for end in common[:-1])])
+            np.add.at(early, np.searchsorted(common, _earliest(one), side="right"), sent[:, 0])
         strata[name] = _curve(cells, early, np.array([*times, np.inf])[np.array(common) - 1])
     return Curves(strata, tuple(kinds), tuple(there), without)
 
@@ -123,11 +123,11 @@ def curves(
 def _earliest(one: SiteCounts) -> list[int]:
     """Return after how many agreed intervals the ends of follow-up of each sent one begin."""
     begins = dict(zip(one.ended, [0, *one.ended[:-1]], strict=True))
-    found = []
+    starts = []
     for start, end in zip([0, *one.ends[:-1]], one.ends, strict=True):
         inside = [begin for last, begin in begins.items() if start < last <= end]
-        found.append(min([start, *inside]))
-    return found
+        starts.append(min([start, *inside]))
+    return starts
 
 
 def _curve(cells: np.ndarray, early: np.ndarray, times: np.ndarray) -> Curve:

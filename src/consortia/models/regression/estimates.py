@@ -151,9 +151,9 @@ def flat_names(
     if name == "coefficients":
         names = [""]
         for axis in reversed(axes):
-            names = [f"{one} {rest}".strip() for one in axis for rest in names]
+            names = [f"{label} {rest}".strip() for label in axis for rest in names]
         if len(axes) == 2:  # classes after the column that they are of
-            names = [f"{column}, {one}" for one in axes[0] for column in axes[1]]
+            names = [f"{column}, {label}" for label in axes[0] for column in axes[1]]
         return names
     return coordinate_names(name, shape, axes)
 
@@ -166,12 +166,12 @@ def interval_ends(level: float) -> tuple[float, float]:
 def shorts(values: Sequence[float], effect: str) -> list[str]:
     """Return numbers with three digits; of ratios near 1 as many as tell them from it."""
     places = None if effect == "difference" else places_near_one(values)
-    return [short(one) if places is None else f"{one:.{places}f}" for one in values]
+    return [short(number) if places is None else f"{number:.{places}f}" for number in values]
 
 
 def places_near_one(ratios: Sequence[float]) -> int | None:
     """Return the decimals that ratios need which are all within a tenth of 1; None of others."""
-    apart = max(abs(one - 1) for one in ratios)
+    apart = max(abs(ratio - 1) for ratio in ratios)
     return 1 - math.floor(math.log10(apart)) if 1e-6 < apart < 0.1 else None
 
 

@@ -100,7 +100,7 @@ class Evaluation:
 
     def site(self, rows: Rows) -> SiteLikelihood:
         """Return the likelihood of a site's rows."""
-        density, rows = self._density, {name: np.asarray(one) for name, one in rows.items()}
+        density, rows = self._density, {name: np.asarray(column) for name, column in rows.items()}
         fixed = density.family.name == "gaussian" and not density.by_site
         made = SumsOfSquares(density, rows) if fixed else RowByRow(density, rows)
         return OfScores(made, self._scores) if self._scores.tails else made
@@ -255,7 +255,7 @@ def by_values(
         values: n rows, and k values of each.
         averaged: means over levels of a function of η; None: there are none.
     """
-    family, own = density.family, density._own(params)
+    family, own_parameters = density.family, density._own(params)
     direct = np.array([family.slopes is not None and not density.lead] * len(values.steps))
     for name, part in values.moved.items():
         if name not in LINEAR:
@@ -272,9 +272,9 @@ def by_values(
         parts = []
         if n:
             assert family.slopes is not None
-            parts.append(family.slopes(eta[..., :n], head, own)[0])
+            parts.append(family.slopes(eta[..., :n], head, own_parameters)[0])
         if len(rest["y"]):
-            parts.append(family.log_likelihood(eta[..., n:] if n else eta, rest, own))
+            parts.append(family.log_likelihood(eta[..., n:] if n else eta, rest, own_parameters))
         return np.concatenate(parts, axis=-1)
 
     made = np.zeros((len(next(iter(params.values()))), len(direct), len(values.rows["y"])))
@@ -408,14 +408,14 @@ class RowByRow:
     def _row_slopes(self, params: Params, nodes: int | None) -> np.ndarray:
         """Return ∂ℓ/∂η of every row, (K, n); its mean over the levels that are integrated out."""
         density, rows = self._density, self._rows
-        own, of = density._own(params), density.family.slopes
+        own_parameters, of = density._own(params), density.family.slopes
         assert of is not None
         if not density.specification.staying:
-            first = of(density.predictor(params, rows), rows, own)[0]
+            first = of(density.predictor(params, rows), rows, own_parameters)[0]
             if density.lead:  # the classes are the last axis
                 return np.moveaxis(density.weighted(np.moveaxis(first, -1, 0), rows), 0, -1)
             return density.weighted(first, rows)
-        return self._averaged(params, rows, lambda eta: of(eta, rows, own)[0], nodes)
+        return self._averaged(params, rows, lambda eta: of(eta, rows, own_parameters)[0], nodes)
 
     def _averaged(
         self,

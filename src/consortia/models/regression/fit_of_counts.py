@@ -35,15 +35,15 @@ def counts_of_levels(
     y: Int[np.ndarray, " rows"], simulated: Int[np.ndarray, "draws rows"], names: Sequence[str]
 ) -> Counts:
     """Count the rows of each level, an index among ``names``; small levels are merged."""
-    seen = {name: int((y == place).sum()) for place, name in enumerate(names)}
-    made = {name: (simulated == place).sum(axis=1) for place, name in enumerate(names)}
+    seen = {name: int((y == index).sum()) for index, name in enumerate(names)}
+    made = {name: (simulated == index).sum(axis=1) for index, name in enumerate(names)}
     shown, rest = merged(seen, MINIMUM_CELLS)
     observed = {name: float(shown[name]) for name in names if name in shown}
-    found = {name: made[name].astype(float) for name in observed}
+    drawn = {name: made[name].astype(float) for name in observed}
     if rest >= MINIMUM_CELLS:
         observed[OTHERS] = float(rest)
-        found[OTHERS] = len(y) - np.sum([np.zeros(len(simulated)), *found.values()], axis=0)
-    return Counts(len(y), observed, found)
+        drawn[OTHERS] = len(y) - np.sum([np.zeros(len(simulated)), *drawn.values()], axis=0)
+    return Counts(len(y), observed, drawn)
 
 
 def counts_of_times(
@@ -80,22 +80,22 @@ def _ends_of_follow_up(
     left = np.concatenate([[1.0], np.cumprod(1 - counts / np.maximum(at_risk, 1))])
     later = np.searchsorted(ends, time, side="right")
     level = left[later] * rng.random((draws, len(time)))
-    place = len(left) - np.searchsorted(left[::-1], level, side="right") - 1
+    end_index = len(left) - np.searchsorted(left[::-1], level, side="right") - 1
     # beyond the last known end there is none: the event of every such row is seen
-    return np.where(event == 0, time, np.append(ends, np.inf)[place])
+    return np.where(event == 0, time, np.append(ends, np.inf)[end_index])
 
 
 def checked_counts(sums: Mapping[str, Counts], level: float) -> PredictiveCheck:
     """Return the table of shares and means, from the counts of every site, by its name."""
-    lines = [line for site, one in sums.items() for line in _lines(site, one, level)]
-    every = [one for one in sums.values() if one.observed]
+    lines = [line for site, counts in sums.items() for line in _lines(site, counts, level)]
+    every = [counts for counts in sums.values() if counts.observed]
     first = every[0].observed if every else {}
-    names = [name for name in first if all(name in one.observed for one in every)]
+    names = [name for name in first if all(name in counts.observed for counts in every)]
     names = [name for name in names if name != OTHERS]
     together = Counts(
-        sum(one.rows for one in every),
-        {name: sum(one.observed[name] for one in every) for name in names},
-        {name: np.sum([one.simulated[name] for one in every], axis=0) for name in names},
+        sum(counts.rows for counts in every),
+        {name: sum(counts.observed[name] for counts in every) for name in names},
+        {name: np.sum([counts.simulated[name] for counts in every], axis=0) for name in names},
     )
     return PredictiveCheck((*lines, *_lines(ALL, together, level)), None, level)
 

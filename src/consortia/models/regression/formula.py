@@ -140,35 +140,35 @@ class Factor(NamedTuple):
         """
         missing = np.any([table[name].missing for name in self.columns], axis=0)
         with np.errstate(all="ignore"):
-            found = np.asarray(_evaluated(self.tree, table, self.text, where), float)
+            numbers = np.asarray(_evaluated(self.tree, table, self.text, where), float)
             if self.basis is not None:
-                beyond = self.basis.outside(found) & ~missing
+                beyond = self.basis.outside(numbers) & ~missing
                 if beyond.any():
                     raise InputError(
                         f"{where}: {self.text} is outside its boundary in {int(beyond.sum())} of "
                         f"{len(beyond)} rows{self.first(table, beyond, BOUNDARY)}."
                     )
-                found = self.basis.of(found)
-        wrong = ~np.isfinite(found) & ~missing
+                numbers = self.basis.of(numbers)
+        wrong = ~np.isfinite(numbers) & ~missing
         if wrong.any():
             remedy = INFINITE if self.column is None else LEFT_OUT
             raise InputError(
                 f"{where}: {self.text} is not finite in {int(wrong.sum())} of {len(wrong)} rows"
                 f"{self.first(table, wrong, remedy)}."
             )
-        return np.where(missing, np.nan, found)
+        return np.where(missing, np.nan, numbers)
 
     def first(self, table: Table, wrong: np.ndarray, remedy: str) -> str:
         """Describe the first of some rows: its place, its value, and the remedy."""
         name = self.columns[0]
-        column, place = table[name], int(np.flatnonzero(wrong)[0])
-        found, code = "", ""
+        column, row = table[name], int(np.flatnonzero(wrong)[0])
+        origin, code = "", ""
         if column.source is not None:
-            value = as_levels(column)[place]
-            found = f", first in {column.source.row(place)}, where {name} is {value}"
+            value = as_levels(column)[row]
+            origin = f", first in {column.source.row(row)}, where {name} is {value}"
             if column.kind == "number":
-                code = missing_code(column.source.site, name, float(column.values[place]))
-        return ": ".join(one for one in (found, "; ".join(filter(None, (remedy, code)))) if one)
+                code = missing_code(column.source.site, name, float(column.values[row]))
+        return ": ".join(part for part in (origin, "; ".join(filter(None, (remedy, code)))) if part)
 
     def texts(self, table: Table, where: str) -> np.ndarray:
         """Return the values as names of levels, (rows,)."""
@@ -295,7 +295,7 @@ def _factor(code: Code) -> Factor:
     if outer == "offset" and isinstance(tree, ast.Call) and len(tree.args) == 1:
         return Factor(text, "offset", tree.args[0], _columns(tree.args[0], text))
     if outer in COLUMN_WORDS and isinstance(tree, ast.Call):
-        names = tuple(one.id for one in tree.args if isinstance(one, ast.Name))
+        names = tuple(argument.id for argument in tree.args if isinstance(argument, ast.Name))
         if not names or len(names) < len(tree.args):
             raise InputError(f"formula: {text}: {outer} takes names of columns.")
         return Factor(text, COLUMN_WORDS[outer], tree, names)
@@ -305,8 +305,8 @@ def _factor(code: Code) -> Factor:
         return Factor(text, "plain", tree, _columns(tree, text))
     assert isinstance(tree, ast.Call)
     kind = WHOLE[outer]
-    more = [_constant(one, text) for one in tree.args[1:]]
-    words = {str(one.arg): _constant(one.value, text) for one in tree.keywords}
+    more = [_constant(argument, text) for argument in tree.args[1:]]
+    words = {str(argument.arg): _constant(argument.value, text) for argument in tree.keywords}
     allowed = {"levels": "reference", "smooth": "k"}.get(kind)
     if not tree.args or len(more) + len(words) > (allowed is not None) or words.keys() - {allowed}:
         takes = f" and {allowed}=" if allowed else ""
@@ -387,7 +387,7 @@ def _kinds(code: Code, group: str) -> list[tuple[str, GroupKind]]:
     if match["shared"]:
         name = code.columns.get(match["shared"], SITE)
         return [] if name == SITE else [(name, "shared")]
-    outer, inner = (code.columns.get(match[one], "") for one in ("site", "own"))
+    outer, inner = (code.columns.get(match[part], "") for part in ("site", "own"))
     if match["mark"] == ":" and inner == SITE:  # as lme4 prints it, ward:site
         outer, inner = inner, outer
     if outer != SITE or inner in ("", SITE):
@@ -406,13 +406,13 @@ def _plain(factor: Factor) -> Factor:
 
 def _columns(tree: ast.expr, text: str) -> tuple[str, ...]:
     """Return the columns of an expression; refuse what is not arithmetic of columns."""
-    found: list[str] = []
+    columns: list[str] = []
 
     def walk(node: ast.AST) -> None:
         if isinstance(node, ast.Name):
-            found.append(node.id)
+            columns.append(node.id)
         elif (compared := _compared_word(node)) is not None:
-            found.append(compared[0])
+            columns.append(compared[0])
         elif isinstance(node, ast.Constant) and isinstance(node.value, (int, float)):
             pass
         elif isinstance(node, ast.BinOp) and type(node.op) in OPERATORS:
@@ -441,9 +441,9 @@ def _columns(tree: ast.expr, text: str) -> tuple[str, ...]:
             )
 
     walk(tree)
-    if not found:
+    if not columns:
         raise InputError(f"formula: {text} has no column in it.")
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys(columns))
 
 
 def _compared_word(node: ast.AST) -> tuple[str, str] | None:
@@ -503,7 +503,7 @@ def _evaluated(node: ast.expr, table: Table, text: str, where: str) -> Any:
     if isinstance(node, ast.Compare):
         parts: Sequence[Any] = [of(node.left), *map(of, node.comparators)]
         holds = [
-            OPERATORS[type(op)](parts[place], parts[place + 1]) for place, op in enumerate(node.ops)
+            OPERATORS[type(op)](parts[index], parts[index + 1]) for index, op in enumerate(node.ops)
         ]
         return np.all(holds, axis=0)
     assert isinstance(node, ast.Call)

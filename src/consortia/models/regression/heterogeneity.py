@@ -65,10 +65,10 @@ class SiteEffects(Drawn):
         """The lines of a forest plot, by the heading of each coefficient's panel."""
         blocks = {}
         for term in self.terms:
-            spread = next(one for one in self.rows if one.term == term and one.kind == "spread")
+            spread = next(row for row in self.rows if row.term == term and row.kind == "spread")
             head = f"{term}; sd between sites {short(spread.median)}"
             head += f" ({short(spread.lower)} to {short(spread.upper)})"
-            blocks[head] = [one for one in self.rows if one.term == term and one is not spread]
+            blocks[head] = [row for row in self.rows if row.term == term and row is not spread]
         return blocks
 
     @property
@@ -110,25 +110,25 @@ def varying_between(
     spec, labels = density.specification, density.labels
     draws = {name: np.asarray(values) for name, values in natural.items()}
     classes = labels.get("intercept") or labels.get("coefficients", [])[:-1] or [None]
-    found = []
+    varying = []
     for number, name in enumerate(classes[0] or [""]):
-        own = (slice(None), number) if name else (slice(None),)
-        for place, block in enumerate(spec.blocks):
+        of_class = (slice(None), number) if name else (slice(None),)
+        for block_index, block in enumerate(spec.blocks):
             if block.by != SITE:
                 continue
             common = np.zeros(len(draws["sd"]))
             if block.term in spec.names:
-                common = draws["coefficients"][own][:, spec.names.index(block.term)]
+                common = draws["coefficients"][of_class][:, spec.names.index(block.term)]
             if spec.grouping == SITE:
-                at = spec.staying.index(place)
+                at = spec.staying.index(block_index)
                 deviations = {site: values[:, at] for site, values in staying.items()}
             else:
-                columns = np.flatnonzero(density.block_of == place)
-                effects = draws["effects"][own][:, columns]
+                columns = np.flatnonzero(density.block_of == block_index)
+                effects = draws["effects"][of_class][:, columns]
                 deviations = dict(zip(spec.sites, effects.T, strict=True))
             term = f"{block.term}, {name}" if name else block.term
-            found.append(Varying(term, common, draws["sd"][:, place], deviations))
-    return found
+            varying.append(Varying(term, common, draws["sd"][:, block_index], deviations))
+    return varying
 
 
 def site_effects(
@@ -153,13 +153,13 @@ def site_effects(
         middle = float(np.median(scaled))
         return Row(term, name, kind, middle, float(low), float(high), above, shrinkage)
 
-    for one in varying:
-        for site, deviation in one.deviations.items():
-            shrinkage = float(np.var(deviation / one.spread))
-            rows.append(row(one.term, site, "site", one.common + deviation, shrinkage))
-        new = one.common + one.spread * rng.normal(size=one.spread.shape)
-        if one.common.any():
-            rows.append(row(one.term, ROW_NAMES["common"], "common", one.common, np.nan))
-        rows.append(row(one.term, ROW_NAMES["new site"], "new site", new, np.nan))
-        rows.append(row(one.term, ROW_NAMES["spread"], "spread", one.spread, np.nan))
+    for varied in varying:
+        for site, deviation in varied.deviations.items():
+            shrinkage = float(np.var(deviation / varied.spread))
+            rows.append(row(varied.term, site, "site", varied.common + deviation, shrinkage))
+        new = varied.common + varied.spread * rng.normal(size=varied.spread.shape)
+        if varied.common.any():
+            rows.append(row(varied.term, ROW_NAMES["common"], "common", varied.common, np.nan))
+        rows.append(row(varied.term, ROW_NAMES["new site"], "new site", new, np.nan))
+        rows.append(row(varied.term, ROW_NAMES["spread"], "spread", varied.spread, np.nan))
     return SiteEffects(effect or "difference", tuple(rows), level, notes)

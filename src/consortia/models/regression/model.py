@@ -101,7 +101,7 @@ MOST_DRAWS = 4000
 def _groups_of(column: Column) -> np.ndarray:
     """Return the index of each row's group, in the order of the groups' names."""
     texts = as_levels(column)
-    places = {name: place for place, name in enumerate(in_order(np.unique(texts).tolist()))}
+    places = {name: index for index, name in enumerate(in_order(np.unique(texts).tolist()))}
     return np.array([places[name] for name in texts.tolist()])
 
 
@@ -151,10 +151,10 @@ class Regression:
         """
         if isinstance(self.sites, Sites):
             raise InputError("imputation: no value is imputed; give missing='impute'.")
-        place = arguments.whole("number", number, 0, len(self.sites) - 1)
+        index = arguments.whole("number", number, 0, len(self.sites) - 1)
         question = self.specification.question
-        tables = {name: question.imputed(one, name, place) for name, one in self.tables.items()}
-        return replace(self, sites=self.sites[place], tables=tables)
+        tables = {name: question.imputed(table, name, index) for name, table in self.tables.items()}
+        return replace(self, sites=self.sites[index], tables=tables)
 
     @property
     def readings(self) -> tuple[Guess, ...]:
@@ -176,9 +176,9 @@ class Regression:
         """The prior of every parameter in its natural units; print one to see it in words."""
         if self.density.earlier is not None:
             return dict(self._earlier_priors)
-        found: dict[str, Prior | LKJ] = dict(self.density.priors)
-        own = self.density.correlation_prior
-        return found if own is None else found | {CORRELATION: own}
+        priors: dict[str, Prior | LKJ] = dict(self.density.priors)
+        correlation = self.density.correlation_prior
+        return priors if correlation is None else priors | {CORRELATION: correlation}
 
     @cached_property
     def _earlier_priors(self) -> dict[str, Prior]:
@@ -216,9 +216,9 @@ class Regression:
             "coefficients_score": ("coefficients", "score of "),
             "intercept_score": ("intercept", "score of "),
         }
-        for name, (own, scale) in sampled.items():
-            if own in self.labels and name in self.model.init:
-                *lead, last = self.labels[own]
+        for name, (parameter, scale) in sampled.items():
+            if parameter in self.labels and name in self.model.init:
+                *lead, last = self.labels[parameter]
                 axes[name] = [*lead, last and [scale + label for label in last]]
         settings = {
             "formula": spec.question.parsed.text,
@@ -229,7 +229,7 @@ class Regression:
         question = spec.question
         settings["missing"] = question.missing
         settings["agreed"] = Registration.of(spec).plain()
-        settings["levels"] = {name: list(found) for name, found in spec.levels.items()}
+        settings["levels"] = {name: list(level_names) for name, level_names in spec.levels.items()}
         settings["beside"] = {name: factor.text for name, factor in question.extra.items()}
         if question.keep is not None:
             settings["keep"] = question.keep.text
@@ -246,8 +246,8 @@ class Regression:
         if self.descriptions:
             settings["participants"] = self._participants()
         if self.readings:
-            settings["readings"] = [str(one) for one in self.readings]
-        if doubts := [str(one) for one in self.readings if one.confirm]:
+            settings["readings"] = [str(reading) for reading in self.readings]
+        if doubts := [str(reading) for reading in self.readings if reading.confirm]:
             settings["doubts"] = doubts
         return Metadata(spec.question.parsed.text, axes, self.density.scaling, settings)
 
@@ -255,7 +255,7 @@ class Regression:
         """Return the sites' descriptions of their participants, as plain values."""
         wanted = self.specification.question.described
         followed = {} if wanted is None else {"times": wanted.times, "kinds": wanted.kinds}
-        sites = {name: asdict(one) for name, one in self.descriptions.items()}
+        sites = {name: asdict(description) for name, description in self.descriptions.items()}
         return {"rows": list(self.specification.rows), "sites": sites, **followed}
 
     def table_one(self) -> TableOne:
@@ -290,14 +290,14 @@ class Regression:
                 "all sites agree beforehand."
             )
         followups = {name: one.followup for name, one in self.descriptions.items() if one.followup}
-        found = curves(followups, wanted.times, wanted.kinds)
-        if found is None:
+        estimates = curves(followups, wanted.times, wanted.kinds)
+        if estimates is None:
             raise InputError(
                 "survival_curves: there is no time before and after which all sites have enough "
                 "events and ends of follow-up to report their number: take other times, fewer of "
                 "them, or no 'by'."
             )
-        return found
+        return estimates
 
     def __str__(self) -> str:
         """Return formula, family, priors and notes as text."""
@@ -311,7 +311,7 @@ class Regression:
         width = max(map(len, self.priors), default=0)
         lines += [f"  {name.ljust(width)}  {prior}" for name, prior in self.priors.items()]
         lines += [f"* {note}" for note in self.notes]
-        lines += [f"{'?' if one.confirm else '*'} {one}" for one in self.readings]
+        lines += [f"{'?' if reading.confirm else '*'} {reading}" for reading in self.readings]
         return "\n".join(lines)
 
     __repr__ = __str__
@@ -342,11 +342,11 @@ class Regression:
             return
         then = kept["formula"], kept["family"], scaling.columns if scaling else self.names
         now = self.specification.question.parsed.text, self.family.name, self.names
-        for what, theirs, own in zip(("formula", "family", "columns"), then, now, strict=True):
-            if "".join(str(theirs).split()) != "".join(str(own).split()):
+        for what, theirs, ours in zip(("formula", "family", "columns"), then, now, strict=True):
+            if "".join(str(theirs).split()) != "".join(str(ours).split()):
                 raise InputError(
                     f"tree: it is the result of a regression with the {what} {theirs!r}; of this "
-                    f"one it is {own!r}. Ask the regression that was sampled."
+                    f"one it is {ours!r}. Ask the regression that was sampled."
                 )
 
     def estimates(self, tree: Any, level: float = 0.95) -> Estimates:
@@ -397,7 +397,7 @@ class Regression:
     @property
     def differs_by_site(self) -> bool:
         """True if the formula has levels or slopes by site."""
-        return any(one.by == SITE for one in self.specification.blocks)
+        return any(block.by == SITE for block in self.specification.blocks)
 
     def by_site(self, tree: Any, level: float = 0.95, seed: int = 0) -> SiteEffects:
         """Return the differences between sites: each site's effect, the common one, the spread.
@@ -456,7 +456,7 @@ class Regression:
             raise InputError(f"sensitivity: the formula has no group term: write (1 | {SITE}).")
         natural = density.at_mean(self._flat(tree))
         lines = []
-        for place, block in blocks:
+        for index, block in blocks:
             unit = density.spread / density.slope_sd(block)
             others = usual_priors(unit)
             if priors is not None:
@@ -465,10 +465,10 @@ class Regression:
             if block.term in spec.names and not density.lead:
                 column = np.asarray(natural["coefficients"])[:, spec.names.index(block.term)]
                 common = effects_of(column, effect)
-            own, spread = self.density.priors[block.name], np.asarray(natural["sd"])[:, place]
+            prior, spread = self.density.priors[block.name], np.asarray(natural["sd"])[:, index]
             term = f"{block.term} | {block.by}"
-            kept = [one for one in others if str(one) != str(own)]
-            lines += lines_of(term, own, kept, spread, common, level)
+            kept = [one for one in others if str(one) != str(prior)]
+            lines += lines_of(term, prior, kept, spread, common, level)
         return Sensitivity(effect or "difference", tuple(lines), level)
 
     def predict(
@@ -582,9 +582,9 @@ class Regression:
         if site is not None and spec.grouping == SITE:
             known = self._levels(params, site, seed)[:, 0]
         groups = {
-            one.by: _groups_of(column_of(read, one.by, where))
-            for one in spec.blocks
-            if one.by not in ("", SITE)
+            block.by: _groups_of(column_of(read, block.by, where))
+            for block in spec.blocks
+            if block.by not in ("", SITE)
         }
         fitted = self._levels_of_groups(read, params, site, seed, new_groups=new_groups)
         by_group = rows.pop("by_group")
@@ -678,22 +678,22 @@ class Regression:
                 f"predict: the levels of {by} stay at site {site!r}, whose rows are not in this "
                 "process: predict there, or give new_groups=True, which takes all for new ones."
             )
-        places = {name: place for place, name in enumerate(known or ())}
+        places = {name: index for index, name in enumerate(known or ())}
         labels = as_levels(column_of(table, str(by), "the rows to predict"))
         names = in_order(np.unique(labels).tolist())
-        if not new_groups and (others := [one for one in names if one not in places]):
+        if not new_groups and (others := [label for label in names if label not in places]):
             raise InputError(
                 f"predict: site {site!r} has no {by} {others[0]!r}: {unknown(others[0], places)}. "
                 "new_groups=True takes it for a new one, whose levels are drawn from their law."
             )
-        which = np.array([place for place, one in enumerate(names) if one in places], int)
-        own = [places[one] for one in names if one in places]
-        return (which, self._levels(params, site, seed)[:, own]) if own else None
+        which = np.array([index for index, label in enumerate(names) if label in places], int)
+        columns = [places[label] for label in names if label in places]
+        return (which, self._levels(params, site, seed)[:, columns]) if columns else None
 
     def _times(self, at: Sequence[float]) -> list[float]:
         if self.family.response != "time":
             raise InputError(f"at: family {self.family.name!r} has no probabilities of times.")
-        return [arguments.positive("at", float(one)) for one in at]
+        return [arguments.positive("at", float(time)) for time in at]
 
     @property
     def has_margins(self) -> bool:
@@ -773,23 +773,23 @@ class Regression:
         parts = [(self, kept)]
         if data is None and not isinstance(self.sites, Sites):
             parts = self._split_draws(tree, kept, size)
-        found, left = [], dict[str, str]()
+        averaged, left = [], dict[str, str]()
         for made, which in parts:
             # Levels of sites are drawn for the draws that `by_site` takes, once for both.
             drawn = every if made is self and spec.grouping == SITE else which
-            own = {name: values[drawn] for name, values in params.items()}
+            parameters = {name: values[drawn] for name, values in params.items()}
             places = np.searchsorted(drawn, which)
             rows = {
-                site: made._with_levels(own, table, site, seed, times, new=new).of(places)
+                site: made._with_levels(parameters, table, site, seed, times, new=new).of(places)
                 for site, table in (made.tables if data is None else given).items()
             }
-            own = {name: values[places] for name, values in own.items()}
-            averages, unmoved = averages_of(self.density, own, rows, names, times)
-            found.append(averages)
+            parameters = {name: values[places] for name, values in parameters.items()}
+            averages, unmoved = averages_of(self.density, parameters, rows, names, times)
+            averaged.append(averages)
             left |= unmoved
         notes += left_out(left, names)
         order = np.argsort(np.concatenate([which for _, which in parts]))
-        return summarised(in_order_of(order, found, left), scale_of(spec, at), level, notes)
+        return summarised(in_order_of(order, averaged, left), scale_of(spec, at), level, notes)
 
     def _split_draws(
         self, tree: Any, kept: np.ndarray, size: int
@@ -802,7 +802,7 @@ class Regression:
                 "imputation they are: call imputation(0), with the draws given its rows."
             )
         of_draws = np.tile(numbers, size // len(numbers))[kept]
-        return [(self.imputation(one), kept[of_draws == one]) for one in np.unique(of_draws)]
+        return [(self.imputation(index), kept[of_draws == index]) for index in np.unique(of_draws)]
 
     def _with_levels(
         self,
@@ -835,20 +835,20 @@ class Regression:
     def _flat(self, tree: Any) -> dict[str, np.ndarray]:
         """Return the draws of all chains as the density takes them, (draws, ...) each."""
         self._check_origin(tree)
-        found = draws_to_pytree(structure_of(self.model.init), sampled_draws(tree))
+        parameters = draws_to_pytree(structure_of(self.model.init), sampled_draws(tree))
         flat = {
             name: np.asarray(values, np.float64).reshape(-1, *values.shape[2:])
-            for name, values in found.items()
+            for name, values in parameters.items()
         }
         return Scores(self.density).params(flat)
 
     def _levels(self, params: Mapping[str, np.ndarray], site: str, seed: int) -> np.ndarray:
         last_seed, last, levels = self._last_levels.get(site, (None, {}, np.zeros(0)))
-        if last_seed == seed and all(np.array_equal(last[one], params[one]) for one in last):
+        if last_seed == seed and all(np.array_equal(last[name], params[name]) for name in last):
             return levels
-        rows, place = self.rows.site(site), self.specification.sites.index(site)
+        rows, site_index = self.rows.site(site), self.specification.sites.index(site)
         groups = len(self.groups.get(site, ("",)))
-        levels = levels_given_rows(self.density, params, rows, groups, (seed, place))
+        levels = levels_given_rows(self.density, params, rows, groups, (seed, site_index))
         self._last_levels[site] = seed, dict(params), levels
         return levels
 
@@ -886,16 +886,16 @@ class Regression:
         values = self._levels(self._flat(tree), site, seed)
         values = values.reshape(*chains_of(tree), *values.shape[1:])
         dims = {"group": list(self.groups.get(site, ())), "coefficient": []}
-        dims["coefficient"] = [spec.blocks[place].term for place in spec.staying]
-        found = xarray.DataArray(
+        dims["coefficient"] = [spec.blocks[block_index].term for block_index in spec.staying]
+        levels = xarray.DataArray(
             values,
             dims=("chain", "draw", *dims),
             coords={name: names for name, names in dims.items() if names},
             name=site,
         )
         if spec.grouping == SITE:
-            found = found.isel(group=0)
-        return found if len(spec.staying) > 1 else found.isel(coefficient=0, drop=True)
+            levels = levels.isel(group=0)
+        return levels if len(spec.staying) > 1 else levels.isel(coefficient=0, drop=True)
 
     def proportional_hazards(self, tree: Any) -> ProportionalHazards:
         """Measure the change of each log hazard ratio of cox with the logarithm of time.
@@ -973,10 +973,10 @@ class Regression:
         size = len(next(iter(every.values())))
         kept = spaced(size, count)
         params = {name: values[kept] for name, values in every.items()}
-        own = self.density.natural(params)
+        parameters = self.density.natural(params)
         sums: dict[str, Any] = {}
-        for place, name in enumerate(spec.sites):
-            if place not in self.rows.here:
+        for site_index, name in enumerate(spec.sites):
+            if site_index not in self.rows.here:
                 continue
             rows = {key: np.asarray(values) for key, values in self.rows.site(name).items()}
             if not spec.question.samples:
@@ -989,15 +989,15 @@ class Regression:
                 shift = np.einsum("rk,nrk->nr", rows["slopes"], levels)
             if self.density.lead:
                 shift = np.zeros((*shift.shape, *self.density.lead))
-            rng = np.random.default_rng(seed + place)
+            rng = np.random.default_rng(seed + site_index)
             simulated = self.density.simulated(rng, params, rows, shift)
             if family not in VARIANCES:
-                sums[name] = self._counts(rows, simulated, seed + place)
+                sums[name] = self._counts(rows, simulated, seed + site_index)
                 continue
             mean = predicted(self.density, params, rows, shift)
             mean = mean[..., 1] if family == "bernoulli" else mean
             trials = rows.get("trials")
-            sums[name] = sums_of(family, y, simulated, np.asarray(mean, float), own, trials)
+            sums[name] = sums_of(family, y, simulated, np.asarray(mean, float), parameters, trials)
         return checked(sums, level) if family in VARIANCES else checked_counts(sums, level)
 
     @property
@@ -1015,10 +1015,10 @@ class Regression:
 
     def with_response(self, rows: Mapping[str, np.ndarray], y: np.ndarray) -> dict[str, np.ndarray]:
         """Return a site's rows with another response; of a time one whose event was seen."""
-        found = dict(rows)
+        changed = dict(rows)
         if self.family.response == "time":
-            found |= time_rows(self.specification, y, np.ones(len(y)))
-        return found | {"y": y.astype(rows["y"].dtype)}
+            changed |= time_rows(self.specification, y, np.ones(len(y)))
+        return changed | {"y": y.astype(rows["y"].dtype)}
 
     def prior_predictive(self, draws: int, seed: int, rows: Any = None) -> dict[str, np.ndarray]:
         """Return responses simulated from the prior alone, and the parameters they came from.

@@ -70,6 +70,6 @@ def check_words(formula: str) -> None:
         InputError: with what to do for each of them.
     """
     names = dict.fromkeys(match["name"] for match in CALL.finditer(formula) if match["name"])
-    found = [f"{name}(...): {HERE[name]}" for name in names if name in HERE]
-    if found:
-        raise InputError(f"formula {formula!r}: {'; '.join(found)}.")
+    advice = [f"{name}(...): {HERE[name]}" for name in names if name in HERE]
+    if advice:
+        raise InputError(f"formula {formula!r}: {'; '.join(advice)}.")

@@ -25,7 +25,7 @@ def remedies(part: str, kind: str, expression: str, wrong: np.ndarray, beside: s
         beside: the expression that goes with it: the stop of a start, the trials of a response.
     """
     name = kind if part == "response" else part
-    found = _of_part(name, expression, wrong, beside)
+    sentences = _of_part(name, expression, wrong, beside)
     condition = {
         "time": f"{expression} > 0",
         "start": f"0 <= {expression} < {beside}",
@@ -37,60 +37,60 @@ def remedies(part: str, kind: str, expression: str, wrong: np.ndarray, beside: s
         "weights": f"{expression} >= 0",
     }.get(name, "")
     if condition:
-        lead = "or " if found else ""
-        found.append(f"{lead}leave these rows out: [data] keep = {text(condition)}, {COUNTED}")
-    return "; ".join(found)
+        lead = "or " if sentences else ""
+        sentences.append(f"{lead}leave these rows out: [data] keep = {text(condition)}, {COUNTED}")
+    return "; ".join(sentences)
 
 
 def _of_part(name: str, of: str, wrong: np.ndarray, beside: str) -> list[str]:
     """Advise on values that are kept."""
-    found = []
+    sentences = []
     if name == "time":
         if (wrong == 0).any():
-            found.append(f"where days are counted from 0, write {of} + 0.5 for {of}")
+            sentences.append(f"where days are counted from 0, write {of} + 0.5 for {of}")
         if (wrong < 0).any():
-            found.append("a negative time ends before it begins: correct its dates")
+            sentences.append("a negative time ends before it begins: correct its dates")
     elif name == "start":
         if (wrong >= 0).any():
-            found.append(
+            sentences.append(
                 f"where start and stop are one day, write {beside} + 0.5 for {beside}, and correct "
                 "what starts after its stop"
             )
         if (wrong < 0).any():
-            found.append("count all times from the first start")
+            sentences.append("count all times from the first start")
     elif name == "count":
         shares = bool(((wrong > 0) & (wrong < 1)).all())
         if beside and shares:
-            found.append(f"of shares of {beside} write I({of} * {beside}) for {of}")
+            sentences.append(f"of shares of {beside} write I({of} * {beside}) for {of}")
         elif shares:
-            found.append("shares are of family 'beta', or of 'binomial' with trials")
+            sentences.append("shares are of family 'beta', or of 'binomial' with trials")
         elif (wrong != np.round(wrong)).any():
-            found.append(
+            sentences.append(
                 "a count is an integer: round it at the site, or take a family of numbers, such as "
                 "'gamma', with exposure in the place of a rate"
             )
     elif name == "share":
         if (wrong > 1).any():
-            found.append(f"of percentages write I({of} / 100)")
+            sentences.append(f"of percentages write I({of} / 100)")
         if np.isin(wrong, (0, 1)).any():
-            found.append(
+            sentences.append(
                 f"of 0 and 1 write I(({of} * 99 + 0.5) / 100), or count successes: family "
                 "'binomial' with trials"
             )
     elif name == "positive":
         if (wrong == 0).any():
-            found.append(
+            sentences.append(
                 f"of 0 below a limit of detection write {of} plus half of the limit; where 0 is "
                 f"its own kind, model I({of} > 0) as well"
             )
     elif name in ("two", "event"):
         code = np.unique(wrong)[-1]
-        found.append(f"name the value that is the event: {of} == {code:g}")
+        sentences.append(f"name the value that is the event: {of} == {code:g}")
     elif name == "exposure":
-        found.append("an exposure is the time or the number that a count is out of")
+        sentences.append("an exposure is the time or the number that a count is out of")
     elif name == "trials":
-        found.append("trials are how many could have been")
-    return found
+        sentences.append("trials are how many could have been")
+    return sentences
 
 
 def missing_code(site: str, column: str, value: float) -> str:

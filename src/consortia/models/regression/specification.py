@@ -138,7 +138,7 @@ class Specification:
 
         def name(numbers: frozenset[str], levels: frozenset[tuple[str, str]]) -> str:
             parts = {text: text for text in numbers} | {
-                text: f"{text}[{one}]" for text, one in levels
+                text: f"{text}[{level}]" for text, level in levels
             }
             return ":".join(parts[text] for text in sorted(parts, key=self._order.__getitem__))
 
@@ -147,54 +147,54 @@ class Specification:
     @cached_property
     def term_of(self) -> tuple[str, ...]:
         """Text of the term of each column but the intercept's."""
-        found = []
+        terms = []
         for numbers, levels in self.keys:
             texts = sorted({*numbers, *(text for text, _ in levels)}, key=self._order.__getitem__)
             if texts:
-                found.append(":".join(texts))
-        return tuple(found)
+                terms.append(":".join(texts))
+        return tuple(terms)
 
     @cached_property
     def blocks(self) -> tuple[Block, ...]:
         """The columns with a common standard deviation, smooths first."""
-        found = []
+        blocks = []
         for text, factor in self.question.parsed.factors.items():
             if factor.kind == "smooth":
                 names = tuple(f"{text}[{number}]" for number in range(1, factor.knots - 1))
-                found.append(Block(f"sd({text})", names, text, True))
+                blocks.append(Block(f"sd({text})", names, text, True))
         for group in self.question.parsed.groups:
-            for text, one in self._inside(group):
-                block = Block("", (), text, False, one, group.by, group.is_shared)
+            for text, level in self._inside(group):
+                block = Block("", (), text, False, level, group.by, group.is_shared)
                 labels = self.levels[shared_levels(group.by)] if group.is_shared else self.sites
                 names = tuple(f"{block.term} | {label}" for label in labels)
                 if self.question.stays(group):
                     names = ()
-                found.append(block._replace(name=f"sd({block.term} | {group.by})", columns=names))
-        return tuple(found)
+                blocks.append(block._replace(name=f"sd({block.term} | {group.by})", columns=names))
+        return tuple(blocks)
 
     def _inside(self, group: Group) -> list[tuple[str, str | None]]:
         """Return factor and level of each coefficient that differs between groups."""
-        found: list[tuple[str, str | None]] = []
+        coefficients: list[tuple[str, str | None]] = []
         for text in group.inside:
-            found += [(text, one) for one in self.levels.get(text, ("", None))[1:]]
-        return found
+            coefficients += [(text, level) for level in self.levels.get(text, ("", None))[1:]]
+        return coefficients
 
     @cached_property
     def bundles(self) -> tuple[range, ...]:
         """The blocks whose levels and slopes are correlated, by their indices."""
-        place, found = sum(one.smooth for one in self.blocks), []
+        start, bundles = sum(block.smooth for block in self.blocks), []
         for group in self.question.parsed.groups:
             count = len(self._inside(group))
             if group.correlated and count > 1:
-                found.append(range(place, place + count))
-            place += count
-        return tuple(found)
+                bundles.append(range(start, start + count))
+            start += count
+        return tuple(bundles)
 
     @cached_property
     def staying(self) -> tuple[int, ...]:
         """The blocks, by their indices, whose levels stay at the sites."""
         return tuple(
-            place for place, one in enumerate(self.blocks) if not one.smooth and not one.columns
+            i for i, block in enumerate(self.blocks) if not block.smooth and not block.columns
         )
 
     @property
@@ -211,15 +211,15 @@ class Specification:
         A number stands in them centred and scaled by its mean and sd over all rows, in products
         too, where the columns that this needs are in the formula; else it is scaled only.
         """
-        place = {key: number for number, key in enumerate(self.keys)}
-        R = np.zeros((len(place), len(place)))
+        index = {key: number for number, key in enumerate(self.keys)}
+        R = np.zeros((len(index), len(index)))
         for column, (numbers, levels) in enumerate(self.keys):
             scale = float(np.prod([self.units[text].sd for text in numbers]))
             parts = [(frozenset(some), weight) for some, weight in self._expanded(sorted(numbers))]
-            if not all((some, levels) in place for some, _ in parts):
+            if not all((some, levels) in index for some, _ in parts):
                 parts = [(numbers, 1.0)]
             for some, weight in parts:
-                R[place[some, levels], column] = weight / scale
+                R[index[some, levels], column] = weight / scale
         return R
 
     def _expanded(self, numbers: Sequence[str]) -> list[tuple[list[str], float]]:
@@ -228,9 +228,9 @@ class Specification:
         for text in numbers:
             centre = self.units[text].mean
             parts = [
-                one
+                product
                 for some, weight in parts
-                for one in (([*some, text], weight), (some, -weight * centre))
+                for product in (([*some, text], weight), (some, -weight * centre))
             ]
         return parts
 

@@ -35,15 +35,15 @@ class Basis(NamedTuple):
 
     def of(self, values: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
         """Return the column of numbers; those that are not finite, or outside, are NaN."""
-        found = np.full(values.shape, np.nan)
+        column = np.full(values.shape, np.nan)
         here = np.isfinite(values) & ~self.outside(values)
         if self.word == "poly":
-            found[here] = values[here] ** (self.column + 1)
+            column[here] = values[here] ** (self.column + 1)
         elif self.word == "bs":
-            found[here] = _b_splines(values[here], self)[:, self.column + 1]
+            column[here] = _b_splines(values[here], self)[:, self.column + 1]
         else:
-            found[here] = _natural(values[here], self)[:, self.column]
-        return found
+            column[here] = _natural(values[here], self)[:, self.column]
+        return column
 
 
 def bases(tree: ast.Call, text: str) -> list[Basis]:
@@ -54,7 +54,7 @@ def bases(tree: ast.Call, text: str) -> list[Basis]:
     """
     assert isinstance(tree.func, ast.Name)
     word = tree.func.id
-    given = {str(one.arg): one.value for one in tree.keywords}
+    given = {str(keyword.arg): keyword.value for keyword in tree.keywords}
     if word == "poly":
         degree = tree.args[1] if len(tree.args) == 2 else given.pop("degree", None)
         raw = given.pop("raw", None)
@@ -67,7 +67,7 @@ def bases(tree: ast.Call, text: str) -> list[Basis]:
             )
         if not 1 <= count <= MOST_POWERS:
             raise InputError(f"formula: {text}: k is an integer from 1 to {MOST_POWERS}.")
-        return [Basis(word, place) for place in range(count)]
+        return [Basis(word, index) for index in range(count)]
     knots = _numbers(given.pop("knots", None), text)
     boundary = _numbers(given.pop("boundary", None), text)
     every = [*boundary[:1], *knots, *boundary[1:]]
@@ -78,7 +78,7 @@ def bases(tree: ast.Call, text: str) -> list[Basis]:
             "values of rows. s(column, k=10) needs none."
         )
     count = len(knots) + (CUBIC if word == "bs" else 1)
-    return [Basis(word, place, knots, boundary) for place in range(count)]
+    return [Basis(word, index, knots, boundary) for index in range(count)]
 
 
 def _numbers(node: Any, text: str) -> tuple[float, ...]:
@@ -88,8 +88,8 @@ def _numbers(node: Any, text: str) -> tuple[float, ...]:
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "c":
         node = ast.List(node.args, ast.Load())
     try:
-        found = ast.literal_eval(node)
-        return tuple(float(one) for one in (found if isinstance(found, list) else [found]))
+        listed = ast.literal_eval(node)
+        return tuple(float(number) for number in (listed if isinstance(listed, list) else [listed]))
     except (ValueError, TypeError):
         raise InputError(
             f"formula: {text}: {ast.unparse(node)} is not a list of numbers."

@@ -89,13 +89,13 @@ def fit_flow(points: Float[np.ndarray, "n d"], weights: Float[np.ndarray, " n"])
         before = x[:, :index]
         features = _location(before)
         drivers = np.concatenate([np.ones((len(x), 1)), before[:, :DRIVERS]], axis=1)
-        own = weights
+        precisions = weights
         for _ in range(2):
-            location = _regression(features, x[:, index], own, effective)
+            location = _regression(features, x[:, index], precisions, effective)
             rest = x[:, index] - features @ location
             logs = np.log(rest**2 + 1e-6) / 2 + HALF / 2
             spread = _regression(drivers, logs, weights, effective)
-            own = weights * np.exp(-2 * _log_scale(before, spread))
+            precisions = weights * np.exp(-2 * _log_scale(before, spread))
         locations.append(location)
         spreads.append(spread)
     return Flow(order, centre, scale, tuple(locations), tuple(spreads))
@@ -121,10 +121,10 @@ def _order(x: np.ndarray, weights: np.ndarray) -> np.ndarray:
         rest = x - base @ np.linalg.solve(gram + 1e-9 * np.eye(3), (base * weights[:, None]).T @ x)
         logs = np.log(rest**2 + 1e-4)
         logs -= weights @ logs
-        own = x[:, driver] - weights @ x[:, driver]
-        found = (weights * own) @ logs
-        squares = (weights @ own**2) * (weights @ logs**2)
-        share = found**2 / np.maximum(squares, 1e-300)
+        centred = x[:, driver] - weights @ x[:, driver]
+        covariances = (weights * centred) @ logs
+        squares = (weights @ centred**2) * (weights @ logs**2)
+        share = covariances**2 / np.maximum(squares, 1e-300)
         share[driver] = 0
         scores[driver] = share.sum()
     return np.argsort(-scores, kind="stable")

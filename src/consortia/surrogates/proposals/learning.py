@@ -93,16 +93,16 @@ def learn(
         return Learnt(None, covariance, math.inf)
     try:
         if memory.points.shape[1] > FEW_PARAMETERS:
-            found = _weighted(memory, guess, missed, rng)
+            learnt = _weighted(memory, guess, missed, rng)
         else:
             fitted, coordinates = _surrogate(memory, profiles, covariance, rng, base, other)
             if fitted.error < TRUSTED and not doubted:
-                found = _following(fitted, coordinates, memory, covariance, missed, rng, bent=bent)
+                learnt = _following(fitted, coordinates, memory, covariance, missed, rng, bent=bent)
             else:
-                found = _pooled(fitted, coordinates, memory, missed, rng)
+                learnt = _pooled(fitted, coordinates, memory, missed, rng)
     except (ArithmeticError, ValueError, np.linalg.LinAlgError):  # too few finite points
         return Learnt(None, covariance, math.inf)
-    return found if _definite(found.covariance) else found._replace(covariance=covariance)
+    return learnt if _definite(learnt.covariance) else learnt._replace(covariance=covariance)
 
 
 def _definite(covariance: Float[np.ndarray, "d d"]) -> bool:
@@ -132,21 +132,21 @@ def _weighted(
     weighted = memory.weighted()
     n, d = weighted.points.shape
     if d <= regression.MOST_QUADRATIC:
-        own = mixture.tempered(weighted.log_weights, min(math.comb(d + 2, 2), n / 4))
+        shares = mixture.tempered(weighted.log_weights, min(math.comb(d + 2, 2), n / 4))
         root = mixture.cholesky_root(guess)
-        mean, covariance, error = regression.fit_quadratic(weighted, own, memory.best, root, rng)
-        middle, spread = _moments(weighted.points, own)
+        mean, covariance, error = regression.fit_quadratic(weighted, shares, memory.best, root, rng)
+        middle, spread = _moments(weighted.points, shares)
         scales = [mixture.INFLATED * covariance, _scale_of(spread)]
         envelope = mixture.mixture_of([0.5, 0.5], [mean, middle], scales)
         envelope = _stretched(envelope, missed, Plain(), memory.best)
         lost = error > MISFIT and weighted.effective < FEW * d
         return Learnt(Proposal(envelope, None, Plain()), covariance, error, lost)
-    own = mixture.tempered(weighted.log_weights, mixture.TEMPERED * d)
-    half = rng.random(len(own)) < 0.5
-    mean, covariance = _moments(weighted.points[half], own[half])
-    held = _held(_mapped(Plain(), weighted.points), weighted, own, ~half)
+    shares = mixture.tempered(weighted.log_weights, mixture.TEMPERED * d)
+    half = rng.random(len(shares)) < 0.5
+    mean, covariance = _moments(weighted.points[half], shares[half])
+    held = _held(_mapped(Plain(), weighted.points), weighted, shares, ~half)
     scores = [(_covered(_between(mean, covariance, guess, one), held), one) for one in SHRUNK]
-    mean, covariance = _moments(weighted.points, own)
+    mean, covariance = _moments(weighted.points, shares)
     envelope = _between(mean, covariance, guess, max(scores)[1])
     envelope = _stretched(envelope, missed, Plain(), memory.best)
     return Learnt(Proposal(envelope, None, Plain()), covariance, math.nan)
@@ -217,10 +217,10 @@ def _following(
     begun = _begun(fitted, coordinates, memory.weighted(), covariance, rng, bent=bent)
     envelope = proposal.envelope_of(fitted.log_density, begun, bulk, rng, bent=bent)
     envelope = _stretched(envelope, missed, coordinates, memory.best)
-    found = proposal.clipped(fitted, envelope, coordinates, rng)
+    clipped = proposal.clipped(fitted, envelope, coordinates, rng)
     z = mixture.draw(envelope, rng, 3000)
-    ratio = found.ratio(z)
-    return Learnt(found, _robust_covariance(coordinates.positions(z), ratio), fitted.error)
+    ratio = clipped.ratio(z)
+    return Learnt(clipped, _robust_covariance(coordinates.positions(z), ratio), fitted.error)
 
 
 def _pooled(
@@ -232,18 +232,18 @@ def _pooled(
 ) -> Learnt:
     """Return proposals that cover weighted points, and follow the surrogate as far as it earned."""
     weighted = memory.weighted()
-    own = mixture.tempered(weighted.log_weights, mixture.TEMPERED * memory.points.shape[1])
+    shares = mixture.tempered(weighted.log_weights, mixture.TEMPERED * memory.points.shape[1])
     given = coordinates
-    coordinates, envelope = _covering(weighted, own, given, rng)
+    coordinates, envelope = _covering(weighted, shares, given, rng)
     if coordinates is not given:
         refitted = _fitted(coordinates, memory, rng, least=0.0)
         assert refitted is not None
         fitted = refitted
     power = _earned(fitted, envelope, memory, coordinates)
     envelope = _stretched(envelope, missed, coordinates, memory.best)
-    found = proposal.clipped(fitted, envelope, coordinates, rng, power)
+    clipped = proposal.clipped(fitted, envelope, coordinates, rng, power)
     lost = fitted.error > TRUSTED and weighted.effective < LOST
-    return Learnt(found, _moments(weighted.points, own)[1], fitted.error, lost)
+    return Learnt(clipped, _moments(weighted.points, shares)[1], fitted.error, lost)
 
 
 def _surrogate(
@@ -255,16 +255,16 @@ def _surrogate(
     other: Coordinates | None,
 ) -> tuple[Surrogate, Coordinates]:
     """Return the surrogate in the coordinates in which it predicts best."""
-    found = _fitted(base, memory, rng)
-    if found is None:
-        found, base = _fitted(Plain(), memory, rng, least=0.0), Plain()
-    assert found is not None
-    if found.error >= EXACT and isinstance(base, Plain):
+    best = _fitted(base, memory, rng)
+    if best is None:
+        best, base = _fitted(Plain(), memory, rng, least=0.0), Plain()
+    assert best is not None
+    if best.error >= EXACT and isinstance(base, Plain):
         for tried in (other, fit_warp(memory.best, covariance, profiles)):
             fitted = None if tried is None else _fitted(tried, memory, rng)
-            if tried is not None and fitted is not None and fitted.error < found.error:
-                found, base = fitted, tried
-    return found, base
+            if tried is not None and fitted is not None and fitted.error < best.error:
+                best, base = fitted, tried
+    return best, base
 
 
 def _fitted(
@@ -347,8 +347,8 @@ def _covering(
         held = _held(mapped, weighted, own, ~half)
         for components in (1, proposal.COMPONENTS) if len(tried) > 1 else (1,):
             learnt = half & usable
-            found = mixture.fit_mixture(z[learnt], weighted.log_weights[learnt], components, rng)
-            scores.append((_covered(found, held), index, components))
+            fitted = mixture.fit_mixture(z[learnt], weighted.log_weights[learnt], components, rng)
+            scores.append((_covered(fitted, held), index, components))
     _, index, components = max(scores)
     of_all = tried[index][1]
     coordinates: Coordinates = fit_flow(weighted.points, own) if of_all is None else of_all

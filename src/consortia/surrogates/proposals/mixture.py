@@ -102,8 +102,8 @@ def draw(mixture: Mixture, rng: np.random.Generator, count: int) -> Float[np.nda
     normals /= np.sqrt(squares / freedom(d))[:, None]
     points = np.empty((count, d))
     for index, (centre, root) in enumerate(zip(mixture.centres, mixture.roots, strict=True)):
-        own = which == index
-        points[own] = centre + normals[own] @ root.T
+        members = which == index
+        points[members] = centre + normals[members] @ root.T
     return points
 
 

@@ -89,16 +89,16 @@ class Profile(NamedTuple):
 
     def reach(self, side: int) -> float:
         """Return the distance at which the log-posterior has fallen by `DROP` on a side."""
-        own = self.line.steps * side >= 0
-        order = np.argsort(self.line.steps[own] * side)
-        steps = (self.line.steps[own] * side)[order]
-        fall = np.maximum.accumulate(self.fall[own][order])
+        on_side = self.line.steps * side >= 0
+        order = np.argsort(self.line.steps[on_side] * side)
+        steps = (self.line.steps[on_side] * side)[order]
+        fall = np.maximum.accumulate(self.fall[on_side][order])
         if fall[-1] <= DROP:
             return float(steps[-1] * 1.6)
-        place = int(np.argmax(fall > DROP))
-        if not np.isfinite(fall[place]):
-            return float(steps[place])
-        return float(np.interp(DROP, fall[place - 1 : place + 1], steps[place - 1 : place + 1]))
+        beyond = int(np.argmax(fall > DROP))
+        if not np.isfinite(fall[beyond]):
+            return float(steps[beyond])
+        return float(np.interp(DROP, fall[beyond - 1 : beyond + 1], steps[beyond - 1 : beyond + 1]))
 
     @property
     def lopsided(self) -> float:
@@ -119,8 +119,8 @@ class Profile(NamedTuple):
             return float(lost.sum() / mass.sum()), [self.line.direction]
         ways = []
         for side in (grid < 0, grid > 0):
-            if (own := float(lost[side].sum())) > 0:
-                middle = float(grid[side] @ lost[side]) / own
+            if (share := float(lost[side].sum())) > 0:
+                middle = float(grid[side] @ lost[side]) / share
                 ways.append(self.line.direction + middle * self.line.bend)
         return float(lost.sum() / mass.sum()), ways
 
@@ -152,7 +152,7 @@ def lines_through(
     columns = (covariance / np.sqrt(np.diag(covariance))).T
     principal = (axes * np.sqrt(np.maximum(values, 0))).T
     directions = np.concatenate([columns, principal[::-1]])[:most]
-    found = []
+    lines = []
     for index, direction in enumerate(directions):
         sides = []
         for side in (-1, 1):
@@ -163,8 +163,8 @@ def lines_through(
                 reach = before.reach(side) * size
                 steps = min(1.1 * reach, FARTHEST) * SHARES
             sides.append(side * steps)
-        found.append(Line(direction, np.concatenate([sides[0][::-1], sides[1]])))
-    return found
+        lines.append(Line(direction, np.concatenate([sides[0][::-1], sides[1]])))
+    return lines
 
 
 def parabolas_through(
@@ -191,16 +191,16 @@ def parabolas_through(
     away = points - centre
     steps = away / np.sqrt(np.maximum(weights @ away**2, 1e-300))
     far, near = (STEPS[reach >= STEPS] for reach in (FARTHEST_BENT, FARTHEST_SIDE))
-    found: list[Line] = []
+    parabolas: list[Line] = []
     for side, along in ((0, np.concatenate([-far[::-1], far])), (1, near), (-1, -near[::-1])):
-        columns = steps[:, : max(most - len(found), 0)]
-        own = weights[:, None] * (np.maximum(side * columns, 0) ** 2 if side else 1)
-        powers = [(own * columns**power).sum(axis=0)[:, None, None] for power in (2, 3, 4)]
+        columns = steps[:, : max(most - len(parabolas), 0)]
+        side_weights = weights[:, None] * (np.maximum(side * columns, 0) ** 2 if side else 1)
+        powers = [(side_weights * columns**power).sum(axis=0)[:, None, None] for power in (2, 3, 4)]
         gram = np.block([[powers[0], powers[1]], [powers[1], powers[2]]])
-        products = [(own * columns**power).T @ away for power in (1, 2)]
+        products = [(side_weights * columns**power).T @ away for power in (1, 2)]
         laid = np.linalg.pinv(gram, hermitian=True) @ np.stack(products, axis=1)
-        found += [Line(direction, along, bend) for direction, bend in laid]
-    return found
+        parabolas += [Line(direction, along, bend) for direction, bend in laid]
+    return parabolas
 
 
 def within(
@@ -217,12 +217,12 @@ def within(
         scale: of the prior.
         farthest: standard deviations of the prior from its centre, in each parameter.
     """
-    found = []
+    shortened = []
     away = (centre - scale.centre) / scale.sd
     for line in lines:
         if line.bent:
             sides = [_inside(line, side, centre, scale, farthest) for side in (-1, 1)]
-            found.append(line._replace(steps=np.concatenate(sides)))
+            shortened.append(line._replace(steps=np.concatenate(sides)))
             continue
         move = np.abs(line.direction) / scale.sd
         sides = []
@@ -233,8 +233,8 @@ def within(
             room = farthest - away * np.sign(side * line.direction)
             most = np.divide(room, move, out=np.full_like(move, np.inf), where=move > 0).min()
             sides.append(steps * np.clip(most / np.abs(steps).max(), 0.01, 1.0))
-        found.append(line._replace(steps=np.concatenate([line.steps[:0], *sides])))
-    return found
+        shortened.append(line._replace(steps=np.concatenate([line.steps[:0], *sides])))
+    return shortened
 
 
 def _inside(
@@ -262,14 +262,14 @@ def along_lines(
     lines: list[Line], values: Float[np.ndarray, " r"]
 ) -> list[tuple[Line, Float[np.ndarray, " s"]]]:
     """Return of each line, with the centre at step 0, the values at its points."""
-    found, begin = [], 0
+    pairs, begin = [], 0
     for line in lines:
-        own = values[begin : begin + len(line.steps)]
-        begin += len(own)
-        place = int(np.searchsorted(line.steps, 0.0))
-        steps = np.insert(line.steps, place, 0.0)
-        found.append((line._replace(steps=steps), np.insert(own, place, values[-1])))
-    return found
+        line_values = values[begin : begin + len(line.steps)]
+        begin += len(line_values)
+        centre_index = int(np.searchsorted(line.steps, 0.0))
+        steps = np.insert(line.steps, centre_index, 0.0)
+        pairs.append((line._replace(steps=steps), np.insert(line_values, centre_index, values[-1])))
+    return pairs
 
 
 def not_covered(
@@ -284,10 +284,10 @@ def not_covered(
     """
     largest, ways = 0.0, []
     for profile, log_ratio in zip(profiles, log_ratios, strict=True):
-        mass, found = profile.missed(log_ratio - OF_NOISE * noise)
+        mass, uncovered = profile.missed(log_ratio - OF_NOISE * noise)
         largest = max(largest, mass)
         if mass >= (MOST_MISSED_BENT if profile.line.bent else MOST_MISSED):
-            ways.extend(found)
+            ways.extend(uncovered)
     return largest, ways
 
 
