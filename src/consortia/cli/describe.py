@@ -35,13 +35,13 @@ def describe(
             raise InputError(
                 "describe: participants can be described only if the study has model.formula."
             )
-        found = built.regression.table_one()
-        typer.echo(found)
+        table = built.regression.table_one()
+        typer.echo(table)
         wanted = built.regression.specification.question.described
         if wanted is not None and wanted.times:
             typer.echo(f"\n{built.regression.survival_curves()}")
         if output is not None:
             separator = "," if output.suffix == ".csv" else "\t"
-            text = found.to_dataframe().to_csv(sep=separator, index=False)
+            text = table.to_dataframe().to_csv(sep=separator, index=False)
             replace_file(output, [text.encode()])
             typer.echo(f"written: {output}")

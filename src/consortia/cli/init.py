@@ -178,7 +178,7 @@ def init(
             response = _asked(read)
         if (family or "").startswith("binomial") and trials is None:
             trials = _asked(read, "Which column is the number of trials?", "--trials")
-        found = propose(
+        proposal = propose(
             read,
             response,
             **{"family": family, "missing": missing, "trials": trials},
@@ -189,9 +189,9 @@ def init(
             levels=dict(map(_order, levels or ())),
         )
         if entries:
-            _write_registered(found, entries, output, title=title)
+            _write_registered(proposal, entries, output, title=title)
         else:
-            _write(found, changes, [*by_name.values()], output, title=title)
+            _write(proposal, changes, [*by_name.values()], output, title=title)
 
 
 def _check_output(output: Path, *, force: bool) -> None:
@@ -277,10 +277,10 @@ def _write(
     files = [Path(os.path.relpath(path.resolve(), folder)).as_posix() for path in tables]
     lines = toml(changes)
     readings = _built(found.toml(files, title, lines), output)
-    doubts = [str(one) for one in readings if one.confirm]
+    doubts = [str(reading) for reading in readings if reading.confirm]
     with writing(output):
         replace_file(output, [found.toml(files, title, lines, doubts).encode()])
-    _show(found, output, [str(one) for one in readings])
+    _show(found, output, [str(reading) for reading in readings])
 
 
 def _words(found: Proposal) -> str:
@@ -315,7 +315,9 @@ def _alike(
     asking = Asking(yes)
     made = suggestions(read, start, asking, needed)
     if not asking.answered:
-        made = {name: one.model_copy(update={"approved": False}) for name, one in made.items()}
+        made = {
+            name: change.model_copy(update={"approved": False}) for name, change in made.items()
+        }
     return made, read(made)
 
 
@@ -324,12 +326,14 @@ def _read(paths: Mapping[str, Path], changes: Mapping[str, Harmonisation]) -> di
     from consortia.core.faults import Faults
     from consortia.data.tables import read_table
 
-    faults, found = Faults(), {}
+    faults, tables = Faults(), {}
     for name, path in paths.items():
         with faults.noted():
-            found[name] = read_table(path, f"site {name!r}", site=name, harmonise=changes.get(name))
+            tables[name] = read_table(
+                path, f"site {name!r}", site=name, harmonise=changes.get(name)
+            )
     faults.check()
-    return found
+    return tables
 
 
 class Asking:
@@ -349,8 +353,8 @@ class Asking:
         """Show suggestions, and return whether they are taken."""
         from consortia.core.printable import printable
 
-        for one in found:
-            typer.echo(f"  {printable(one.sentence)}", err=True)
+        for suggestion in found:
+            typer.echo(f"  {printable(suggestion.sentence)}", err=True)
         if self.yes:
             return True
         try:
@@ -393,7 +397,7 @@ def _pair(given: str, option: str, example: str) -> tuple[str, str]:
 def _order(given: str) -> tuple[str, tuple[str, ...]]:
     """Return the column and the levels of COLUMN=LEVEL,LEVEL,..."""
     column, levels = _pair(given, "--levels", "stage=I,II,III")
-    return column, tuple(one.strip() for one in levels.split(","))
+    return column, tuple(level.strip() for level in levels.split(","))
 
 
 def _asked(tables: Mapping[str, Table], question: str = ASKED, option: str = "--response") -> str:

@@ -38,10 +38,14 @@ def algorithms(
         if name is not None and name not in ALGORITHMS:
             raise InputError(f"unknown algorithm {name!r}: {explain_missing(name)}.")
         if as_json:
-            found = {one: _facts(ALGORITHMS[one]) for one in ALGORITHMS if name in (None, one)}
-            typer.echo(json.dumps(found, indent=1, ensure_ascii=False))
+            facts = {
+                algorithm: _facts(ALGORITHMS[algorithm])
+                for algorithm in ALGORITHMS
+                if name in (None, algorithm)
+            }
+            typer.echo(json.dumps(facts, indent=1, ensure_ascii=False))
         elif name is None:
-            _list({one: entry.claims.samples for one, entry in ALGORITHMS.items()})
+            _list({algorithm: entry.claims.samples for algorithm, entry in ALGORITHMS.items()})
             typer.echo("\nDetails of one: consortia algorithms NAME. Start with few_rounds.")
         else:
             _show(name, ALGORITHMS[name])
@@ -57,8 +61,8 @@ def _tell(name: str, setting: Setting, as_json: bool) -> None:
     example = ALGORITHMS[setting.algorithm].example | setting.arguments
     needed = {"name": setting.algorithm} | example
     if as_json:
-        found = {name: {"algorithm": setting.algorithm, "how": setting.how, "example": needed}}
-        typer.echo(json.dumps(found, indent=1, ensure_ascii=False))
+        answer = {name: {"algorithm": setting.algorithm, "how": setting.how, "example": needed}}
+        typer.echo(json.dumps(answer, indent=1, ensure_ascii=False))
         return
     console = console_of()
     console.print(f"[bold]{name}[/] here: {escape(setting.how)}")
@@ -110,12 +114,18 @@ def _show(name: str, entry: Entry) -> None:
     arguments = Table.grid(padding=(0, 2))
     arguments.add_column(no_wrap=True)
     arguments.add_column()
-    for one, schema in found["arguments"].items():
+    for argument, schema in found["arguments"].items():
         default = f" = {schema['default']}" if "default" in schema else ""
-        arguments.add_row(f"[bold]{one}[/]{escape(default)}", escape(schema.get("description", "")))
+        arguments.add_row(
+            f"[bold]{argument}[/]{escape(default)}", escape(schema.get("description", ""))
+        )
     console.print(arguments)
-    needed = [one for one, schema in found["arguments"].items() if "default" not in schema]
-    given = {"name": name} | {one: entry.example[one] for one in needed if one in entry.example}
+    needed = [
+        argument for argument, schema in found["arguments"].items() if "default" not in schema
+    ]
+    given = {"name": name} | {
+        argument: entry.example[argument] for argument in needed if argument in entry.example
+    }
     lines = [f"{key} = {json.dumps(value)}" for key, value in given.items()]
     console.print("\nIn a study:\n\n[algorithm]", *lines, sep="\n", markup=False)
 
@@ -133,16 +143,18 @@ def examples(
     with reported(quiet=False):
         from consortia.core.arguments import read_toml, unknown
 
-        found = _examples()
+        paths = _examples()
         if name is None:
-            _list({one: read_toml(path, "study")[1]["title"] for one, path in found.items()})
+            _list(
+                {example: read_toml(path, "study")[1]["title"] for example, path in paths.items()}
+            )
             typer.echo(
                 "\nTo copy one: consortia examples NAME. For your own tables: consortia init."
             )
             return
-        if name not in found:
-            raise InputError(f"unknown example {name!r}: {unknown(name, found)}.")
-        source = found[name] if found[name].stem == name else found[name].parent
+        if name not in paths:
+            raise InputError(f"unknown example {name!r}: {unknown(name, paths)}.")
+        source = paths[name] if paths[name].stem == name else paths[name].parent
         target = to / source.name
         if target.exists():
             raise InputError(f"{target} already exists: choose another folder with --to.")
@@ -152,7 +164,7 @@ def examples(
                 shutil.copytree(source, target)
             else:
                 shutil.copyfile(source, target)
-        study = target / found[name].name if source.is_dir() else target
+        study = target / paths[name].name if source.is_dir() else target
         typer.echo(f"written: {target}. Next: consortia run {study}")
 
 

@@ -80,16 +80,20 @@ def check(
 
         if study is not None and app is not None:
             raise InputError("give --study or --app, not both.")
-        found = None if policy is None else load_policy(policy)
-        if found is not None and found.apps == ["any"] and (found.studies or found.models):
+        site_policy = None if policy is None else load_policy(policy)
+        if (
+            site_policy is not None
+            and site_policy.apps == ["any"]
+            and (site_policy.studies or site_policy.models)
+        ):
             warn(UNBOUND)
         terms, of_app, explained, limits = _terms(study, app, data, folder)
         if terms is None:
-            if found is None:
+            if site_policy is None:
                 raise InputError("give a policy, or --study, or --app.")
             typer.echo(f"{policy} is a policy. Give --study or --app to compare it with a study.")
             return
-        if found is None:
+        if site_policy is None:
             if not as_json:
                 _show(terms, of_app, explained, err=True)
             if identities is not None:
@@ -98,8 +102,8 @@ def check(
             return
         answer = {"terms": asdict(terms), "app": of_app}
         try:
-            found.permits(terms, of_app)
-            found.check_keys(terms)
+            site_policy.permits(terms, of_app)
+            site_policy.check_keys(terms)
         except PolicyError as error:
             if as_json:
                 typer.echo(json.dumps(answer | {"permitted": False, "rules": error.rules}))
@@ -110,7 +114,7 @@ def check(
             typer.echo(json.dumps(answer | {"permitted": True, "rules": []}))
             return
         _show(terms, of_app, explained)
-        typer.echo(f"{policy} permits it, at a site with {found.minimum_rows} rows or more.")
+        typer.echo(f"{policy} permits it, at a site with {site_policy.minimum_rows} rows or more.")
 
 
 @site.command()
@@ -149,25 +153,25 @@ def key(
         )
         from consortia.errors import InputError
 
-        own = folder.resolve().name if name is None else name
+        site_name = folder.resolve().name if name is None else name
         if (study is None) != (data is None) or (study is not None and coordinator):
             raise InputError("--study and --data are used together, at a site.")
         if study is not None and data is not None:
             from consortia.federation.app import prepared_key
             from consortia.study.build import load_study
 
-            line = f'"{own}" = "{prepared_key(load_study(study), own, data, folder)}"'
+            line = f'"{site_name}" = "{prepared_key(load_study(study), site_name, data, folder)}"'
             typer.echo(f"For the coordinator's file {RING} (below [{SUMS}]), of these rows only:")
             typer.echo(line)
             return
         public = make_identity(folder).hex()
-        typer.echo(f"{folder / FILE}: keep it secret; whoever has it can impersonate {own}")
+        typer.echo(f"{folder / FILE}: keep it secret; whoever has it can impersonate {site_name}")
         if coordinator:
             typer.echo(f"For every policy, and {folder / RING} (above [identities]):")
             typer.echo(f'{COORDINATOR} = "{public}"')
         else:
             typer.echo("For every policy, and the coordinator's file (below [identities]):")
-            typer.echo(f'"{own}" = "{public}"')
+            typer.echo(f'"{site_name}" = "{public}"')
 
 
 @site.command()
@@ -194,29 +198,29 @@ def ledger(
         from consortia.federation.governance.gate import LEDGER
 
         path = file / LEDGER if file.is_dir() else file
-        found = verify(path)
-        totals = _totals(found, run)
+        verified = verify(path)
+        totals = _totals(verified, run)
         if as_json:
-            typer.echo(json.dumps(_plain_ledger(found, totals)))
+            typer.echo(json.dumps(_plain_ledger(verified, totals)))
         else:
-            _show_ledger(found, totals, run, lines)
-        if found.problem is not None:
-            raise LedgerError(f"{path}, line {found.line}: {found.problem}.")
-        if head is not None and head not in {"0" * 64, *(entry.hash for entry in found.entries)}:
+            _show_ledger(verified, totals, run, lines)
+        if verified.problem is not None:
+            raise LedgerError(f"{path}, line {verified.line}: {verified.problem}.")
+        if head is not None and head not in {"0" * 64, *(entry.hash for entry in verified.entries)}:
             raise LedgerError(
                 f"{path}: no line has the hash {head}: lines were removed from the end, or the "
                 "ledger was rewritten."
             )
-        if message is not None and message not in {entry.sha256 for entry in found.entries}:
+        if message is not None and message not in {entry.sha256 for entry in verified.entries}:
             raise LedgerError(
                 f"{path}: no line records the message {message}, which the server has: an older "
                 "copy of the ledger was restored, or it was rewritten."
             )
         if as_json:
             return
-        for note in found.notes:
+        for note in verified.notes:
             typer.echo(f"warning: {note}", err=True)
-        typer.echo(f"The chain is intact: {len(found.entries)} lines. Head: {found.head}")
+        typer.echo(f"The chain is intact: {len(verified.entries)} lines. Head: {verified.head}")
 
 
 @site.command()
@@ -285,8 +289,8 @@ def _study_in(path: Path) -> Iterator[Path]:
         return
     from consortia.federation.bundle import study_of
 
-    with study_of(path) as found:
-        yield found
+    with study_of(path) as study:
+        yield study
 
 
 def show_study(path: Path, data: Path | None, folder: Path | None) -> None:
@@ -335,7 +339,7 @@ def _explained(
         rows = facts.rows
         columns = sum(math.prod(shape) for shape, _ in facts.arrays.values())
         numbers = declared_of(study, data, index)
-        each = [one.proposed for one in numbers]
+        each = [number.proposed for number in numbers]
         limits = {"numbers": max(each), "per_value": sum(each) / facts.values}
     given: dict[str, Any] = {
         "rows": rows,

@@ -33,7 +33,7 @@ def plan_size(
         from consortia.study.build import load_study
 
         try:
-            factors = [float(one) for one in times.split(",")]
+            factors = [float(factor) for factor in times.split(",")]
         except ValueError:
             raise InputError(
                 f"--times {times}: give numbers separated by commas, such as 0.5,1,2."
@@ -47,7 +47,7 @@ def plan_size(
         console = console_of(quiet=quiet)
         every = simulations * len(factors)
         with console.status(f"0 of {every} simulations") as status:
-            found = sizes_of(
+            sizes = sizes_of(
                 built.regression,
                 built.algorithm,
                 times=factors,
@@ -57,7 +57,7 @@ def plan_size(
                 seed=given.run.seed if seed is None else seed,
                 on_simulation=lambda done: status.update(f"{done} of {every} simulations"),
             )
-        typer.echo(found)
+        typer.echo(sizes)
         if output is not None:
-            replace_file(output, [found.to_dataframe().to_csv().encode()])
+            replace_file(output, [sizes.to_dataframe().to_csv().encode()])
             typer.echo(f"written: {output}")

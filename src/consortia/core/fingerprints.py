@@ -94,17 +94,17 @@ def check_same(digests: Mapping[int, dict[str, str]], kind: str) -> None:
     Raises:
         RankError: with the processes that differ, and in which values.
     """
-    found = []
+    unlike = []
     first = min(digests, default=0)
-    for number, one in digests.items():
-        both = digests[first] | one
-        differ = [name for name in both if one.get(name) != digests[first].get(name)]
+    for number, values in digests.items():
+        both = digests[first] | values
+        differ = [name for name in both if values.get(name) != digests[first].get(name)]
         if differ:
-            found.append(f"{kind} {number} in {', '.join(differ)}")
-    if found:
+            unlike.append(f"{kind} {number} in {', '.join(differ)}")
+    if unlike:
         raise RankError(
             f"the processes of this job run different studies. Unlike {kind} {first}: "
-            f"{'; '.join(found)}. Start all of them with the same study file, data and arguments."
+            f"{'; '.join(unlike)}. Start all of them with the same study file, data and arguments."
         )
 
 

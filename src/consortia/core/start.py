@@ -21,16 +21,16 @@ that is compiled in two thirds of the time of a loop."""
 
 def starting_parameters(model: Model, init: Any, seed: int, chains: int) -> list[PyTree]:
     """Return the parameters each chain starts from, checked against the model's own structure."""
-    own = model.init(jax.random.key(0)) if is_function(model.init) else model.init
-    _check_leaves("Model.init", own)
+    structure = model.init(jax.random.key(0)) if is_function(model.init) else model.init
+    _check_leaves("Model.init", structure)
     source, argument = (model.init, "Model.init") if init is None else (init, "init")
     if not is_function(source):
-        _check_start(argument, source, own)
+        _check_start(argument, source, structure)
         return [source] * chains
     result = []
     for chain in range(chains):
         parameters = source(random.user_key(seed, chain))
-        _check_start(argument, parameters, own)
+        _check_start(argument, parameters, structure)
         result.append(parameters)
     return result
 

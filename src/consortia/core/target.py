@@ -130,8 +130,8 @@ class Target:
         assert self.model.group_sd is not None
         if self.model.host is None:
             return np.asarray(self._compiled_group_sd(jnp.asarray(points, self.dtype)), np.float64)
-        found = self.model.group_sd(self.layout.params(points))
-        return np.concatenate([found[n].reshape(len(points), -1) for n in sorted(found)], axis=1)
+        sds = self.model.group_sd(self.layout.params(points))
+        return np.concatenate([sds[n].reshape(len(points), -1) for n in sorted(sds)], axis=1)
 
     @cached_property
     def _compiled_priors(self) -> Any:

@@ -37,8 +37,8 @@ def minimum_cells(name: str, value: int) -> int:
     Raises:
         InputError: it is something else.
     """
-    found = arguments.whole(name, value, 1)
-    return found if found == 1 else arguments.whole(name, value, LEAST_MINIMUM)
+    least = arguments.whole(name, value, 1)
+    return least if least == 1 else arguments.whole(name, value, LEAST_MINIMUM)
 
 
 def is_large(count: int, least: int) -> bool:
@@ -53,8 +53,8 @@ def merged(counts: Mapping[str, int], least: int) -> Cells:
     if all(is_large(count, least) for count in counts.values()):
         return Cells(dict(counts), 0)
     # All of the smallest size: the name of the one that is taken would tell which cell is small.
-    beside = min(large.values(), default=0)
-    reported = {name: count for name, count in large.items() if count > beside}
+    smallest = min(large.values(), default=0)
+    reported = {name: count for name, count in large.items() if count > smallest}
     return Cells(reported, total - sum(reported.values()))
 
 
@@ -107,7 +107,7 @@ def split(counts: np.ndarray, least: int) -> list[int]:
 
     def ends(begin: int, end: int) -> list[int]:
         middle = (begin + end) / 2
-        for at in sorted(range(begin + 1, end), key=lambda one: (abs(one - middle), one)):
+        for at in sorted(range(begin + 1, end), key=lambda place: (abs(place - middle), place)):
             if whole(begin, at) and whole(at, end):
                 return [*ends(begin, at), *ends(at, end)]
         return [end]

@@ -43,28 +43,30 @@ def suspicious(values: np.ndarray) -> list[Outlier]:
     if len(values) < FEWEST:
         return []
     distinct, counts = np.unique(values, return_counts=True)
-    found = _beyond(distinct, counts)
-    found += [one._replace(value=-one.value) for one in _beyond(-distinct[::-1], counts[::-1])]
+    outliers = _beyond(distinct, counts)
+    outliers += [
+        outlier._replace(value=-outlier.value) for outlier in _beyond(-distinct[::-1], counts[::-1])
+    ]
     negative = distinct < 0
     alone = negative.sum() == 1 or (negative.any() and distinct[negative].max() <= FAR_BELOW)
     if alone and negative.sum() <= MOST_CODES and (~negative).sum() > 1:
-        found += [
+        outliers += [
             Outlier(float(value), int(count), "no other value is negative")
             for value, count in zip(distinct[negative], counts[negative], strict=True)
             # nobody types a code of many decimals: that is a logarithm, or a centred number
             if (count > 1 and value == np.round(value, 1)) or CODE.fullmatch(f"{value:g}")
         ]
-    return list({one.value: one for one in found}.values())
+    return list({outlier.value: outlier for outlier in outliers}.values())
 
 
 def _beyond(distinct: np.ndarray, counts: np.ndarray) -> list[Outlier]:
     """Return the largest values where a gap wider than the range of the rest is below them."""
-    for place in range(max(len(distinct) - MOST_CODES, 2), len(distinct)):
-        rest = distinct[place - 1] - distinct[0]
-        gap = distinct[place] - distinct[place - 1]
-        above = range(place, len(distinct))
+    for index in range(max(len(distinct) - MOST_CODES, 2), len(distinct)):
+        rest = distinct[index - 1] - distinct[0]
+        gap = distinct[index] - distinct[index - 1]
+        above = range(index, len(distinct))
         codes = all(_is_code(float(distinct[i]), int(counts[i])) for i in above)
-        if gap > rest and (codes or (gap > WIDE * rest and bool((counts[place:] > 1).all()))):
+        if gap > rest and (codes or (gap > WIDE * rest and bool((counts[index:] > 1).all()))):
             # The nearest other value is that of a single row, which stays at its site.
             return [
                 Outlier(float(distinct[i]), int(counts[i]), "it is far away from all other values")

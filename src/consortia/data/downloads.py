@@ -138,10 +138,10 @@ def _verify(file: RemoteFile, data: bytes, where: str) -> None:
             f"{file.sha256}, but the file has {hashlib.sha256(data).hexdigest()}. Delete it and "
             "download it again."
         ) from error
-    found = hashlib.sha256(content).hexdigest()
-    if found != file.sha256:
+    digest = hashlib.sha256(content).hexdigest()
+    if digest != file.sha256:
         kind = "" if file.content == "file" else f" of its {file.content} content"
         raise DatasetCorrupted(
-            f"{where} is not the published {file.name}: the sha256{kind} is {found}, expected "
+            f"{where} is not the published {file.name}: the sha256{kind} is {digest}, expected "
             f"{file.sha256}. Delete it and download it again."
         )

@@ -39,9 +39,9 @@ class Strings(NamedTuple):
         """Return fields that hold these strings."""
         fields = [text.encode() for text in texts]
         content = b"".join([*fields, bytes(MOST_BYTES)])
-        ends = np.cumsum([len(one) for one in fields], dtype=np.intp)
+        ends = np.cumsum([len(field) for field in fields], dtype=np.intp)
         ends = ends.astype(_index_type(len(content)))
-        return cls(content, ends - np.array([len(one) for one in fields], ends.dtype), ends)
+        return cls(content, ends - np.array([len(field) for field in fields], ends.dtype), ends)
 
     def fixed(self) -> np.ndarray | None:
         """Return the bytes, (rows, width), 0 behind the end of a field; None of longer fields."""

@@ -293,17 +293,17 @@ def read_rows(tree: PyTree, where: str) -> Rows:
     Raises:
         InputError: a leaf without a row axis or not of numbers, unlike row counts, no row.
     """
-    found = trees.leaves_of(tree)
-    if not found:
+    tree_leaves = trees.leaves_of(tree)
+    if not tree_leaves:
         raise InputError(f"{_capital(where)} holds no array: give a pytree with at least one.")
-    names = tuple("/".join(leaf.keys) or "data" for leaf in found)
-    for name, (_, _, value) in zip(names, found, strict=True):
+    names = tuple("/".join(leaf.keys) or "data" for leaf in tree_leaves)
+    for name, (_, _, value) in zip(names, tree_leaves, strict=True):
         if isinstance(value, np.ma.MaskedArray):
             raise InputError(
                 f"{_capital(where)}, leaf {name!r}: a masked array, whose masked values would be "
                 "used. Remove their rows, or fill the values in: leaf.filled(...)."
             )
-    leaves = tuple(np.asarray(leaf.value) for leaf in found)
+    leaves = tuple(np.asarray(leaf.value) for leaf in tree_leaves)
     for name, leaf in zip(names, leaves, strict=True):
         at = f"{_capital(where)}, leaf {name!r}"
         if leaf.dtype.kind not in NUMERIC_KINDS:

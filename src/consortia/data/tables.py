@@ -297,7 +297,9 @@ def _finished(
     """Return a column with what is said of the words that miss, in the unit of the study."""
     if column.kind == "number":
         codes = [number_of(level(code)) for code in changes.missing_values.get(name, ())]
-        missing = column.missing | np.isin(column.values, [one for one in codes if one is not None])
+        missing = column.missing | np.isin(
+            column.values, [number for number in codes if number is not None]
+        )
         kind: Kind = "empty" if missing.all() else "number"
         doubt = _too_large(column.values[~missing])
         column = column._replace(kind=kind, missing=missing, doubt=doubt)
@@ -456,8 +458,8 @@ def word_kept(name: str, site: str, word: str, count: int) -> Guess:
 def _unused(name: str, words: Mapping[str, str], there: set[str], source: Source) -> list[Guess]:
     absent = [word for word in words if word not in there]
     return [
-        Guess(name, f"{_at(source)}{name}: recode lists {_shown(one)}, which no row has")
-        for one in absent
+        Guess(name, f"{_at(source)}{name}: recode lists {_shown(absent_word)}, which no row has")
+        for absent_word in absent
     ]
 
 
@@ -488,20 +490,20 @@ def _of_frame(
     if file is not None:  # its strings are what they would be in a text file
         strings = {
             name: Strings.of(texts)
-            for place, name in enumerate(names)
-            if (texts := texts_of(frame.iloc[:, place])) is not None
+            for index, name in enumerate(names)
+            if (texts := texts_of(frame.iloc[:, index])) is not None
         }
         dialect = Dialect(",", strings, changes, source.site, source.at)
         guesses = dict(zip(names, map(file.guesses.get, given), strict=True))
 
-    def maker(place: int, name: str) -> Callable[[], Column]:
+    def maker(index: int, name: str) -> Callable[[], Column]:
         def make() -> Column:
-            column = _of_series(name, frame.iloc[:, place], source, changes, dialect)
+            column = _of_series(name, frame.iloc[:, index], source, changes, dialect)
             return column._replace(guesses=(*(guesses.get(name) or ()), *column.guesses))
 
         return make
 
-    makers = {name: maker(place, name) for place, name in enumerate(names)}
+    makers = {name: maker(index, name) for index, name in enumerate(names)}
     return LazyTable(makers, len(frame), source.name)
 
 
@@ -519,31 +521,31 @@ def _of_series(
         return _of_categories(name, series, missing, source, changes)
     if isinstance(series.dtype, pd.CategoricalDtype):
         known = known.astype(series.cat.categories.dtype)
-    found = pd.api.types.infer_dtype(known, skipna=True)
+    inferred = pd.api.types.infer_dtype(known, skipna=True)
     texts = None if dialect is None else texts_of(series)
-    if found in ("string", "mixed-integer") or name in changes.recode or texts is not None:
+    if inferred in ("string", "mixed-integer") or name in changes.recode or texts is not None:
         if texts is None:
             texts = np.full(len(series), "", dtype=object)
-            texts[~missing] = [level(one) for one in known.tolist()]
+            texts[~missing] = [level(known_value) for known_value in known.tolist()]
         # what is recoded is read as a file's: "yes" as "1" is a number where other sites have one
         if name in changes.recode and dialect is None:
             points = changes.model_copy(update={"decimal": "."})
             dialect = Dialect(",", {}, points, source.site, str)
         return _of_texts(name, *indexed(texts.tolist()), dialect, source, changes)
-    if found == "boolean":
+    if inferred == "boolean":
         values[~missing] = known.to_numpy(bool)
         return Column("truth", values, missing, source=source)
-    if found in ("datetime64", "datetime", "date"):
+    if inferred in ("datetime64", "datetime", "date"):
         given = np.full(len(series), "", dtype=object)
-        given[~missing] = [one.isoformat() for one in known.tolist()]
+        given[~missing] = [known_value.isoformat() for known_value in known.tolist()]
         if name in changes.missing_values:
             missing = missing | _declared_missing(given.tolist(), changes.missing_values[name])
         return _of_dates(name, given, missing, source)
-    if found not in ("integer", "floating", "mixed-integer-float", "decimal"):
-        raise InputError(f"{where}: its values are {found}: give numbers, strings or dates.")
+    if inferred not in ("integer", "floating", "mixed-integer-float", "decimal"):
+        raise InputError(f"{where}: its values are {inferred}: give numbers, strings or dates.")
     numbers = known.to_numpy(float)
     written: np.ndarray | None = None
-    if found != "floating":
+    if inferred != "floating":
         written = np.full(len(series), "", dtype=object)
         written[~missing] = [level(number) for number in known.tolist()]
     if missing.any():
@@ -556,7 +558,7 @@ def _of_series(
         missing = missing | np.isin(values, codes)
     if name in changes.scale:
         values = values * changes.scale[name]
-    doubt = _too_large(numbers) if found == "integer" else ""
+    doubt = _too_large(numbers) if inferred == "integer" else ""
     return Column("number", values, missing, doubt, given=written, source=source)
 
 
@@ -573,13 +575,13 @@ def _of_categories(
     name: str, series: Any, missing: np.ndarray, source: Source, changes: Harmonisation
 ) -> Column:
     """Return a Categorical as levels, in the order in which they are declared."""
-    order = one_writing([level(one) for one in series.cat.categories.tolist()])
+    order = one_writing([level(category) for category in series.cat.categories.tolist()])
     codes = series.cat.codes.to_numpy()
     texts = np.where(missing, "", np.array([*order, ""], dtype=object)[codes]).astype(str)
     missing = missing | (texts == "")
     if name in changes.missing_values:
         missing = missing | _declared_missing(texts.tolist(), changes.missing_values[name])
-    kept = tuple(dict.fromkeys(one for one in order if one))
+    kept = tuple(dict.fromkeys(category for category in order if category))
     return Column(
         "text",
         np.where(missing, "", texts),

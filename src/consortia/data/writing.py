@@ -19,17 +19,19 @@ JOINERS = "\u200c\u200d"
 
 def one_writing(texts: Sequence[str]) -> list[str]:
     """Return strings stripped and in NFC."""
-    found = [text.strip() for text in texts]
-    if "".join(found).isascii():
-        return found
-    return [unicodedata.normalize("NFC", text.strip(ZERO_WIDTH).strip()) for text in found]
+    stripped = [text.strip() for text in texts]
+    if "".join(stripped).isascii():
+        return stripped
+    return [unicodedata.normalize("NFC", text.strip(ZERO_WIDTH).strip()) for text in stripped]
 
 
 @lru_cache(10_000)  # names of columns are compared with each other again and again
 def loosely(text: str) -> str:
     """Return a key that is equal for strings that differ in case, blanks or Unicode form only."""
     kept = "".join(
-        one for one in unicodedata.normalize("NFKC", text) if unicodedata.category(one) != "Cf"
+        letter
+        for letter in unicodedata.normalize("NFKC", text)
+        if unicodedata.category(letter) != "Cf"
     )
     return " ".join(unicodedata.normalize("NFKC", kept.casefold()).split())
 
@@ -47,34 +49,34 @@ def preferred(group: Iterable[str], counts: Mapping[str, int]) -> str:
 
     ``counts`` are the rows or the sites of each.
     """
-    return max(group, key=lambda one: (not has_hidden(one), counts[one]))
+    return max(group, key=lambda word: (not has_hidden(word), counts[word]))
 
 
 def has_hidden(text: str) -> bool:
     """Return True if a string has characters that nobody sees, or blanks other than plain ones."""
     return any(
-        one not in JOINERS
-        and (unicodedata.category(one) in ("Cf", "Cc") or (one.isspace() and one != " "))
-        for one in text
+        letter not in JOINERS
+        and (unicodedata.category(letter) in ("Cf", "Cc") or (letter.isspace() and letter != " "))
+        for letter in text
     )
 
 
 def abbreviations(words: Iterable[str]) -> dict[str, str]:
     """Return the single letters with which exactly one of the other words begins, each with it."""
     every = list(dict.fromkeys(words))
-    found = {}
-    for letter in (one for one in every if len(one) == 1 and one.isalpha()):
+    letters = {}
+    for letter in (word for word in every if len(word) == 1 and word.isalpha()):
         longer = [
-            one
-            for one in every
-            if len(one) > 1
-            and loosely(one)[:1] == loosely(letter)
-            and (len(one) > 2 or truth_of(one) is not None)
-            and {*loosely(one)} != {*loosely(letter)}
+            word
+            for word in every
+            if len(word) > 1
+            and loosely(word)[:1] == loosely(letter)
+            and (len(word) > 2 or truth_of(word) is not None)
+            and {*loosely(word)} != {*loosely(letter)}
         ]
         if len(longer) == 1:
-            found[letter] = longer[0]
-    return found
+            letters[letter] = longer[0]
+    return letters
 
 
 def one_slip(one: str, other: str) -> bool:
@@ -103,7 +105,7 @@ def one_slip(one: str, other: str) -> bool:
 
 def _common(one: str, other: str) -> int:
     """Count the letters of the longest common beginning of two strings."""
-    unlike = (place for place, (a, b) in enumerate(zip(one, other, strict=False)) if a != b)
+    unlike = (index for index, (a, b) in enumerate(zip(one, other, strict=False)) if a != b)
     return next(unlike, min(len(one), len(other)))
 
 

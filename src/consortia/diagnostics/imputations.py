@@ -34,10 +34,10 @@ def missing_information(array: np.ndarray, numbers: np.ndarray, errors: np.ndarr
         numbers: of the imputation of each draw, (draw,).
         errors: Monte Carlo standard errors of the mean given each imputation, (m, *shape).
     """
-    parts = [np.asarray(one, np.float64) for one in of_each(array, numbers)]
+    parts = [np.asarray(part, np.float64) for part in of_each(array, numbers)]
     count = len(parts)
-    means = np.stack([one.mean(axis=(0, 1)) for one in parts])
-    within = np.mean([one.var(axis=(0, 1), ddof=1) for one in parts], axis=0)
+    means = np.stack([part.mean(axis=(0, 1)) for part in parts])
+    within = np.mean([part.var(axis=(0, 1), ddof=1) for part in parts], axis=0)
     chance = np.nan_to_num(errors**2).mean(axis=0)
     between = np.maximum(means.var(axis=0, ddof=1) - chance, 0.0)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -53,8 +53,8 @@ def pooled_error(
 
     The first is that of m independent means, each with its own error: sd / √m of these.
     """
-    parts = [np.asarray(one) for one in of_each(array, numbers)]
-    errors = np.stack([error_of_mean(one) for one in parts])
-    means = np.stack([one.mean(axis=(0, 1), dtype=np.float64) for one in parts])
+    parts = [np.asarray(part) for part in of_each(array, numbers)]
+    errors = np.stack([error_of_mean(part) for part in parts])
+    means = np.stack([part.mean(axis=(0, 1), dtype=np.float64) for part in parts])
     together = np.sqrt(np.maximum(means.var(axis=0, ddof=1), (errors**2).mean(axis=0)))
     return together / np.sqrt(len(parts)), errors

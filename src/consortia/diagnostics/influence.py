@@ -160,9 +160,11 @@ def leave_one_site_out(
         mean, sd = moments_of(values, share)
         return {"mean": mean.tolist(), "sd": sd.tolist(), "k": k}
 
-    found = of_sites(together, sites, of_site)
+    answers = of_sites(together, sites, of_site)
     mean, sd = moments_of(values, np.full(len(values), 1 / len(values)))
-    means, sds, k_hat = (np.array([one[key] for one in found]) for key in ("mean", "sd", "k"))
+    means, sds, k_hat = (
+        np.array([answer[key] for answer in answers]) for key in ("mean", "sd", "k")
+    )
     return WithoutSites(names, sites.names, mean, sd, means, sds, k_hat)
 
 
@@ -195,17 +197,17 @@ class PriorSensitivity(Shown):
     @property
     def findings(self) -> tuple[str, ...]:
         """Sentences on what the two measures say of each parameter."""
-        found = []
+        sentences = []
         for prior, likelihood in zip(self.measure, self.likelihood, strict=True):
             if prior < SENSITIVE:
-                found.append("")
+                sentences.append("")
             elif np.isnan(likelihood):
-                found.append("the prior matters")
+                sentences.append("the prior matters")
             elif likelihood < SENSITIVE:
-                found.append("the prior dominates, the data are weak")
+                sentences.append("the prior dominates, the data are weak")
             else:
-                found.append("prior and data may disagree")
-        return tuple(found)
+                sentences.append("prior and data may disagree")
+        return tuple(sentences)
 
     @property
     def _tables(self) -> list[list[list[str]]]:
@@ -303,12 +305,12 @@ def natural_of(
     """Return names and values of the parameters, on the model's natural scale if it has one."""
     parts = variables(target.structure)
     if model.natural is None:
-        shapes, values = {one.name: one.shape for one in parts}, drawn
+        shapes, values = {part.name: part.shape for part in parts}, drawn
     else:
         natural = model.natural
         if model.host is None:
             at = jnp.asarray(drawn, target.dtype)
-            made = jax.jit(jax.vmap(lambda one: natural(target.unravel(one))))(at)
+            made = jax.jit(jax.vmap(lambda part: natural(target.unravel(part))))(at)
         else:
             made = natural(target.layout.params(drawn))
         arrays = {name: np.asarray(a, np.float64) for name, a in made.items()}
@@ -350,7 +352,9 @@ def _measure(values: Draws, log_density: np.ndarray) -> np.ndarray:
 def _summed(target: Target, positions: Array, rows: PyTree) -> Array:
     mask = jnp.ones(jax.tree.leaves(rows)[0].shape[0], bool)
     return jax.lax.map(
-        lambda one: jnp.sum(target.summands(one, rows, mask)), positions, batch_size=AT_ONCE
+        lambda position: jnp.sum(target.summands(position, rows, mask)),
+        positions,
+        batch_size=AT_ONCE,
     )
 
 

@@ -94,11 +94,11 @@ class Quantities:
             made = dict(self.model.natural(structure))
         else:
             made = dict(jax.eval_shape(self.model.natural, structure))
-        return {one.name: one.shape for one in variables(made, "Model.natural")}
+        return {variable.name: variable.shape for variable in variables(made, "Model.natural")}
 
     def of_all(self, sampled: Any) -> Any:
         """Return a dataset of them, of one of coordinates (chain, draw, ...)."""
-        given = {str(name): np.asarray(one) for name, one in sampled.data_vars.items()}
+        given = {str(name): np.asarray(variable) for name, variable in sampled.data_vars.items()}
         parameters = draws_to_pytree(structure_of(self.model.init), given)
         coordinates = {name: np.asarray(sampled[name]) for name in ("chain", "draw")}
         host = self.model.host
@@ -106,8 +106,8 @@ class Quantities:
             return dataset_of(self._of(parameters), coordinates, ("chain", "draw"))
         assert self.model.natural is not None
         wide = {name: np.asarray(values, np.float64) for name, values in parameters.items()}
-        found = dataset_of(self.model.natural(wide), coordinates, ("chain", "draw"))
-        return with_labels(found, host.labels)
+        dataset = dataset_of(self.model.natural(wide), coordinates, ("chain", "draw"))
+        return with_labels(dataset, host.labels)
 
     def _of(self, parameters: PyTree) -> dict[str, np.ndarray]:
         """Return them as arrays; integers and bools are of the coordinates' type."""
@@ -120,11 +120,11 @@ class Quantities:
             self._compiled(jax.tree.map(lambda leaf, at=first: leaf[at : at + most], flat))
             for first in range(0, max(math.prod(lead), 1), most)
         ]
-        found = {
+        arrays = {
             name: np.concatenate([np.asarray(one[name]) for one in parts]).reshape(*lead, *shape)
             for name, shape in self.shapes.items()
         }
-        return {n: one if one.dtype.kind == "f" else one.astype(dtype) for n, one in found.items()}
+        return {n: one if one.dtype.kind == "f" else one.astype(dtype) for n, one in arrays.items()}
 
     def beside(self, groups: Mapping[str, Any]) -> dict[str, Any]:
         """Return groups of a result with them in ``posterior``, beside the coordinates.
@@ -133,16 +133,16 @@ class Quantities:
         ``unconstrained_moments``. The groups stay as they are where the model has no natural
         quantities.
         """
-        found = dict(groups)
+        results = dict(groups)
         if self.model.natural is None:
-            return found
-        if MOMENTS in found:
-            found[f"unconstrained_{MOMENTS}"] = found.pop(MOMENTS)
-        if POSTERIOR not in found:
-            return found
-        sampled = found.pop(POSTERIOR)
+            return results
+        if MOMENTS in results:
+            results[f"unconstrained_{MOMENTS}"] = results.pop(MOMENTS)
+        if POSTERIOR not in results:
+            return results
+        sampled = results.pop(POSTERIOR)
         natural = self.of_all(sampled).assign_attrs({SCALE: NATURAL})
-        return {POSTERIOR: natural, UNCONSTRAINED: sampled} | found
+        return {POSTERIOR: natural, UNCONSTRAINED: sampled} | results
 
 
 @hinted
@@ -191,10 +191,10 @@ def recover(tree: Any, model: Model, sites: Sites, site: int | str, *, seed: int
             "levels."
         )
     draw, rows = model.recover, sites.site(site)
-    place = sites.names.index(site) if isinstance(site, str) else site
+    site_index = sites.names.index(site) if isinstance(site, str) else site
     parameters = draws_to_pytree(structure_of(model.init), sampled_draws(tree))
     chains, draws = np.shape(jax.tree.leaves(parameters)[0])[:2]
-    key = jax.random.fold_in(jax.random.key(seed), place)
+    key = jax.random.fold_in(jax.random.key(seed), site_index)
 
     @jax.jit
     def at_all(flat: Any, rows: Any, keys: Any) -> Any:

@@ -119,10 +119,10 @@ def stein_kernel(
     distance = np.maximum(square[:, None] + square - 2 * points @ points.T, 0) / d
     base = 1 / np.sqrt(1 + distance)
     along = scores @ points.T  # s_i·x_j
-    own = np.diagonal(along)
+    diagonal = np.diagonal(along)
     # ∇₁k = −(x − y) k³/d, and ∇₂k is its opposite.
     slope = base**3 / d
-    cross = (own[:, None] - along) + (own[None, :] - along.T)
+    cross = (diagonal[:, None] - along) + (diagonal[None, :] - along.T)
     trace = base**3 - 3 * distance * base**5 / d
     return scores @ scores.T * base + slope * cross + trace
 

@@ -41,10 +41,10 @@ def metropolis_chains(
     places, accepted = np.empty_like(index), np.empty(index.shape, bool)
     for chain, weight in enumerate(starts[2].tolist()):  # numbers of Python: each step is short
         here, steps = len(points) + chain, list[int]()
-        own = (values[chain].tolist() for values in (index, levels, logs))
-        for place, level, log_weight in zip(*own, strict=True):
+        proposed = (values[chain].tolist() for values in (index, levels, logs))
+        for proposal, level, log_weight in zip(*proposed, strict=True):
             if level < log_weight - weight:
-                here, weight = place, log_weight
+                here, weight = proposal, log_weight
             steps.append(here)
         places[chain] = steps
         accepted[chain] = places[chain] == index[chain]

@@ -152,13 +152,13 @@ class Panel(Prepared):
         Raises:
             InputError: the method has none of this name.
         """
-        found = self.method.functions.get(query.function)
-        if found is None:
+        site_function = self.method.functions.get(query.function)
+        if site_function is None:
             raise InputError(
                 f"{self.method.name} asks for {query.function!r}, expected one of "
                 f"{', '.join(self.method.functions)}: correct the method."
             )
-        return found
+        return site_function
 
     def completed(self, query: Query) -> Answer:
         """Return the arrays that the site function takes, in JAX's own width; made once a query."""

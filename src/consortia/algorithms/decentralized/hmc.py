@@ -368,9 +368,9 @@ def _track(
 
     # Forward over forward: p'∇²U p takes one pass over the rows, a product ∇²U p would take two.
     curved = jax.jvp(slope, (inbox,), (noise,))[1] if method.published else ()
-    own = Tracked(jax.grad(potential)(inbox), curved)
-    message = jax.tree.map(lambda g, c, before: g + (c - before), state.mixed, own, state.own)
-    return Agent(inbox, noise, own, state.mixed), message, {}
+    tracked = Tracked(jax.grad(potential)(inbox), curved)
+    message = jax.tree.map(lambda g, c, before: g + (c - before), state.mixed, tracked, state.own)
+    return Agent(inbox, noise, tracked, state.mixed), message, {}
 
 
 def _step_size(method: DecentralizedHMC, target: Target, rng: RandomStreams) -> Step:

@@ -111,7 +111,8 @@ class PrivatePosterior(Conversation):
         """Return the sizes of gradients, and of gradients with curvatures."""
         triangle = dimension * (dimension + 1) // 2
         return {
-            one.name: Size(dimension + 2, dimension + 1 + one.curved * triangle) for one in STAGES
+            stage.name: Size(dimension + 2, dimension + 1 + stage.curved * triangle)
+            for stage in STAGES
         }
 
     def check(self, sizes: np.ndarray, names: tuple[str, ...], dimension: int) -> None:

@@ -114,9 +114,11 @@ class Ensemble:
     @property
     def rough(self) -> bool:
         """True if the last trajectory was rough, of chains near their law or in a neck."""
-        own = self.measured
-        seen = own.excess <= NEARLY or (own.steepness > NECK and own.divergent > MAX_DIVERGENT)
-        return self.trajectories >= MIN_TRAJECTORIES and seen and bool(own.roughness())
+        measures = self.measured
+        seen = measures.excess <= NEARLY or (
+            measures.steepness > NECK and measures.divergent > MAX_DIVERGENT
+        )
+        return self.trajectories >= MIN_TRAJECTORIES and seen and bool(measures.roughness())
 
     def obstacles(self) -> list[str]:
         """Return reasons why the chains have not settled."""
@@ -158,17 +160,17 @@ def settle(
     metric = np.ones(d) if root.ndim == 1 else np.eye(d)
     # About the target rate on a Gaussian.
     step_size = 1.5 * d**-0.25
-    found = Ensemble(centre, root, reference, points, np.zeros(count), metric, step_size)
-    found = replace(found, points=(yield from _evaluate(found, white)), messages=1)
-    found = replace(found, metric=_metric(found))
+    ensemble = Ensemble(centre, root, reference, points, np.zeros(count), metric, step_size)
+    ensemble = replace(ensemble, points=(yield from _evaluate(ensemble, white)), messages=1)
+    ensemble = replace(ensemble, metric=_metric(ensemble))
     rough = most_messages if most_rough is None else most_rough
-    while found.messages + found.steps <= (rough if found.rough else most_messages):
-        sizes = _ladder(found, LARGEST_STEP, LADDER if found.trajectories else FIRST_LADDER)
-        found, rates = yield from _move(found, sizes, rng)
-        if found.settled:
+    while ensemble.messages + ensemble.steps <= (rough if ensemble.rough else most_messages):
+        sizes = _ladder(ensemble, LARGEST_STEP, LADDER if ensemble.trajectories else FIRST_LADDER)
+        ensemble, rates = yield from _move(ensemble, sizes, rng)
+        if ensemble.settled:
             break
-        found = _adapted(found, sizes, rates)
-    return found
+        ensemble = _adapted(ensemble, sizes, rates)
+    return ensemble
 
 
 def trajectory(ensemble: Ensemble, rng: np.random.Generator) -> Exchange:
@@ -267,8 +269,8 @@ def _metric(ensemble: Ensemble) -> Root:
     (positions, _, gradients), metric = ensemble.points, ensemble.metric
     if metric.ndim == 1:
         with np.errstate(divide="ignore", invalid="ignore"):
-            found = np.sqrt(positions.std(axis=0) / gradients.std(axis=0))
-        return np.where(np.isfinite(found) & (found > 0), found, metric)
+            scale = np.sqrt(positions.std(axis=0) / gradients.std(axis=0))
+        return np.where(np.isfinite(scale) & (scale > 0), scale, metric)
     if not ensemble.trajectories:
         return metric
     # The more superchains differ, the fewer of their chains are independent.

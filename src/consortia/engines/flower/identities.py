@@ -105,15 +105,15 @@ def site_ring(
     if fault is not None:
         raise PolicyError(f"identities: {fault}.", rules=("identities",))
     private = read_identity(folder)
-    own = public_of(private).hex()
-    if sites.get(name) != own:
-        found = "no key" if name not in sites else f"the key {sites[name][:8]}…"
+    public = public_of(private).hex()
+    if sites.get(name) != public:
+        named = "no key" if name not in sites else f"the key {sites[name][:8]}…"
         raise PolicyError(
-            f"identities: the policy names {found} of {name!r}, and {folder / FILE} is that of "
-            f"{own[:8]}…: correct the line in every policy.",
+            f"identities: the policy names {named} of {name!r}, and {folder / FILE} is that of "
+            f"{public[:8]}…: correct the line in every policy.",
             rules=("identities",),
         )
-    keys = {one: bytes.fromhex(key) for one, key in sites.items()}
+    keys = {site: bytes.fromhex(key) for site, key in sites.items()}
     return KeyRing(private, bytes.fromhex(coordinator), keys)
 
 
@@ -139,7 +139,7 @@ def _read_public(path: Path) -> tuple[bytes, dict[str, bytes]]:
     coordinator, sites = given.get(COORDINATOR), given.get(SITES)
     keys = sites if isinstance(sites, dict) else {}
     texts = [coordinator, *keys.values()]
-    if not keys or not all(isinstance(one, str) and PUBLIC.fullmatch(one) for one in texts):
+    if not keys or not all(isinstance(text, str) and PUBLIC.fullmatch(text) for text in texts):
         raise InputError(
             f"{path}: expected {COORDINATOR} = KEY and a table [{SITES}] with SITE = KEY, each of "
             "64 digits 0-9 and a-f, as in the sites' policies."

@@ -74,11 +74,13 @@ def decrypt(data: bytes, private: bytes, writer: bytes | None, purpose: bytes) -
 
     x25519, aead = _primitives()
     _, head, content = _parts(data)
-    own = x25519.X25519PrivateKey.from_private_bytes(hashlib.sha512(private).digest()[:KEY_BYTES])
+    secret = x25519.X25519PrivateKey.from_private_bytes(
+        hashlib.sha512(private).digest()[:KEY_BYTES]
+    )
     public = Ed25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw()
     try:
         peer = x25519.X25519PublicKey.from_public_bytes(head[-KEY_BYTES:])
-        key = _derived(own.exchange(peer), head, public, purpose)
+        key = _derived(secret.exchange(peer), head, public, purpose)
         message = aead(key).decrypt(bytes(12), content, head)
     except (InvalidTag, ValueError):
         raise LetterError("it is encrypted to another key, or was changed on its way") from None

@@ -84,14 +84,14 @@ class HostCallback:
 @contextlib.contextmanager
 def raised(*callbacks: HostCallback) -> Iterator[None]:
     """Raise what a function raised, in place of what JAX makes of it."""
-    for one in callbacks:
-        one.failure = None
+    for callback in callbacks:
+        callback.failure = None
     try:
         yield
     except jax.errors.JaxRuntimeError as error:
-        for one in callbacks:
-            if one.failure is not None:
-                raise one.failure from None
+        for callback in callbacks:
+            if callback.failure is not None:
+                raise callback.failure from None
         interrupt = _interrupt_of(str(error))
         if interrupt is not None:
             raise interrupt from None

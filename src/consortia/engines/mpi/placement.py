@@ -44,8 +44,8 @@ class Places:
         """List the ranks, with this process id, and their sites: one line each."""
         held = [names[self.bounds[r] : self.bounds[r + 1]] for r in range(self.ranks)]
         return [
-            f"rank {rank} (process {number}): {some(own)}"
-            for rank, (own, number) in enumerate(zip(held, processes, strict=True))
+            f"rank {rank} (process {number}): {some(sites)}"
+            for rank, (sites, number) in enumerate(zip(held, processes, strict=True))
         ]
 
 

@@ -48,8 +48,8 @@ class RankProgram(Program):
         places: Places,
         effort: compiler.Effort = compiler.FULL,
     ) -> None:
-        own = replace(whole, nodes=len(places.own))
-        super().__init__(algorithm, own, start_values, effort)
+        layout = replace(whole, nodes=len(places.own))
+        super().__init__(algorithm, layout, start_values, effort)
         self.nodes_in_all = whole.nodes
         self._whole, self._places = whole, places
         # A draw is summed over the ranks: of an average of all nodes each has its share, of the
@@ -78,8 +78,8 @@ class RankProgram(Program):
         if exchange is None or isinstance(exchange, Route):
             return super().exchanged(phase, outbox, sites, turn)
         if isinstance(exchange, Mean | Sum):
-            own = exchanges.message_of(exchange, outbox, sites.weights)
-            rows = jax.tree.map(lambda leaf: leaf[None], own)
+            message = exchanges.message_of(exchange, outbox, sites.weights)
+            rows = jax.tree.map(lambda leaf: leaf[None], message)
             total, turn = self._carried(exchange, rows, 1, turn)
             return jax.tree.map(lambda leaf: leaf[0], total), turn
         if isinstance(exchange, Mix):
@@ -104,8 +104,8 @@ class RankProgram(Program):
         """Return the keys of a stage's phases, of what is private for this rank's nodes."""
         whole = replace(self.layout_of(stage), nodes=self._whole.nodes)
         every = rng.stage_keys(self.phases_of(stage), stage, base, whole)
-        own = (PhaseKeys(keys.shared, keys.private[self._places.own]) for keys in every)
-        return jax.device_put(tuple(own))
+        rank_keys = (PhaseKeys(keys.shared, keys.private[self._places.own]) for keys in every)
+        return jax.device_put(tuple(rank_keys))
 
     def record(self, buffers: Buffers, made: Yield, iteration: Array, window: Window) -> Buffers:
         """Return the buffers with this rank's share of a draw."""
