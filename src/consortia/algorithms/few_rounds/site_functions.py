@@ -104,14 +104,12 @@ def _local_fits(target: Target, given: Mapping[str, Array], site: Site) -> Reply
     from consortia.surrogates.curvature import mode_of
 
     target = _ruled(target, given)
-    sharer = replace(site, prior_share=given["share"])
-    rows, mask = sharer.all()
+    site = replace(site, prior_share=given["share"])
+    rows, mask = site.all()
     upper = np.triu_indices(target.dimension)
 
     def from_start(start: Array) -> tuple[Array, Array, Array]:
-        fitted, precision, there = mode_of(
-            lambda at: target.potential(at, rows, mask, sharer), start
-        )
+        fitted, precision, there = mode_of(lambda at: target.potential(at, rows, mask, site), start)
         return precision, fitted - given["reference"], there
 
     *fits, there = jax.lax.map(from_start, given["starts"])
@@ -189,8 +187,8 @@ def _host_derivatives(target: Target, given: Arrays, site: HostSite) -> Arrays:
 
 
 def _host_fits(target: Target, given: Arrays, site: HostSite) -> Arrays:
-    nodes, sharer = _nodes(target, given), site.with_share(float(given["share"]))
-    pieces = partial(sharer.pieces, nodes=nodes)
+    nodes, site = _nodes(target, given), site.with_share(float(given["share"]))
+    pieces = partial(site.pieces, nodes=nodes)
     fits = [newton(pieces, np.asarray(start, np.float64)) for start in given["starts"]]
     reference, upper = np.asarray(given["reference"], np.float64), np.triu_indices(target.dimension)
     precisions = np.stack([fit.matrix for fit in fits])

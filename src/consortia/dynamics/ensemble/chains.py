@@ -115,9 +115,8 @@ class Ensemble:
     def rough(self) -> bool:
         """True if the last trajectory was rough, of chains near their law or in a neck."""
         measures = self.measured
-        seen = measures.excess <= NEARLY or (
-            measures.steepness > NECK and measures.divergent > MAX_DIVERGENT
-        )
+        diverged = measures.divergent > MAX_DIVERGENT
+        seen = measures.excess <= NEARLY or (measures.steepness > NECK and diverged)
         return self.trajectories >= MIN_TRAJECTORIES and seen and bool(measures.roughness())
 
     def obstacles(self) -> list[str]:
