@@ -105,23 +105,23 @@ def _show(name: str, entry: Entry) -> None:
 
     from consortia.report.terminal import console_of, grid_of
 
-    found, console = _facts(entry), console_of()
+    values, console = _facts(entry), console_of()
     heads = ("samples", "bias", "one draw is", "step size", "paper")
     names = ("samples", "bias", "draw", "step_size", "source")
-    rows = [(head, found[name]) for head, name in zip(heads, names, strict=True)]
-    facts = grid_of([*rows, ("engines", ", ".join(found["engines"]))], no_wrap=True)
+    rows = [(head, values[name]) for head, name in zip(heads, names, strict=True)]
+    facts = grid_of([*rows, ("engines", ", ".join(values["engines"]))], no_wrap=True)
     console.print(f"[bold]{name}[/]", facts, "", "[bold]Arguments[/]", sep="\n")
     arguments = Table.grid(padding=(0, 2))
     arguments.add_column(no_wrap=True)
     arguments.add_column()
-    for argument, schema in found["arguments"].items():
+    for argument, schema in values["arguments"].items():
         default = f" = {schema['default']}" if "default" in schema else ""
         arguments.add_row(
             f"[bold]{argument}[/]{escape(default)}", escape(schema.get("description", ""))
         )
     console.print(arguments)
     needed = [
-        argument for argument, schema in found["arguments"].items() if "default" not in schema
+        argument for argument, schema in values["arguments"].items() if "default" not in schema
     ]
     given = {"name": name} | {
         argument: entry.example[argument] for argument in needed if argument in entry.example

@@ -107,7 +107,7 @@ def split(counts: np.ndarray, least: int) -> list[int]:
 
     def ends(begin: int, end: int) -> list[int]:
         middle = (begin + end) / 2
-        for at in sorted(range(begin + 1, end), key=lambda place: (abs(place - middle), place)):
+        for at in sorted(range(begin + 1, end), key=lambda cut: (abs(cut - middle), cut)):
             if whole(begin, at) and whole(at, end):
                 return [*ends(begin, at), *ends(at, end)]
         return [end]

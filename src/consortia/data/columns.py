@@ -120,7 +120,7 @@ class Column(NamedTuple):
         if self.given is None or self.words is None or not self.words.any():
             return self
         counts = Counter(self.given[self.words].tolist())
-        return self._with_words(self.words, [guess_of(*one) for one in counts.items()])
+        return self._with_words(self.words, [guess_of(*pair) for pair in counts.items()])
 
     def _with_words(self, words: np.ndarray, guesses: Sequence[Guess]) -> Column:
         if self.given is None or not words.any():
@@ -193,12 +193,12 @@ def as_levels(column: Column) -> np.ndarray:
     if column.kind == "text":
         return column.values
     if column.kind == "truth":
-        found = np.where(column.values > 0, "True", "False")
+        names = np.where(column.values > 0, "True", "False")
     elif column.given is not None:
-        found = _texts(column.given)
+        names = _texts(column.given)
     else:
-        found = np.array([level(value) for value in column.values.tolist()], dtype=str)
-    return np.where(column.missing, "", found)
+        names = np.array([level(value) for value in column.values.tolist()], dtype=str)
+    return np.where(column.missing, "", names)
 
 
 def coded_levels(column: Column) -> tuple[list[str], np.ndarray]:
@@ -250,30 +250,30 @@ class TableFacts:
         Raises:
             ValueError: the values are no facts; the text holds none of them.
         """
-        found = read_fields(cls, values, "these are no facts of a table")
-        given, names = found["given"], "the names of a table are not strings, or too many"
-        expect(given >= 1 and found["not_kept"] >= 0, "these are no facts of a table")
+        facts = read_fields(cls, values, "these are no facts of a table")
+        given, names = facts["given"], "the names of a table are not strings, or too many"
+        expect(given >= 1 and facts["not_kept"] >= 0, "these are no facts of a table")
         for name in ("kinds", "missing", "moments", "levels", "declared", "groups"):
-            expect(len(found[name]) <= COLUMNS_MAX and all(map(is_name, found[name])), names)
-        most = max(found["missing"].values(), default=0)
+            expect(len(facts[name]) <= COLUMNS_MAX and all(map(is_name, facts[name])), names)
+        most = max(facts["missing"].values(), default=0)
         expect(most <= given, "there are more missing values than rows")
-        expect(min(found["missing"].values(), default=0) >= 0, "a number of rows is negative")
-        for plain in found["moments"].values():
+        expect(min(facts["missing"].values(), default=0) >= 0, "a number of rows is negative")
+        for plain in facts["moments"].values():
             rows: Any = plain[0] if isinstance(plain, list) and plain else None
             expect(type(rows) is int and 0 < rows <= given, "the moments are not those of the rows")
             Moments.check_plain(plain, rows, None)
-        for levels in found["levels"].values():
+        for levels in facts["levels"].values():
             expect(len(levels) <= LEVELS_MAX, f"a factor has more than {LEVELS_MAX} levels")
             distinct = all(map(is_name, levels)) and len(set(levels)) == len(levels)
             expect(distinct, "the levels of a factor are not distinct strings")
-        expect(len(found["guesses"]) <= GUESSES_MAX, f"there are more than {GUESSES_MAX} guesses")
-        for guess in found["guesses"]:
+        expect(len(facts["guesses"]) <= GUESSES_MAX, f"there are more than {GUESSES_MAX} guesses")
+        for guess in facts["guesses"]:
             right = all(map(is_name, guess[:3])) and 0 <= guess.rows <= given
             expect(right, "a guess is not three strings and a number of rows")
-        for count, digests in found["groups"].values():
+        for count, digests in facts["groups"].values():
             right = 0 <= count <= given and len(digests) <= given and all(map(is_name, digests))
             expect(right, "groups are not a number and digests")
-        return cls(**found)
+        return cls(**facts)
 
 
 class TableError(InputError):
@@ -316,9 +316,9 @@ def without_missing(
     one_of("missing", policy, POLICIES)
     counts = {name: int(table[name].missing.sum()) for name in columns}
     if policy == "refuse" and any(counts.values()):
-        found = ", ".join(f"{name!r} {count}" for name, count in counts.items() if count)
+        gaps = ", ".join(f"{name!r} {count}" for name, count in counts.items() if count)
         raise InputError(
-            f"{where}: values are missing in {found} of {rows_of(table)} rows. Give "
+            f"{where}: values are missing in {gaps} of {rows_of(table)} rows. Give "
             "missing='complete' to leave these rows out, missing='indicator' to keep them with "
             "an indicator column, or missing='impute' for multiple imputation at the site."
         )

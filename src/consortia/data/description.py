@@ -87,16 +87,16 @@ class Wanted:
 
 def _causes(given: Any) -> tuple[tuple[int, str], ...]:
     try:
-        found = tuple(sorted((int(code), str(name)) for code, name in given.items()))
+        causes = tuple(sorted((int(code), str(name)) for code, name in given.items()))
     except (AttributeError, TypeError, ValueError):
         raise InputError(
             f"describe.causes is {given!r}: give names of codes, such as {{1: 'relapse', 2: "
             "'death'}."
         ) from None
-    names = [name for _, name in found]
-    if not 0 < len(found) <= KINDS_MAX or found[0][0] < 1 or len({*names}) < len(names):
+    names = [name for _, name in causes]
+    if not 0 < len(causes) <= KINDS_MAX or causes[0][0] < 1 or len({*names}) < len(names):
         raise InputError(f"describe.causes: give 1 to {KINDS_MAX} codes > 0 with distinct names.")
-    return found
+    return causes
 
 
 @dataclass(frozen=True)
@@ -130,30 +130,30 @@ class SiteDescription:
         if isinstance(values, dict):  # runs of earlier versions have none of these
             values = {"not_kept": (0, 0), "persons": None, "balance": {}, **values}
         text = "malformed description of participants"
-        found = read_fields(cls, values, text, followup=SiteCounts.read)
+        parts = read_fields(cls, values, text, followup=SiteCounts.read)
         for name in ("missing", "levels", "numbers", "units", "balance"):
-            right = len(found[name]) <= COLUMNS_MAX and all(map(is_name, found[name]))
+            right = len(parts[name]) <= COLUMNS_MAX and all(map(is_name, parts[name]))
             expect(right, "the names of a description are not strings, or too many")
-        expect(all(map(is_name, found["units"].values())), "the units of a column are no names")
-        expect((found["persons"] or 0) >= 0, "a number of persons is negative")
-        for low, high in (found["given"] or (0, 0), found["not_kept"], *found["missing"].values()):
+        expect(all(map(is_name, parts["units"].values())), "the units of a column are no names")
+        expect((parts["persons"] or 0) >= 0, "a number of persons is negative")
+        for low, high in (parts["given"] or (0, 0), parts["not_kept"], *parts["missing"].values()):
             expect(0 <= low <= high, "a range is not two counts in order")
-        for cells in found["levels"].values():
+        for cells in parts["levels"].values():
             right = len(cells.counts) <= LEVELS_MAX and all(map(is_name, cells.counts))
             expect(right, "the cells of a column are not counts by name")
             least = min(cells.rest, *cells.counts.values(), 0)
             expect(least >= 0, "a cell of a column is not a number of rows")
         for count, name in ((2, "numbers"), (BALANCE_NUMBERS, "balance")):
-            for of_column in found[name].values():
+            for of_column in parts[name].values():
                 right = len(of_column) == count and all(map(math.isfinite, of_column))
                 expect(right, f"the statistics of a column are not {count} numbers")
-        return cls(**found)
+        return cls(**parts)
 
 
 def counts_of(texts: np.ndarray, persons: np.ndarray | None = None) -> dict[str, int]:
     """Count the rows of each string, or the persons that they stand for."""
-    names, place = np.unique(texts, return_inverse=True)
-    counts = np.bincount(place, persons, len(names))
+    names, indices = np.unique(texts, return_inverse=True)
+    counts = np.bincount(indices, persons, len(names))
     return dict(zip(names.tolist(), map(round, counts.tolist()), strict=True))
 
 

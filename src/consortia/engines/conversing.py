@@ -65,9 +65,9 @@ class LocalPanel(Panel):
         if self.way == COMPILED:
             self._programs = self._compiled()
         else:
-            own = sites if len(self._which) == len(sites) else sites.only(self._which)
+            local_sites = sites if len(self._which) == len(sites) else sites.only(self._which)
             shares = shares_of(method, sites, self._which)
-            self._programs = HostPrograms(target, own, shares, self._compiled)
+            self._programs = HostPrograms(target, local_sites, shares, self._compiled)
 
     def _arrays(self) -> SiteArrays:
         """Return the data of the sites here, on the default device."""

@@ -154,14 +154,14 @@ class LocalEngine(Engine):
     ) -> list[Any]:
         """Return the result of ``make`` here, where all processes of ``jax.distributed`` agree."""
         result = make()
-        if sharding.are_several() and (own := fingerprints.of_values(same())):
-            digests = np.array([list(bytes.fromhex(one)) for one in own.values()], np.uint8)
+        if sharding.are_several() and (hexes := fingerprints.of_values(same())):
+            digests = np.array([list(bytes.fromhex(one)) for one in hexes.values()], np.uint8)
             with sharding.rank_losses():
                 from jax.experimental import multihost_utils
 
                 tables = multihost_utils.process_allgather(digests)
             rows = [[bytes(row).hex() for row in np.asarray(table)] for table in tables]
-            every = {number: dict(zip(own, one, strict=True)) for number, one in enumerate(rows)}
+            every = {number: dict(zip(hexes, one, strict=True)) for number, one in enumerate(rows)}
             fingerprints.check_same(every, "process")
         return [result]
 

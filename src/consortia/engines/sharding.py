@@ -410,10 +410,10 @@ class ShardedProgram(Program):
     ) -> None:
         super().__init__(algorithm, layout, start_values, effort)
         self.division = division
-        own = replace(
+        part = replace(
             layout, nodes=layout.nodes // division.nodes, chains=layout.chains // division.chains
         )
-        inner = _Part(algorithm, own, start_values, layout)
+        inner = _Part(algorithm, part, start_values, layout)
         # Before ``setup`` all nodes have one inbox, after it perhaps each its own: other axes.
         first, later = self.carry_axes(begun=False), self.carry_axes(begun=True)
         PartitionSpec = jax.sharding.PartitionSpec
@@ -466,9 +466,9 @@ class ShardedProgram(Program):
         def advance(
             carry: Carry, buffers: Buffers, sites: SiteArrays, keys: Keys, window: Any
         ) -> Any:
-            own = self._own(carry, later), self._own(buffers, BUFFERS)
+            part = self._own(carry, later), self._own(buffers, BUFFERS)
             own_keys = self._own(keys, self.key_axes(rng.ROUND))
-            carry, buffers, finite = inner._advance(*own, sites, own_keys, window)
+            carry, buffers, finite = inner._advance(*part, sites, own_keys, window)
             return self._spread(carry, later), self._spread(buffers, BUFFERS), finite
 
         self.advance = compiled(
@@ -564,13 +564,13 @@ class _Part(Program):
         if self.layout.nodes == self._whole.nodes:
             return super().exchanged(phase, outbox, sites, turn)
         if isinstance(phase.exchange, Mean | Sum):
-            own, turn = super().exchanged(phase, outbox, sites, turn)
-            return jax.lax.psum(own, NODES), turn
+            message, turn = super().exchanged(phase, outbox, sites, turn)
+            return jax.lax.psum(message, NODES), turn
         if isinstance(phase.exchange, Mix):
             everyone = jax.lax.all_gather((outbox, sites.weights), NODES, tiled=True)
             mixed = exchanges.message_of(phase.exchange, *everyone)
-            own = jax.tree.map(lambda leaf: self._cut(leaf, 0, NODES, self.layout.nodes), mixed)
-            return own, turn
+            message = jax.tree.map(lambda leaf: self._cut(leaf, 0, NODES, self.layout.nodes), mixed)
+            return message, turn
         return super().exchanged(phase, outbox, sites, turn)
 
     def average(self, agents: Float[Array, "nodes ..."]) -> Float[Array, " ..."]:
@@ -667,8 +667,8 @@ class ShardedRun(LocalRun):
         """Return one site, as a visiting chain sees it; all processes call it."""
         node = self.names.index(name)
         arrays = self._arrays._replace(events=())
-        own = self._here(jax.tree.map(lambda leaf: leaf[node : node + 1], arrays))
-        return own.site(0, node)
+        site_arrays = self._here(jax.tree.map(lambda leaf: leaf[node : node + 1], arrays))
+        return site_arrays.site(0, node)
 
     def gradients(
         self,

@@ -177,7 +177,7 @@ class FlowerEngine(Engine):
         self.barrier()
         known = self._channel.facts
         facts = [UNREAD if self._registered else known[site] for site in range(len(names))]
-        self._facts = {"sites": [one.plain() for one in facts], "root": from_root}
+        self._facts = {"sites": [site_facts.plain() for site_facts in facts], "root": from_root}
         if len(json.dumps(self._facts)) > MOST_FACTS:
             raise InputError(
                 f"the facts of {len(names)} sites are longer than the {MOST_FACTS:,} characters "
@@ -185,7 +185,7 @@ class FlowerEngine(Engine):
                 "data.standardise, or give files without names of columns (.npz)."
             )
         if self._of_other:
-            return [_of_other(one) for one in facts], from_root
+            return [_of_other(site_facts) for site_facts in facts], from_root
         return facts, from_root
 
     def prepare(self, target: Target, sites: Sites, method: Method, chains: int) -> FlowerRun:
@@ -247,8 +247,8 @@ def _shapes(model: Model, sites: Sites, count: int) -> SiteArrays:
         return jax.ShapeDtypeStruct((count, rows, *leaf.shape[2:]), dtype)
 
     whole: Any = jax.ShapeDtypeStruct((count,), jnp.int32)
-    one: Any = jax.ShapeDtypeStruct((count,), jnp.result_type(float))
-    return SiteArrays(jax.tree.map(shape, row), whole, one, one, ())
+    real: Any = jax.ShapeDtypeStruct((count,), jnp.result_type(float))
+    return SiteArrays(jax.tree.map(shape, row), whole, real, real, ())
 
 
 def _of_other(facts: SiteFacts) -> SiteFacts:

@@ -218,9 +218,9 @@ class FlowerSite:
                     files.keep_reply(named, arrays, kind=kind, values=values)
             answer = replace(request, site=self.name, values={REQUEST: named, **values})
             reply = _sealed(replace(answer, arrays=arrays).encode(), ring)
-            beside = SiteFacts.read(values["facts"]).numbers if "facts" in values else 0
-            beside += values.get(PACKED_NUMBERS, 0)
-            return gate.release(Leaving(kind, question, reply, arrays, beside, statement))
+            numbers = SiteFacts.read(values["facts"]).numbers if "facts" in values else 0
+            numbers += values.get(PACKED_NUMBERS, 0)
+            return gate.release(Leaving(kind, question, reply, arrays, numbers, statement))
         except Exception as error:
             self.error = error
             code = error.code if isinstance(error, MismatchError) else None
@@ -410,8 +410,8 @@ class FlowerSite:
 def keyed(folder: Path, facts: SiteFacts) -> SiteFacts:
     """Return facts with a digest that nobody can check without the secret in a site's folder."""
     digest = hmac.new(secret_of(folder), facts.digest.encode(), hashlib.sha256).hexdigest()
-    beside = None if facts.beside is None else keyed(folder, facts.beside)
-    return replace(facts, digest=digest, beside=beside)
+    compared = None if facts.beside is None else keyed(folder, facts.beside)
+    return replace(facts, digest=digest, beside=compared)
 
 
 def sum_member(folder: Path, name: str, study: str, identity: bytes, facts: SiteFacts) -> SumMember:
@@ -424,8 +424,8 @@ def sum_member(folder: Path, name: str, study: str, identity: bytes, facts: Site
         identity: the site's Ed25519 private key.
         facts: of its rows, as `keyed` returns them; other rows have another key.
     """
-    beside = "" if facts.beside is None else facts.beside.digest
-    rows = f"sums {facts.digest} {beside}".encode()
+    compared_digest = "" if facts.beside is None else facts.beside.digest
+    rows = f"sums {facts.digest} {compared_digest}".encode()
     secret = hmac.new(secret_of(folder), rows, hashlib.sha256).digest()
     return SumMember(name, identity, study, secret)
 
@@ -441,7 +441,7 @@ def _facts(text: str) -> tuple[list[SiteFacts], Any]:
     if facts.keys() != {"sites", "root"} or not isinstance(facts["sites"], list):
         raise EnvelopeError("the run began with something else than facts of the sites")
     try:
-        return [SiteFacts.read(one) for one in facts["sites"]], facts["root"]
+        return [SiteFacts.read(site_facts) for site_facts in facts["sites"]], facts["root"]
     except ValueError as error:
         raise EnvelopeError(str(error)) from None
 

@@ -194,9 +194,9 @@ class Gate:
         with FileLock(self._folder / HELD_LOCK):  # runs that begin at once know of one another
             first, *others = rows
             least = self.policy.minimum_rows_changed
-            found = holdings.known(first, others, least)
+            facts = holdings.known(first, others, least)
             more = [holdings.known(other, (), least) for other in others]
-            changes = [known.changed for known in (found, *more)]
+            changes = [known.changed for known in (facts, *more)]
             changed = min((count for count in changes if count is not None), default=None)
             if changed is not None and changed < least:
                 text = f"{changed} rows came or went since an earlier run, or between two models "
@@ -204,10 +204,10 @@ class Gate:
                 text += f"them; fewer than {least}: the difference would say what they are. "
                 text += SAME_ROWS
                 raise forbidden("this study", [("minimum_rows_changed", text)], of_rows=True)
-            if self._ledger.data.get(run) != (found.data, values):
+            if self._ledger.data.get(run) != (facts.data, values):
                 for used in rows:
-                    holdings.keep(found.data, used)
-                details = {"data": found.data, "values": str(values)}
+                    holdings.keep(facts.data, used)
+                details = {"data": facts.data, "values": str(values)}
                 self._ledger.append("held", run=run, site=self.site, details=details)
 
     def place(self, place: Place, *, again: bool) -> None:
@@ -222,24 +222,24 @@ class Gate:
                 many numbers in the messages of the run, or with more in this one than the method
                 declares.
         """
-        policy, found = self.policy, []
+        policy, rules = self.policy, []
         if policy.maximum_points is not None and place.points > policy.maximum_points:
             text = f"{place.points} positions, more than {policy.maximum_points}"
-            found.append(("maximum_points", text))
+            rules.append(("maximum_points", text))
         if not again:
-            found += self._too_many_numbers(place.numbers)
+            rules += self._too_many_numbers(place.numbers)
         if place.declared is not None and place.numbers > place.declared:
             text = f"the answer would hold {place.numbers} numbers that depend on rows, more than "
-            found.append(("messages", f"{text}the {place.declared} that the method declares"))
+            rules.append(("messages", f"{text}the {place.declared} that the method declares"))
         for rule, distance, most in (
             ("maximum_position", place.farthest, policy.maximum_position),
             ("maximum_step", 0.0 if again else place.moved, policy.maximum_step),
         ):
             if not distance <= most:
                 text = f"{distance:.4g} standard deviations of the prior, more than {most:g}"
-                found.append((rule, text))
-        if found:
-            raise forbidden("this question", found)
+                rules.append((rule, text))
+        if rules:
+            raise forbidden("this question", rules)
 
     def knows(self, message: str) -> bool:
         """Return True if the ledger has a message with this SHA-256 among those of the run."""
@@ -258,24 +258,24 @@ class Gate:
         def check() -> None:
             if known in ledger.losses:
                 return
-            found, data = [], ledger.data.get(run)
+            rules, data = [], ledger.data.get(run)
             share = ledger.share_of_run(run) + spent.share
             if share > 1 + SHARES:
                 text = f"the answers of this run would cost {share:.2f} times its privacy budget"
-                found.append(("messages", text))
+                rules.append(("messages", text))
             if policy.maximum_epsilon is not None:
                 if data is None:
                     text = "it is not known which rows the run is about"
-                    found.append(("maximum_epsilon", text))
+                    rules.append(("maximum_epsilon", text))
                 else:
                     loss = ledger.loss_of_data(data[0]) + spent.loss
                     epsilon = epsilon_of(loss, policy.delta)
                     if epsilon > policy.maximum_epsilon * (1 + SHARES):
                         text = f"all runs of these rows together would cost {epsilon:.3g} at delta "
                         text += f"{policy.delta:g}, more than {policy.maximum_epsilon:g}"
-                        found.append(("maximum_epsilon", text))
-            if found:
-                raise forbidden("this question", found)
+                        rules.append(("maximum_epsilon", text))
+            if rules:
+                raise forbidden("this question", rules)
 
         ledger.refresh()
         check()
@@ -311,9 +311,9 @@ class Gate:
         Raises:
             PolicyError: one is not finite, or they are larger than the policy permits.
         """
-        found = [rule for name, array in arrays.items() for rule in self._of_array(name, array)]
-        if found:
-            raise forbidden("this question", found, of_rows=True)
+        rules = [rule for name, array in arrays.items() for rule in self._of_array(name, array)]
+        if rules:
+            raise forbidden("this question", rules, of_rows=True)
 
     def release(self, leaving: Leaving) -> bytes:
         """Return the message once it may leave and its line is in the ledger.
@@ -322,7 +322,7 @@ class Gate:
             PolicyError: it may not leave; the message has every reason.
             LedgerError: the ledger is broken, or cannot be written.
         """
-        kind, question, payload, arrays, beside, statement = leaving
+        kind, question, payload, arrays, numbers, statement = leaving
         shapes = [(name, array.dtype.str, array.shape) for name, array in arrays.items()]
         what = f"the message {kind!r} of {question.place}"
         masked = any(name.startswith(MASKED) for name in arrays)
@@ -337,15 +337,15 @@ class Gate:
                 text = "it was answered before with other numbers: the two would tell what changed"
                 raise forbidden(what, [("secure_sums", text)], of_rows=True)
             if first is None:
-                found = self._too_many_numbers(numbers_of(shapes) + beside)
-                if found:
-                    raise forbidden(what, found)
-            found = self._of_arrays(payload, arrays)
-            if found:
-                raise forbidden(what, found, of_rows=True)
+                rules = self._too_many_numbers(numbers_of(shapes) + numbers)
+                if rules:
+                    raise forbidden(what, rules)
+            rules = self._of_arrays(payload, arrays)
+            if rules:
+                raise forbidden(what, rules, of_rows=True)
 
-        if beside:
-            details[NUMBERS] = str(beside)
+        if numbers:
+            details[NUMBERS] = str(numbers)
         if statement is not None:
             details[SETTLED] = str(statement)
         self._ledger.append(
@@ -376,50 +376,50 @@ class Gate:
 
     def _too_many_numbers(self, more: int) -> list[tuple[str, str]]:
         """Return the rule against so many more numbers in the messages of the run."""
-        policy, ledger, run, found = self.policy, self._ledger, self.terms.run, []
+        policy, ledger, run, rules = self.policy, self._ledger, self.terms.run, []
         numbers = ledger.numbers[run] + more
         if policy.maximum_numbers is not None and numbers > policy.maximum_numbers:
             text = f"the messages of this run would hold {numbers} numbers that depend on rows"
-            found.append(("maximum_numbers", f"{text}, more than {policy.maximum_numbers}"))
+            rules.append(("maximum_numbers", f"{text}, more than {policy.maximum_numbers}"))
         if policy.maximum_numbers_per_value is not None and run in ledger.data:
             data, values = ledger.data[run]
             numbers = ledger.numbers_of_data(data) + more
             if numbers > policy.maximum_numbers_per_value * values:
                 text = f"all runs of these rows together would release {numbers} numbers, more than"
                 text += f" {policy.maximum_numbers_per_value:g} for each of {values} values"
-                found.append(("maximum_numbers_per_value", text))
-        return found
+                rules.append(("maximum_numbers_per_value", text))
+        return rules
 
     def _check(self, kind: str, question: Question) -> None:
         """Check all that does not depend on rows."""
-        policy, found = self.policy, []
+        policy, rules = self.policy, []
         if kind not in policy.messages or kind not in self.terms.messages:
-            found.append(("messages", f"no message of the kind {kind!r} may leave"))
+            rules.append(("messages", f"no message of the kind {kind!r} may leave"))
         most = min(policy.maximum_rounds, self.terms.rounds)
         at = question.round
         if kind == "round" and not (at is not None and 0 <= at < most):
-            found.append(("maximum_rounds", f"there are the rounds 0 to {most - 1}"))
+            rules.append(("maximum_rounds", f"there are the rounds 0 to {most - 1}"))
         most = self.terms.exchanges - BEFORE_PHASES
         if kind == "query" and not (at is not None and 0 <= at < most):
-            found.append(("maximum_messages", f"there are the questions 0 to {most - 1}"))
+            rules.append(("maximum_messages", f"there are the questions 0 to {most - 1}"))
         again = question.digest in self._answers(question)
         if kind == "query":
-            found += self._of_function(question, again=again)
+            rules += self._of_function(question, again=again)
         answered, sent = (
             count[self.terms.run] for count in (self._ledger.answers, self._ledger.messages)
         )
         if policy.maximum_messages is not None:
             most = policy.maximum_messages
             if not again and answered >= most:
-                found.append(("maximum_messages", f"{answered} questions of this run are answered"))
+                rules.append(("maximum_messages", f"{answered} questions of this run are answered"))
             elif sent >= MOST_REPEATS * most:
-                found.append(("maximum_messages", f"{sent} messages of this run have left"))
+                rules.append(("maximum_messages", f"{sent} messages of this run have left"))
         others = self._answers(question).keys() - {question.digest}
         if len(others) >= policy.maximum_answers:
             text = f"{question.place} was answered already, to another question"
-            found.append(("maximum_answers", text))
-        if found:
-            raise forbidden(f"the message {kind!r} of {question.place}", found)
+            rules.append(("maximum_answers", text))
+        if rules:
+            raise forbidden(f"the message {kind!r} of {question.place}", rules)
 
     def _of_function(self, question: Question, *, again: bool) -> list[tuple[str, str]]:
         """Return the rule against one more answer of the function that a query names."""
@@ -437,21 +437,21 @@ class Gate:
         return [("functions", f"{name} was answered {answered} times in this run, at most {most}")]
 
     def _of_arrays(self, payload: bytes, arrays: Mapping[str, np.ndarray]) -> list[tuple[str, str]]:
-        policy, found = self.policy, []
+        policy, rules = self.policy, []
         if policy.maximum_bytes is not None and len(payload) > policy.maximum_bytes:
-            found.append(
+            rules.append(
                 ("maximum_bytes", f"it has {len(payload)} bytes, more than {policy.maximum_bytes}")
             )
         for name, array in arrays.items():
             if not name.startswith(MASKED):  # these were looked at before
-                found += self._of_array(name, array)
+                rules += self._of_array(name, array)
         known = sum(array.nbytes for array in arrays.values())
         most = known + OVERHEAD + OVERHEAD_OF_ARRAY * len(arrays)
         if arrays and len(payload) > most:
-            found.append(
+            rules.append(
                 ("messages", f"it has {len(payload)} bytes, but only {known} in its arrays")
             )
-        return found
+        return rules
 
     def _of_array(self, name: str, array: np.ndarray) -> list[tuple[str, str]]:
         if array.dtype.kind not in "biuf":
@@ -562,8 +562,8 @@ def _log(path: Path, text: str) -> None:
 
 def _digest_of(arrays: Mapping[str, np.ndarray]) -> str:
     """Return the SHA-256 of the arrays of a message, without what stands around them."""
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for name in sorted(arrays):
-        found.update(f"{name}\0{arrays[name].dtype.str}{arrays[name].shape}\0".encode())
-        found.update(np.ascontiguousarray(arrays[name]).tobytes())
-    return found.hexdigest()
+        digest.update(f"{name}\0{arrays[name].dtype.str}{arrays[name].shape}\0".encode())
+        digest.update(np.ascontiguousarray(arrays[name]).tobytes())
+    return digest.hexdigest()
