@@ -126,17 +126,17 @@ def in_words(name: str) -> str:
 
 def response_of(report: RunReport) -> Response | None:
     """Return a regression's response; None of another model."""
-    model, found = report.settings.get("model"), report.fitted_settings
-    if found.get("family") in FAMILIES:
-        notes = tuple(map(str, found.get("notes", ())))
-        named = str(found.get("formula", "")).partition("~")[0].strip() or "the response"
-        family = str(found["family"])
-        priors = {str(name): str(text) for name, text in found.get("priors", {}).items()}
+    model, settings = report.settings.get("model"), report.fitted_settings
+    if settings.get("family") in FAMILIES:
+        notes = tuple(map(str, settings.get("notes", ())))
+        named = str(settings.get("formula", "")).partition("~")[0].strip() or "the response"
+        family = str(settings["family"])
+        priors = {str(name): str(text) for name, text in settings.get("priors", {}).items()}
         effect = FAMILIES[family].effect
-        levels = found.get("levels", {})
-        first = {str(one): str(names[0]) for one, names in levels.items() if names}
-        event = str(found.get("event", named))
-        return Response(event, family, effect, priors, notes, first, _binary(found))
+        levels = settings.get("levels", {})
+        first = {str(factor): str(names[0]) for factor, names in levels.items() if names}
+        event = str(settings.get("event", named))
+        return Response(event, family, effect, priors, notes, first, _binary(settings))
     kind = model.get("kind") if isinstance(model, Mapping) else None
     if kind not in ("logistic_regression", "linear_regression"):
         return None
@@ -185,8 +185,8 @@ def by_site(report: RunReport) -> SiteEffects | None:
     site that the server has drawn, and no row is needed; correlated ones need the study.
     """
     if report.regression is not None:
-        own = report.regression
-        return own.by_site(report.tree, LEVEL) if own.differs_by_site else None
+        regression = report.regression
+        return regression.by_site(report.tree, LEVEL) if regression.differs_by_site else None
     response = response_of(report)
     draws: dict[str, dict[str, np.ndarray]] = {}
     for variable in (SLOPES, IN_SD, LOG_SD):
@@ -215,11 +215,11 @@ def by_site(report: RunReport) -> SiteEffects | None:
 
 def margins(report: RunReport) -> tuple[MarginalEffects | None, str]:
     """Return the effects on the mean response, or None, and why rows do not allow them, or ""."""
-    own = report.regression
-    if own is None or not own.has_margins:
+    regression = report.regression
+    if regression is None or not regression.has_margins:
         return None, ""
     try:
-        return own.marginal_effects(report.tree, level=LEVEL, draws=MARGINAL_DRAWS), ""
+        return regression.marginal_effects(report.tree, level=LEVEL, draws=MARGINAL_DRAWS), ""
     except InputError as error:
         return None, f"Not done: {error}"
 
@@ -256,16 +256,16 @@ def interpretation(report: RunReport) -> str:
 
     It states the effects whose direction is sure, the surest first, and no cause.
     """
-    response, found = response_of(report), estimates(report)
-    if response is None or found is None:
+    response, effects = response_of(report), estimates(report)
+    if response is None or effects is None:
         return ""
     if report.verdict.severity is Severity.BAD:
         return "This run is not reliable, so no effect is stated here."
-    sides = np.maximum(found.above, 1 - found.above)
+    sides = np.maximum(effects.above, 1 - effects.above)
     unknown = known_from_prior(report)
-    rows = [row for row in np.argsort(-sides, kind="stable") if not _of_site(found.names[row])]
-    rows = [row for row in rows if unknown.get(found.names[row]) != "all"]
-    about = [row for row in rows if _is_of(found.names[row], question_of(report))]
+    rows = [row for row in np.argsort(-sides, kind="stable") if not _of_site(effects.names[row])]
+    rows = [row for row in rows if unknown.get(effects.names[row]) != "all"]
+    about = [row for row in rows if _is_of(effects.names[row], question_of(report))]
     stated = [row for row in rows if sides[row] >= SURE and row not in about]
     others = len(rows) - len(stated) - len(about)
     shown = [*about, *stated[:MOST_STATED]]
@@ -279,10 +279,10 @@ def interpretation(report: RunReport) -> str:
             + _from_prior(unknown, response)
         )
     first, *more = (
-        _stated(found, row, response) if sides[row] >= SURE else _open(found, row, response)
+        _stated(effects, row, response) if sides[row] >= SURE else _open(effects, row, response)
         for row in shown
     )
-    text = f"{first[0].upper()}{first[1:]}" + "".join(f"; {one}" for one in more) + "."
+    text = f"{first[0].upper()}{first[1:]}" + "".join(f"; {clause}" for clause in more) + "."
     text += _between(report, response)
     rest = len(stated) - MOST_STATED
     if rest > 0:
@@ -319,19 +319,19 @@ def _is_of(name: str, column: str | None) -> bool:
 
 def _between(report: RunReport, response: Response) -> str:
     """Describe the spread of an effect that differs by site; "" where none does."""
-    found, text = by_site(report), ""
-    if found is None:
+    effects, text = by_site(report), ""
+    if effects is None:
         return text
-    for term in found.terms:
-        rows = {one.kind: one for one in found.rows if one.term == term}
+    for term in effects.terms:
+        rows = {row.kind: row for row in effects.rows if row.term == term}
         if "common" not in rows:
             continue
         common, new = rows["common"], rows["new site"]
-        middle, low, high = numbers([common.median, common.lower, common.upper], found)
-        lowest, highest = numbers([new.lower, new.upper], found)
+        middle, low, high = numbers([common.median, common.lower, common.upper], effects)
+        lowest, highest = numbers([new.lower, new.upper], effects)
         text += (
             f" The effect of {_who(term, response)} may differ between sites: the common "
-            f"{found.effect} is {middle} ({low} to {high}), and that of a new site is expected "
+            f"{effects.effect} is {middle} ({low} to {high}), and that of a new site is expected "
             f"between {lowest} and {highest}."
         )
     return text
@@ -375,11 +375,11 @@ def _interval(found: Estimates, row: int) -> str:
 
 def _who(name: str, response: Response) -> str:
     """Name the columns of an effect in words, with the level that it is against."""
-    *rest, own = name.split(", ")  # of a categorical response the level comes first
-    matched = LEVEL_NAME.fullmatch(own)
-    number = f"{own} 1, against 0," if own in response.binary else f"each unit of {own}"
+    *rest, column = name.split(", ")  # of a categorical response the level comes first
+    matched = LEVEL_NAME.fullmatch(column)
+    number = f"{column} 1, against 0," if column in response.binary else f"each unit of {column}"
     who = f"{matched[1]} {matched[2]}" if matched else number
-    if reference := response.against(own):
+    if reference := response.against(column):
         who += f", against {reference},"
     return who if not rest else f"for {', '.join(rest)}, {who}"
 
@@ -427,7 +427,7 @@ def priors_beside(report: RunReport) -> list[PriorBeside]:
     slopes = _columns(report, SLOPES)
     if slopes is None:
         return []
-    rng, found = np.random.default_rng(0), []
+    rng, priors = np.random.default_rng(0), []
     for name, values in zip(slopes[0], np.moveaxis(slopes[1], -1, 0), strict=True):
         try:
             prior = read_prior(name, response.priors.get(name))
@@ -435,9 +435,9 @@ def priors_beside(report: RunReport) -> list[PriorBeside]:
             continue
         points = (0.025, 0.5, 0.975)
         drawn = prior.draw(rng, (PRIOR_DRAWS,), -np.inf)
-        own = np.quantile(values, points)
-        found.append(PriorBeside(name, str(prior), np.quantile(drawn, points), own))
-    return found
+        posterior = np.quantile(values, points)
+        priors.append(PriorBeside(name, str(prior), np.quantile(drawn, points), posterior))
+    return priors
 
 
 def known_from_prior(report: RunReport) -> dict[str, str]:
@@ -446,14 +446,14 @@ def known_from_prior(report: RunReport) -> dict[str, str]:
     An empty cell of a product leaves a coefficient as the prior has it; words of one outcome alone
     (complete separation) leave its direction, and the prior how far it goes.
     """
-    found = {}
-    for one in priors_beside(report):
-        low, middle, high = one.prior
-        reach = (one.posterior[2] - middle) / (high - middle)
-        below = (middle - one.posterior[0]) / (middle - low)
-        width = (one.posterior[2] - one.posterior[0]) / (high - low)
+    extents = {}
+    for coefficient in priors_beside(report):
+        low, middle, high = coefficient.prior
+        reach = (coefficient.posterior[2] - middle) / (high - middle)
+        below = (middle - coefficient.posterior[0]) / (middle - low)
+        width = (coefficient.posterior[2] - coefficient.posterior[0]) / (high - low)
         if min(reach, below) >= AS_PRIOR:
-            found[one.name] = "all"
+            extents[coefficient.name] = "all"
         elif max(reach, below) >= AS_PRIOR and width >= SEPARATED:
-            found[one.name] = "size"
-    return found
+            extents[coefficient.name] = "size"
+    return extents

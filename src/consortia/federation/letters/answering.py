@@ -215,7 +215,7 @@ def _replies(
     letter: Letter, study: Study, node: dict[str, str], opened: dict[str, Any], permit: Permit
 ) -> tuple[tuple[bytes, ...], tuple[str, ...], BaseException | None]:
     """Return the replies to the requests of a letter up to the first refusal, and what left."""
-    found: list[bytes] = []
+    replies: list[bytes] = []
     gates: list[AskingGate] = []
     requests = [decode(body_of(message)) for message in letter.messages]
 
@@ -231,12 +231,12 @@ def _replies(
         for gate in gates:
             gate.request = request
         site = sites.get(request.study, next(iter(sites.values())))
-        found.append(site.answer(message))
-        if decode(body_of(found[-1])).kind == REFUSAL:
+        replies.append(site.answer(message))
+        if decode(body_of(replies[-1])).kind == REFUSAL:
             break
     left = tuple(text for gate in gates for text in gate.left)
     refused = next((one.error for one in sites.values() if one.error is not None), None)
-    return tuple(found), left, refused
+    return tuple(replies), left, refused
 
 
 # --- what a site has kept of a run ---------------------------------------------------------------
@@ -324,7 +324,7 @@ def _check_ledger(letter: Letter, folder: Path) -> None:
         return
     path = folder / LEDGER
     entries = verify(path).entries if path.exists() else ()
-    if letter.about not in {one.sha256 for one in entries if one.event == "released"}:
+    if letter.about not in {entry.sha256 for entry in entries if entry.event == "released"}:
         raise LedgerError(
             f"letter {letter.number} names an answer of this site that its ledger {path} does not "
             "have: an older copy of the folder was put back, or the letter before was answered "

@@ -75,9 +75,9 @@ def described(
         column = kept[name]
         if name in grouped or column.kind == "empty":
             continue
-        found = column_cells(column, question.levels.get(name, ()), cells, persons)
-        if found is not None:
-            levels[name] = found
+        level_cells = column_cells(column, question.levels.get(name, ()), cells, persons)
+        if level_cells is not None:
+            levels[name] = level_cells
         elif column.kind == "number":
             there = ~column.missing
             weights = None if persons is None else persons[there]
@@ -85,10 +85,10 @@ def described(
             numbers |= {} if known is None else {name: known}
     followup = None
     if timed:
-        beside = {name: column_of(table, name, where).take(rows) for name in wanted.columns}
+        others = {name: column_of(table, name, where).take(rows) for name in wanted.columns}
         labels = None if everybody.labels is None else everybody.labels[rows]
         of_rows = persons if labels is None else None
-        followup = _time(question, wanted, beside, kept, where, cells, (levels, numbers), labels,
+        followup = _time(question, wanted, others, kept, where, cells, (levels, numbers), labels,
                          of_rows)  # fmt: skip
     else:
         _response(question, kept, where, cells, (levels, numbers, units), persons)
@@ -115,18 +115,18 @@ def _response(
     first = question.parsed.response[0]
     if question.levels_of_response(kept):
         name = str(first.column)
-        found = column_cells(kept[name], question.levels.get(name, ()), cells, persons)
-        levels |= {} if found is None else {name: found}
+        level_cells = column_cells(kept[name], question.levels.get(name, ()), cells, persons)
+        levels |= {} if level_cells is None else {name: level_cells}
         return
     (y,) = question.response(kept, where)
-    one = np.ones(len(y)) if persons is None else persons
+    weights = np.ones(len(y)) if persons is None else persons
     if TRIALS in question.extra:
         trials = question.beside(TRIALS, kept, where)
-        counts = {EVENT: round(one @ y), f"no {EVENT}": round(one @ (trials - y))}
+        counts = {EVENT: round(weights @ y), f"no {EVENT}": round(weights @ (trials - y))}
         levels[first.text], units[first.text] = merged(counts, cells), TRIALS
         return
     if np.isin(y, (0.0, 1.0)).all():
-        levels[first.text] = merged({str(k): round(one @ (y == k)) for k in (0, 1)}, cells)
+        levels[first.text] = merged({str(k): round(weights @ (y == k)) for k in (0, 1)}, cells)
         return
     column = None if first.column is None else column_cells(kept[first.column], (), cells, persons)
     if column is not None:
@@ -152,32 +152,32 @@ def _time(
         if column.missing.any():
             raise InputError(f"{where}: describe: values of {name!r} are missing.")
     stop, event = question.response(kept, where)
-    found = followed(
+    followup = followed(
         labels, question.entries(kept, where), stop, _kinds(wanted, beside, event, where)
     )
     names = (ENDED, *wanted.kinds)
-    counts = np.round(np.bincount(found.kind, frequencies, len(names))).astype(int).tolist()
+    counts = np.round(np.bincount(followup.kind, frequencies, len(names))).astype(int).tolist()
     texts = ", ".join(factor.text for factor in question.parsed.response)
     levels[f"{SURVIVAL}{texts})"] = merged(dict(zip(names, counts, strict=True)), cells)
-    if (found.events > 1).any():
-        numbers_of = {str(n): int(np.sum(found.events == n)) for n in np.unique(found.events)}
+    if (followup.events > 1).any():
+        numbers_of = {str(n): int(np.sum(followup.events == n)) for n in np.unique(followup.events)}
         levels[RECURRENT] = merged(numbers_of, cells)
-    known_time = mean_and_sd(found.duration, cells, frequencies)
-    if known_time is not None and len(np.unique(found.duration)) > 2:
+    known_time = mean_and_sd(followup.duration, cells, frequencies)
+    if known_time is not None and len(np.unique(followup.duration)) > 2:
         numbers[question.parsed.response[0].text] = known_time
     if not wanted.times:
         return None
-    if not found.gapless:
+    if not followup.gapless:
         raise InputError(
             f"{where}: describe.times: curves need persons who are followed from time 0 without "
             "a gap, and some here are not: leave describe.times out."
         )
-    strata = {ALL: np.arange(len(found.time))}
+    strata = {ALL: np.arange(len(followup.time))}
     if wanted.by is not None:
-        texts_by = as_levels(beside[wanted.by])[found.first]
-        strata = {one: np.flatnonzero(texts_by == one) for one in np.unique(texts_by).tolist()}
+        texts_by = as_levels(beside[wanted.by])[followup.first]
+        strata = {text: np.flatnonzero(texts_by == text) for text in np.unique(texts_by).tolist()}
     return site_counts(
-        found.time, found.kind, strata, wanted.times, len(wanted.kinds), cells, frequencies
+        followup.time, followup.kind, strata, wanted.times, len(wanted.kinds), cells, frequencies
     )
 
 
@@ -186,7 +186,7 @@ def _kinds(wanted: Wanted, beside: Table, event: np.ndarray, where: str) -> np.n
     if wanted.event is None:
         return event.astype(int)
     codes = beside[wanted.event]
-    known = {code: place + 1 for place, (code, _) in enumerate(wanted.causes)}
+    known = {code: index + 1 for index, (code, _) in enumerate(wanted.causes)}
     if not set(np.unique(codes.values).tolist()) <= {0.0, *map(float, known)}:
         raise InputError(
             f"{where}: describe.event {wanted.event}: its values must be 0 or among the codes "
@@ -268,15 +268,15 @@ def table_one(
     their values: a number of few values at each site is shown so where all sites have few.
     """
     every = list(reported.values())
-    least = max(one.cells for one in every)
+    least = max(site.cells for site in every)
     of_rows, unit = tuple(_with_sum([(n, n) for n in rows])), "rows"
-    if any(one.persons is not None for one in every):
+    if any(site.persons is not None for site in every):
         counted = zip(rows, every, strict=True)
-        rows = [n if one.persons is None else one.persons for n, one in counted]
+        rows = [n if site.persons is None else site.persons for n, site in counted]
         unit = "persons"
-    given = [one.given for one in every]
+    given = [site.given for site in every]
     left = [None if g is None else (g[0] - n, g[1] - n) for g, n in zip(given, rows, strict=True)]
-    unkept = [one.not_kept for one in every]
+    unkept = [site.not_kept for site in every]
     pairs = zip(given, unkept, strict=True)
     read = [None if g is None else (g[0] + low, g[1] + high) for g, (low, high) in pairs]
     flow = (
@@ -287,19 +287,19 @@ def table_one(
     )
     if unit == "persons":
         flow += (Line("rows of these persons", "", of_rows),)
-    names = dict.fromkeys(name for one in every for name in one.missing)
+    names = dict.fromkeys(name for site in every for name in site.missing)
     missing = tuple(
-        Line(name, "", _with_sum([one.missing.get(name) for one in every])) for name in names
+        Line(name, "", _with_sum([site.missing.get(name) for site in every])) for name in names
     )
     lines: list[Line] = []
-    variables = dict.fromkeys(name for one in every for name in (*one.levels, *one.numbers))
-    order = {name: place for place, name in enumerate(names)}  # the response's columns come first
+    variables = dict.fromkeys(name for site in every for name in (*site.levels, *site.numbers))
+    order = {name: index for index, name in enumerate(names)}  # the response's columns come first
     for name in sorted(variables, key=lambda each: order.get(each, -each.startswith(SURVIVAL))):
-        levels = dict.fromkeys(each for one in every if name in one.levels
-                               for each in one.levels[name].counts)  # fmt: skip
+        levels = dict.fromkeys(each for site in every if name in site.levels
+                               for each in site.levels[name].counts)  # fmt: skip
         many = len(levels) > MOST_LEVELS and all(map(is_number, levels))
         if (many and not any(name in factor for factor in factors)) or any(
-            name in one.numbers for one in every
+            name in site.numbers for site in every
         ):
             lines.append(_number_line(name, every, rows))
         else:
@@ -323,7 +323,7 @@ def table_one(
 
 def _with_sum(parts: Sequence[Range | None]) -> tuple[str, ...]:
     """Return ranges as text, and that of their sum."""
-    known = [one for one in parts if one is not None]
+    known = [part for part in parts if part is not None]
     total = (sum(low for low, _ in known), sum(high for _, high in known))
     return (*map(_range_text, parts), _range_text(total if len(known) == len(parts) else None))
 
