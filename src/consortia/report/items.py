@@ -172,7 +172,7 @@ def checklist(found: tuple[Item, ...]) -> Table | None:
     """Return the items as a table; None without any."""
     if not found:
         return None
-    rows = tuple((f"{one.key} {one.title}", one.state, printable(one.answer)) for one in found)
+    rows = tuple((f"{item.key} {item.title}", item.state, printable(item.answer)) for item in found)
     heads = ("item", "", "in this report")
     return Table("STROBE 1 to 22 and ROBUST", heads, rows, worded=True)
 

@@ -335,9 +335,9 @@ def _of_each(
 
     def run(number: int, seed: int, path: Path | None) -> Any:
         shown = on_plan if number == 0 else None
-        own: dict[str, Any] = {"seed": seed, "store": path, "on_plan": shown}
-        own["engine"] = engines[number]
-        return sample(model, several[number], algorithm, **_read(request), **own, **options)
+        settings: dict[str, Any] = {"seed": seed, "store": path, "on_plan": shown}
+        settings["engine"] = engines[number]
+        return sample(model, several[number], algorithm, **_read(request), **settings, **options)
 
     return pooled(len(several), request, run, engine=engines[0], store=store)
 

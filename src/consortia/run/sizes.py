@@ -49,9 +49,9 @@ class Sizes(Shown):
         header = ["", "rows", f"width of {100 * self.level:g} %", "9 of 10 below", "without 0"]
         rows = [[*header, "hold the truth"]]
         for column, name in enumerate(self.names):
-            for place, count in enumerate(self.rows):
+            for size_index, count in enumerate(self.rows):
                 parts = (self.width, self.wide, self.away, self.covered)
-                width, wide, away, covered = (one[place, column] for one in parts)
+                width, wide, away, covered = (part[size_index, column] for part in parts)
                 shown = [f"{width:.3g}", f"{wide:.3g}", f"{away:.0%}", f"{covered:.0%}"]
                 rows.append([name, f"{count:,}", *shown])
         return [rows]
@@ -128,16 +128,16 @@ def plan_size(
         params = density.draw(np.random.default_rng((seed, 0, size)), count)
         truth = density.natural(params)[COEFFICIENTS].reshape(count, -1)
         ends = []
-        for place in range(count):
-            rng = np.random.default_rng((seed, 1, size, place))
-            one = {name: values[place : place + 1] for name, values in params.items()}
+        for simulation in range(count):
+            rng = np.random.default_rng((seed, 1, size, simulation))
+            one = {name: values[simulation : simulation + 1] for name, values in params.items()}
             sites = simulated(regression, one, rng, factor)
             drawn = _drawn(regression, sites, algorithm, rounds, warmup, int(rng.integers(2**62)))
             ends.append(np.quantile(drawn, interval_ends(level), axis=0))
             if on_simulation is not None:
-                on_simulation(size * count + place + 1)
+                on_simulation(size * count + simulation + 1)
         low, high = np.stack(ends, axis=1)
-        rows = sum(round(factor * own) for own in regression.rows.sizes)
+        rows = sum(round(factor * site_rows) for site_rows in regression.rows.sizes)
         away, covered = (low > 0) | (high < 0), (low <= truth) & (truth <= high)
         results.append((rows, high - low, away, covered))
     widths = [width for _, width, _, _ in results]

@@ -76,22 +76,22 @@ class Checkpoints:
         """
         from consortia.store.record import Header, fits  # pydantic is heavy; few runs are read
 
-        found: list[Checkpoint] = []
+        checkpoints: list[Checkpoint] = []
         problems = []
         for index, path in enumerate(self._paths):
             if not path.exists():
                 continue
             try:
-                one = replace(read(path), index=index)
+                candidate = replace(read(path), index=index)
             except Damaged as error:
                 problems.append(str(error))
                 continue
-            if fits(Header, one.header):
-                found.append(one)
+            if fits(Header, candidate.header):
+                checkpoints.append(candidate)
             else:
                 problems.append(f"{path.name} is damaged")
-        found.sort(key=lambda checkpoint: checkpoint.header["number"], reverse=True)
-        return found, problems
+        checkpoints.sort(key=lambda checkpoint: checkpoint.header["number"], reverse=True)
+        return checkpoints, problems
 
     def retain(self, checkpoint: Checkpoint) -> None:
         """Leave one in its place: the next that is saved replaces the other."""

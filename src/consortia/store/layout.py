@@ -80,8 +80,8 @@ def check_hierarchy(path: Path) -> None:
 
 def _entries(folder: Path) -> list[os.DirEntry[str]]:
     """List a directory's files and directories; refuse links and all else."""
-    with os.scandir(folder) as found:
-        entries = list(found)
+    with os.scandir(folder) as listing:
+        entries = list(listing)
     for entry in entries:
         kind = stat.S_IFMT(entry.stat(follow_symlinks=False).st_mode)
         if kind not in (stat.S_IFREG, stat.S_IFDIR):
@@ -94,30 +94,30 @@ def _entries(folder: Path) -> list[os.DirEntry[str]]:
 def _described(folder: Path, kind: str) -> dict[str, Any]:
     """Return the description of a group or an array."""
     try:
-        found = json.loads(read_regular(folder / DESCRIPTION, DESCRIPTION_BYTES))
+        parts = json.loads(read_regular(folder / DESCRIPTION, DESCRIPTION_BYTES))
     except (ValueError, RecursionError):
         raise ValueError(f"{folder.name}: its description is not JSON") from None
-    if not isinstance(found, dict) or found.get("zarr_format") != 3:
+    if not isinstance(parts, dict) or parts.get("zarr_format") != 3:
         raise ValueError(f"{folder.name}: it is not of Zarr's format 3")
-    if found.get("node_type") != kind or not isinstance(found.get("attributes", {}), dict):
+    if parts.get("node_type") != kind or not isinstance(parts.get("attributes", {}), dict):
         raise ValueError(f"{folder.name}: it is not of the kind {kind!r}")
-    return found
+    return parts
 
 
 def _check_array(folder: Path, where: str) -> int:
     """Check a description and its files; return how many bytes these are too few."""
-    found = _described(folder, "array")
-    shape, chunk = _lengths(found.get("shape")), _lengths(_inside(found, "chunk_grid", "regular"))
-    names, codecs = found.get("dimension_names"), found.get("codecs")
+    parts = _described(folder, "array")
+    shape, chunk = _lengths(parts.get("shape")), _lengths(_inside(parts, "chunk_grid", "regular"))
+    names, codecs = parts.get("dimension_names"), parts.get("codecs")
     if shape is None or chunk is None or len(shape) != len(chunk) or 0 in chunk:
         raise ValueError(f"{where}: its shape, or that of its chunks, is not a list of lengths")
     if not (isinstance(names, list) and len(names) == len(shape) and _are_names(names)):
         raise ValueError(f"{where}: the names of its axes are not strings, one an axis")
     if not (isinstance(codecs, list) and _codec_names(codecs) <= CODECS):
         raise ValueError(f"{where}: it is written with a codec that is not ours")
-    if found.get("storage_transformers") or _inside(found, "chunk_key_encoding", "default") is None:
+    if parts.get("storage_transformers") or _inside(parts, "chunk_key_encoding", "default") is None:
         raise ValueError(f"{where}: its files are stored in a way that is not ours")
-    kind = found.get("data_type")
+    kind = parts.get("data_type")
     text = kind == NAMES
     if not isinstance(kind, str) or not (text or kind in NUMBERS):
         raise ValueError(f"{where}: it holds neither numbers nor names")
@@ -149,29 +149,29 @@ def _inside(found: Mapping[str, Any], key: str, name: str) -> Any:
 def _lengths(value: Any) -> tuple[int, ...] | None:
     if not isinstance(value, list) or len(value) > AXES_MAX:
         return None
-    good = all(type(one) is int and 0 <= one <= LENGTH_MAX for one in value)
+    good = all(type(length) is int and 0 <= length <= LENGTH_MAX for length in value)
     return tuple(value) if good else None
 
 
 def _are_names(values: list[Any]) -> bool:
-    return all(isinstance(one, str) and is_printable(one) for one in values)
+    return all(isinstance(name, str) and is_printable(name) for name in values)
 
 
 def _codec_names(codecs: list[Any]) -> set[str]:
-    names = [one.get("name") if isinstance(one, dict) else None for one in codecs]
-    return {one if isinstance(one, str) else "" for one in names}
+    names = [entry.get("name") if isinstance(entry, dict) else None for entry in codecs]
+    return {entry if isinstance(entry, str) else "" for entry in names}
 
 
 def _files(folder: Path) -> list[tuple[Path, int]]:
     """Return all files below an array's directory but its description, with their lengths."""
-    found, waiting = [], [folder]
+    files, waiting = [], [folder]
     while waiting:
         for entry in _entries(waiting.pop()):
             if entry.is_dir(follow_symlinks=False):
                 waiting.append(Path(entry.path))
             elif entry.name != DESCRIPTION:
-                found.append((Path(entry.path), entry.stat(follow_symlinks=False).st_size))
-    return found
+                files.append((Path(entry.path), entry.stat(follow_symlinks=False).st_size))
+    return files
 
 
 def _check_names(file: Path, most: int, where: str) -> None:

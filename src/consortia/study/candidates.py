@@ -185,7 +185,7 @@ def reason_of(column: SiteColumns, *, wanted: bool = False) -> str:
 def same_as(tables: Mapping[str, Table], name: str, others: Sequence[str]) -> str:
     """Return that another column says the same in every row; "" where none does."""
     column = SiteColumns.of(tables, name)
-    for other in (SiteColumns.of(tables, one) for one in others):
+    for other in (SiteColumns.of(tables, another) for another in others):
         gaps = [(of.missing, other.by_site[site].missing) for site, of in column.by_site.items()]
         if all(np.array_equal(a, b) for a, b in gaps) and _follow(column, other):
             return f"it duplicates {other.name}"
@@ -195,7 +195,7 @@ def same_as(tables: Mapping[str, Table], name: str, others: Sequence[str]) -> st
 def told_by(tables: Mapping[str, Table], name: str, others: Sequence[str]) -> str:
     """Return that another column of words tells the levels of one; "" where none does."""
     column = SiteColumns.of(tables, name)
-    for other in (SiteColumns.of(tables, one) for one in others if one != name):
+    for other in (SiteColumns.of(tables, another) for another in others if another != name):
         if {*column.sites_of_kinds, *other.sites_of_kinds} != {"text"}:
             continue
         pairs = set()

@@ -113,8 +113,8 @@ def operator_radius(apply: Callable[[Array], Array], shape: tuple[int, ...]) -> 
     operator = LinearOperator((size, size), image, dtype=np.float64)
     # The map keeps covariances positive, so that its largest eigenvalue is real and positive. Other
     # eigenvalues may be about as large: with 20 vectors one of those would sometimes be found.
-    found = eigs(operator, k=1, v0=start, ncv=40, tol=1e-8, return_eigenvectors=False)
-    return float(np.abs(found[0]))
+    eigenvalues = eigs(operator, k=1, v0=start, ncv=40, tol=1e-8, return_eigenvectors=False)
+    return float(np.abs(eigenvalues[0]))
 
 
 class Normal(NamedTuple):
@@ -186,10 +186,10 @@ class Recursion(ABC):
     def along(self, counts: Sequence[int], start: Normal) -> list[Normal]:
         """Return the law after each of these numbers of iterations, in the order given."""
         last = max(counts, default=0)
-        found = {
+        laws = {
             k: law for k, law in zip(range(last + 1), self.path(start), strict=False) if k in counts
         }
-        return [found[k] for k in counts]
+        return [laws[k] for k in counts]
 
 
 @dataclass(frozen=True, eq=False)
