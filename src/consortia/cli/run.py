@@ -98,13 +98,13 @@ def run(
         if over.root:
             remember(*given.code)
         # One that holds something is refused before anything is read.
-        own = None if output is None else RunStore(output).path
+        path = None if output is None else RunStore(output).path
         changes = {"seed": seed, "chains": chains, "rounds": rounds}
         options = {**changes, "reference": reference, "verify": verify, "loo": loo}
-        more = {"own": own, "context": context.obj, "anyway": anyway, "quiet": quiet}
+        more = {"own": path, "context": context.obj, "anyway": anyway, "quiet": quiet}
         text = None
         if given.awaits_weights:
-            aside = None if own is None else RunStore(own.with_name(f"{own.name}{FIRST}")).path
+            aside = None if path is None else RunStore(path.with_name(f"{path.name}{FIRST}")).path
             first = options | {"verify": False, "loo": False}
             ended, directory = _sampled(given, study, over, first, **{**more, "own": aside})
             if not ended:
@@ -181,7 +181,7 @@ def _directory(name: str, own: Path | None, engine: Any) -> Path:
     if own is not None:
         return own
     made = engine.allgather(lambda: str(_free_directory(name)) if engine.root else "")
-    return Path(next(one for one in made if one))
+    return Path(next(path for path in made if path))
 
 
 def _free_directory(name: str) -> Path:

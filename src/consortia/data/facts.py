@@ -90,10 +90,10 @@ class SiteFacts:
         Raises:
             ValueError: the values are no facts; the text says which, and holds none of them.
         """
-        beside = values.get("beside") if isinstance(values, dict) else None
-        several = isinstance(beside, dict) and beside.get("beside") is not None
+        other_facts = values.get("beside") if isinstance(values, dict) else None
+        several = isinstance(other_facts, dict) and other_facts.get("beside") is not None
         expect(not several, "there are facts for more than two models")
-        found = read_fields(
+        fields = read_fields(
             cls,
             values,
             "these are no facts of a site",
@@ -103,23 +103,23 @@ class SiteFacts:
             described=SiteDescription.read,
         )
         rows = f"the number of rows is not an integer from 1 to {SITE_ROWS_MAX}"
-        expect(1 <= found["rows"] <= SITE_ROWS_MAX, rows)
-        right = DIGEST.fullmatch(found["digest"]) is not None
+        expect(1 <= fields["rows"] <= SITE_ROWS_MAX, rows)
+        right = DIGEST.fullmatch(fields["digest"]) is not None
         expect(right, "the digest is not 64 digits 0-9 and a-f")
-        _check_arrays(found["arrays"])
-        columns, features = found["columns"], found["arrays"].get("x")
+        _check_arrays(fields["arrays"])
+        columns, features = fields["columns"], fields["arrays"].get("x")
         expect(all(map(is_name, columns)), "the names of columns are not strings")
         right = not columns or (features is not None and features[0] == (len(columns),))
         expect(right, "there are not as many names as columns")
-        _check_moments(found["moments"], found["rows"], found["arrays"])
-        return cls(**found)
+        _check_moments(fields["moments"], fields["rows"], fields["arrays"])
+        return cls(**fields)
 
     @property
     def numbers(self) -> int:
         """Count of the numbers and names that depend on rows, shapes left out."""
-        tables = [one and asdict(one) for one in (self.table, self.described)]
-        own = (self.rows, self.labels, self.moments, tables)
-        return _count(own) + (0 if self.beside is None else self.beside.numbers)
+        tables = [table and asdict(table) for table in (self.table, self.described)]
+        facts = (self.rows, self.labels, self.moments, tables)
+        return _count(facts) + (0 if self.beside is None else self.beside.numbers)
 
     @property
     def values(self) -> int:
@@ -293,17 +293,17 @@ def merge_facts(gathered: Sequence[Mapping[Any, Any]], names: Sequence[str]) -> 
     Raises:
         InputError: two processes with the same site have contributed different facts.
     """
-    found: dict[int, tuple[int, Any]] = {}
+    merged: dict[int, tuple[int, Any]] = {}
     for process, contributed in enumerate(gathered):
         for key, facts in contributed.items():
-            first, known = found.setdefault(int(key), (process, facts))
+            first, known = merged.setdefault(int(key), (process, facts))
             if json.dumps(known) != json.dumps(facts):  # as text: NaN equals itself
                 raise InputError(
                     f"processes {first} and {process} have read different rows for site "
                     f"{names[int(key)]!r}: give both the same rows."
                 )
     try:
-        return [SiteFacts.read(found[index][1]) for index in range(len(names))]
+        return [SiteFacts.read(merged[index][1]) for index in range(len(names))]
     except ValueError as error:
         raise InputError(f"the facts of a site cannot be used: {error}.") from error
 

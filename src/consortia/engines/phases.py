@@ -225,8 +225,8 @@ class Iteration:
         """Run ``local`` at every node, batched or one node after the other."""
         mapped, deferred = self.layout.map_nodes, callable(drawn.noise)
 
-        def at_node(node: Array, own: Any) -> Any:
-            noise, state, inbox, data, size, weight, share, fitted = own
+        def at_node(node: Array, inputs: Any) -> Any:
+            noise, state, inbox, data, size, weight, share, fitted = inputs
             site = Site(
                 sites.data if mapped else data,
                 size,
@@ -238,7 +238,7 @@ class Iteration:
             numbers = drawn.noise(node) if callable(drawn.noise) else noise
             return local(numbers, drawn.shared, state, inbox if per_node else carry.inbox, site)
 
-        own = (
+        inputs = (
             () if deferred else drawn.noise,
             carry.node,
             carry.inbox if per_node else (),
@@ -250,8 +250,8 @@ class Iteration:
         )
         nodes = jnp.arange(self.layout.nodes, dtype=jnp.int32)
         if mapped:
-            return jax.lax.map(lambda arguments: at_node(*arguments), (nodes, own))
-        return jax.vmap(at_node)(nodes, own)
+            return jax.lax.map(lambda arguments: at_node(*arguments), (nodes, inputs))
+        return jax.vmap(at_node)(nodes, inputs)
 
     def _visit(self, phase: Phase, drawn: PhaseRandomness, carry: Carry, sites: SiteArrays) -> Any:
         """Run ``local`` of each chain at the one node that acts; infos have no node axis.
@@ -261,12 +261,12 @@ class Iteration:
         if phase.local is None or drawn.visited is None:
             raise TypeError("a phase with a Route or a Mailbox needs a local function")
         local, visited, arrival = phase.local, drawn.visited, drawn.arrival
-        inbox, shared, place = carry.inbox, drawn.shared, visited
+        inbox, shared, actor = carry.inbox, drawn.shared, visited
         weight = sites.weights[visited]
         if arrival is not None:
             inbox = mailbox.held(carry.inbox, arrival)
-            shared, place, weight = (), arrival.worker, arrival.weight
-        index = (place,) if self.layout.chains == 1 else (place, jnp.arange(place.size))
+            shared, actor, weight = (), arrival.worker, arrival.weight
+        index = (actor,) if self.layout.chains == 1 else (actor, jnp.arange(actor.size))
 
         def at_chain(
             noise: Any, shared: Any, state: Any, inbox: Any, node: Array, weight: Array
@@ -531,12 +531,12 @@ class Program(Iteration):
 
     def _once(self, stage: int, carry: Carry, sites: SiteArrays, keys: Keys) -> tuple[Carry, bool]:
         """Run a stage before the rounds; return also whether the inbox is per node then."""
-        own, phases = copy.copy(self), self.phases_of(stage)
-        own.layout = self.layout_of(stage)
-        source = Source(own.layout, sites.weights)
+        program, phases = copy.copy(self), self.phases_of(stage)
+        program.layout = self.layout_of(stage)
+        source = Source(program.layout, sites.weights)
         numbers = rng.round_randomness(phases, keys, Counter(0, 0), source)
         begun = carry._replace(turn=self.first_turn)
-        carry, per_node, _, _ = own.run_phases(phases, numbers, begun, sites, False)
+        carry, per_node, _, _ = program.run_phases(phases, numbers, begun, sites, False)
         return carry._replace(turn=()), per_node
 
     def _advance(

@@ -140,11 +140,11 @@ def serve(path: Path, transport: Transport, config: Config) -> None:
     if begun:
         rounds = study.run.rounds
         begin = functools.partial(consortia.resume, directory, rounds=rounds, engine=engine)
-    beside, left_out, verify, leave_out = study.verification, study.left_out, None, None
+    verification, left_out, verify, leave_out = study.verification, study.left_out, None, None
     further = Afterwards(over, _origin(config), quiet)
-    if beside is not None:
+    if verification is not None:
         built.model.check_posterior("run.verify")
-        verify = functools.partial(further.compare, beside)
+        verify = functools.partial(further.compare, verification)
     if left_out is not None:
         leave_out = functools.partial(further.leave_out, left_out, study.compared, directory)
     sample_and_report(
@@ -163,12 +163,12 @@ def serve(path: Path, transport: Transport, config: Config) -> None:
 def _expect_all(study: Study, transport: Transport) -> list[str]:
     """Return in words how long a study and those that are run after it take at least."""
     lines = [expected(study, transport)]
-    for one in study.besides:
-        name = one.method.name
-        if one.imputation == 0:
+    for other in study.besides:
+        name = other.method.name
+        if other.imputation == 0:
             name = f"{len(study.imputed)} runs of {name} if values are missing, of which each"
-        if not one.imputation:
-            lines.append(f"then {name}: {expected(one, transport)}")
+        if not other.imputation:
+            lines.append(f"then {name}: {expected(other, transport)}")
     return lines
 
 
@@ -217,7 +217,7 @@ def _build_imputed(
         )
     engines = tuple(map(over, study.imputed))
     each = zip(study.imputed, engines, strict=True)
-    rows = tuple(one.build(by, data_folder=origin).rows for one, by in each)
+    rows = tuple(imputed.build(by, data_folder=origin).rows for imputed, by in each)
     return replace(built, sites=rows), engines
 
 
@@ -246,8 +246,8 @@ class Afterwards:
         trees, names, quiet = [tree], ["the model"], self.quiet
         if other is not None:
             apart = self.over(other)
-            beside = other.build(apart, data_folder=self.origin)
-            trees.append(sample_beside(other, beside, directory / COMPARED, apart, quiet=quiet))
+            built = other.build(apart, data_folder=self.origin)
+            trees.append(sample_beside(other, built, directory / COMPARED, apart, quiet=quiet))
             names = list(TWO_MODELS)
         again = self.over(left_out)
         there = left_out.build(again, data_folder=self.origin)
@@ -341,7 +341,7 @@ def answer(path: Path, message: bytes, node: Config, config: Config) -> bytes:
             _sites[key] = sites_of(path, node, config)
         asked = _envelope_of(message, "study")
         first, *others = _sites[key]
-        return next((one for one in others if one.study == asked), first).answer(message)
+        return next((site for site in others if site.study == asked), first).answer(message)
     except Exception as error:  # whatever it says stays here
         folder = _folder(node, config)
         name = str(node.get("site", ""))
@@ -366,7 +366,7 @@ def _envelope_of(message: bytes, part: Literal["run", "study"]) -> str:
 def sites_of(path: Path, node: Config, config: Config) -> tuple[FlowerSite, ...]:
     """Return the site of a node, and the same site in the studies that are run after it."""
     study = load_study(path)
-    return tuple(site_of(one, node, config) for one in (study, *study.besides))
+    return tuple(site_of(studied, node, config) for studied in (study, *study.besides))
 
 
 def site_of(
@@ -401,7 +401,7 @@ def site_of(
     _keep_compiled(_folder(node, config))
     terms = terms_of(study)
     folder = _folder(node, config)
-    own: dict[int, Path] = {}
+    files: dict[int, Path] = {}
     if simulated:
         number, origin = int(node["partition-id"]), _origin(config)
         names = () if study.data.files is None else names_of(study.data.files)
@@ -409,17 +409,17 @@ def site_of(
     else:
         name, origin = str(node["site"]), None
         number = _number(study, name)
-        own = {number: Path(str(node["data"])).expanduser()}
+        files = {number: Path(str(node["data"])).expanduser()}
 
     def contribute() -> SiteFacts:
         if study.data.files is None:
             raise InputError("a data set that one machine deals out has no facts of its sites.")
-        beside = study.path.parent if study.path else Path()
-        file = own.get(number, (origin or beside) / study.data.files[number])
+        study_folder = study.path.parent if study.path else Path()
+        file = files.get(number, (origin or study_folder) / study.data.files[number])
         return study.contribution(file, number, *least())
 
     def digests(key: bytes) -> list[RowDigests]:
-        return study.used_rows(own[number], number, key)
+        return study.used_rows(files[number], number, key)
 
     def least() -> tuple[int, int]:
         from consortia.federation.governance.policy import load_policy
@@ -431,7 +431,7 @@ def site_of(
 
     def build(engine: Engine) -> Job:
         level, cells = least()
-        built = study.build(engine, data_folder=origin, own=own, least=level, cells=cells)
+        built = study.build(engine, data_folder=origin, own=files, least=level, cells=cells)
         run = study.run
         parts = built.model, built.rows, built.algorithm, run.chains, run.seed, run.warmup
         return Job(*parts, registered=study.registered is not None)

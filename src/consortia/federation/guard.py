@@ -34,12 +34,12 @@ def main(starter: int, command: list[str]) -> None:
     prctl(SET_PDEATHSIG, GONE)
     if os.getppid() != starter:  # it was gone before this was said
         sys.exit(1)
-    own = psutil.Process()
+    guard = psutil.Process()
     program = os.fork()
     if program == 0:
         os.setpgid(0, 0)
         prctl(SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != own.pid:
+        if os.getppid() != guard.pid:
             os._exit(1)
         os.execv(command[0], command)
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -48,7 +48,7 @@ def main(starter: int, command: list[str]) -> None:
         ended, status = os.wait()
         if ended == program:
             end = time.monotonic() + GRACE_SECONDS
-            while time.monotonic() < end and own.children(recursive=True):
+            while time.monotonic() < end and guard.children(recursive=True):
                 reap()
                 time.sleep(POLL_SECONDS)
             end_all()
@@ -80,8 +80,8 @@ def starter_gone(starter: int) -> None:
 
 def end_all() -> None:
     """Kill all descendants, and those that come of them meanwhile."""
-    while found := psutil.Process().children(recursive=True):
-        for process in found:
+    while descendants := psutil.Process().children(recursive=True):
+        for process in descendants:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
         reap()

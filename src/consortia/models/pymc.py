@@ -102,7 +102,7 @@ def _columns(model: Any, example: Mapping[str, np.ndarray]) -> dict[str, Any]:
     from pytensor.compile.sharedvalue import SharedVariable
 
     data: dict[str, Any] = {
-        n: one for n, one in model.named_vars.items() if isinstance(one, SharedVariable)
+        n: shared for n, shared in model.named_vars.items() if isinstance(shared, SharedVariable)
     }
     for name, column in example.items():
         if name not in data:
@@ -131,24 +131,24 @@ class _Graph:
     @property
     def values(self) -> list[Any]:
         """The unconstrained values of the latent variables."""
-        return [self.model.rvs_to_values[one] for one in self.latents]
+        return [self.model.rvs_to_values[latent] for latent in self.latents]
 
     @property
     def sampled(self) -> list[str]:
         """Names of the latent variables as they are sampled."""
-        free = [self.model.rvs_to_transforms[one] is None for one in self.latents]
-        names = [one.name for one in self.latents]
+        free = [self.model.rvs_to_transforms[latent] is None for latent in self.latents]
+        names = [latent.name for latent in self.latents]
         return [n if at else f"unconstrained({n})" for n, at in zip(names, free, strict=True)]
 
     def shapes(self) -> list[tuple[int, ...]]:
         """Return the shapes of the unconstrained values."""
         start = self.model.initial_point(0)
-        return [np.shape(start[one.name]) for one in self.values]
+        return [np.shape(start[value.name]) for value in self.values]
 
     def densities(self, statements: Sequence[Any]) -> Callable[..., list[Array]]:
         """Build the log-densities of statements, each summed, Jacobians included."""
-        found = self.model.logp(vars=list(statements), sum=False) if statements else []
-        return self.function([one.sum(dtype="float64") for one in found])
+        terms = self.model.logp(vars=list(statements), sum=False) if statements else []
+        return self.function([term.sum(dtype="float64") for term in terms])
 
     def function(self, outputs: Sequence[Any]) -> Callable[..., list[Array]]:
         """Return outputs as a function of parameters and rows."""
@@ -186,8 +186,8 @@ class _Graph:
         given = {one: tensor.constant(value) for one, value in shared.items()}
         mode = Mode(linker="py", optimizer="fast_compile")
         shapes = [one.shape for one in self.latents]
-        found = function([], shapes, givens=given, mode=mode, on_unused_input="ignore")()
-        return [tuple(np.asarray(one).tolist()) for one in found]
+        arrays = function([], shapes, givens=given, mode=mode, on_unused_input="ignore")()
+        return [tuple(np.asarray(one).tolist()) for one in arrays]
 
 
 def _sorted(graph: _Graph, example: Mapping[str, np.ndarray]) -> Model:
@@ -324,8 +324,8 @@ def _constants(
     reads = reads_rows(lambda rows: values(point, rows), several)
     pairs = zip(values(point, several), values(point, single), strict=True)
     return [
-        one
-        for one, of_rows, (all_of, first) in zip(every, reads, pairs, strict=True)
+        variable
+        for variable, of_rows, (all_of, first) in zip(every, reads, pairs, strict=True)
         if not of_rows
         and np.shape(all_of) == np.shape(first)
         and np.allclose(all_of, first, TOLERANCE)

@@ -54,14 +54,14 @@ def paragraph(report: RunReport) -> str:
     sites, rows = record.get("sites") or (), record.get("site_rows") or ()
     where = f"{sum(rows):,} rows at {len(sites)} sites" if rows else "the rows of all sites"
     described = report.fitted_settings.get("participants", {}).get("sites", {})
-    persons = [one.get("persons") for one in described.values()]
+    persons = [site.get("persons") for site in described.values()]
     if persons and None not in persons:
         where = f"{sum(persons):,} persons in {where}"
-    found = report.settings.get("regression")
-    if isinstance(found, dict) and response is not None:
+    regression = report.settings.get("regression")
+    if isinstance(regression, dict) and response is not None:
         text = (
             f"We fitted a Bayesian {response.regression} (family {response.family}) with the "
-            f"formula {found.get('formula')} to {where}"
+            f"formula {regression.get('formula')} to {where}"
         )
     elif response is not None:
         text = f"We fitted a Bayesian {response.regression} of {response.name} to {where}"
@@ -107,33 +107,33 @@ def paragraph(report: RunReport) -> str:
 
 def _of_rows(report: RunReport, response: Response | None) -> str:
     """Return reference levels, denominators, missing values and the seed, as far as recorded."""
-    found, text = report.fitted_settings, ""
+    fitted, text = report.fitted_settings, ""
     used = {} if response is None else response.references
     named = [f"{level} of {name}" for name, level in used.items() if name != RESPONSE]
     if named:
         text += f"Levels are compared with {', '.join(named)}. "
-    if "keep" in found:
-        text += f"Only rows with {found['keep']} were analysed. "
-    beside = found.get("beside", {})
+    if "keep" in fitted:
+        text += f"Only rows with {fitted['keep']} were analysed. "
+    columns = fitted.get("beside", {})
     trial = weighting(report)
-    for name, column in beside.items() if isinstance(beside, Mapping) else ():
+    for name, column in columns.items() if isinstance(columns, Mapping) else ():
         if name == "weights" and trial:
             text += f"Rows have {trial}. "
             continue
         text += (
             f"Rows are weighted by {column}. "
-            if name == "weights" and "weights_are" not in found
+            if name == "weights" and "weights_are" not in fitted
             else f"The {name} {'is' if name == 'exposure' else 'are'} the column {column}. "
         )
     if response is not None:
-        ties = str(found.get("ties", "efron")).capitalize()
+        ties = str(fitted.get("ties", "efron")).capitalize()
         text += BASELINES.get(str(response.family), "").format(ties)
         if response.name.startswith("Surv(") and len(response.name.split(",")) > 2:
-            whose = f" of the person in column {found['persons']}" if "persons" in found else ""
+            whose = f" of the person in column {fitted['persons']}" if "persons" in fitted else ""
             text += f"A row is an interval{whose} from a start to a stop, at risk in between. "
-    if "cluster" in found:
-        text += f"Intervals count each {found['cluster']}, not each row, as independent. "
-    policy = str(found.get("missing", ""))
+    if "cluster" in fitted:
+        text += f"Intervals count each {fitted['cluster']}, not each row, as independent. "
+    policy = str(fitted.get("missing", ""))
     if policy in POLICIES:
         sentence = POLICIES[policy]
         text += f"{sentence[0].upper()}{sentence[1:]}. "

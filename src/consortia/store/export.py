@@ -73,7 +73,7 @@ def to_csv(run: Any, file: str | os.PathLike[str]) -> Path:
         inner = [dim for dim in variable.dims if dim not in ("chain", "draw")]
         flat = variable.transpose("chain", "draw", *inner).values.reshape(chains * draws, -1)
         labels = itertools.product(*(map(str, variable[dim].values) for dim in inner))
-        header += [f"{name}[{','.join(one)}]" if one else str(name) for one in labels]
+        header += [f"{name}[{','.join(label)}]" if label else str(name) for label in labels]
         columns.append(flat)
     places = itertools.product(range(1, chains + 1), range(1, draws + 1))
     rows = zip(places, *(map(tuple, column.tolist()) for column in columns), strict=True)

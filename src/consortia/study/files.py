@@ -69,9 +69,9 @@ def common_kinds(facts: Sequence[SiteFacts], paths: Sequence[Path]) -> dict[str,
         InputError: a file does not have the same columns as the first, or rows of another shape.
     """
     first = facts[0]
-    for one, path in zip(facts, paths, strict=True):
-        if one.columns != first.columns or one.arrays.keys() != first.arrays.keys():
-            there, here = ({*each.columns, *each.arrays} for each in (first, one))
+    for site_facts, path in zip(facts, paths, strict=True):
+        if site_facts.columns != first.columns or site_facts.arrays.keys() != first.arrays.keys():
+            there, here = ({*each.columns, *each.arrays} for each in (first, site_facts))
             differ = [
                 f"{what} {', '.join(sorted(some))}"
                 for what, some in (
@@ -85,7 +85,7 @@ def common_kinds(facts: Sequence[SiteFacts], paths: Sequence[Path]) -> dict[str,
                 f"{path} does not have the same columns as {paths[0]} ({how}): give all sites "
                 "the same."
             )
-        for name, (shape, _) in one.arrays.items():
+        for name, (shape, _) in site_facts.arrays.items():
             wanted = first.arrays[name][0]
             if shape != wanted:
                 raise InputError(
@@ -94,9 +94,9 @@ def common_kinds(facts: Sequence[SiteFacts], paths: Sequence[Path]) -> dict[str,
                 )
     kinds = {}
     for name in first.arrays:
-        found = {one.arrays[name][1] for one in facts}
+        types = {site_facts.arrays[name][1] for site_facts in facts}
         try:
-            kinds[name] = np.result_type(*sorted(found))
+            kinds[name] = np.result_type(*sorted(types))
         except TypeError as error:
             raise InputError(f"data.files: array {name!r} has no common type: {error}.") from error
     return kinds

@@ -85,8 +85,8 @@ def with_spreads(
         points[:, k] += GRID
         squares = group_sd(points) ** 2
         height = target.log_priors(points)
-        own = np.flatnonzero(np.ptp(squares, axis=0) > 0)
-        for j in own:
+        members = np.flatnonzero(np.ptp(squares, axis=0) > 0)
+        for j in members:
             expected = within[j] + between[j] * sites * squares[:, j]
             if np.all(expected > 0):  # else no site says anything
                 height += -(sites - 1) / 2 * (np.log(expected) + excess[j] / expected)
@@ -94,8 +94,8 @@ def with_spreads(
         share = np.where(np.isfinite(share), share, 0) / np.nansum(share)
         mean[k] = share @ points[:, k]
         variance[k] = share @ (points[:, k] - mean[k]) ** 2
-        wider[own] = np.maximum(share @ squares[:, own] - before[own], 0)
-    centres = [np.where(spreads, mean, one) for one in guesses.centres]
+        wider[members] = np.maximum(share @ squares[:, members] - before[members], 0)
+    centres = [np.where(spreads, mean, guessed) for guessed in guesses.centres]
     apart = ~(spreads[:, None] | spreads)
-    covariances = [one * apart + np.diag(variance + wider) for one in guesses.covariances]
+    covariances = [guessed * apart + np.diag(variance + wider) for guessed in guesses.covariances]
     return Guesses(centres, covariances, guesses.agree)

@@ -113,18 +113,18 @@ def travelling_law(
     sites, d = centre.shape
     given = [1 / sites] * sites if probabilities is None else probabilities
     shares = shares_of(given, "probabilities", sites)
-    own = full_matrices(curvatures_of(precisions, (sites, d), "precisions", "sites"))
+    curvatures = full_matrices(curvatures_of(precisions, (sites, d), "precisions", "sites"))
     h = arguments.positive("step_size", step_size)
     alpha = arguments.number("strength", strength, 0.0)
     prior = matrix_of(prior_precision, "prior_precision", d)
     prior_pull = prior @ filled(prior_mean, (d,), "prior_mean")
     noise = _noise(gradient_noise, sites, d)
-    pull = np.einsum("sij,sj->si", own, centre)
-    constants, slopes = _corrections(own, pull, shares, surrogates, corrections)
-    fall = prior + (own - alpha * slopes) / shares[:, None, None]
+    pull = np.einsum("sij,sj->si", curvatures, centre)
+    constants, slopes = _corrections(curvatures, pull, shares, surrogates, corrections)
+    fall = prior + (curvatures - alpha * slopes) / shares[:, None, None]
     offset = prior_pull + (pull - alpha * constants) / shares[:, None]
     spread = h * np.eye(d) + h**2 / 4 * noise / shares[:, None, None] ** 2
-    check_density(precision := prior + own.sum(0), "precisions")
+    check_density(precision := prior + curvatures.sum(0), "precisions")
     arguments.one_of("record", record, ("visits", "updates"))
     target_mean = np.linalg.solve(precision, prior_pull + pull.sum(0))
     matrices, offsets = np.eye(d) - h / 2 * fall, h / 2 * offset
@@ -237,10 +237,10 @@ class TravellingRecursion(Recursion):
         if not np.all(np.isfinite(image)):
             return False
         try:
-            found = np.linalg.solve(np.eye(d * d) - image, np.eye(d).ravel()).reshape(d, d)
+            solution = np.linalg.solve(np.eye(d * d) - image, np.eye(d).ravel()).reshape(d, d)
         except np.linalg.LinAlgError:
             return False
-        return bool(np.linalg.eigvalsh((found + found.T) / 2)[0] > 0)
+        return bool(np.linalg.eigvalsh((solution + solution.T) / 2)[0] > 0)
 
     @cached_property
     def _second_moment_map(self) -> Float[np.ndarray, "dd dd"]:
@@ -348,13 +348,13 @@ class TravellingRecursion(Recursion):
         """
         matrix, offset, noise = self.update
         nil = np.zeros_like(matrix)
-        one = nil + np.eye(offset.shape[-1])
+        unit = nil + np.eye(offset.shape[-1])
         wide = AffineMap(
-            np.block([[matrix, nil], [nil, one]]),
+            np.block([[matrix, nil], [nil, unit]]),
             np.concatenate([offset, 0 * offset], axis=-1),
             np.block([[noise, nil], [nil, nil]]),
         )
-        add = AffineMap(np.block([[one, nil], [one, one]]), 0 * wide.offset, 0 * wide.covariance)
+        add = AffineMap(np.block([[unit, nil], [unit, unit]]), 0 * wide.offset, 0 * wide.covariance)
         visit = add.after(wide.power(between)).power(self.local_steps // between)
         mean, second = (np.pad(part, (0, len(part))) for part in self._ends)
         mean, second = (self._average(part) for part in visit.second_moments(mean, second))

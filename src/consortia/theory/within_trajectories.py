@@ -50,7 +50,7 @@ def window(clients: GaussianClients, given: Windows, start: int) -> AffineMap:
     """
     eta, rho = given.step_size, given.momentum_correlation
     slowness, nil = np.linalg.inv(clients.mass), np.zeros_like(clients.curvatures)
-    one, width = nil + np.eye(nil.shape[-1]), nil.shape[-1]
+    identity, width = nil + np.eye(nil.shape[-1]), nil.shape[-1]
     pull = slowness @ clients.curvatures
     away = (pull @ (clients.target_mean - clients.means)[..., None])[..., 0]
     shares, sigma = (part[:, None, None, None] for part in (clients.weights, given.gradient_noise))
@@ -63,14 +63,14 @@ def window(clients: GaussianClients, given: Windows, start: int) -> AffineMap:
 
     def kick(part: float, draws: int) -> AffineMap:
         offset = np.concatenate([still, -part * away], axis=-1)
-        matrix = np.block([[one, nil], [-part * pull, one]])
+        matrix = np.block([[identity, nil], [-part * pull, identity]])
         return AffineMap(matrix, offset, wide(part**2 / draws * noise))
 
     nothing = np.concatenate([still, still], axis=-1)
-    drift = AffineMap(np.block([[one, eta * one], [nil, one]]), nothing, wide(nil))
-    refresh = AffineMap(np.block([[one, nil], [nil, nil]]), nothing, wide(new))
+    drift = AffineMap(np.block([[identity, eta * identity], [nil, identity]]), nothing, wide(nil))
+    refresh = AffineMap(np.block([[identity, nil], [nil, nil]]), nothing, wide(new))
     answers: list[Array] = []  # of every client's state to the momenta that all share
-    unit = np.concatenate([nil, one], axis=-2)
+    unit = np.concatenate([nil, identity], axis=-2)
     made = AffineMap(wide(nil) + np.eye(2 * width), nothing, wide(nil))
     for at in range(given.average_every + 1):
         inner = 0 < at < given.average_every

@@ -93,12 +93,12 @@ def question_of(request: Envelope) -> Question:
     """Return the question of a message, of which references to what was before are not a part."""
     values = {name: value for name, value in request.values.items() if name not in ("oldest", LAST)}
     head = [request.kind, list(request.label), values]
-    found = hashlib.sha256(json.dumps(head, sort_keys=True).encode())
+    digest = hashlib.sha256(json.dumps(head, sort_keys=True).encode())
     for name in sorted(request.arrays):
         array = np.ascontiguousarray(request.arrays[name])
-        found.update(f"{name}\0{array.dtype.str}{array.shape}\0".encode())
-        found.update(array.tobytes())
-    return Question(request.kind, request.label, found.hexdigest())
+        digest.update(f"{name}\0{array.dtype.str}{array.shape}\0".encode())
+        digest.update(array.tobytes())
+    return Question(request.kind, request.label, digest.hexdigest())
 
 
 def place_of(
@@ -133,5 +133,5 @@ def largest(values: np.ndarray) -> float:
     """Return the largest value; infinity where one is not a number."""
     if not values.size:
         return 0.0
-    found = float(values.max())
-    return found if np.isfinite(found) else float("inf")
+    maximum = float(values.max())
+    return maximum if np.isfinite(maximum) else float("inf")

@@ -257,7 +257,7 @@ class SiteRuntime(SiteWork):
             raise EnvelopeError("the message holds numbers of this site alone")
         averaged = isinstance(phase.exchange, Mean)
         share = float(np.asarray(self._arrays.weights)[0]) if averaged else 1.0
-        return {name: share * np.asarray(one, np.float64) for name, one in answer.items()}
+        return {name: share * np.asarray(array, np.float64) for name, array in answer.items()}
 
     def _phase(self, label: Label) -> tuple[Stage, Phase]:
         """Return the stage and the phase of a label, if a site has something to do there."""
@@ -288,8 +288,8 @@ class SiteRuntime(SiteWork):
         before, iterations = self._last_evaluated(label.stage)
         rounds = np.maximum(label.iteration - iterations[which], 1)
         evaluation = phase.evaluation(from_arrays(request.arrays, like, "inbox"))
-        found = place_of(evaluation, len(which), self._scale, before[which], rounds)
-        return replace(found, numbers=numbers)
+        place = place_of(evaluation, len(which), self._scale, before[which], rounds)
+        return replace(place, numbers=numbers)
 
     def keep_place(self, label: Label, request: Envelope, place: Place) -> None:
         """Note the positions of the chains of a message, for the next one."""
@@ -321,11 +321,11 @@ class SiteRuntime(SiteWork):
     def _take_fitted(self) -> None:
         if self._fitted_there:
             return
-        found = self._files.kept("fitted")
-        if found is None:
+        fit = self._files.kept("fitted")
+        if fit is None:
             raise EnvelopeError("the fit was not finished at this site")
         like = jax.eval_shape(self._stages.fitted, self._stages.fit.after())
-        fitted = jax.tree.map(jnp.asarray, from_arrays(found.arrays, like, "fitted"))
+        fitted = jax.tree.map(jnp.asarray, from_arrays(fit.arrays, like, "fitted"))
         self._arrays = self._arrays._replace(fitted=fitted)
         self._fitted_there = True
 
@@ -393,10 +393,10 @@ class SiteRuntime(SiteWork):
         piece = self._piece(stage, label.phase, self._visit)
         keys = self._keys_of(stage, label, request)
         left = []
-        for place, chain in enumerate(chains):
-            own = jax.tree.map(lambda leaf, place=place: leaf[place], inbox)
+        for index, chain in enumerate(chains):
+            chain_inbox = jax.tree.map(lambda leaf, index=index: leaf[index], inbox)
             visited, node, outbox = piece(
-                node, own, chain, self._counter(label), keys, self._arrays
+                node, chain_inbox, chain, self._counter(label), keys, self._arrays
             )
             if int(visited) != self._number:
                 raise EnvelopeError("a chain is said to be here that visits another site")

@@ -262,7 +262,7 @@ class Settled:
         made = self._derivatives_once(revealed, places)
         units = np.tile(self.unknowns.units, len(self.unknowns.rows))
         exact = ROUNDING[self._target.dtype.itemsize]
-        found = []
+        blocks = []
         jacobians = {
             order: np.nan_to_num(np.asarray(values, float), nan=0.0, posinf=0.0, neginf=0.0)
             for order, values in made.items()
@@ -276,12 +276,12 @@ class Settled:
                 jacobian, base = jacobian[:-1], jacobian[-1:]
                 jacobian = jacobian - base
                 if revealed.height is not None:
-                    found.append(base * (units / math.hypot(revealed.height, exact)))
+                    blocks.append(base * (units / math.hypot(revealed.height, exact)))
             elif reference is not None:
                 jacobian = jacobian[: -(len(jacobian) // len(points))]
             error = np.hypot(np.ravel(revealed.errors.get(order, 0.0)), exact)
-            found.append(self._fewer(jacobian / error[:, None]) * units)
-        return np.concatenate(found)
+            blocks.append(self._fewer(jacobian / error[:, None]) * units)
+        return np.concatenate(blocks)
 
     def _fewer(self, jacobian: Float[np.ndarray, "m N"]) -> Float[np.ndarray, "p N"]:
         """Return sums of groups of many rows with random signs, which hold the same information."""
@@ -395,12 +395,12 @@ def _derivatives(
         function = _with_next(function, order)
 
     def at(position: Float[Array, " d"]) -> dict[int, Array]:
-        found = function(position)
-        made = {0: found[0][None]}
-        if 1 in found:
-            made[1] = found[1].T
-        if 2 in found:
-            made[2] = found[2].T[np.triu_indices(position.size)]
+        derivatives = function(position)
+        made = {0: derivatives[0][None]}
+        if 1 in derivatives:
+            made[1] = derivatives[1].T
+        if 2 in derivatives:
+            made[2] = derivatives[2].T[np.triu_indices(position.size)]
         return {order: made[order] for order in shape.orders}
 
     made = compiler.map_in_blocks(at, points, POINTS_AT_ONCE)
@@ -414,11 +414,11 @@ def _with_next(
 
     def both(position: Array) -> dict[int, Array]:
         def parts(at: Array) -> tuple[Array, dict[int, Array]]:
-            found = function(at)
-            return found[order], found
+            lower_orders = function(at)
+            return lower_orders[order], lower_orders
 
-        derivative, found = jax.jacfwd(parts, has_aux=True)(position)
-        return found | {order + 1: derivative}
+        derivative, lower_orders = jax.jacfwd(parts, has_aux=True)(position)
+        return lower_orders | {order + 1: derivative}
 
     return both
 
@@ -451,7 +451,7 @@ def unknowns_of(
         flat = values.reshape(len(values), -1)[:count].astype(np.float64)
         columns = np.arange(flat.shape[1]) if values.dtype.kind == "f" else np.zeros(0, int)
         numbers = [index for index in columns if not is_categorical(flat[:, index])]
-        response, own = is_response(leaf), list[tuple[int, int, float]]()
+        response, leaf_moves = is_response(leaf), list[tuple[int, int, float]]()
         kept = numbers if response else [index for index in columns if np.ptp(flat[:, index]) > 0]
         for index in kept:
             unit = flat[:, index].std()
@@ -460,16 +460,16 @@ def unknowns_of(
             equal = [k for k, r in enumerate(same) if abs(r) > EQUAL and covariates[k] != response]
             if equal:
                 ratio = unit / units[equal[0]] * math.copysign(1, same[equal[0]])
-                own.append((equal[0], int(index), float(ratio)))
+                leaf_moves.append((equal[0], int(index), float(ratio)))
                 continue
-            own.append((len(units), int(index), 1.0))
+            leaf_moves.append((len(units), int(index), 1.0))
             labels = [of for of in every if len(of) == flat.shape[1] and not response]
             names.append(labels[0][index] if labels else f"{leaf.path} {index} of {model}")
             known.append(scaled)
             units.append(unit)
             measured.append(index in numbers)
             covariates.append(not response)
-        moves.append(tuple(own))
+        moves.append(tuple(leaf_moves))
     counted = np.array(covariates, bool)
     most = max(MOST_UNKNOWNS // max(len(units), width, 1), 1)
     chosen = np.arange(count)

@@ -42,23 +42,23 @@ def declared_of(study: Study, file: Path, index: int) -> list[Declared]:
     Raises:
         InputError: the file cannot be used.
     """
-    own = dict.fromkeys(range(len(study.data.files or ())), file)
-    found, targets = [], {}
-    for one in (study, *study.besides):
-        key = one.model.model_dump_json()
+    files = dict.fromkeys(range(len(study.data.files or ())), file)
+    counts, targets = [], {}
+    for studied in (study, *study.besides):
+        key = studied.model.model_dump_json()
         if key not in targets:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", UserWarning)
-                model = one.build(own=own).model
+                model = studied.build(own=files).model
             parameters = starting_parameters(model, None, 0, 1)[0]
             targets[key] = Target(model, parameters)
-        rounds, dimension = one.run.warmup + one.run.rounds, targets[key].dimension
-        sent = declared_numbers(one.method, dimension, one.run.chains, rounds, targets[key])
-        described = one.contribution(file, index).numbers
-        found.append(
+        rounds, dimension = studied.run.warmup + studied.run.rounds, targets[key].dimension
+        sent = declared_numbers(studied.method, dimension, studied.run.chains, rounds, targets[key])
+        described = studied.contribution(file, index).numbers
+        counts.append(
             Declared(*(described + more for more in (sent.usual, sent.proposed, sent.most)))
         )
-    return found
+    return counts
 
 
 def declared_numbers(
@@ -79,8 +79,8 @@ def declared_numbers(
         sizes = method.message_sizes(dimension)
         if target is not None:
             usual, sizes = usual_messages(method, target), method.sizes_of(target)
-        each = max((one.up for one in sizes.values()), default=0)
-        most = max((one.up for one in method.declared_sizes(dimension).values()), default=0)
+        each = max((size.up for size in sizes.values()), default=0)
+        most = max((size.up for size in method.declared_sizes(dimension).values()), default=0)
         proposed = min(LEEWAY * usual, method.most_messages)
         counts = usual * each, proposed * each, method.most_messages * most
         return Declared(*(agreement + count for count in counts))
@@ -106,12 +106,12 @@ def _stages(method: Method, dimension: int, chains: int) -> Stages:
 
 def _numbers(stage: Stage) -> int:
     """Return the numbers of the messages of a stage, repetitions included."""
-    found = 0
+    total = 0
     for index, phase in enumerate(stage.phases):
         if phase.local is not None:
             sent = stage.shapes(index)
-            found += phase.repeat * _size((sent.outbox, sent.info))
-    return found
+            total += phase.repeat * _size((sent.outbox, sent.info))
+    return total
 
 
 def _size(tree: object) -> int:

@@ -306,8 +306,8 @@ class Ledger:
                 new = entry.details["question"] not in known
                 self.answers[entry.run] += new
                 if new:
-                    beside = int(entry.details.get(NUMBERS, "0"))  # among its plain values
-                    self.numbers[entry.run] += numbers_of(entry.arrays) + beside
+                    plain = int(entry.details.get(NUMBERS, "0"))  # among its plain values
+                    self.numbers[entry.run] += numbers_of(entry.arrays) + plain
                 known.setdefault(
                     entry.details["question"], entry.details.get(CONTENT, entry.sha256)
                 )

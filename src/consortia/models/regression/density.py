@@ -130,11 +130,11 @@ class Density:
     @cached_property
     def priors(self) -> dict[str, Prior]:
         """The prior of every natural parameter, by its name; one for each coefficient."""
-        spec, asked, found = self.specification, dict(self.prior), {}
+        spec, asked, settled = self.specification, dict(self.prior), {}
 
         def settle(name: str, default: Prior, keys: tuple[str, ...], lower: float) -> None:
             given = [key for key in keys if key in asked]
-            found[name] = read_prior(given[0], asked[given[0]], lower) if given else default
+            settled[name] = read_prior(given[0], asked[given[0]], lower) if given else default
             used.update(given)
 
         used: set[str] = set()
@@ -149,21 +149,21 @@ class Density:
             name = self.cuts[0]
             default = Prior("student_t", (3.0, 0.0, WIDE)) if name == THRESHOLDS else base
             settle(name, default, (name,), -math.inf)
-        for one in self.family.auxiliaries:
-            words = one.prior.replace("1 / {sd}", repr(1 / self.spread))
-            prior = read_prior(one.name, words, one.lower)
-            settle(one.name, Prior(prior.form, prior.arguments, True), (one.name,), 0.0)
+        for extra in self.family.auxiliaries:
+            words = extra.prior.replace("1 / {sd}", repr(1 / self.spread))
+            prior = read_prior(extra.name, words, extra.lower)
+            settle(extra.name, Prior(prior.form, prior.arguments, True), (extra.name,), 0.0)
         for block in spec.blocks:
             default = Prior("half_student_t", (3.0, wide / self.slope_sd(block)), True)
             settle(block.name, default, (block.name, "sd"), 0.0)
-        known = [*dict.fromkeys([*found, *spec.term_of])]
+        known = [*dict.fromkeys([*settled, *spec.term_of])]
         known += ["coefficients"] if spec.names else []
         known += ["sd"] if spec.blocks else []
         known += [CORRELATION] if spec.bundles else []
         for key in asked:
             if key != CORRELATION and key not in used and key not in known:
                 raise InputError(f"prior: {key!r} is not a parameter: {unknown(key, known)}.")
-        return found
+        return settled
 
     def slope_sd(self, block: Block) -> float:
         """Return the standard deviation of what a slope is multiplied with; 1 of a level."""
@@ -207,30 +207,30 @@ class Density:
 
     @property
     def _start_in_words(self) -> dict[str, np.ndarray]:
-        spec, found = self.specification, {}
+        spec, start = self.specification, {}
         if self.intercept:
-            found["intercept"] = np.full(self.lead, self.centre, np.float32)
+            start["intercept"] = np.full(self.lead, self.centre, np.float32)
         if spec.names:
-            found["coefficients"] = np.zeros((*self.lead, len(spec.names)), np.float32)
+            start["coefficients"] = np.zeros((*self.lead, len(spec.names)), np.float32)
         if self.cuts is not None:
             name, count = self.cuts
-            found[name] = np.full(count, self.centre, np.float32)
+            start[name] = np.full(count, self.centre, np.float32)
             if name == THRESHOLDS:  # the first one, then logarithms of the distances
-                found[name] = np.zeros(count, np.float32)
-                found[name][0] = -(count - 1) / 2
+                start[name] = np.zeros(count, np.float32)
+                start[name][0] = -(count - 1) / 2
         for name in (one.name for one in self.family.auxiliaries):
             value = self.spread if name == "sigma" else 1.0
-            found[f"log_{name}"] = np.float32(math.log(value)) * np.ones((), np.float32)
+            start[f"log_{name}"] = np.float32(math.log(value)) * np.ones((), np.float32)
         if spec.blocks:
             units = np.array([self.slope_sd(block) for block in spec.blocks])
-            found["log_sd"] = np.log(0.3 * self.spread / units).astype(np.float32)
+            start["log_sd"] = np.log(0.3 * self.spread / units).astype(np.float32)
             columns = sum(len(block.columns) for block in spec.blocks)
             if columns:
-                found["effects_in_sd"] = np.zeros((*self.lead, columns), np.float32)
+                start["effects_in_sd"] = np.zeros((*self.lead, columns), np.float32)
         if spec.bundles:
             count = sum(len(one) * (len(one) - 1) // 2 for one in spec.bundles)
-            found["correlation_score"] = np.zeros(count, np.float32)
-        return found
+            start["correlation_score"] = np.zeros(count, np.float32)
+        return start
 
     def _auxiliary(self, params: PyTree) -> dict[str, Array]:
         """Return the family's own parameters on their natural scale, (...) or (..., cuts)."""
@@ -289,7 +289,7 @@ class Density:
             bundles = [R[..., one.start : one.stop, one.start : one.stop] for one in spec.bundles]
             values[CORRELATION] = _below(bundles)
         if "effects" in values:
-            parts = [values["effects"][..., self.block_of == place] for place in range(len(T))]
+            parts = [values["effects"][..., self.block_of == block] for block in range(len(T))]
             moved = list(parts)
             for level, slope in zip(*np.nonzero(T - np.eye(len(T))), strict=True):
                 if parts[level].shape[-1]:
@@ -302,10 +302,10 @@ class Density:
         """T, which takes levels and slopes at the means of the columns to those at zero."""
         spec = self.specification
         T = np.eye(len(spec.blocks))
-        for level, one in enumerate(spec.blocks):
+        for level, block in enumerate(spec.blocks):
             for slope, other in enumerate(spec.blocks):
                 number = other.factor and other.level is None and not other.smooth
-                if not one.factor and not one.smooth and number and one.by == other.by:
+                if not block.factor and not block.smooth and number and block.by == other.by:
                     T[level, slope] = -spec.units[other.factor].mean
         return T
 
@@ -352,23 +352,23 @@ class Density:
 
     def _scores_of_bundles(self, params: PyTree) -> Iterator[tuple[range, Array]]:
         """Yield the blocks of every bundle, and the scores of their correlations."""
-        place = 0
+        offset = 0
         for bundle in self.specification.bundles:
             count = len(bundle) * (len(bundle) - 1) // 2
-            yield bundle, params["correlation_score"][..., place : place + count]
-            place += count
+            yield bundle, params["correlation_score"][..., offset : offset + count]
+            offset += count
 
     def _effects(self, params: PyTree) -> Array:
         """Return levels, slopes and curves that are parameters, (..., columns)."""
         z = params["effects_in_sd"]
         xp = namespace(z)
-        parts = [z[..., self.block_of == place] for place in range(len(self.specification.blocks))]
+        parts = [z[..., self.block_of == index] for index in range(len(self.specification.blocks))]
         for bundle, L in zip(self.specification.bundles, self._factors(params), strict=True):
             if parts[bundle[0]].shape[-1]:
                 together = xp.stack(parts[bundle[0] : bundle[-1] + 1], axis=-2)
                 mixed = self._of_classes(L, 2) @ together
-                for place, block in enumerate(bundle):
-                    parts[block] = mixed[..., place, :]
+                for index, block in enumerate(bundle):
+                    parts[block] = mixed[..., index, :]
         sd = xp.exp(params["log_sd"])[..., self.block_of]
         return xp.concatenate(parts, axis=-1) * self._of_classes(sd, 1)
 
@@ -398,18 +398,18 @@ class Density:
         spec, lead = self.specification, []
         if self.lead:
             lead = [list(spec.levels[RESPONSE][1:])]
-        found: dict[str, list[list[str] | None]] = {"coefficients": [*lead, list(spec.names)]}
+        labels: dict[str, list[list[str] | None]] = {"coefficients": [*lead, list(spec.names)]}
         if self.lead:
-            found["intercept"] = [*lead]
+            labels["intercept"] = [*lead]
         if spec.blocks:
-            found["sd"] = [[block.name for block in spec.blocks]]
+            labels["sd"] = [[block.name for block in spec.blocks]]
             if self.block_of.size:
-                found["effects"] = [
+                labels["effects"] = [
                     *lead,
                     [name for block in spec.blocks for name in block.columns],
                 ]
         if spec.bundles:
-            found[CORRELATION] = [
+            labels[CORRELATION] = [
                 [
                     f"cor({spec.blocks[bundle[column]].term}, {spec.blocks[bundle[row]].term} | "
                     f"{spec.blocks[bundle[row]].by})"
@@ -420,8 +420,8 @@ class Density:
             ]
         if self.cuts is not None and self.cuts[0] == THRESHOLDS:
             levels = spec.levels[RESPONSE]
-            found[THRESHOLDS] = [[f"{a}|{b}" for a, b in itertools.pairwise(levels)]]
-        return {name: axes for name, axes in found.items() if any(axes)}
+            labels[THRESHOLDS] = [[f"{a}|{b}" for a, b in itertools.pairwise(levels)]]
+        return {name: axes for name, axes in labels.items() if any(axes)}
 
     @cached_property
     def block_of(self) -> np.ndarray:
@@ -477,8 +477,8 @@ class Density:
             value, prior = params[f"log_{auxiliary.name}"], self.priors[auxiliary.name]
             bounded = auxiliary.lower + namespace(value).exp(value)
             total += prior.log_density(bounded, auxiliary.lower) + value
-        for place, block in enumerate(spec.blocks):
-            value = params["log_sd"][..., place]
+        for index, block in enumerate(spec.blocks):
+            value = params["log_sd"][..., index]
             total += self.priors[block.name].log_density(namespace(value).exp(value), 0.0) + value
         if "effects_in_sd" in params:
             u = params["effects_in_sd"]
@@ -607,7 +607,7 @@ class Density:
         A z are the levels and slopes that stay at the site, see `group_scale`. Where the site is
         the group there is one; by default as many as rows, most of them without any.
         """
-        predictor, own = self.predictor_given(params, rows), self._own(params)
+        predictor, extras = self.predictor_given(params, rows), self._own(params)
         xp, A = namespace(params["log_sd"]), self.group_scale(params, self.specification.staying)
         slopes, group = xp.asarray(rows["slopes"]).astype(A.dtype), _group_of(rows, xp)
         count = (1 if group is None else len(slopes)) if groups is None else groups
@@ -632,11 +632,11 @@ class Density:
             return sums_of_groups(real(values), group, count)
 
         def log_likelihoods(z: Array) -> Array:
-            return summed(self.family.log_likelihood(predictor(z), rows, own))
+            return summed(self.family.log_likelihood(predictor(z), rows, extras))
 
         def derivatives(z: Array) -> tuple[Array, Array]:
             assert self.family.slopes is not None
-            first, second = self.family.slopes(predictor(z), rows, own)
+            first, second = self.family.slopes(predictor(z), rows, extras)
             gradient, upper = times(first, slopes), times(second, products)
             at = [[pairs.index((min(i, j), max(i, j))) for j in range(size)] for i in range(size)]
             matrix = upper[..., np.array(at)]
@@ -694,42 +694,42 @@ class Density:
             return self._draw_in_words(rng, count)
         if self.earlier.weight < 1:
             raise InputError("prior_from: nothing can be drawn of it with a weight below 1.")
-        own = self.unravel(self.earlier.draw(rng, count))
+        earlier_draws = self.unravel(self.earlier.draw(rng, count))
         wide = rng.random(count) < self.earlier.robust
         words = self._draw_in_words(rng, count)
         mixed = {}
-        for name, values in own.items():
+        for name, values in earlier_draws.items():
             chosen = wide.reshape(-1, *[1] * (values.ndim - 1))
             mixed[name] = np.where(chosen, words[name], values).astype(float_type())
         return mixed
 
     def _draw_in_words(self, rng: np.random.Generator, count: int) -> dict[str, np.ndarray]:
-        spec, found, lead = self.specification, {}, (count, *self.lead)
+        spec, draws, lead = self.specification, {}, (count, *self.lead)
         if self.intercept:
-            found["intercept"] = self.priors["intercept"].draw(rng, lead, -math.inf)
+            draws["intercept"] = self.priors["intercept"].draw(rng, lead, -math.inf)
         if spec.names:
             slopes = [self.priors[name].draw(rng, lead, -math.inf) for name in spec.names]
             natural = np.stack(slopes, axis=-1)
-            found["coefficients"] = natural @ np.linalg.inv(self.slopes_of_basis).T
+            draws["coefficients"] = natural @ np.linalg.inv(self.slopes_of_basis).T
         if self.cuts is not None:
             name, size = self.cuts
             cuts = self.priors[name].draw(rng, (count, size), -math.inf)
             if name == THRESHOLDS:
                 cuts = np.sort(cuts, axis=1)
                 cuts[:, 1:] = np.log(np.diff(cuts, axis=1))
-            found[name] = cuts
+            draws[name] = cuts
         for one in self.family.auxiliaries:
             value = self.priors[one.name].draw(rng, (count,), one.lower)
-            found[f"log_{one.name}"] = np.log(value - one.lower)
+            draws[f"log_{one.name}"] = np.log(value - one.lower)
         if spec.blocks:
             sd = [self.priors[block.name].draw(rng, (count,), 0.0) for block in spec.blocks]
-            found["log_sd"] = np.log(np.stack(sd, axis=1))
+            draws["log_sd"] = np.log(np.stack(sd, axis=1))
             if self.block_of.size:
-                found["effects_in_sd"] = rng.normal(size=(*lead, len(self.block_of)))
+                draws["effects_in_sd"] = rng.normal(size=(*lead, len(self.block_of)))
         if self.correlation_prior is not None:
             free = [self.correlation_prior.draw(rng, count, len(one)) for one in spec.bundles]
-            found["correlation_score"] = np.concatenate(free, axis=1)
-        return {name: np.asarray(values, float_type()) for name, values in found.items()}
+            draws["correlation_score"] = np.concatenate(free, axis=1)
+        return {name: np.asarray(values, float_type()) for name, values in draws.items()}
 
     def simulated(
         self,
@@ -747,7 +747,7 @@ class Density:
         rows = batch["x"].shape[0]
 
         wide = {name: np.asarray(values, float) for name, values in params.items()}
-        eta, own = self.predictor(wide, batch), self._own(wide)
+        eta, extras = self.predictor(wide, batch), self._own(wide)
         if shift is not None:
             eta = eta + shift
         elif self.specification.staying:
@@ -759,7 +759,7 @@ class Density:
             eta = eta + np.einsum("rk,nrk->nr", batch["slopes"], of_rows)
         given = {**batch, "breaks": np.array(self.specification.breaks)}
         draws = [
-            self.family.draw(rng, eta[i], given, {name: value[i] for name, value in own.items()})
+            self.family.draw(rng, eta[i], given, {name: value[i] for name, value in extras.items()})
             for i in range(len(eta))
         ]
         return np.stack(draws)

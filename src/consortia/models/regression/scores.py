@@ -39,8 +39,8 @@ class Scores:
         priors, names = self._density.priors, self._density.specification.names
         if self._density.earlier is not None:
             return {}
-        found = {name: priors[name].tail for name in ELEMENTWISE if name in priors}
-        kept = {name: tail for name, tail in found.items() if tail.heaviness}
+        elementwise = {name: priors[name].tail for name in ELEMENTWISE if name in priors}
+        kept = {name: tail for name, tail in elementwise.items() if tail.heaviness}
         slopes = [priors[name].tail for name in names]
         if any(tail.heaviness for tail in slopes):
             kept[SLOPES] = Tail(*np.array(slopes).T)
@@ -54,23 +54,23 @@ class Scores:
     @property
     def start(self) -> dict[str, np.ndarray]:
         """Start of the sampled parameters."""
-        found = dict(self._density.start)
+        sampled = dict(self._density.start)
         for name, tail in self.tails.items():
-            values = found.pop(name)
+            values = sampled.pop(name)
             if name == SLOPES:
                 values = values @ self._density.slopes_of_basis.T
-            found[name + SUFFIX] = tail.score(values).astype(np.float32)
-        return found
+            sampled[name + SUFFIX] = tail.score(values).astype(np.float32)
+        return sampled
 
     def params(self, sampled: Mapping[str, Array]) -> dict[str, Array]:
         """Return the parameters."""
-        found = dict(sampled)
+        parameters = dict(sampled)
         for name, tail in self.tails.items():
-            values = tail.value(found.pop(name + SUFFIX))
+            values = tail.value(parameters.pop(name + SUFFIX))
             if name == SLOPES:
                 values = values @ self._matrix(self._inverse, values).T
-            found[name] = values
-        return found
+            parameters[name] = values
+        return parameters
 
     def of(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return a function of what is sampled, of one of parameters; the same without scores."""
@@ -97,24 +97,24 @@ class Scores:
 
     def group_sd(self, sampled: Mapping[str, Array]) -> dict[str, Array]:
         """Return `Density.group_sd` in the units of scores at their centre."""
-        found = self._density.group_sd(self.params(sampled))
+        deviations = self._density.group_sd(self.params(sampled))
         for name, tail in self.tails.items():
-            values, like = found.pop(name), sampled[name + SUFFIX]
+            values, like = deviations.pop(name), sampled[name + SUFFIX]
             if name == SLOPES:
                 values = values @ self._matrix(self._density.slopes_of_basis, values).T
-            found[name + SUFFIX] = values * namespace(like).exp(-tail.log_slope(0 * like))
-        return found
+            deviations[name + SUFFIX] = values * namespace(like).exp(-tail.log_slope(0 * like))
+        return deviations
 
     def slopes(self, sampled: Params, slopes: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Return the gradient by what is sampled, of one by parameters."""
-        found = dict(slopes)
+        gradient = dict(slopes)
         for name, tail in self.tails.items():
-            if name in found:
-                values = found.pop(name)
+            if name in gradient:
+                values = gradient.pop(name)
                 if name == SLOPES:
                     values = values @ self._inverse
-                found[name + SUFFIX] = values * np.exp(tail.log_slope(sampled[name + SUFFIX]))
-        return found
+                gradient[name + SUFFIX] = values * np.exp(tail.log_slope(sampled[name + SUFFIX]))
+        return gradient
 
     @cached_property
     def _inverse(self) -> np.ndarray:

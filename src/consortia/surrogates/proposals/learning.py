@@ -145,7 +145,7 @@ def _weighted(
     half = rng.random(len(shares)) < 0.5
     mean, covariance = _moments(weighted.points[half], shares[half])
     held = _held(_mapped(Plain(), weighted.points), weighted, shares, ~half)
-    scores = [(_covered(_between(mean, covariance, guess, one), held), one) for one in SHRUNK]
+    scores = [(_covered(_between(mean, covariance, guess, part), held), part) for part in SHRUNK]
     mean, covariance = _moments(weighted.points, shares)
     envelope = _between(mean, covariance, guess, max(scores)[1])
     envelope = _stretched(envelope, missed, Plain(), memory.best)
