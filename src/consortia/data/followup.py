@@ -40,20 +40,20 @@ class SiteCounts:
         Raises:
             ValueError: the values are no counts.
         """
-        found = read_fields(cls, values, "these are no counts of follow-up")
-        ends, counts = found["ends"], found["counts"]
+        fields = read_fields(cls, values, "these are no counts of follow-up")
+        ends, counts = fields["ends"], fields["counts"]
         expect(len(counts) <= STRATA_MAX, "these are no counts of follow-up")
-        for numbers in (ends, found["ended"]):
+        for numbers in (ends, fields["ended"]):
             rising = list(numbers) == sorted({*numbers})
             right = not numbers or (rising and numbers[0] >= 1 and numbers[-1] <= TIMES_MAX + 1)
             expect(right, "the ends of intervals do not increase")
-        expect(ends[-1:] == found["ended"][-1:], "the ends of intervals are not those of all")
+        expect(ends[-1:] == fields["ended"][-1:], "the ends of intervals are not those of all")
         for rows in counts.values():
             expect(all(min(row, default=0) >= 0 for row in rows), "a count is not a number of rows")
             right = len(rows) == len(ends) and len({*map(len, rows)}) <= 1
             right = right and len(rows[0] if rows else ()) <= 1 + KINDS_MAX
             expect(right, "there are not as many counts as intervals")
-        return cls(**found)
+        return cls(**fields)
 
     def fits(self, times: int, kinds: int) -> bool:
         """Return True if the counts are of so many agreed times and kinds of events."""
@@ -66,11 +66,11 @@ def tied_times(times: np.ndarray) -> np.ndarray:
 
     Days / 365.25, computed in two ways, differ in the last digits, which would break ties.
     """
-    distinct, place = np.unique(times, return_inverse=True)
+    distinct, inverse = np.unique(times, return_inverse=True)
     apart = np.diff(distinct) > TIED * np.abs(distinct).mean()
     first = np.flatnonzero(np.concatenate([[True], apart]))
     which = np.concatenate([[0], np.cumsum(apart)])
-    return distinct[first[which]][place].reshape(times.shape)
+    return distinct[first[which]][inverse].reshape(times.shape)
 
 
 def agreed_times(times: Any) -> tuple[float, ...]:
@@ -81,10 +81,10 @@ def agreed_times(times: Any) -> tuple[float, ...]:
     """
     if isinstance(times, (str, bytes)) or not isinstance(times, Sequence):
         raise InputError(f"times is {times!r}: give a list of times > 0 that increase.")
-    found = tuple(arguments.positive("times", float(one)) for one in times)
-    if not 0 < len(found) <= TIMES_MAX or list(found) != sorted({*found}):
+    agreed = tuple(arguments.positive("times", float(time)) for time in times)
+    if not 0 < len(agreed) <= TIMES_MAX or list(agreed) != sorted({*agreed}):
         raise InputError(f"times: give 1 to {TIMES_MAX} times > 0 that increase.")
-    return found
+    return agreed
 
 
 def site_counts(
@@ -107,17 +107,17 @@ def site_counts(
         least: fewest rows of a cell that has any.
         persons: how many each row stands for; None: one.
     """
-    place = np.searchsorted(times, time, side="left")
+    intervals = np.searchsorted(times, time, side="left")
     cells = np.zeros((len(times) + 1, len(strata), 1 + kinds), int)
     for number, rows in enumerate(strata.values()):
         counted = 1 if persons is None else persons[rows].astype(int)
-        np.add.at(cells[:, number], (place[rows], kind[rows].astype(int)), counted)
+        np.add.at(cells[:, number], (intervals[rows], kind[rows].astype(int)), counted)
     cells, ended = put_off(cells, least)
     ends = split(cells, least)
     begins = [0, *ends[:-1]]
     sums = [cells[begin:end].sum(axis=0) for begin, end in zip(begins, ends, strict=False)]
     counts = {
-        name: tuple(tuple(one[number].tolist()) for one in sums)
+        name: tuple(tuple(interval_sum[number].tolist()) for interval_sum in sums)
         for number, name in enumerate(strata)
         if ends
     }

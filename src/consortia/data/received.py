@@ -36,13 +36,13 @@ def read_fields(
     """
     hints = get_type_hints(kind)
     expect(isinstance(values, dict) and values.keys() == hints.keys(), text)
-    found = {}
+    fields = {}
     for name, hint in hints.items():
         if name not in readers:
-            found[name] = read_as(hint, values[name], f"{text}: {name}")
+            fields[name] = read_as(hint, values[name], f"{text}: {name}")
         else:
-            found[name] = None if values[name] is None else readers[name](values[name])
-    return found
+            fields[name] = None if values[name] is None else readers[name](values[name])
+    return fields
 
 
 @functools.cache

@@ -155,14 +155,14 @@ def loo(
     every = [sites for _, _, sites in results.values()]
     check_same_rows(every)
     first = every[0]
-    drawn = positions_of("loo", [one[:2] for one in results.values()], together, MOST_DRAWS)
+    drawn = positions_of("loo", [fit[:2] for fit in results.values()], together, MOST_DRAWS)
     targets = [Target(model, structure_of(model.init)) for model in models]
 
     def of_site(index: int) -> dict[str, Any]:
         shards = [sites.shards[index] for sites in every]
         if problem := other_rows(shards):
             raise InputError(f"loo: site {first.names[index]!r}: {problem}")
-        return sums_of([_pointwise(*one) for one in zip(targets, drawn, shards, strict=True)])
+        return sums_of([_pointwise(*fit) for fit in zip(targets, drawn, shards, strict=True)])
 
     sums = of_sites(together, first, of_site, "loo: ")
     total = {
@@ -177,13 +177,13 @@ def of_sites(
     engine: Engine, sites: Sites, make: Callable[[int], Any], caller: str = ""
 ) -> list[Any]:
     """Return the result of ``make`` for each site, in order, where its rows are."""
-    found: dict[int, Any] = {}
+    answers: dict[int, Any] = {}
     for process in engine.allgather(lambda: {str(index): make(index) for index in sites.here}):
-        for index, one in process.items():
-            found.setdefault(int(index), one)
-    if len(found) < len(sites):
+        for index, answer in process.items():
+            answers.setdefault(int(index), answer)
+    if len(answers) < len(sites):
         raise InputError(f"{caller}no process has the rows of all sites: give engine=.")
-    return [found[index] for index in range(len(sites))]
+    return [answers[index] for index in range(len(sites))]
 
 
 def check_same_rows(every: Sequence[Any]) -> None:
@@ -219,7 +219,7 @@ def positions_of(
     """
 
     def own() -> list[Any] | None:
-        found = []
+        draws = []
         for tree, model in results:
             model.check_posterior(caller)
             if tree is None:
@@ -238,13 +238,13 @@ def positions_of(
                     f"{caller}: {len(flat)} draws are too few: keep {LEAST_DRAWS} or more."
                 )
             every = spaced(len(flat), most)
-            found.append(flat[every].tolist())
-        return found
+            draws.append(flat[every].tolist())
+        return draws
 
-    known = [one for one in engine.allgather(own) if one is not None]
+    known = [positions for positions in engine.allgather(own) if positions is not None]
     if not known:
         raise InputError(f"{caller}: no process has a result.")
-    return [np.asarray(one, float) for one in known[0]]
+    return [np.asarray(positions, float) for positions in known[0]]
 
 
 def sums_of(models: Sequence[Terms]) -> dict[str, Any]:
@@ -293,4 +293,4 @@ def _pointwise(target: Target, positions: np.ndarray, rows: Any) -> Terms:
 @partial(compiler.jit, static_argnums=0)
 def _log_likelihoods(target: Target, positions: jax.Array, rows: Any) -> jax.Array:
     mask = jnp.ones(jax.tree.leaves(rows)[0].shape[0], bool)
-    return compiler.map_in_blocks(lambda one: target.summands(one, rows, mask), positions, 64)
+    return compiler.map_in_blocks(lambda draw: target.summands(draw, rows, mask), positions, 64)

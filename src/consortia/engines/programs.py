@@ -93,10 +93,10 @@ class SitePrograms:
         points = evaluated_points(function, arrays)
         program = self._program(function, points)
         numbers = np.array([self._first, self._first + self._count], np.int32)
-        found = gather(program(self._width(points), self.arrays, arrays, numbers))
+        reply = gather(program(self._width(points), self.arrays, arrays, numbers))
         if not function.summed:
-            return {n: np.asarray(v, np.float64)[: self._count] for n, v in found.items()}
-        totals, errors = found
+            return {n: np.asarray(v, np.float64)[: self._count] for n, v in reply.items()}
+        totals, errors = reply
         with np.errstate(invalid="ignore"):  # +inf and -inf from two devices are NaN, as in a sum
             return {
                 name: (_host(totals[name]) + _host(errors[name])).sum(axis=0) for name in totals
@@ -141,8 +141,8 @@ class SitePrograms:
         d = self._target.dimension
         each = self._rows * (NUMBERS_OF_ROW if self._target.model.by_site else 1) + d * d
         most = VALUES_TOGETHER.get(jax.default_backend(), VALUES_ELSEWHERE)
-        own = self._nodes // (1 if self._division is None else self._division.nodes)
-        return int(np.clip(most // (each * max(points, 1)), 1, own))
+        site_count = self._nodes // (1 if self._division is None else self._division.nodes)
+        return int(np.clip(most // (each * max(points, 1)), 1, site_count))
 
 
 def _host(leaf: Any) -> np.ndarray:
@@ -208,12 +208,12 @@ def _blocks(
     width: int, sites: SiteArrays, numbers: Int32[Array, " 2"], part: Any
 ) -> tuple[Array, Array, Array]:
     """Return, each (blocks, width), indices of sites, their numbers, and which are real ones."""
-    own = sites.sizes.shape[0]
-    count = -(-own // width) * width
-    place = jnp.arange(count, dtype=jnp.int32)
-    node = jnp.minimum(place, own - 1)
-    number = numbers[0] + jnp.asarray(part, jnp.int32) * own + node
-    real = (place < own) & (number < numbers[1])
+    site_count = sites.sizes.shape[0]
+    count = -(-site_count // width) * width
+    index = jnp.arange(count, dtype=jnp.int32)
+    node = jnp.minimum(index, site_count - 1)
+    number = numbers[0] + jnp.asarray(part, jnp.int32) * site_count + node
+    real = (index < site_count) & (number < numbers[1])
     return tuple(values.reshape(-1, width) for values in (node, number, real))  # type: ignore[return-value]
 
 
@@ -277,5 +277,5 @@ def _side_by_side(
     made = jax.lax.map(
         lambda block: _replies(function, target, sites, arrays, *block), (nodes, of_all)
     )
-    own = sites.sizes.shape[0]
-    return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[:own], made)
+    site_count = sites.sizes.shape[0]
+    return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[:site_count], made)

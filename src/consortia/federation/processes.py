@@ -114,11 +114,11 @@ def stop(processes: Iterable[Process], *, kill: bool = False) -> None:
 
 def descendants(pids: Iterable[int]) -> list[psutil.Process]:
     """Find the processes that these have started, at any depth."""
-    found = []
+    children = []
     for pid in pids:
         with contextlib.suppress(psutil.NoSuchProcess):
-            found += psutil.Process(pid).children(recursive=True)
-    return found
+            children += psutil.Process(pid).children(recursive=True)
+    return children
 
 
 def is_alive(process: psutil.Process) -> bool:
@@ -162,12 +162,12 @@ def last_lines(output: str) -> str:
 
 
 def _of_groups(groups: Sequence[int]) -> list[psutil.Process]:
-    found = []
+    members = []
     for process in psutil.process_iter():
         with contextlib.suppress(ProcessLookupError, PermissionError):
             if os.getpgid(process.pid) in groups:
-                found.append(process)
-    return found
+                members.append(process)
+    return members
 
 
 def _wait_all(processes: Sequence[Process], family: Iterable[psutil.Process]) -> None:

@@ -94,15 +94,15 @@ def mixing_matrix(
         weights = weights / 2
     if kind == "uniform":
         _check_regular(degrees, first, second)
-        own = 1.0 / (1.0 + degrees)
+        diagonal = 1.0 / (1.0 + degrees)
     else:
-        own = 1.0 - np.bincount(first, weights=weights, minlength=count)
-        own[np.abs(own) < 1e-12] = 0.0  # rounding would leave weights below 0
+        diagonal = 1.0 - np.bincount(first, weights=weights, minlength=count)
+        diagonal[np.abs(diagonal) < 1e-12] = 0.0  # rounding would leave weights below 0
     everyone = np.arange(count)
     return MixingMatrix(
         np.concatenate([first, everyone]),
         np.concatenate([second, everyone]),
-        np.concatenate([weights, own]),
+        np.concatenate([weights, diagonal]),
         count,
     )
 

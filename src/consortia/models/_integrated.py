@@ -96,7 +96,7 @@ def integration(of: Callable[..., Array], size: int, nodes: int | None = None) -
         size: K, 1 or 2.
         nodes: the number that the user insists on; None: a run chooses.
     """
-    own, choices = (NODES[size], CHOICES[size]) if nodes is None else (nodes, (nodes,))
+    node_count, choices = (NODES[size], CHOICES[size]) if nodes is None else (nodes, (nodes,))
 
     def measured(used: int) -> tuple[int, ...]:
         finer = next((count for count in AGAINST[size] if count >= 4 * used), AGAINST[size][-1])
@@ -106,7 +106,7 @@ def integration(of: Callable[..., Array], size: int, nodes: int | None = None) -
     def with_nodes(count: int | tuple[int, ...]) -> Callable[..., Array]:
         return partial(of, nodes=count)
 
-    return Integration(own, choices, measured, with_nodes)
+    return Integration(node_count, choices, measured, with_nodes)
 
 
 def log_integrals(

@@ -50,12 +50,12 @@ def predictions(report: RunReport) -> Plot | None:
     sides, observed = _sides(report)
     if not sides:
         return None
-    found = sides[-1][0]
-    if found.event is not None and observed is not None:
+    run_scores = sides[-1][0]
+    if run_scores.event is not None and observed is not None:
         return _calibration_of_events(sides, observed)
     if report.scores is None:
         return None
-    if found.curve is not None:
+    if run_scores.curve is not None:
         x, y = "probability of the predicted class", "share of correct predictions"
         with _diagonal((0, 1), x, y, "lower right") as axes:
             _calibration(axes, sides, report.held_out_rows)
@@ -64,20 +64,20 @@ def predictions(report: RunReport) -> Plot | None:
         return Plot(
             axes.figure,
             "Calibration curve: share of correct predictions against their predicted "
-            f"probability; calibration error {found.values['ece']:.3f}.",
+            f"probability; calibration error {run_scores.values['ece']:.3f}.",
             "On the dashed line the predicted probabilities are calibrated. Mark sizes show "
             "numbers of rows, bars 90 % intervals.",
         )
-    if found.means is None or observed is None:
+    if run_scores.means is None or observed is None:
         return None
-    every = np.concatenate([observed, found.means])
+    every = np.concatenate([observed, run_scores.means])
     ends = every.min(), every.max()
     with _diagonal(ends, "predicted mean", "observed", "upper left") as axes:
         for scores, colour, marker, label in sides:
             axes.plot(scores.means, observed, marker, color=colour, markersize=3.5, label=label)
     return Plot(
         axes.figure,
-        f"Observed against predicted; RMSE {found.values['rmse']:.3g}.",
+        f"Observed against predicted; RMSE {run_scores.values['rmse']:.3g}.",
         "On the dashed line the predicted mean equals the observed value.",
     )
 
@@ -113,12 +113,12 @@ def above_thresholds(event: np.ndarray, score: np.ndarray) -> tuple[np.ndarray, 
 
 def _sides(report: RunReport) -> tuple[list[Side], np.ndarray | None]:
     """Return whose predictions are shown, the run's own last, and what was observed."""
-    own, observed = report.scores, report.observed
-    if own is None:
-        own, observed = report.fitted, report.fitted_observed
-    if own is None:
+    scores, observed = report.scores, report.observed
+    if scores is None:
+        scores, observed = report.fitted, report.fitted_observed
+    if scores is None:
         return [], None
-    sides: list[Side] = [(own, SERIES[0], "o", cut(report.name))]
+    sides: list[Side] = [(scores, SERIES[0], "o", cut(report.name))]
     if report.scores is not None and report.reference_scores is not None:
         sides.insert(0, (report.reference_scores, SERIES[1], "D", "reference"))
     return sides, None if observed is None else np.asarray(observed)
@@ -151,7 +151,7 @@ def _calibration_of_events(sides: Sequence[Side], observed: np.ndarray) -> Plot:
 def _calibration(axes: Any, sides: Sequence[Side], rows: int) -> None:
     """Draw the share of right predictions against their probability; the last side with bars."""
     least, lowest = 1.0, 1.0
-    for place, (scores, colour, marker, label) in enumerate(sides, start=1):
+    for number, (scores, colour, marker, label) in enumerate(sides, start=1):
         assert scores.curve is not None
         filled = scores.curve[2] > 0
         confidence, correct, share = (values[filled] for values in scores.curve)
@@ -167,7 +167,7 @@ def _calibration(axes: Any, sides: Sequence[Side], rows: int) -> None:
             label=label,
             zorder=3,
         )
-        if place == len(sides):
+        if number == len(sides):
             low, high = _wilson(correct, share * rows)
             axes.vlines(confidence, low, high, color=colour, linewidth=0.9, alpha=0.6)
             lowest = min(lowest, low.min())

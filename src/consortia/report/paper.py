@@ -121,9 +121,9 @@ def _add_table(made: Any, table: Table) -> None:
     rows = [table.columns, *table.rows[:LINES_MAX]]
     grid = made.add_table(len(rows), len(table.columns), style="Light List")
     for cells, row in zip(rows, grid.rows, strict=True):
-        for place, (text, cell) in enumerate(zip(cells, row.cells, strict=True)):
+        for column_index, (text, cell) in enumerate(zip(cells, row.cells, strict=True)):
             cell.text = _text(text)
-            if place and len(text) < 25:
+            if column_index and len(text) < 25:
                 cell.paragraphs[0].alignment = WD_ALIGN_PARAGRAPH.RIGHT
     left = len(table.rows) - LINES_MAX
     made.add_paragraph(f"{left:,} more rows are in the HTML page." if left > 0 else "")
@@ -139,7 +139,7 @@ def pdf(page: str) -> bytes:
     Raises:
         MissingExtraError: there is no browser that does, or it did not.
     """
-    program = next((found for name in BROWSERS if (found := shutil.which(name))), None)
+    program = next((path for name in BROWSERS if (path := shutil.which(name))), None)
     otherwise = "open report.html and print it there, or take --format docx"
     if program is None:
         raise MissingExtraError(

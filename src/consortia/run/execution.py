@@ -422,8 +422,8 @@ def _as_chosen(algorithm: Method, before: Mapping[str, Any]) -> Method:
     """Return the algorithm with what was found and chosen for a stored run."""
     if isinstance(algorithm, Preconditioned) and algorithm.scales is None:
         kept = before["algorithm"]["parameters"].get("scales")
-        found: Any = algorithm
-        algorithm = replace(found, scales=kept and tuple(kept))
+        preconditioned: Any = algorithm
+        algorithm = replace(preconditioned, scales=kept and tuple(kept))
     if not unchosen(algorithm):
         return algorithm
     parameters = before["algorithm"]["parameters"]

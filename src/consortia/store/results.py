@@ -73,8 +73,8 @@ class Records(NamedTuple):
 
     def put(self, part: Records, first: int) -> None:
         """Copy other records to the draws from index ``first`` on."""
-        for array, own in zip(self.arrays(), part.arrays(), strict=True):
-            array[:, first : first + own.shape[1]] = own
+        for array, chunk in zip(self.arrays(), part.arrays(), strict=True):
+            array[:, first : first + chunk.shape[1]] = chunk
 
     def copy(self) -> Records:
         """Return the same arrays in memory of their own."""

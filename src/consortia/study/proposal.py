@@ -197,8 +197,8 @@ def propose(
     column_of = partial(SiteColumns.of, tables)
     used = [used_of(column_of(name), levels=of_terms.get(name, ())) for name in names]
     responses = [used_of(column_of(name), response=True) for name in (*of_response, *extra)]
-    every = [one.noted(outcome.notes.get(one.name, "")) for one in [*responses, *used]]
-    policy = missing or ("complete" if any(sum(one.missing) for one in every) else "refuse")
+    every = [column.noted(outcome.notes.get(column.name, "")) for column in [*responses, *used]]
+    policy = missing or ("complete" if any(sum(column.missing) for column in every) else "refuse")
     one_of("missing", policy, POLICIES)
     terms, integrate, grouped = _terms(tables, used, family, policy, by_site=by_site, group=group)
     return Proposal(
@@ -308,7 +308,7 @@ def _persons(tables: Mapping[str, Table], names: Sequence[str], outcome: Outcome
             continue
         later = follow = rows = distinct = overlaps = 0
         for site, table in tables.items():
-            start, stop = (one.values(table, f"site {site!r}") for one in columns)
+            start, stop = (column.values(table, f"site {site!r}") for column in columns)
             known = ~table[name].missing & np.isfinite(start) & np.isfinite(stop)
             labels = np.unique(as_levels(table[name])[known], return_inverse=True)[1]
             order = np.lexsort((start[known], labels))
@@ -391,7 +391,7 @@ def _covariates(
             raise InputError(f"{name!r} was named, but cannot be used: {reason}.")
         else:
             left_out.append((printable(name), reason))
-    for name in [one for one in used if one not in wanted]:
+    for name in [column for column in used if column not in wanted]:
         reason = told_by(tables, name, used)
         levels = SiteColumns.of(tables, name).levels.values()
         constant = len(tables) > 1 and all(len(at_site) == 1 for at_site in levels)
@@ -418,7 +418,7 @@ def _terms(
     group: str | None,
 ) -> tuple[list[str], bool, bool]:
     """Return the terms, whether sites integrate theirs out, and whether these are hierarchical."""
-    terms, integrate, grouped = [one.term for one in used], False, False
+    terms, integrate, grouped = [covariate.term for covariate in used], False, False
     if len(tables) > 1 and by_site is not None:
         column = SiteColumns.of(tables, by_site)
         # a baseline of each site holds its level
@@ -441,12 +441,12 @@ def _complete_rows(
 ) -> tuple[int, ...]:
     """Return the complete rows of each site; refuse a site without any if the policy needs one."""
     complete = {
-        site: int((~np.any([table[one.name].missing for one in every], axis=0)).sum())
+        site: int((~np.any([table[column.name].missing for column in every], axis=0)).sum())
         for site, table in tables.items()
     }
     if policy == "complete" and not all(complete.values()):
         site = next(site for site, count in complete.items() if not count)
-        worst = max(every, key=lambda one: int(tables[site][one.name].missing.sum()))
+        worst = max(every, key=lambda column: int(tables[site][column.name].missing.sum()))
         raise InputError(
             f"{site} has no complete row; {worst.name!r} is missing most often: drop it (--drop "
             f"{worst.name}) or the site, or keep the rows with --missing indicator or impute."

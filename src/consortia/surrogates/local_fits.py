@@ -95,24 +95,24 @@ def guesses(
     enough = bool(last[0].any())
     if enough:  # theirs is the guess to begin with
         fits = [last, *fits]
-    known = [one for one in fits if one[0].any() and _law(*one[:2], start) is not None]
-    apart = [cochran(*one[:2], float(one[2][0]), sites) for one in known]
+    known = [fit for fit in fits if fit[0].any() and _law(*fit[:2], start) is not None]
+    apart = [cochran(*fit[:2], float(fit[2][0]), sites) for fit in known]
     order = sorted(range(len(known)), key=lambda index: apart[index] >= PARTED)
     laws = [law for index in order if (law := _law(*known[index][:2], start)) is not None]
     together = sum(value < PARTED for value in apart)
     if not enough and len(laws) == 1 and (scale.distance(laws[0][0]) > FARTHEST).any():
         laws = []  # of several the search takes the best
-    found, sure = Guesses([], [], True), 0
-    for place, (centre, covariance) in enumerate(laws):
-        doubted = together > 0 and place >= together
-        if doubted and len(found.centres) >= sure + MOST_DOUBTED:
+    candidates, sure = Guesses([], [], True), 0
+    for law_index, (centre, covariance) in enumerate(laws):
+        doubted = together > 0 and law_index >= together
+        if doubted and len(candidates.centres) >= sure + MOST_DOUBTED:
             break
-        _add(found, centre, covariance, 4 * rounding * (np.abs(centre) + wide))
-        sure = sure if doubted else len(found.centres)
-    agree = enough or len(found.centres) == 1
-    if not enough or not found.centres:
-        _add(found, start, np.diag(wide**2), 4 * rounding * (np.abs(start) + wide))
-    return found._replace(agree=agree, parted=max(apart, default=0.0), sure=sure)
+        _add(candidates, centre, covariance, 4 * rounding * (np.abs(centre) + wide))
+        sure = sure if doubted else len(candidates.centres)
+    agree = enough or len(candidates.centres) == 1
+    if not enough or not candidates.centres:
+        _add(candidates, start, np.diag(wide**2), 4 * rounding * (np.abs(start) + wide))
+    return candidates._replace(agree=agree, parted=max(apart, default=0.0), sure=sure)
 
 
 def cochran(triangle: np.ndarray, pull: np.ndarray, square: float, sites: int) -> float:

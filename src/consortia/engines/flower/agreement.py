@@ -54,14 +54,14 @@ class Beginning:
             raise SiteRefusedError((channel.names[site],), reason=PUT_BACK, waited=0.0)
         chains = len(self.arrays["positions"])
         like = {"potential": np.empty(chains, np.uint8), "gradient": np.empty(chains, bool)}
-        found = {n: array for n, array in answer.arrays.items() if n.startswith(tuple(like))}
-        if found.keys() != like.keys():
+        flags = {n: array for n, array in answer.arrays.items() if n.startswith(tuple(like))}
+        if flags.keys() != like.keys():
             raise EnvelopeError("it holds other arrays of the start than this step has")
-        check_shapes(found, like)
-        if found["potential"].max(initial=0) >= len(nonfinite.VALUES):
+        check_shapes(flags, like)
+        if flags["potential"].max(initial=0) >= len(nonfinite.VALUES):
             raise EnvelopeError("a flag is none")
-        self.flags[site] = found
-        return found
+        self.flags[site] = flags
+        return flags
 
 
 def agreed(channel: RequestChannel, begin: Beginning) -> None:
@@ -89,5 +89,5 @@ def values_of(
     """
     flags = [begun.flags[site] for site in sorted(begun.flags)]
     prior = target.log_priors(np.asarray(positions))
-    potential = np.stack([np.asarray(nonfinite.VALUES)[one["potential"]] for one in flags])
-    return prior, potential, np.stack([one["gradient"] for one in flags])
+    potential = np.stack([np.asarray(nonfinite.VALUES)[answer["potential"]] for answer in flags])
+    return prior, potential, np.stack([answer["gradient"] for answer in flags])

@@ -272,8 +272,8 @@ class StageLoop(Iteration):
             *(answers[site][0] for site in requests),
         )
         self._visits = visits
-        one = jax.tree.map(lambda leaf: leaf[0], outbox) if alone else outbox
-        after, hub_info = self._finish(label, carry, one, self._run.weights)
+        message = jax.tree.map(lambda leaf: leaf[0], outbox) if alone else outbox
+        after, hub_info = self._finish(label, carry, message, self._run.weights)
         labels = np.array(carry.node)
         labels[list(requests)] = np.array(label, np.int32)
         return after._replace(node=labels), {}, hub_info, outbox
@@ -364,7 +364,7 @@ def _absent(sent: Sent) -> tuple[PyTree, Any]:
 def _read(outbox: PyTree, info: Any, site: int, answer: Envelope) -> tuple[PyTree, Any]:
     """Read a site's message in a phase, and check it."""
     arrays = nonfinite.unmarked(answer.arrays)
-    found = from_arrays(arrays, outbox, "outbox"), from_arrays(arrays, info, "info")
-    if len(arrays) != sum(len(jax.tree.leaves(part)) for part in found):
+    parts = from_arrays(arrays, outbox, "outbox"), from_arrays(arrays, info, "info")
+    if len(arrays) != sum(len(jax.tree.leaves(part)) for part in parts):
         raise EnvelopeError("it holds arrays that nobody requested")
-    return found
+    return parts

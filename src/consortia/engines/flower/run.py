@@ -142,8 +142,8 @@ class FlowerRun(Remote, Run):
 
     def _answered(self) -> np.ndarray:
         """Return the SHA-256 of the last answer of each site, uint8 (sites, 32)."""
-        found = (self._channel.answered.get(site, "00" * 32) for site in self._all)
-        return np.array([list(bytes.fromhex(one)) for one in found], np.uint8)
+        digests = (self._channel.answered.get(site, "00" * 32) for site in self._all)
+        return np.array([list(bytes.fromhex(digest)) for digest in digests], np.uint8)
 
     def _taken_up(
         self, state: Mapping[str, np.ndarray], positions: Float[Array, "chains d"]
@@ -251,11 +251,11 @@ class FlowerRun(Remote, Run):
     def traffic(self, carry: Carry) -> list[tuple[int, int, int]]:
         """Return (communication rounds, bytes up, bytes down) of each phase of an iteration."""
         keys = self.program.keys(rng.ROUND, random.base_key(0))
-        found = self.program.traffic(self._whole_carry(), self._arrays, keys)
+        phases = self.program.traffic(self._whole_carry(), self._arrays, keys)
         if not self._channel.masking:
-            return found
+            return phases
         wider = fixed_point.BYTES // self._weights.dtype.itemsize
-        return [(rounds, wider * up, down) for rounds, up, down in found]
+        return [(rounds, wider * up, down) for rounds, up, down in phases]
 
     def memory(self, carry: Carry) -> dict[str, int]:
         """Return bytes that the server holds, by what they are for."""

@@ -100,7 +100,7 @@ class StudyTerms:
     @property
     def leaving(self) -> tuple[str, ...]:
         """Kinds of messages that leave the site in any of them."""
-        return tuple(kind for kind in KINDS if any(kind in one.messages for one in self.every))
+        return tuple(kind for kind in KINDS if any(kind in terms.messages for terms in self.every))
 
 
 def terms_of(study: Study, *, run: str = "", version: str | None = None) -> StudyTerms:
@@ -161,7 +161,7 @@ def terms_of(study: Study, *, run: str = "", version: str | None = None) -> Stud
         own_levels=question is not None and question.tells_levels,
         sums=summed if several and not apart else "",
         apart=apart if several else "",
-        besides=tuple(terms_of(one, run=run, version=version) for one in study.besides),
+        besides=tuple(terms_of(successor, run=run, version=version) for successor in study.besides),
         **traffic,
     )
 
@@ -211,11 +211,11 @@ def _of_phases(method: Method, rounds: int) -> tuple[frozenset[str], str, int]:
 
 def _messages_of(study: Study, kinds: frozenset[str]) -> tuple[str, ...]:
     """Return the kinds of messages that leave a site in a study."""
-    found = {"description", *kinds}
+    sent = {"description", *kinds}
     agrees = study.model.formula is not None and study.registered is None
     if study.data.standardise or study.data.standardise_target or agrees:
-        found.add("moments")
-    return tuple(kind for kind in KINDS if kind in found)
+        sent.add("moments")
+    return tuple(kind for kind in KINDS if kind in sent)
 
 
 def messages_of(*stages: tuple[Phase, ...]) -> int:

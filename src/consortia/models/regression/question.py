@@ -424,7 +424,7 @@ class Question:
                 groups[group.by] = groups_told(kept[group.by], least, key)
             elif group.by not in self.levels:
                 levels[shared_levels(group.by)] = frequent_levels(kept[group.by], least)
-        for name in (one for one in self.parsed.columns if one in kept):
+        for name in (part for part in self.parsed.columns if part in kept):
             column = kept[name]
             if self.missing == "indicator" and column.kind not in ("text", "empty"):
                 of_numbers(f"column {name}", np.where(column.missing, np.nan, column.values))
@@ -451,7 +451,7 @@ class Question:
         missing = {name: int(column.missing.sum()) for name, column in used.items()}
         if faults:
             of = {text: factor.column for text, factor in self.parsed.factors.items()}
-            of |= {shared_levels(one.by): one.by for one in self.parsed.groups}
+            of |= {shared_levels(part.by): part.by for part in self.parsed.groups}
             of[RESPONSE] = first = self.parsed.response[0].column
             # perhaps at this site alone
             if first is not None and first in kept and kept[first].kind == "text":

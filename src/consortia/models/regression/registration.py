@@ -64,17 +64,17 @@ class Registration:
             if not name.startswith(("inside ", f"{GAP}("))
         }
         sites = {name for name, one in agreed.question.parsed.factors.items() if one.column == SITE}
-        levels = {name: found for name, found in agreed.levels.items() if name not in sites}
+        levels = {name: words for name, words in agreed.levels.items() if name not in sites}
         return cls(levels, inside, agreed.fills)
 
     @classmethod
     def read(cls, plain: Mapping[str, Any]) -> Registration:
         """Return the same from the plain values of a study file, or of a run's record."""
         numbers = {
-            name: Unit(one["centre"], one["scale"], one.get("rows", UNKNOWN_ROWS))
-            for name, one in plain["numbers"].items()
+            name: Unit(unit["centre"], unit["scale"], unit.get("rows", UNKNOWN_ROWS))
+            for name, unit in plain["numbers"].items()
         }
-        levels = {name: tuple(found) for name, found in plain["levels"].items()}
+        levels = {name: tuple(words) for name, words in plain["levels"].items()}
         earlier = Earlier.read(plain["prior_from"]) if "prior_from" in plain else None
         return cls(levels, numbers, dict(plain["fills"]), earlier)
 
@@ -85,7 +85,7 @@ class Registration:
             | ({} if rows == UNKNOWN_ROWS else {"rows": int(rows)})
             for name, (centre, scale, rows) in self.numbers.items()
         }
-        levels = {name: list(found) for name, found in self.levels.items()}
+        levels = {name: list(words) for name, words in self.levels.items()}
         table = {"levels": levels, "numbers": numbers, "fills": dict(self.fills)}
         return table if self.earlier is None else table | {"prior_from": self.earlier.plain()}
 
@@ -127,7 +127,7 @@ class Registration:
                 levels[name] = against_reference(factor, levels[name])
             else:
                 units |= units_of(factor, self.numbers[name])
-        rows = max((one.rows for one in self.numbers.values()), default=0)
+        rows = max((unit.rows for unit in self.numbers.values()), default=0)
         units |= mark_units(self.fills, rows)
         units |= {name: self.numbers[name] for name in _beside(question) if name in self.numbers}
         response = question.family.response
@@ -151,12 +151,12 @@ class Registration:
 
     def _categorical(self, question: Question) -> list[str]:
         """Return the names of the factors, groups and response that have levels."""
-        found = [*self.levels]
+        names = [*self.levels]
         for name in _places(question):
             column = _column_of(question, name)
-            if name not in found and column in question.levels and name not in self.numbers:
-                found.append(name)
-        return found
+            if name not in names and column in question.levels and name not in self.numbers:
+                names.append(name)
+        return names
 
     def _check_stated(self, question: Question) -> None:
         """Refuse what the formula does not have, and name all that is missing."""
@@ -224,8 +224,8 @@ class Registration:
         for name in self._categorical(question):
             column = str(_column_of(question, name))
             levels = self._levels(question, name)
-            found = np.unique(as_levels(kept[column])[~kept[column].missing]).tolist()
-            for level in (one for one in found if one not in levels):
+            site_levels = np.unique(as_levels(kept[column])[~kept[column].missing]).tolist()
+            for level in (site_level for site_level in site_levels if site_level not in levels):
                 place = located(column, level)
                 line = mend(site, f"recode.{key(column)}", f"{text(place.written)} = ...")
                 faults.add(
@@ -247,7 +247,7 @@ class Registration:
         """Return True if nothing marks missing values of a column that keeps their rows."""
         if question.missing != "indicator" or column in question.always or column == SITE:
             return False
-        named = [n for n, one in question.parsed.factors.items() if column in one.columns]
+        named = [n for n, factor in question.parsed.factors.items() if column in factor.columns]
         return any(GAP not in self.levels.get(name, ()) for name in named)
 
     def doubts(self, facts: TableFacts, site: str) -> list[str]:
@@ -255,24 +255,24 @@ class Registration:
 
         The posterior is the same with any centre and scale, up to what they say of default priors.
         """
-        found = []
+        doubts = []
         for name, (centre, scale, _) in self.numbers.items():
             if name not in facts.moments or name == EVENT:
                 continue
-            own = Moments(*facts.moments[name])
-            mean, sd = float(own.centre), float(own.sd)
+            moments = Moments(*facts.moments[name])
+            mean, sd = float(moments.centre), float(moments.sd)
             apart = abs(mean - centre) > FAR * max(scale, sd)
-            if own.rows >= FEWEST and sd > 0:
+            if moments.rows >= FEWEST and sd > 0:
                 apart |= not 1 / FACTOR < sd / scale < FACTOR
             if apart:
-                found.append(
+                doubts.append(
                     f"site {site!r}: {name} has the mean {mean:.4g} and the standard deviation "
                     f"{sd:.4g}; the study registers the centre {centre:.4g} and the scale "
                     f"{scale:.4g}. Is it in another unit here? What a coefficient means does not "
                     "change with them, but priors that model.prior does not give are of that "
                     "scale, and that of the intercept holds at the centre."
                 )
-        return found
+        return doubts
 
 
 def _check_question(question: Question, names: Sequence[str]) -> None:
@@ -307,25 +307,25 @@ def _beside(question: Question) -> tuple[str, ...]:
 def _column_of(question: Question, name: str) -> str | None:
     if name == RESPONSE:
         return question.parsed.response[0].column
-    shared = {shared_levels(one.by): one.by for one in question.parsed.groups if one.is_shared}
+    shared = {shared_levels(term.by): term.by for term in question.parsed.groups if term.is_shared}
     factor = question.parsed.factors.get(name)
     return shared.get(name, None if factor is None else factor.column)
 
 
 def _places(question: Question) -> dict[str, str]:
     """Return all that is to be stated: "number", "levels", "either", or "any" of them or none."""
-    found: dict[str, str] = {}
+    kinds: dict[str, str] = {}
     for name, factor in question.parsed.factors.items():
         if factor.column != SITE:
             either = factor.kind == "plain" and factor.column is not None
-            found[name] = "levels" if factor.kind == "levels" else "either" if either else "number"
+            kinds[name] = "levels" if factor.kind == "levels" else "either" if either else "number"
     for group in question.parsed.groups:
         if group.is_shared:
-            found[shared_levels(group.by)] = "levels"
+            kinds[shared_levels(group.by)] = "levels"
     response = question.family.response
     of_response = {"ordered": "levels", "levels": "levels", "two": "any"}.get(response, "number")
     return (
-        found
+        kinds
         | dict.fromkeys(_beside(question), "number")
         | ({RESPONSE: of_response} if response != "time" else {})
     )

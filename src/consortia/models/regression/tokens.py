@@ -55,7 +55,7 @@ def coded(text: str) -> Code:
     prefix = "q_"
     while prefix in text:
         prefix += "_"
-    places: dict[str, str] = {}
+    placeholders: dict[str, str] = {}
     written: dict[str, str] = {}
     parts: list[str] = []
     for match in TOKEN.finditer(text):
@@ -73,10 +73,10 @@ def coded(text: str) -> Code:
         name = name.strip()
         if not name:
             raise InputError(f"formula {text!r}: there is no name between two back-ticks.")
-        place = places.setdefault(name, f"{prefix}{len(places)}_")
-        written.setdefault(place, match[0])
-        parts.append(place)
-    columns = {place: name for name, place in places.items()}
+        placeholder = placeholders.setdefault(name, f"{prefix}{len(placeholders)}_")
+        written.setdefault(placeholder, match[0])
+        parts.append(placeholder)
+    columns = {placeholder: name for name, placeholder in placeholders.items()}
     return Code("".join(parts), columns, written)
 
 

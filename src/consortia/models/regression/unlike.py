@@ -180,36 +180,36 @@ def nearly_equal(column: str, parts: Mapping[str, Sequence[str]]) -> list[Guess]
         for level, sites in having.items():
             like = [one for one in having if one_slip(one, level) and len(having[one]) > len(sites)]
             words |= {level: like[0]} if len(like) == 1 else {}
-    found = []
+    guesses = []
     for level, word in words.items():
         for site in having[level]:
             line = mend(site, f"recode.{key(column)}", f"{text(level)} = {text(word)}")
             sentence = f"{site}: {column}: {level!r} is another level than {word!r}"
             confirm = f"levels of {column} in [model] confirm it, {line} mends it"
-            found.append(Guess(column, sentence, confirm))
-    return found
+            guesses.append(Guess(column, sentence, confirm))
+    return guesses
 
 
 def without_common_levels(
     column: str, parts: Mapping[str, Sequence[str]], names: Sequence[str]
 ) -> list[Guess]:
     """Find sites that share no level of a column with another site."""
-    found = []
+    doubts = []
     for site in names[1:] if len(names) == 2 else names:
-        own = {*parts.get(site, ())}
+        words = {*parts.get(site, ())}
         others = {level for name in names if name != site for level in parts.get(name, ())}
-        if own and others and not own & others:
+        if words and others and not words & others:
             sentence = (
-                f"{site}: no level of {column} is at another site ({_few(own)}; {_few(others)})"
+                f"{site}: no level of {column} is at another site ({_few(words)}; {_few(others)})"
             )
             levels = f"levels of {column} with all of them, in [model], confirms it"
-            if len(own | others) <= RECODED:
-                listed = ", ".join(map(text, sorted(own | others)))
+            if len(words | others) <= RECODED:
+                listed = ", ".join(map(text, sorted(words | others)))
                 levels = f"[model] levels = {{ {key(column)} = [{listed}] }} confirms it"
-            same = f"{text(min(own))} = {text(min(others))}"
+            same = f"{text(min(words))} = {text(min(others))}"
             recode = mend(site, f"recode.{key(column)}", same)
-            found.append(Guess(column, sentence, f"{levels}; words for one thing: as in {recode}"))
-    return found
+            doubts.append(Guess(column, sentence, f"{levels}; words for one thing: as in {recode}"))
+    return doubts
 
 
 def _few(levels: set[str]) -> str:
@@ -225,7 +225,7 @@ def supports_apart(
     They are two codes that differ from those elsewhere, two codes where others have measurements,
     or numbers around a mean that is many standard deviations away: degrees of another scale.
     """
-    found: list[Guess] = []
+    guesses: list[Guess] = []
     for column, every in moments.items():
         confirmed = [one for one in every if one in harmonise and column in harmonise[one].scale]
         for site, one in every.items():
@@ -235,12 +235,12 @@ def supports_apart(
                 continue
             line = mend(site, "scale", f"{key(column)} = 1")
             guess = f"{line} confirms it, or recode it, or leave {column} out"
-            found.append(Guess(column, f"{site}: {column} is {contents}", guess))
+            guesses.append(Guess(column, f"{site}: {column} is {contents}", guess))
             if len(every) == 2:  # the other one differs as much
                 break
         if len(every) == 2 and confirmed:
-            found = [guess for guess in found if guess.column != column]
-    return found
+            guesses = [guess for guess in guesses if guess.column != column]
+    return guesses
 
 
 def _unlike_codes(one: Moments, others: Mapping[str, Moments]) -> str:
@@ -308,14 +308,14 @@ def merged_order(
         for before, level in zip(("", *levels), levels, strict=False):
             graph.setdefault(level, []).extend([before] if before else [])
     try:
-        found = tuple(TopologicalSorter(graph).static_order())
+        order = tuple(TopologicalSorter(graph).static_order())
     except CycleError:
         orders = " and ".join(", ".join(levels) for levels in parts)
         raise InputError(
             f"the column {column!r} is declared with the orders {orders}: give levels = "
             f"{{ {key(column)} = [...] }}."
         ) from None
-    return (*found, *(one for one in others if one not in found))
+    return (*order, *(other for other in others if other not in order))
 
 
 class Apart(NamedTuple):
@@ -341,12 +341,12 @@ def scales_apart(
     moments: Mapping[str, Mapping[str, Moments]], harmonise: Mapping[str, Harmonisation]
 ) -> list[Apart]:
     """Find columns on another scale at a site, where the study does not say so."""
-    found = []
+    columns = []
     for column, every in moments.items():
         sizes = {
-            site: np.abs([one.mean, one.sd])
-            for site, one in every.items()
-            if one.rows >= FEWEST and one.mean and one.sd > 0 and not one.levels
+            site: np.abs([numbers.mean, numbers.sd])
+            for site, numbers in every.items()
+            if numbers.rows >= FEWEST and numbers.mean and numbers.sd > 0 and not numbers.levels
         }
         if len(sizes) < 2:
             continue
@@ -358,5 +358,5 @@ def scales_apart(
             skew = np.sqrt(np.log1p(max(size[1] / size[0], usual[1] / usual[0]) ** 2))
             factor = max(FACTOR, np.exp(UNLIKE_SITES * skew))
             if not is_stated and ((ratio > factor).all() or (ratio < 1 / factor).all()):
-                found.append(Apart(column, site, size, usual))
-    return found
+                columns.append(Apart(column, site, size, usual))
+    return columns
