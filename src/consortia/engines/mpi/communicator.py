@@ -40,6 +40,9 @@ HALTED = "tT"
 
 LONGEST_NOTICE = 2000
 
+LENGTH_BYTES, AT_ONCE = 8, 8192
+"""Bytes of a string's length; and of a string that all ranks exchange in one step, not in two."""
+
 
 def load_mpi() -> Any:
     """Return mpi4py's MPI; it initialises MPI in this process.
@@ -175,13 +178,20 @@ class Communicator:
     def texts(self, own: str) -> list[str]:
         """Return each rank's text, in the order of the ranks."""
         words = own.encode()
-        sizes = np.where(np.arange(self.size) == self.rank, len(words), 0)
-        sizes = self.total(sizes)
-        longest = int(sizes.max())
-        block = np.frombuffer(words.ljust(longest, b"\0"), np.uint8)
-        every = np.empty((self.size, longest), np.uint8)
+        head = len(words).to_bytes(LENGTH_BYTES, "big") + words
+        first = self._gathered(head[:AT_ONCE], AT_ONCE)
+        lengths = [int.from_bytes(begun[:LENGTH_BYTES], "big") for begun in first]
+        beyond = LENGTH_BYTES + max(lengths) - AT_ONCE
+        rest = self._gathered(head[AT_ONCE:], beyond) if beyond > 0 else [b""] * self.size
+        whole = zip(first, rest, lengths, strict=True)
+        return [(begun + more)[LENGTH_BYTES:][:length].decode() for begun, more, length in whole]
+
+    def _gathered(self, words: bytes, size: int) -> list[bytes]:
+        """Return each rank's bytes, filled up to ``size``."""
+        block = np.frombuffer(words.ljust(size, b"\0"), np.uint8)
+        every = np.empty((self.size, size), np.uint8)
         self._wait(self._world.Iallgather(block, every), "word from all ranks")
-        return [row[:size].tobytes().decode() for row, size in zip(every, sizes, strict=True)]
+        return [row.tobytes() for row in every]
 
     # --- neighbours -------------------------------------------------------------------------------
 
