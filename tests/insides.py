@@ -6,6 +6,7 @@ and no test.
 
 from __future__ import annotations
 
+import dataclasses
 from collections import OrderedDict
 from typing import Any
 
@@ -14,7 +15,9 @@ import numpy as np
 import pytest
 
 from consortia.algorithms import fa_hmc, gossip
+from consortia.core.contract import Method
 from consortia.data.columns import rows_of
+from consortia.diagnostics.prediction import BiasPrediction
 from consortia.engines import local, programs
 from consortia.models.regression import model as regression_model
 from consortia.models.regression.density import Density
@@ -23,6 +26,7 @@ from consortia.models.regression.specification import Specification
 from consortia.run import progress
 from consortia.store import runs
 from consortia.theory import stability
+from consortia.theory.bias import Problem, known_law, prediction_by
 
 replies_of_sites = programs._replies
 """Replies of some sites, site axis first."""
@@ -121,3 +125,9 @@ def wrap_gradients(patch: pytest.MonkeyPatch, method: str, wrapper: Any) -> None
 def own_answer(potentials: Any, what: str, position: np.ndarray) -> Any:
     """Return a process's contribution to a request of all."""
     return potentials._own(what, position)
+
+
+def without_skewness(problem: Problem, method: Method) -> BiasPrediction:
+    """The prediction from the Gaussian law alone, as of sites that have sent no more than that."""
+    vars(problem)["near"] = dataclasses.replace(problem.near, k_hat=None, offset=0.0)
+    return prediction_by(method, problem, known_law(method, problem))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import shutil
 from pathlib import Path
 from typing import Any
@@ -44,7 +43,7 @@ class Consortium:
             node = {"site": name, "data": str(self.files[name])}
             node["folder"] = str(self.folder / "sites" / name)
             answer = app.site_of(stage.study, node, {}, private=True).answer
-            stage._sites[name] = functools.partial(stage._answered, name, answer, None)
+            stage.answers[name] = answer
         stage.run()
         return stage
 
@@ -100,7 +99,7 @@ class Hospitals(Consortium):
             node = {"site": name, "data": str(self.files[name])}
             node["folder"] = str(self.folder / "sites" / name)
             answer = app.site_of(stage.study, node, {}, private=True, apart=True).answer
-            stage._sites[name] = functools.partial(stage._answered, name, answer, None)
+            stage.answers[name] = answer
         stage.run(lambda request: request.kind != "description")
         return stage
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import jax
 import numpy as np
 import pytest
+from insides import without_skewness
 from parity import flower_sites, problem
 from parity.comparing import assert_same_run
 
@@ -14,7 +15,7 @@ from consortia.algorithms.registry import ALGORITHMS
 from consortia.diagnostics.verdict import prediction_in
 from consortia.errors import InputError
 from consortia.report.run_report import report_of
-from consortia.theory.bias import predict_bias
+from consortia.theory.bias import Problem
 
 QUICK = ("fa_hmc-2",)
 """Cases that `make test` compares too."""
@@ -70,7 +71,7 @@ def test_what_is_too_fine_grained_is_refused_before_anything_is_asked(tmp_path, 
 
 def test_the_bias_of_a_run_over_flower_is_predicted_from_what_the_sites_tell(tmp_path):
     sites = flower_sites.Sites(tmp_path, "fa_hmc", 3, 2)
-    whole = predict_bias(problem.MODEL, sites.sites, sites.method)
+    whole = without_skewness(Problem(problem.MODEL, sites.sites), sites.method)
     sites.method = expanding(sites.method)
     names = consortia.Metadata(title="Three hospitals")
     tree = sites.sampled(metadata=names)
