@@ -176,8 +176,8 @@ MUTANTS = (
     ),
     Mutant(
         "surrogates/mode_search.py",
-        "if found.values[0] < 0:",
-        "if found.values[0] < -np.inf:",
+        "if scaled.values[0] < 0:",
+        "if scaled.values[0] < -np.inf:",
         "surrogates/test_mode_search.py::test_a_saddle_is_left",
     ),
     Mutant(
@@ -283,8 +283,8 @@ MUTANTS = (
     ),
     Mutant(
         "engines/mpi/wire.py",
-        "place[kind] = start + width",
-        "place[kind] = start",
+        "starts[kind] = start + width",
+        "starts[kind] = start",
         "parity/test_mpi.py::test_the_draws_are_the_same_where_the_host_carries_messages",
     ),
     Mutant(

@@ -101,7 +101,7 @@ class LeftOut(Shown):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Whether the draws show the effect of leaving rows or sites out."""
+        """Warnings about rows or sites whose effect these draws do not show."""
         worst = int(self.shapes[:, 1:].sum(axis=1).max())
         text = (
             f"{worst} {self.unit}s have a k-hat above 0.7: these draws do not show the "
