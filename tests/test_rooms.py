@@ -227,10 +227,10 @@ def test_functions_can_be_read_on_two_screens():
 
 
 MOST_BOUND = {
-    "one": 265,
-    "found": 100,
-    "own": 167,
-    "place": 30,
+    "one": 243,
+    "found": 83,
+    "own": 163,
+    "place": 27,
     "beside": 26,
     "said": 0,
     "told": 0,

@@ -1,9 +1,9 @@
 """Approximate methods with the steps that they choose: where they say GOOD, so it is.
 
-Each method that answers with a biased law, without a setting, on unlike posteriors; the errors of
-its means and standard deviations beside a long run of `few_rounds`, whose law is exact, and what
-its verdict says. A verdict of GOOD holds means to 0.1 sd and standard deviations to 10 %, as its
-sentence does, and three Monte Carlo errors of both runs.
+Seven methods without a setting on eleven unlike posteriors; the errors of their means and standard
+deviations beside a long run of `few_rounds`, whose law is exact, and what the verdict says. A
+verdict of GOOD holds means to 0.1 sd and standard deviations to 10 %, as its sentence does, and
+three Monte Carlo errors of both runs.
 
 Run it in pieces: CONSORTIA_PIECES=FOLDER keeps every outcome, see `statistical.pieces`.
 """
@@ -25,7 +25,12 @@ import consortia
 from consortia.diagnostics.verdict import SHIFT, SPREAD
 from consortia.errors import ConsortiaError
 
-pytestmark = [pytest.mark.slow, pytest.mark.predicted]
+# One worker has all outcomes, which the last test counts.
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.predicted,
+    pytest.mark.xdist_group("approximate"),
+]
 
 CASES = (
     "linear",
@@ -70,6 +75,7 @@ def reference(name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return np.array(mean), np.array(sd), np.array(ess)
 
 
+@functools.cache
 def outcome(name: str, method: str) -> tuple[str, float, float]:
     """Return a verdict's word, and how far the worst mean and spread are beyond their limits."""
 
@@ -115,3 +121,11 @@ def test_a_method_that_is_called_good_is_within_the_printed_tolerance(
     if word == "good":
         assert shift <= SHIFT[0]
         assert spread <= SPREAD[0]
+
+
+def test_most_methods_are_called_good_somewhere() -> None:
+    """Nothing would be wrong if nothing were good: 42 of the 77 were, and none of `fsgld`."""
+    words = {method: [outcome(name, method)[0] for name in CASES] for method in METHODS}
+    good = {method: each.count("good") for method, each in words.items()}
+    print(good)
+    assert min(good[method] for method in METHODS if method != "fsgld") >= 3

@@ -104,14 +104,14 @@ def check(
             verdict = judge(prediction, rounds=rounds, draws=kept, doubts=doubts)
         drawn = [] if plot is None else compared(built, given.run.chains, plot)
         if as_json:
-            found: dict[str, Any] = {"study": str(study), "plan": dict(plan.lines)}
-            found |= {"notes": plan.warnings}
+            answer: dict[str, Any] = {"study": str(study), "plan": dict(plan.lines)}
+            answer |= {"notes": plan.warnings}
             if built.regression is not None:
-                found |= {"regression": dict(built.regression.metadata.settings)}
-            found |= {"cost": costs, "bias": None if prediction is None else prediction.plain()}
+                answer |= {"regression": dict(built.regression.metadata.settings)}
+            answer |= {"cost": costs, "bias": None if prediction is None else prediction.plain()}
             if tried := plan.details.get("tried"):
-                found["settings"] = [one.plain() for one in tried[:SHOWN]]
-            typer.echo(json.dumps(found | (verdict.plain() if verdict else {}), indent=1))
+                answer["settings"] = [setting.plain() for setting in tried[:SHOWN]]
+            typer.echo(json.dumps(answer | (verdict.plain() if verdict else {}), indent=1))
         else:
             if built.regression is not None:
                 typer.echo(str(built.regression))
@@ -127,10 +127,10 @@ def plan_of(study: Study, built: Built, *, bias: bool = True) -> Plan:
     from consortia.diagnostics.verdict import Severity
     from consortia.run.sampling import sample
 
-    found: list[Plan] = []
+    plans: list[Plan] = []
 
     def on_plan(plan: Plan) -> None:
-        found.append(plan)
+        plans.append(plan)
         raise _Planned
 
     # What is predicted is shown with the verdict.
@@ -146,7 +146,7 @@ def plan_of(study: Study, built: Built, *, bias: bool = True) -> Plan:
             on_divergence="warn" if bias else "ignore",
             on_plan=on_plan,
         )
-    return found[0]
+    return plans[0]
 
 
 def compared(built: Built, chains: int, path: Path) -> list[str]:
@@ -273,8 +273,8 @@ def _show(
     console.print(f"[bold]{heading}[/]{remark}", grid_of(cost_lines(costs)))
     if prediction is not None:
         natural = built.model.natural is not None  # what is predicted has other names than those
-        own = () if natural else [_labelled(one, built.labels) for one in prediction.names]
-        lines = prediction.lines(own)
+        names = () if natural else [_labelled(name, built.labels) for name in prediction.names]
+        lines = prediction.lines(names)
         console.print("", "[bold]Bias of the method[/]", *map(escape, lines), sep="\n")
     if verdict is not None:
         console.print("", verdict_text(verdict), sep="\n")

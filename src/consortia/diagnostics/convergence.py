@@ -305,7 +305,7 @@ def _given_each(
     parts: dict[str, list[Any]] = {name: list(of_each(a, numbers)) for name, a in arrays.items()}
     diagnoses = [
         convergence(
-            {name: np.asarray(one[index]) for name, one in parts.items()},
+            {name: np.asarray(part[index]) for name, part in parts.items()},
             between=between,
             max_coordinates=max_coordinates,
         )
@@ -314,14 +314,14 @@ def _given_each(
     first = diagnoses[0]
 
     def over(field: str, reduced: Any) -> dict[str, np.ndarray]:
-        every = [vars(one)[field] for one in diagnoses]
-        return {name: reduced([one[name] for one in every], axis=0) for name in every[0]}
+        every = [vars(part)[field] for part in diagnoses]
+        return {name: reduced([part[name] for part in every], axis=0) for name in every[0]}
 
     def reasons(field: str) -> dict[str, np.ndarray]:
-        every = [vars(one)[field] for one in diagnoses]
+        every = [vars(part)[field] for part in diagnoses]
         worst = {name: vars(first)[field][name].astype(object) for name in every[0]}
-        for one in every:
-            worst = {name: np.where(worst[name] == "", one[name], worst[name]) for name in worst}
+        for part in every:
+            worst = {name: np.where(worst[name] == "", part[name], worst[name]) for name in worst}
         return worst
 
     return Convergence(

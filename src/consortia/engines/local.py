@@ -155,7 +155,7 @@ class LocalEngine(Engine):
         """Return the result of ``make`` here, where all processes of ``jax.distributed`` agree."""
         result = make()
         if sharding.are_several() and (hexes := fingerprints.of_values(same())):
-            digests = np.array([list(bytes.fromhex(one)) for one in hexes.values()], np.uint8)
+            digests = np.array([list(bytes.fromhex(text)) for text in hexes.values()], np.uint8)
             with sharding.rank_losses():
                 from jax.experimental import multihost_utils
 

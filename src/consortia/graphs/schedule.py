@@ -145,8 +145,8 @@ def lost_links(mixing: Any, probability: float, *, turns: int, seed: int) -> Mix
     for _ in range(arguments.whole("turns", turns, 1)):
         kept = rng.uniform(size=len(first)) >= chance
         i, j, w = first[kept], second[kept], weights[kept]
-        heard = np.bincount(i, w, matrix.agents) + np.bincount(j, w, matrix.agents)
+        received = np.bincount(i, w, matrix.agents) + np.bincount(j, w, matrix.agents)
         rows, columns = np.concatenate([i, j, everyone]), np.concatenate([j, i, everyone])
-        rest = np.maximum(1.0 - heard, 0.0)
+        rest = np.maximum(1.0 - received, 0.0)
         matrices.append(MixingMatrix(rows, columns, np.concatenate([w, w, rest]), matrix.agents))
     return MixingSchedule(matrices)

@@ -595,7 +595,8 @@ def predict_bias(
         algorithm: what `consortia.fa_hmc` or another factory returns.
         init: where the search for the mode starts, instead of ``model.init``.
         engine: that of the run, where the rows are in several processes, which all make the same
-            call: the sites send value, gradient and Hessian at about ten points.
+            call: the sites send value, gradient and Hessian at about ten points, gradients at 2d
+            and values at some thousand.
 
     Returns:
         The prediction. Where there is none (no oracle for the method or its settings, a posterior
@@ -675,10 +676,12 @@ def prediction_by(algorithm: Method, problem: Problem, law: Law) -> BiasPredicti
 def errors_of(law: Law, near: Expansion) -> tuple[Float[np.ndarray, " d"], Float[np.ndarray, " d"]]:
     r"""Return the shifts of a law's means in posterior sds, and the ratios of its sds to these.
 
-    Where the curvature changes, the posterior's mean is off its mode by
+    Where the curvature changes, the posterior's mean differs from its mode by
     :math:`m = -\tfrac12 H^{-1}\,\nabla^3 U : \Sigma` to first order. A method that evaluates
-    gradients at positions whose second moments around the mode are :math:`r^2` times as large is
-    off by :math:`r^2 m`: agents of a network are wider than their average, which is the draw.
+    gradients at positions whose second moments around the mode are :math:`r^2` times as large has
+    its mean at :math:`r^2 m`. The positions are the agents of a network, which spread more than
+    their average, the draw; of other methods they are taken to spread as the draws. What sites
+    drift between two averages is left out.
 
     Raises:
         InputError: the law does not settle.

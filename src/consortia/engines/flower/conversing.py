@@ -180,26 +180,26 @@ class QueryRuntime(SiteWork):
         self, function: SiteFunction, request: Envelope, exact: Answer, factor: float
     ) -> Rounded:
         """Return an answer with noise, and rounded, in the function's type of number."""
-        found, errors = dict(exact), {name: np.zeros(np.shape(exact[name])) for name in exact}
+        answer, errors = dict(exact), {name: np.zeros(np.shape(exact[name])) for name in exact}
         if function.rounding is not None:
             rng = self._dither(request)
-            arrays, of_rounding = function.rounding(found, self.rows, rng, factor)
-            found, errors = dict(arrays), errors | dict(of_rounding)
+            arrays, of_rounding = function.rounding(answer, self.rows, rng, factor)
+            answer, errors = dict(arrays), errors | dict(of_rounding)
         if self._secret is not None and function.noise:
             normal = private_generator(self._secret, self._run, question_of(request))
-            for name in sorted(function.noise.keys() & found.keys()):
-                noise, drawn = function.noise[name], normal.standard_normal(found[name].shape)
+            for name in sorted(function.noise.keys() & answer.keys()):
+                noise, drawn = function.noise[name], normal.standard_normal(answer[name].shape)
                 of = len(self._job.sites), self.rows, factor
-                found[name], errors[name] = noise.sent(found[name], drawn, *of)
+                answer[name], errors[name] = noise.sent(answer[name], drawn, *of)
         if function.privacy is not None:
             privacy = function.privacy(self.dimension)
             sites = len(self._job.sites)
             # From the site's secret also in a simulation.
             secret = secret_of(self._files.folder.parent.parent)
             drawn_by = private_generator(secret, f"private {self._run}", question_of(request))
-            found = with_noise(privacy, found, sites, drawn_by)
+            answer = with_noise(privacy, answer, sites, drawn_by)
         dtype = function.number_type(self._target)
-        return Rounded({name: values.astype(dtype) for name, values in found.items()}, errors)
+        return Rounded({name: values.astype(dtype) for name, values in answer.items()}, errors)
 
     def is_exact(self, label: Label, request: Envelope) -> bool:
         """Return True if exact sums over rows answer a query."""

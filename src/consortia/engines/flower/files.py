@@ -63,10 +63,10 @@ class RunFiles:
     def noted(self, name: str) -> Mapping[str, np.ndarray] | None:
         """Return the note, or None where there is none, or a crash has damaged it."""
         try:
-            found = self.kept(name)
+            note = self.kept(name)
         except StoreError:
             return None
-        return None if found is None else found.arrays
+        return None if note is None else note.arrays
 
     def kept(self, name: str) -> Checkpoint | None:
         """Return a file's content, or None where there is none.
@@ -107,10 +107,10 @@ class RunFiles:
         Raises:
             StoreError: the site has none, or it is damaged.
         """
-        found = self.kept(_name(label))
-        if found is None:
+        checkpoint = self.kept(_name(label))
+        if checkpoint is None:
             raise StoreError(f"{self.folder} holds no state after {tuple(label)}")
-        return found.arrays
+        return checkpoint.arrays
 
 
 def _name(label: Label) -> str:

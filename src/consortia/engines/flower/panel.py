@@ -222,7 +222,7 @@ class FlowerPanel(Remote, Panel):
 
     def progress(self) -> dict[str, Any]:
         """Return of each site the SHA-256 of its last answer, by name."""
-        return {LAST: {self.names[site]: one for site, one in self._channel.answered.items()}}
+        return {LAST: {self.names[site]: digest for site, digest in self._channel.answered.items()}}
 
     # --- plan and record --------------------------------------------------------------------------
 

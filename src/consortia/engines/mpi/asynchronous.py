@@ -51,8 +51,8 @@ class AsynchronousRun(Run):
         self.serves = servers is None
         if servers is not None:
             self.servers = servers
-        own = replace(self.layout, nodes=1, chains=self.layout.chains // self._box.servers)
-        self._own = Program(whole.algorithm, own, whole.start_values)
+        layout = replace(self.layout, nodes=1, chains=self.layout.chains // self._box.servers)
+        self._own = Program(whole.algorithm, layout, whole.start_values)
         self._kernels = AsyncKernels(self._own, self._place[0], self._box)
         self._server: Server | None = None
         self._warmup = 0
@@ -113,8 +113,8 @@ class AsynchronousRun(Run):
 
     def _taken_up(self, state: Mapping[str, np.ndarray], carry: Carry) -> Carry:
         """Return the state of one server's chains; its shapes are those of a carry at the start."""
-        place, box = self._place[0], self._box
-        mine = {name: values[place] for name, values in state.items()}
+        server, box = self._place[0], self._box
+        mine = {name: values[server] for name, values in state.items()}
         shapes = jax.eval_shape(lambda: (carry.hub, carry.inbox))
         hub, inbox = from_names(mine, shapes, "server")
         kinds = self._kernels.reply_wire.kinds
@@ -144,9 +144,9 @@ class AsynchronousRun(Run):
         """Return (worker, version, time) of all servers, (servers, longest, 3), and lengths."""
         log = self.server.log
         lengths = self._of_servers(np.array([len(log)], np.int64))
-        own = np.zeros((1, int(lengths.max()), 3))
-        own[0, : len(log)] = np.array(log).reshape(-1, 3)
-        return self._of_servers(own), lengths
+        rows = np.zeros((1, int(lengths.max()), 3))
+        rows[0, : len(log)] = np.array(log).reshape(-1, 3)
+        return self._of_servers(rows), lengths
 
     # --- while it runs ----------------------------------------------------------------------------
 
@@ -219,16 +219,16 @@ class AsynchronousRun(Run):
 
     def collected(self, buffers: Buffers) -> Buffers:
         """Return the draws of all servers, at rank 0; elsewhere this server's."""
-        total, own = self.layout.chains, self._own.layout.chains
-        if total == own:
+        total, chains = self.layout.chains, self._own.layout.chains
+        if total == chains:
             return buffers
-        first = self._place[0] * own
+        first = self._place[0] * chains
 
         def whole(part: Any) -> Any:
             part = np.asarray(part)
-            part = np.expand_dims(part, 1) if own == 1 else part
+            part = np.expand_dims(part, 1) if chains == 1 else part
             padded = np.zeros((len(part), total, *part.shape[2:]), part.dtype)
-            padded[:, first : first + own] = part
+            padded[:, first : first + chains] = part
             return self.servers.total_at_root(padded)
 
         info = {name: whole(part) for name, part in buffers.hub_info.items()}

@@ -275,7 +275,7 @@ class Answers:
     ) -> list[Guess]:
         """Return the sites' guesses, and those that only a comparison of sites shows."""
         question, parsed = self.question, self.question.parsed
-        readings = [guess for one in self.facts.values() for guess in one.guesses]
+        readings = [guess for facts in self.facts.values() for guess in facts.guesses]
         for text, factor in parsed.factors.items():  # levels without C(...)
             column = factor.column
             if text in levels and factor.kind != "levels" and column not in (None, SITE):
@@ -296,11 +296,11 @@ class Answers:
             for text, column in measured.items()
         }
         apart = scales_apart(of_columns, question.harmonise)
-        readings += [one.guess for one in apart]
+        readings += [reading.guess for reading in apart]
         others = {
             column: every
             for column, every in of_columns.items()
-            if kinds[column] == "number" and column not in {one.column for one in apart}
+            if kinds[column] == "number" and column not in {reading.column for reading in apart}
         }
         readings += supports_apart(others, question.harmonise)
         for column, by_site in self.levels.items():
@@ -332,7 +332,7 @@ class Answers:
             InputError: a label is at two sites, and the formula does not say what that means.
         """
         notes, doubts = [], []
-        groups = {one.by: one for one in self.question.parsed.groups if not one.is_shared}
+        groups = {term.by: term for term in self.question.parsed.groups if not term.is_shared}
         for by, group in groups.items():
             if by == SITE:
                 if self.question.integrated and not self.question.stays(group):

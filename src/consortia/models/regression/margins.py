@@ -111,18 +111,18 @@ class MarginalEffects(Drawn):
     @property
     def over_all(self) -> MarginalEffects:
         """The effects over the rows of all sites, without those at each."""
-        places = [place for place, one in enumerate(self.lines) if one.site == ALL]
-        lines = tuple(self.lines[place] for place in places)
+        places = [index for index, line in enumerate(self.lines) if line.site == ALL]
+        lines = tuple(self.lines[index] for index in places)
         return replace(self, lines=lines, draws=self.draws[places])
 
     @property
     def by_site(self) -> dict[Key, list[Effect]]:
         """The effects at the sites; none where there is one site."""
-        found: dict[Key, list[Effect]] = {}
-        for one in self.lines:
-            if one.site != ALL:
-                found.setdefault(one.key, []).append(one)
-        return {key: rows for key, rows in found.items() if len(rows) > 1}
+        effects: dict[Key, list[Effect]] = {}
+        for line in self.lines:
+            if line.site != ALL:
+                effects.setdefault(line.key, []).append(line)
+        return {key: rows for key, rows in effects.items() if len(rows) > 1}
 
     @property
     def _tables(self) -> list[list[list[str]]]:
@@ -168,7 +168,9 @@ def chosen(agreed: Specification, columns: Sequence[str] | None) -> tuple[str, .
         InputError: one of them is in no term, or none is.
     """
     factors = agreed.question.parsed.factors.values()
-    known = tuple(dict.fromkeys(name for one in factors for name in one.columns if name != SITE))
+    known = tuple(
+        dict.fromkeys(name for factor in factors for name in factor.columns if name != SITE)
+    )
     wanted = known if columns is None else tuple(columns)
     for name in wanted:
         if name not in known:
@@ -196,15 +198,15 @@ def scale_of(agreed: Specification, at: Sequence[float] | None) -> str:
 
 def jumps(agreed: Specification, columns: Sequence[str]) -> tuple[str, ...]:
     """Return a sentence on the columns that a term compares with a number."""
-    found = [
+    texts = [
         factor.text
         for factor in agreed.question.parsed.factors.values()
         if any(isinstance(node, ast.Compare) for node in ast.walk(factor.tree))
         and set(factor.columns) & set(columns)
     ]
-    if not found:
+    if not texts:
         return ()
-    return (f"{', '.join(found)}: a derivative does not see a jump; make a column of it",)
+    return (f"{', '.join(texts)}: a derivative does not see a jump; make a column of it",)
 
 
 class UnmovableError(InputError):
@@ -226,15 +228,15 @@ def averages_of(
     Raises:
         InputError: the rows cannot be used.
     """
-    found: dict[str, dict[Key, Average]] = {site: {} for site in rows}
+    effects: dict[str, dict[Key, Average]] = {site: {} for site in rows}
     left: dict[str, str] = {}
     for column in columns:
         try:
-            for site, one in rows.items():
-                found[site] |= _site_averages(density, params, one, site, column, times)
+            for site, table in rows.items():
+                effects[site] |= _site_averages(density, params, table, site, column, times)
         except UnmovableError as error:
             left[column] = str(error)
-    return found, left
+    return effects, left
 
 
 def left_out(left: Mapping[str, str], columns: Sequence[str]) -> tuple[str, ...]:
@@ -260,7 +262,7 @@ def _site_averages(
     agreed = density.specification
     what, outcomes = MEAN, [""]
     if times is not None:
-        what, outcomes = SURVIVAL, [f"time {one:g}" for one in times]
+        what, outcomes = SURVIVAL, [f"time {moment:g}" for moment in times]
     elif density.family.name in ("ordinal", "categorical"):
         outcomes = list(agreed.levels[RESPONSE])
     size = rows_of(given.table)
@@ -271,7 +273,7 @@ def _site_averages(
     elif times is not None:
         ends = np.zeros(size)
         fixed = [time_rows(agreed, ends + time, ends) for time in times]
-    found = {}
+    averages = {}
     known = (~given.table[column].missing).astype(float)
     if "weights" in agreed.question.extra:  # a row stands for so many persons
         known *= agreed.question.beside("weights", given.table, f"site {site!r}")
@@ -291,8 +293,8 @@ def _site_averages(
             effects = effects[:, 1:]
         for place, name in enumerate(outcomes):
             values = effects.reshape(len(effects), -1)[:, place]
-            found[Key(column, contrast, name)] = Average(count, values)
-    return found
+            averages[Key(column, contrast, name)] = Average(count, values)
+    return averages
 
 
 def in_order_of(
@@ -306,10 +308,10 @@ def in_order_of(
     """
     return {
         site: {
-            key: one._replace(
+            key: average._replace(
                 draws=np.concatenate([part[site][key].draws for part in parts])[order]
             )
-            for key, one in effects.items()
+            for key, average in effects.items()
             if key.column not in left
         }
         for site, effects in parts[0].items()
@@ -321,11 +323,11 @@ def summarised(
 ) -> MarginalEffects:
     """Return the table of effects over all rows and at the sites; ``scale`` says what changes."""
     ends, lines, kept = interval_ends(level), [], []
-    for key in dict.fromkeys(key for found in sites.values() for key in found):
-        parts = {name: found[key] for name, found in sites.items() if key in found}
-        total = sum(one.rows for one in parts.values())
-        over_all = sum(one.draws.astype(float) * (one.rows / total) for one in parts.values())
-        rows = {ALL: np.asarray(over_all)} | {name: one.draws for name, one in parts.items()}
+    for key in dict.fromkeys(key for effects in sites.values() for key in effects):
+        parts = {name: effects[key] for name, effects in sites.items() if key in effects}
+        total = sum(part.rows for part in parts.values())
+        over_all = sum(part.draws.astype(float) * (part.rows / total) for part in parts.values())
+        rows = {ALL: np.asarray(over_all)} | {name: part.draws for name, part in parts.items()}
         for name, values in rows.items():
             low, middle, high = np.quantile(values, [ends[0], 0.5, ends[1]])
             numbers = (np.mean(values, dtype=float), middle, low, high, np.mean(values > 0))
@@ -352,9 +354,9 @@ def _changes(
         if values is not None:
             moved = {**table, column: held._replace(values=values, given=given)}
         made = new_rows(agreed, moved, where, site)
-        found = {"x": made["x"], "slopes": made["by_group"][:, list(agreed.staying)]}
-        found["offset"] = made.get("offset", np.zeros(len(made["x"])))
-        return found | ({"trials": made["trials"]} if "trials" in made else {})
+        design = {"x": made["x"], "slopes": made["by_group"][:, list(agreed.staying)]}
+        design["offset"] = made.get("offset", np.zeros(len(made["x"])))
+        return design | ({"trials": made["trials"]} if "trials" in made else {})
 
     if held.missing.all():
         return
