@@ -59,7 +59,7 @@ FEATURES = (
     Feature("between institutions", ("federation", "engines/flower", "engines/letters"), 8930),
     Feature("run and store", ("run", "store"), 4895),
     Feature("report", ("report", "diagnostics/figures"), 3520),
-    Feature("theory", ("theory",), 3810),
+    Feature("theory", ("theory",), 3830),
 )
 
 

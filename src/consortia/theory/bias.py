@@ -41,6 +41,7 @@ from consortia.schedules.events import simulate
 from consortia.surrogates import Correction, Gaussian, Recipe
 from consortia.theory.adaptation import psgld_law
 from consortia.theory.agents import GaussianAgents
+from consortia.theory.arguments import full_matrices
 from consortia.theory.arrivals import ArrivalRecursion, Arrivals, in_blocks
 from consortia.theory.decentralized import decentralized_hmc_law
 from consortia.theory.estimates import minibatch_noise
@@ -67,6 +68,10 @@ MOST_ROW_CURVATURES = 4_000_000
 MOST_REACH = 1.5
 """Posterior standard deviations, in the mean square, that an agent may be away from the mode: the
 curvature that it meets beyond is no longer that of the mode where the posterior is not Gaussian."""
+
+MOST_DRIFT = 0.05
+"""Posterior standard deviations by which drift may move the mean where a law says nothing of it:
+half of what the verdict permits."""
 
 SEEN_SHIFT = 0.02
 """Posterior standard deviations of the mean's bias from which on its cause is named."""
@@ -298,10 +303,33 @@ def _averaging(method: FAHMC, problem: Problem) -> Law:
         if problem.participation is not None:
             remedy = ABSENT_SITES
         notes = (remedy,) * bool(away.max() > NOTED_SHIFT)
+    unsure = "" if method.debias else _drifting(method, near, gradients)
+    law = replace(law, notes=notes, unsure=unsure)
     if method.batch_size is None:
-        return replace(law, notes=notes)
+        return law
     note = "Minibatches widen the draws by an amount that is not predicted."
     return replace(law, variance_known=False, notes=(note, *notes))
+
+
+def _drifting(method: FAHMC, near: Expansion, gradients: Float[np.ndarray, "S d"]) -> str:
+    """Describe the drift of the sites between averages, if it moves the mean of a skewed posterior.
+
+    From rest a site moves half its force times the squared time of its trajectories, at most. The
+    mean square along the way is about a third of that at its end; what it moves the mean by is
+    that of `errors_of`.
+    """
+    leapfrogs, local = method.lengths
+    mass = method.mass_matrix.values
+    if mass is not None:
+        gradients = np.linalg.solve(full_matrices(np.array([mass]))[0], gradients.T).T
+    drift = (_constant(method) * leapfrogs) ** 2 / 2 * local * gradients / near.sd
+    squares = method.site_weights(near.sizes) @ drift**2 / 3
+    if (squares * np.abs(near.offset) / near.sd).max() <= MOST_DRIFT:
+        return ""
+    return (
+        f"sites drift up to {np.abs(drift).max():.2g} posterior sd apart between averages, where a "
+        "posterior that is not Gaussian has another curvature: debias=True prevents it"
+    )
 
 
 @law_of.register
