@@ -56,7 +56,7 @@ FEATURES = (
         ("models/regression", "models/_integrated.py", "core/arrays.py", "study/formulas.py"),
         8810,
     ),
-    Feature("between institutions", ("federation", "engines/flower", "engines/letters"), 8930),
+    Feature("between institutions", ("federation", "engines/flower", "engines/letters"), 8860),
     Feature("run and store", ("run", "store"), 4895),
     Feature("report", ("report", "diagnostics/figures"), 3520),
     Feature("theory", ("theory",), 3830),
