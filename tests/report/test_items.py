@@ -214,6 +214,19 @@ def test_reference_levels_denominators_and_rules_are_in_tables_and_text(report: 
         assert part in text
 
 
+@pytest.mark.parametrize("names", [("oslo", "lima", "bern"), ("c", "a", "b"), ("a10", "a9")])
+def test_tables_have_the_sites_in_the_order_of_the_study(names: tuple[str, ...]) -> None:
+    made, one = binomial(names)
+    told, looked = contribution_table(one), examined(one)
+    assert told is not None
+    assert [row[0] for row in told.rows] == [*names, "all"]
+    assert made.table_one().columns == (*names, "all sites")
+    assert looked.check is not None
+    assert [*dict.fromkeys(line.site for line in looked.check.lines)] == [*names, "all sites"]
+    for lines in made.marginal_effects(one.tree, draws=10).by_site.values():
+        assert [line.site for line in lines] == [*names]
+
+
 def test_a_rule_of_quadrature_is_named_with_what_it_moves(report: RunReport) -> None:
     kept = {"nodes": 60, "against": 240, "shift": 0.004, "low": 1.0, "high": 1.0, "error": 0.01}
     for rule, said in (

@@ -46,10 +46,8 @@ def examined(report: RunReport) -> Examined:
     try:
         if made.family.of_site is not None:
             proportional = made.proportional_hazards(report.tree)
-        elif made.has_checks:
-            check = made.predictive_check(report.tree, draws=CHECK_DRAWS)
         else:
-            not_made.append("Skipped: no check of the fit exists for rows with delayed entry.")
+            check = made.predictive_check(report.tree, draws=CHECK_DRAWS)
     except InputError as error:
         not_made.append(f"Not made: {error}")
     return Examined(reported, drawn, sensitivity, check, proportional, tuple(not_made))

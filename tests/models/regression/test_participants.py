@@ -1,6 +1,7 @@
 """Table 1, flow of rows, and curves over sites, beside the pooled rows; nothing small leaves."""
 
 import json
+import re
 from dataclasses import asdict
 
 import numpy as np
@@ -184,6 +185,26 @@ def test_without_a_minimum_everything_is_told():
     assert one.missing["age"] == (2, 2)
     assert one.given == (59, 59)
     assert one.levels["sick"].rest == 0
+
+
+@pytest.mark.parametrize("few", [1, 2, 4])
+def test_of_rows_that_are_here_nothing_is_withheld_and_no_count_is_a_range(few):
+    tables = {
+        name: {"sick": np.arange(60) % 2, "age": np.linspace(40, 80, 60), "sex": ["f", "m"] * 30}
+        for name in ("oslo", "lima")
+    }
+    tables["lima"]["age"][:few] = np.nan
+    tables["lima"]["sex"] = [*["x"] * few, *tables["lima"]["sex"][few:]]
+    options = {"family": "bernoulli", "keep": "sick >= 0", "missing": "indicator"}
+    cells = of_all("sick ~ age + sex", tables, describe=None, **options)
+    assert cells["sex", "x"][:2] == ("0 (0.0 %)", f"{few} ({few / 0.6:.1f} %)")
+    made = regression("sick ~ age + sex", tables, **(options | {"missing": "complete"}))
+    table = made.table_one()
+    flow = {line.variable: line.cells for line in table.flow}
+    assert flow["left out, a value missing"] == ("0", str(few), str(few))
+    assert flow["analysed"] == ("60", str(60 - few), str(120 - few))
+    text = str(table)
+    assert not re.search(r"\d–\d|n/a|withheld|or more", text), text
 
 
 def test_the_minimum_of_the_site_counts_where_it_is_larger():
