@@ -254,6 +254,47 @@ def test_the_page_holds_table_one_sensitivity_checks_and_checklist(report: RunRe
         assert title in text
 
 
+@pytest.mark.parametrize("family", ["cox", "weibull"])
+def test_the_fit_of_times_is_shown_under_what_it_is(family: str) -> None:
+    rng = np.random.default_rng(1)
+    tables = {
+        name: {"t": rng.integers(2, 90, 50), "d": rng.integers(0, 2, 50), "x": rng.normal(size=50)}
+        for name in ("oslo", "lima")
+    }
+    made = consortia.regression("Surv(t, d) ~ x", tables, family=family)
+    draws = {
+        name: (
+            ("chain", "draw", *(["column"] * np.ndim(one))),
+            rng.normal(size=(2, 99, *one.shape)),
+        )
+        for name, one in made.model.init.items()
+    }
+    tree = xarray.DataTree.from_dict({"/posterior": xarray.Dataset(draws, {"column": ["x"]})})
+    tree.attrs["settings"] = json.dumps({"regression": dict(made.metadata.settings)})
+    one = report_of(tree, model=made.model, sites=made.sites, regression=made)
+    parts = {part.title: part for part in _parts(one) if any(part.tables)}
+    assert ("Are the hazards proportional?" in parts) == (family == "cox")
+    assert ("Does the model reproduce the responses?" in parts) == (family != "cox")
+    names = {row[0] for table in parts["Who was analysed"].tables for row in table.rows}
+    assert "follow-up (t)" in names
+
+
+def test_a_caption_is_not_torn_from_its_table_on_paper(
+    report: RunReport, tmp_path: Path, browser: Any
+) -> None:
+    write_report(report, tmp_path / "page.html")
+    browser.open(tmp_path / "page.html", width=718)
+    browser.call("Emulation.setEmulatedMedia", media="print")
+    of = "[...document.querySelectorAll('{}')].map(e => getComputedStyle(e).{})"
+    for what in (".caption", "h2", "h2 + p", "summary"):
+        assert {*browser.value(of.format(what, "breakAfter"))} == {"avoid"}, what
+    for what in (".scroll", ".card", "figure"):
+        assert {*browser.value(of.format(what, "breakInside"))} == {"avoid"}, what
+    cells = browser.value("[...document.querySelectorAll('td')].map(e => e.innerText)")
+    assert any("\u00a0%" in cell for cell in cells)
+    assert not any(" %" in cell for cell in cells)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["binomial", "weibull", "ordinal"])
 def test_the_page_of_a_study_fits_a_phone_and_a_desk_and_has_the_checklist(

@@ -289,7 +289,7 @@ def test_the_outcome_comes_first_and_columns_in_the_order_of_the_formula():
         table["large"] = 1e4 * table["age"]
     lines = of_all("Surv(time, seen) ~ large + arm + age", tables, family="cox")
     names = list(dict.fromkeys(name for name, _ in lines))
-    assert names == ["outcome", "time", "large", "arm", "age"]
+    assert names == ["outcome", "follow-up (time)", "large", "arm", "age"]
     assert [level for name, level in lines if name == "outcome"] == ["end of follow-up", "event"]
     mean = np.mean(pooled(tables, "large"))
     assert lines["large", ""][-1].startswith(f"{mean:,.0f} (")
