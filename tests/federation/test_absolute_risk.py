@@ -11,10 +11,7 @@ import pytest
 
 import consortia
 from consortia.errors import InputError
-from consortia.federation.governance import terms_of
-from consortia.federation.governance.proposal import proposed
-from consortia.study.build import load_study
-from tests.federation.correspondence import Correspondence
+from tests.federation.correspondence import published
 from tests.federation.hospitals import NAMES
 
 LUNG, BREAST = "Surv(time, status) ~ age + sex + ecog", "Surv(months, event) ~ age + log1p(nodes)"
@@ -56,31 +53,6 @@ def asked(which: str) -> str:
     )
 
 
-def published(root: Path, which: str, rows: Any) -> Path:
-    """Return the directory of the run that letters have made."""
-    root.mkdir(exist_ok=True)
-    for name, columns in rows.items():
-        lines = [
-            ",".join(columns),
-            *(",".join(map(str, row)) for row in zip(*columns.values(), strict=True)),
-        ]
-        (root / f"{name}.csv").write_text("\n".join(lines))
-    now = Correspondence(root / "letters", keys=True, asked=asked(which), data=root)
-    for name in NAMES:
-        policy = now.site(name) / "site-policy.toml"
-        keys = policy.read_text()
-        keys = keys[keys.index("coordinator =") :]
-        policy.write_text(proposed(terms_of(load_study(now.root / "study.toml")), keys=keys))
-    progress, letters = now.proceed(), 0
-    while progress.result is None:
-        for name, number in progress.awaited.items():
-            error = now.answer(name, number).error
-            assert error is None, str(error)
-        progress, letters = now.proceed(), letters + 1
-    print(which, letters, "letters")
-    return progress.result
-
-
 def made(which: str, tables: Any, **more: Any) -> Any:
     _, formula, family, own = MODELS[which]
     return consortia.regression(formula, tables, family=family, **own, **more)
@@ -91,7 +63,7 @@ def made(which: str, tables: Any, **more: Any) -> Any:
 def test_risks_are_those_of_one_process(which: str, tmp_path: Path) -> None:
     data = MODELS[which][0]
     rows, patients, times = rows_of(data), PATIENTS[data], TIMES[data]
-    run = published(tmp_path / "study", which, rows)
+    run = published(tmp_path / "study", asked(which), rows)
     tree, every = consortia.open_run(run), made(which, rows)
     method = consortia.few_rounds(effective_size=2000)
     parts = (every.model, every.sites, method)

@@ -10,7 +10,7 @@ import pytest
 
 import consortia
 from consortia.errors import InputError
-from tests.federation.correspondence import Correspondence
+from tests.federation.correspondence import published
 from tests.federation.hospitals import NAMES
 
 RATES = {"north": (0.05, 0.5, 0.9), "south": (0.9, 0.2, 0.4), "west": (0.3, 0.3, 0.7)}
@@ -30,28 +30,19 @@ def rows_of(site: str) -> dict[str, Any]:
 @pytest.mark.slow
 def test_a_site_predicts_its_wards_from_its_rows_and_nobody_else_can(tmp_path: Path) -> None:
     rows = {name: rows_of(name) for name in NAMES}
-    for name, table in rows.items():
-        lines = [",".join(map(str, row)) for row in zip(*table.values(), strict=True)]
-        (tmp_path / f"{name}.csv").write_text("\n".join([",".join(table), *lines, ""]))
     files = ", ".join(f'"{name}.csv"' for name in NAMES)
     asked = (
         f'[data]\nfiles = [{files}]\n[model]\nformula = "{FORMULA}"\nfamily = "bernoulli"\n'
         '[algorithm]\nname = "few_rounds"\n[run]\nchains = 4\n[output]\nfigure = false\n'
     )
-    now = Correspondence(tmp_path / "letters", keys=True, asked=asked, data=tmp_path)
-    progress = now.proceed()
-    while progress.result is None:
-        for name, number in progress.awaited.items():
-            error = now.answer(name, number).error
-            assert error is None, str(error)
-        progress = now.proceed()
-    tree = consortia.open_run(progress.result)
+    run = published(tmp_path / "study", asked, rows)
+    tree = consortia.open_run(run)
     every = consortia.regression(FORMULA, rows, family="bernoulli")
     parts = every.model, every.sites, consortia.few_rounds(effective_size=2000)
     alone = consortia.sample(*parts, seed=3, progress=False, metadata=every.metadata)
     for name in NAMES:
         here = consortia.regression(FORMULA, {name: rows[name]}, family="bernoulli",
-                                    prior_from=progress.result)  # fmt: skip
+                                    prior_from=run)  # fmt: skip
         found = np.asarray(here.predict(tree, PATIENTS, name)).reshape(-1, 3)
         wanted = np.asarray(every.predict(alone, PATIENTS, name)).reshape(-1, 3)
         sd = wanted.std(axis=0)
