@@ -350,8 +350,8 @@ def _show_fit(report: RunReport, looked: Examined) -> list[Part]:
         Part(
             "proportional",
             "Are the hazards proportional?",
-            "Whether a hazard ratio changes with the logarithm of time. Where p is near 0 it is an "
-            "average over the follow-up, and not the ratio at each time.",
+            "Whether the logarithm of a hazard ratio changes with that of time. Where p is near 0, "
+            "the ratio is an average over the follow-up, and not that at each time.",
             tables=[proportional_table(looked)],
         ),
         Part(

@@ -96,5 +96,5 @@ def proportional_table(found: Examined) -> Table | None:
         (name, f"{change:+.3f}", f"{error:.3f}", share_of(p))
         for name, change, error, p in zip(one.names, one.change, one.error, one.p, strict=True)
     )
-    heads = ("", "change of the log hazard ratio with log(time)", "standard error", "p")
+    heads = ("", "change with log(time)", "standard error", "p")
     return Table("Are the hazards proportional?", heads, rows)
