@@ -75,9 +75,9 @@ def counts_of_times(
         last, person = np.ones(len(time), bool), np.arange(len(time))
     ends = _ends_of_follow_up(start, time, event, last, len(simulated), rng)
     happened = simulated[:, order] <= ends
-    earlier = np.cumsum(happened, axis=1) - happened
+    earlier: Int[np.ndarray, "draws rows"] = np.cumsum(happened, axis=1) - happened
     first = np.searchsorted(person, person)  # the first interval of each row's person
-    alive = earlier == earlier[:, first]
+    alive: Bool[np.ndarray, "draws rows"] = earlier == earlier[:, first]
     lived = np.sum(alive * (np.minimum(simulated[:, order], ends) - start), axis=1)
     if persons < MINIMUM_CELLS:
         return Counts(persons, {}, {})
