@@ -379,3 +379,16 @@ def test_a_spread_of_four_has_the_posterior_of_250_nodes() -> None:
     kept = json.loads(forced.attrs["quadrature"])
     print("moved", moved.max(), "said", kept, verdict(forced).value)
     assert kept["shift"] == pytest.approx(moved.max(), abs=0.02)
+
+
+def test_levels_of_a_gaussian_response_need_no_rule():
+    rng = np.random.default_rng(4)
+    tables = {
+        name: {"y": level + x + rng.normal(size=40), "x": x}
+        for name, level in {"oslo": 3.0, "lima": 5.0, "bern": 4.0}.items()
+        for x in [rng.normal(size=40)]
+    }
+    made = consortia.regression("y ~ x + (1 | site)", tables, family="gaussian")
+    tree = consortia.sample(made.model, made.sites, consortia.few_rounds(), seed=1, progress=False)
+    [check] = [row for row in consortia.summary(tree).verdict.checks if row.title == TITLE]
+    assert (check.value, check.severity.name) == ("exact", "GOOD")

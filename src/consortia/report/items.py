@@ -163,9 +163,10 @@ def items(report: RunReport, looked: Examined, *, margins: bool) -> tuple[Item, 
 
 
 def quadrature_in(report: RunReport) -> Mapping[str, Any] | None:
-    """Read the report on the rule of quadrature inside the model; None without one."""
+    """Read the report on the rule of quadrature inside the model; None where none was needed."""
     kept = report.record.get("quadrature")
-    return kept if isinstance(kept, Mapping) and "nodes" in kept else None
+    used = isinstance(kept, Mapping) and "nodes" in kept and kept.get("error") != 0
+    return kept if used else None
 
 
 def checklist(found: tuple[Item, ...]) -> Table | None:

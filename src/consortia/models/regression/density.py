@@ -585,10 +585,13 @@ class Density:
         clusters = xp.asarray(rows["cluster"]).astype(xp.int32)
         return sums_of_groups(values, clusters, values.shape[-1])
 
-    def predictor_given(self, params: PyTree, rows: PyTree) -> Callable[[Array], Array]:
-        """Return η as a function of z (..., groups, K), see `given_levels`."""
+    def predictor_given(
+        self, params: PyTree, rows: PyTree, scale: Array | None = None
+    ) -> Callable[[Array], Array]:
+        """Return η as a function of z (..., groups, K), see `given_levels`; ``scale`` is A."""
         eta = self.predictor(params, rows)
-        xp, A = namespace(eta), self.group_scale(params, self.specification.staying)
+        A = self.group_scale(params, self.specification.staying) if scale is None else scale
+        xp = namespace(eta)
         slopes, group = xp.asarray(rows["slopes"]).astype(eta.dtype), _group_of(rows, xp)
 
         def predictor(z: Array) -> Array:
@@ -607,8 +610,8 @@ class Density:
         A z are the levels and slopes that stay at the site, see `group_scale`. Where the site is
         the group there is one; by default as many as rows, most of them without any.
         """
-        predictor, extras = self.predictor_given(params, rows), self._own(params)
         xp, A = namespace(params["log_sd"]), self.group_scale(params, self.specification.staying)
+        predictor, extras = self.predictor_given(params, rows, A), self._own(params)
         slopes, group = xp.asarray(rows["slopes"]).astype(A.dtype), _group_of(rows, xp)
         count = (1 if group is None else len(slopes)) if groups is None else groups
         size = slopes.shape[1]
