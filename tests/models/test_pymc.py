@@ -178,8 +178,10 @@ def test_constant_heavy_tails_are_sampled_by_scores() -> None:
     with pm.Model() as theirs:
         x, y = pm.Data("x", X), pm.Data("outcome", 2 * X)
         b = pm.Cauchy("b", 0.5, np.array([2.0, 3.0]))
-        c = pm.StudentT("c", 3.0, mu=b[0], sigma=1.0)  # its centre is no constant
-        t = pm.StudentT("t", 3.0, sigma=2.0)  # of whole numbers PyMC takes logarithms in 32 bits
+        # of Python's numbers PyMC takes logarithms in 32 bits
+        three, two = np.float64(3), np.float64(2)
+        c = pm.StudentT("c", three, mu=b[0], sigma=np.float64(1))  # its centre is no constant
+        t = pm.StudentT("t", three, sigma=two)
         pm.Normal("y", b[0] + b[1] * x + c + t, 1, observed=y)
     model = from_pymc(theirs, columns("x", "outcome"))
     assert list(model.tails) == ["unconstrained(b)", "unconstrained(t)"]
