@@ -49,7 +49,7 @@ FEATURES = (
     Feature(
         "few_rounds with its proposals",
         ("algorithms/few_rounds", "surrogates", "dynamics/ensemble", "core/host.py"),
-        4340,
+        4376,
     ),
     Feature(
         "formulas",
@@ -57,7 +57,7 @@ FEATURES = (
         8861,
     ),
     Feature("between institutions", ("federation", "engines/flower", "engines/letters"), 8930),
-    Feature("run and store", ("run", "store"), 4895),
+    Feature("run and store", ("run", "store"), 4898),
     Feature("report", ("report", "diagnostics/figures"), 3521),
     Feature("theory", ("theory",), 3830),
 )
