@@ -56,9 +56,9 @@ FEATURES = (
         ("models/regression", "models/_integrated.py", "core/arrays.py", "study/formulas.py"),
         8861,
     ),
-    Feature("between institutions", ("federation", "engines/flower", "engines/letters"), 8930),
-    Feature("run and store", ("run", "store"), 4898),
-    Feature("report", ("report", "diagnostics/figures"), 3521),
+    Feature("between institutions", ("federation", "engines/flower", "engines/letters"), 8860),
+    Feature("run and store", ("run", "store"), 4895),
+    Feature("report", ("report", "diagnostics/figures"), 3520),
     Feature("theory", ("theory",), 3830),
 )
 

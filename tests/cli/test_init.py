@@ -777,3 +777,17 @@ def test_the_clean_spelling_is_proposed_and_not_the_one_with_a_hidden_character(
     changes = tomllib.loads((tmp_path / "study.toml").read_text())["harmonise"]
     assert changes == {"one": {"recode": {"arm": {"pla\u200bcebo": "placebo"}}}}
     assert "arm[verum]" in load_study("study.toml").build().regression.names
+
+
+def test_the_command_that_is_named_next_registers_a_study_of_tables(folder: Path) -> None:
+    made = init("--response", "died", "--yes")
+    assert made.exit_code == 0, made.output
+    (line,) = (line for line in made.output.splitlines() if line.startswith("  consortia register"))
+    registered = invoke(*line.split()[1:])
+    assert registered.exit_code == 0, registered.output
+    study = load_study(folder / "study.toml")
+    assert study.registered is not None
+    unit = study.registered.registration.numbers["age"]
+    assert unit.sd == float(f"{unit.sd:.2g}")  # some 9.1, and the mean as far
+    assert unit.mean == round(unit.mean, 1)
+    assert abs(unit.mean - 60) < 3

@@ -470,10 +470,11 @@ def _show(found: Proposal, output: Path, readings: Sequence[str]) -> None:
     what = "Complete rows" if found.missing == "complete" else "Rows without a missing value"
     console.print("", escape(f"{what}: {rows}."), escape(found.why), sep="\n")
     console.print("", escape(found.formula), sep="\n", style="bold", soft_wrap=True)
-    console.print(
-        f"\nwritten: {escape(str(output))}. Next:",
-        f"  consortia check {escape(str(output))}",
-        f"  consortia run {escape(str(output))}",
-        sep="\n",
-        soft_wrap=True,
-    )
+    name = escape(str(output))
+    lines = [f"\nwritten: {name}. Next:", f"  consortia check {name}", f"  consortia run {name}"]
+    if len(found.sites) > 1:
+        lines.append(
+            f"Before it goes to other institutions, who then tell no means and levels:\n"
+            f"  consortia register {name}"
+        )
+    console.print(*lines, sep="\n", soft_wrap=True)
