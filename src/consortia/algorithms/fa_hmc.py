@@ -46,6 +46,7 @@ from consortia.errors import InputError
 from consortia.gradients import GradientOracle
 from consortia.runtime.late import Array, PyTree, jax, jnp
 from consortia.schedules import Schedule
+from consortia.schedules.participation import fair_weights, probabilities
 
 LEAPFROGS, ITERATIONS = (1, 2, 3, 5, 8, 12), (1, 2, 4, 8, 16)
 """Values of K and T that are tried where they are left open."""
@@ -93,6 +94,9 @@ class FAHMC(SelfSetting):
             None: chosen where T is, else the identity. Momentum N(0, M), drift
             η M⁻¹p − (η²/2) M⁻¹g.
         temperature: momentum variance is multiplied by it; the target is exp(−U/temperature).
+        availability: probability of each site to answer in a round, where some may be absent. The
+            average is then over those that answer with weights by which each site's part in it is
+            w_c on average, and the mean's bias is that with all sites. None: in proportion to w_c.
         average_every: A leapfrog steps after which positions and momenta are averaged, within
             trajectories of K, as section 5 of the paper words it; a round is then such a window,
             and its draw the averaged θ. With ``local_steps=1`` and without ``debias``.
@@ -125,6 +129,7 @@ class FAHMC(SelfSetting):
     mass_matrix: MassMatrix | Any = None
     temperature: float = 1.0
     average_every: int | None = None
+    availability: tuple[float, ...] | Any = None
 
     name = "fa_hmc"
 
@@ -165,6 +170,7 @@ class FAHMC(SelfSetting):
             mass_matrix=MassMatrix.of(self.mass_matrix),
             temperature=arguments.number("temperature", self.temperature, 0.0, math.inf),
             average_every=arguments.optional_whole("average_every", self.average_every, 1),
+            availability=probabilities(self.availability),
         )
         given = self.leapfrog_steps is not None and self.local_steps == 1 and not self.debias
         if self.average_every is not None and not given:
@@ -204,6 +210,8 @@ class FAHMC(SelfSetting):
     def check(self, sizes: np.ndarray, names: tuple[str, ...], dimension: int) -> None:
         """Refuse weights for another number of sites, batches too large, a wrong mass matrix."""
         arguments.weights_fit(self.weights, names)
+        arguments.weights_fit(self.availability, names, "availability")
+        self.averaging_weights(sizes)
         if not self.replace:
             arguments.batch_fits(self.batch_size, sizes, names)
         self.mass_matrix.check(dimension)
@@ -213,6 +221,13 @@ class FAHMC(SelfSetting):
         if self.weights is None:
             return super().site_weights(sizes)
         return np.asarray(self.weights, np.float64)
+
+    def averaging_weights(self, sizes: np.ndarray) -> np.ndarray:
+        """Return those with which each site's part is w_c on average, where some are absent."""
+        weights = self.site_weights(sizes)
+        if self.availability is None:
+            return weights
+        return fair_weights(weights, np.array(self.availability))
 
     def cost(self, sizes: np.ndarray, dimension: int) -> Cost:
         """Return the gradients of one round: K T exact ones a site, (2K − 1) T of minibatches."""
