@@ -566,6 +566,7 @@ def _travelling(method: DSGLD, problem: Problem) -> Law:
         prior_precision=prior,
         gradient_noise=_minibatch_noise(method, problem),
         record=method.record,
+        step_factors=method.step_factors,
         **options,
     )
     if method.batch_size is not None:
