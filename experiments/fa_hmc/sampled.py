@@ -29,7 +29,7 @@ ITERATED = "iterations"
 # d and n, T in leapfrog steps, trajectories and chains, rounds of ten trajectories, reference draws
 SCALES: dict[str, tuple[int, tuple[int, ...], int, int, int, int]] = {
     "quick": (40, (10,), 10, 20, 4, 1000),
-    "small": (100, (10, 70, 100), 40, 100, 10, 5000),
+    "small": (100, (10, 70, 100), 20, 20, 4, 3000),
     "full": (100, (10, 70, 100), 200, 200, 50, 20_000),
 }
 
