@@ -135,6 +135,7 @@ def run(
         chains=scale.chains,
         seed=seed,
         progress=False,
+        on_divergence="ignore",
     )
     return np.asarray(tree["posterior"]["theta"], np.float64)
 

@@ -135,6 +135,7 @@ def study(scale: str, seed: int) -> dict[str, Any]:
         seed=seed,
         init=np.concatenate(rows).mean(axis=0).astype(np.float32),
         progress=False,
+        on_divergence="ignore",
     )
     ends = np.asarray(tree["posterior"]["theta"], np.float64).reshape(chains, 2)
     total = sum(len(x) for x in rows)
