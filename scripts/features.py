@@ -49,14 +49,14 @@ FEATURES = (
     Feature(
         "few_rounds with its proposals",
         ("algorithms/few_rounds", "surrogates", "dynamics/ensemble", "core/host.py"),
-        4340,
+        4376,
     ),
     Feature(
         "formulas",
         ("models/regression", "models/_integrated.py", "core/arrays.py", "study/formulas.py"),
-        8810,
+        8861,
     ),
-    Feature("between institutions", ("federation", "engines/flower", "engines/letters"), 8930),
+    Feature("between institutions", ("federation", "engines/flower", "engines/letters"), 8860),
     Feature("run and store", ("run", "store"), 4895),
     Feature("report", ("report", "diagnostics/figures"), 3520),
     Feature("theory", ("theory",), 3830),

@@ -191,6 +191,7 @@ def test_step_sizes_at_25_rows_as_in_the_table(agents, step, agent):
     assert near(scores(de_sgld_law(agents, "complete", step_size=step, batch_size=25))[1], agent)
 
 
+@pytest.mark.slow
 def test_25_rows_with_the_step_012_have_no_stationary_law(agents):
     # .012 is stable for exact gradients (the largest is .01207), but the noise of 25 rows feeds
     # itself: an agent's W₂ of .54 is met on the way, after about 140 iterations from 0, and passed.
@@ -277,6 +278,7 @@ def test_the_correction_brings_unlike_agents_to_the_mode(unlike):
     assert corrected.agents.disagreement < plain.agents.disagreement
 
 
+@pytest.mark.slow
 def test_de_sghmc_is_corrected_too(unlike, agents):
     # The gain that its exact law promises: agents within 2 % of what the average reaches.
     options = {"step_size": 0.1, "friction": 7.0}

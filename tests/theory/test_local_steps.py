@@ -6,6 +6,7 @@ import itertools
 
 import numpy as np
 import pytest
+from sparse import sparse
 from theory.test_arrivals import CENTRES, CURVATURES, FAR, UPDATES, model, sites, trace
 
 import consortia
@@ -119,7 +120,7 @@ def spread_out(problem: consortia.Sites) -> consortia.Sites:
 
 
 @pytest.mark.filterwarnings("ignore:Do not run these settings")
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", sparse(CASES, ("sites, a cap", "one site, minibatches")))
 def test_the_draws_of_many_chains_have_the_law(case):
     sizes, modes, options = CASES[case]
     problem, workers = spread_out(sites(sizes, modes)), options["workers"]
@@ -152,6 +153,7 @@ def test_the_draws_of_many_chains_have_the_law(case):
         assert abs(wide) < 4, (update, wide)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Do not run these settings")
 def test_sites_pull_the_mean_aside_only_where_others_are_left_out():
     problem, step = sites(FEW, FAR), 0.02 / sum(FEW)

@@ -108,6 +108,7 @@ def test_no_step_is_chosen_where_the_prediction_holds_at_none():
     assert found.prediction.unsure is None
 
 
+@pytest.mark.slow
 def test_a_shorter_step_is_chosen_where_it_forgets_faster():
     problem, method = Problem(*unlike.posterior("last layer")), unlike.METHODS["stale_sghmc"]()
     found = largest_step(problem, method, BiasTarget(0.05, 0.1))

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from consortia.core.parameters import sampled_draws
-from consortia.diagnostics.prediction import ABSENT, OPTIMISER, BiasPrediction
+from consortia.diagnostics.prediction import ABSENT, MODES_SOUGHT, OPTIMISER, BiasPrediction
 from consortia.diagnostics.stein import Stein
 from consortia.store.ending import RunEnd
 from consortia.store.metadata import decoded, recorded
@@ -365,6 +365,7 @@ def judge(
         _fits(run),
         _diverging(run),
         _precise(run),
+        _modes(run.record),
         *_faults(run),
     ]
     findings = tuple(check for check in checks if check is not None)
@@ -446,6 +447,18 @@ def _faults(run: Evidence) -> list[Check]:
             Check(severity, "Does the method report problems?", value, f"{fault['text']}.")
         )
     return checks
+
+
+def _modes(record: Mapping[str, Any]) -> Check | None:
+    """Say where nobody looked for modes that no chain has visited."""
+    if decoded(record.get(MODES_SOUGHT, True)):
+        return None
+    title, reason = (
+        "Are there other modes?",
+        "Chains that agree may all be at one of several modes.",
+    )
+    action = "Start chains elsewhere (init), or take few_rounds with all rows here."
+    return Check(Severity.UNKNOWN, title, "not looked for", reason, action, counts=False)
 
 
 def _finite(run: Evidence) -> Check | None:
@@ -694,6 +707,8 @@ def _quadrature(record: Mapping[str, Any]) -> Check | None:
         f"{nodes} nodes against {kept['against']}: the log-density differs by up to "
         f"{kept['error']:.2g} within 3 sds of the middle."
     )
+    if not kept["error"]:  # sums over rows need no rule
+        return Check(severity, title, "exact", "Levels are integrated out in closed form.")
     if not kept["error"] <= IN_TAILS:  # nor is nan
         severity = max(severity, Severity.UNKNOWN)
         reason += " The effect on the outer quantiles was not measured."

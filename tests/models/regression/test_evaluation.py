@@ -8,9 +8,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.stats
 
 import consortia
 from consortia.core.arrays import softplus
+from consortia.core.host import Flat
 from consortia.core.target import Target
 from consortia.errors import InputError
 from consortia.models.regression import evaluation
@@ -97,7 +99,11 @@ HIERARCHIES = [
     ("bernoulli", "x + (1 | site)", {}),
     ("bernoulli", "x + (1 + x | site)", {"integrate": True}),
     ("poisson", "x + arm + (1 + x || site)", {"integrate": True}),
+    ("bernoulli", "x + arm + (arm | site)", {}),
     ("gaussian", "x + (1 | site:ward)", {}),
+    ("gaussian", "x + (1 + x | site) + offset(n)", {"integrate": True}),
+    ("gaussian", "s(x) + (1 + z || site:ward)", {}),
+    ("gaussian", "arm + (1 | site)", {"integrate": True, "prior": {"arm": "cauchy(0, 1)"}}),
     ("student", "s(x)", {}),
     ("categorical", "x + (1 + x | site)", {}),
     ("ordinal", "z + (1 | site)", {"integrate": True}),
@@ -247,11 +253,52 @@ def test_sums_and_blocks_of_rows_are_the_sums_over_rows() -> None:
         np.testing.assert_allclose(site.values(params, None), whole, rtol=1e-10)
 
 
+@pytest.mark.parametrize("group", ["site", "site:ward"])
+def test_levels_of_a_gaussian_response_are_integrated_out_without_a_rule(group: str) -> None:
+    more = {"integrate": True} if group == "site" else {}
+    regression = made("gaussian", f"x + (1 + x || {group})", weights=None, **more)
+    params, _ = points(regression)
+    params["log_sd"] = params["log_sd"] + np.linspace(0, 6, 7)[:, None]  # levels far from zero
+    params["log_sigma"] = params["log_sigma"] - np.linspace(0, 4, 7)
+    rows, density = regression.sites.site(0), regression.density
+    mean, S = density.predictor(params, rows), np.asarray(rows["slopes"], float)
+    same = np.equal.outer(*2 * [rows.get("group", np.zeros(len(S)))])
+    wanted = []
+    for k, A in enumerate(density.group_scale(params, density.specification.staying)):
+        covariance = (S @ A) @ (S @ A).T * same + np.exp(2 * params["log_sigma"][k]) * np.eye(
+            len(S)
+        )
+        wanted.append(scipy.stats.multivariate_normal(mean[k], covariance).logpdf(rows["y"]))
+    site = regression.model.host.site(rows)
+    assert site.way == "sums"
+    np.testing.assert_allclose(site.values(params, 3), wanted, rtol=1e-7)
+    assert not site.errors(params, (5, 36)).any()
+    flat = Flat(params | {name: values[0] for name, values in params.items()}, {})
+    positions = np.concatenate([params[name].reshape(7, -1) for name in sorted(params)], axis=1)
+    differences = flat.completed({}, lambda at: site.values(flat.params(at), 3), positions)
+    given = flat.completed(
+        site.slopes(params, 3), lambda at: site.values(flat.params(at), 3), positions
+    )
+    np.testing.assert_allclose(given, differences, rtol=1e-5, atol=1e-4)
+
+
+def test_a_rule_of_three_dimensions_is_exact_for_a_gaussian_response(x64: None) -> None:
+    regression = made("gaussian", "x + (1 + x + z | site)")
+    params, _ = points(regression)
+    for table in regression.sites:
+        exact = regression.model.host.site(table).values(params, None)
+        rule = evaluation.RowByRow(regression.density, table)
+        for nodes in (5, 7):
+            np.testing.assert_allclose(rule.values(params, nodes), exact, rtol=1e-9)
+        np.testing.assert_allclose(compiled(regression, table, params), exact, rtol=1e-9)
+
+
 def test_who_evaluates_follows_from_the_rows_and_from_what_the_user_wants() -> None:
     host = made("bernoulli", "x").model.host
     assert (host.way(400), host.way(10**7)) == ("NumPy", "compiled")
     assert made("gaussian", "x").model.host.way(10**7) == "sums"
-    assert made("gaussian", "x + (1 | site:ward)").model.host.way(400) == "NumPy"
+    assert made("gaussian", "x + (1 | site:ward)").model.host.way(10**7) == "sums"
+    assert made("student", "x + (1 | site:ward)").model.host.way(400) == "NumPy"
     assert made("gaussian", "x", evaluate="compiled").model.host.way(400) == "compiled"
     with pytest.raises(InputError, match="evaluate"):
         made("gaussian", "x", evaluate="fast")

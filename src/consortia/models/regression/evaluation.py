@@ -14,14 +14,14 @@ much more, and their sums are in double precision.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 
-from consortia.core.arrays import VALUES_AT_ONCE, sum_rows
+from consortia.core.arrays import VALUES_AT_ONCE, sum_rows, sums_of_groups
 from consortia.core.fingerprints import of_value
 from consortia.core.host import MOST_ROWS, Params, RowValues, SiteLikelihood
 from consortia.core.model import Model, no_rows
@@ -76,7 +76,7 @@ class Evaluation:
         density = self._density
         if density.specification.question.evaluate == "compiled":
             return "compiled"
-        if density.family.name == "gaussian" and not density.by_site:
+        if density.family.name == "gaussian":
             return SumsOfSquares.way
         size = len(density.specification.staying)
         if not size:
@@ -101,8 +101,8 @@ class Evaluation:
     def site(self, rows: Rows) -> SiteLikelihood:
         """Return the likelihood of a site's rows."""
         density, rows = self._density, {name: np.asarray(column) for name, column in rows.items()}
-        fixed = density.family.name == "gaussian" and not density.by_site
-        made = SumsOfSquares(density, rows) if fixed else RowByRow(density, rows)
+        gaussian = density.family.name == "gaussian"
+        made = SumsOfSquares(density, rows) if gaussian else RowByRow(density, rows)
         return OfScores(made, self._scores) if self._scores.tails else made
 
 
@@ -135,7 +135,7 @@ def model_of(density: Density) -> Model:
     )
 
 
-# --- sums before rows ----------------------------------------------------------------------------
+# --- gradients -----------------------------------------------------------------------------------
 
 
 def columns_of(density: Density, params: Params) -> np.ndarray:
@@ -146,72 +146,6 @@ def columns_of(density: Density, params: Params) -> np.ndarray:
     if "effects_in_sd" in params:
         parts.append(density._effects(params))
     return np.concatenate(parts, axis=-1)
-
-
-class SumsOfSquares:
-    """A gaussian response with a fixed design: every point costs the square of its columns."""
-
-    way = "sums"
-
-    def __init__(self, density: Density, rows: Rows) -> None:
-        self._density, self._rows = density, rows
-        count = len(rows["y"])
-        p = rows["x"].shape[1] + density.intercept
-        self._gram, pull = np.zeros((p, p)), np.zeros(p)
-        blocks = [slice(at, at + VALUES_AT_ONCE) for at in range(0, count, VALUES_AT_ONCE)]
-        for block in blocks:
-            Z, y, weight = self._block(block)
-            weighted = Z if weight is None else weight[:, None] * Z
-            self._gram += Z.T @ weighted
-            pull += weighted.T @ y
-        self._best = np.linalg.lstsq(self._gram, pull, rcond=None)[0]
-        self._rest, self._weight, self._pull = 0.0, 0.0, np.zeros(p)
-        for block in blocks:  # around the best coefficients, where nothing cancels
-            Z, y, weight = self._block(block)
-            residual = y - Z @ self._best
-            weighted = residual if weight is None else weight * residual
-            self._rest += float(weighted @ residual)
-            self._pull += Z.T @ weighted
-            self._weight += len(y) if weight is None else float(weight.sum())
-
-    def _block(self, block: slice) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-        """Return columns, response without offset, and weights, if any, of some rows."""
-        rows = {n: np.asarray(a, float) for n, a in _part_of(self._rows, block).items()}
-        Z = rows["x"]
-        if self._density.intercept:
-            Z = np.concatenate([np.ones((len(Z), 1)), Z], axis=1)
-        return Z, rows["y"] - rows.get("offset", 0.0), rows.get("weight")
-
-    def values(self, params: Params, nodes: int | None = None) -> Float[np.ndarray, " K"]:
-        """Return log L."""
-        apart = self._best - columns_of(self._density, params)
-        squares = self._rest + 2 * apart @ self._pull
-        squares = squares + np.einsum("ki,ij,kj->k", apart, self._gram, apart, optimize=True)
-        log_sigma = params["log_sigma"]
-        constant = 0.5 * math.log(2 * math.pi)
-        return -0.5 * squares * np.exp(-2 * log_sigma) - self._weight * (log_sigma + constant)
-
-    def slopes(self, params: Params, nodes: int | None = None) -> dict[str, np.ndarray]:
-        """Return the gradient by coefficients."""
-        apart = self._best - columns_of(self._density, params)
-        precision = np.exp(-2 * params["log_sigma"])[:, None]
-        return by_name(self._density, params, (self._pull + apart @ self._gram) * precision)
-
-    def errors(self, params: Params, nodes: tuple[int, ...]) -> np.ndarray:
-        """Raise: nothing is integrated out."""
-        raise TypeError("a model without a rule of quadrature has no error of one")
-
-    def by_values(self, params: Params, values: RowValues, nodes: int | None) -> np.ndarray:
-        """Return the derivatives of log L by values of some of its rows, (K, k, n)."""
-        return by_values(self._density, params, values)
-
-    def of_rows(self, params: Params, part: slice) -> np.ndarray:
-        """Return log p(z_i | θ) of some rows."""
-        return self._density.log_likelihood(params, _part_of(self._rows, part))
-
-    def parts(self, params: Params) -> np.ndarray:
-        """Return parts of log L whose scores count as independent."""
-        return self._density.independent_parts(params, self._rows, np.ones((), bool))
 
 
 def _part_of(rows: Rows, part: slice) -> Rows:
@@ -283,7 +217,7 @@ def by_values(
     else:
         means = averaged(table, of)
     if n:
-        linear = values.slopes(density.predictor(params, values.some(direct)), direct)
+        linear = values.slopes(density.predictor(params, values.some(direct, 1)), direct)
         made[:, direct] = means[:, None, :n] * linear
     if not direct.all():
         made[:, ~direct] = values.slopes(means[:, n:], ~direct)
@@ -302,12 +236,18 @@ SAMPLE, FEWEST_EQUAL = 1024, 0.5
 
 def counted(rows: Rows) -> dict[str, np.ndarray]:
     """Return the rows that differ in a column, with how many there are of each in the weights."""
-    columns = [values.reshape(len(values), -1).astype(float) for values in rows.values()]
-    table = np.concatenate(columns, axis=1)
-    few = table[np.linspace(0, len(table) - 1, min(SAMPLE, len(table))).astype(int)]
-    if len(np.unique(few, axis=0)) > (1 - FEWEST_EQUAL) * len(few):
+    size = len(rows["y"])
+    few = np.linspace(0, size - 1, min(SAMPLE, size)).astype(int)
+
+    def table(part: slice | np.ndarray) -> np.ndarray:
+        columns = [
+            values[part].reshape(len(values[part]), -1).astype(float) for values in rows.values()
+        ]
+        return np.concatenate(columns, axis=1)
+
+    if len(np.unique(table(few), axis=0)) > (1 - FEWEST_EQUAL) * len(few):
         return dict(rows)
-    _, first, counts = np.unique(table, axis=0, return_index=True, return_counts=True)
+    _, first, counts = np.unique(table(slice(None)), axis=0, return_index=True, return_counts=True)
     order = np.argsort(first)
     kept = {name: values[first[order]] for name, values in rows.items()}
     return kept | {"weight": kept.get("weight", 1.0) * counts[order]}
@@ -470,6 +410,115 @@ class RowByRow:
     def parts(self, params: Params) -> np.ndarray:
         """Return parts of log L whose scores count as independent."""
         return self._density.independent_parts(params, self._given, np.ones((), bool))
+
+
+# --- sums before rows ----------------------------------------------------------------------------
+
+
+Weighing = Callable[[np.ndarray], np.ndarray]
+"""Multiplies values of rows by the rows' weights, if there are any."""
+
+
+class SumsOfSquares(RowByRow):
+    r"""A gaussian response: every point costs the square of its columns, whatever the rows.
+
+    Levels z ~ N(0, I) of a site's groups g are integrated out exactly,
+
+    .. math::
+        \log L = -\frac{w}{2} \log 2\pi\sigma^2 - \frac{r^T r}{2\sigma^2}
+            + \sum_g \tfrac12 u_g^T M_g^{-1} u_g - \tfrac12 \log |M_g|, \qquad
+        u_g = \frac{A^T S_g^T r_g}{\sigma^2}, \quad M_g = I + \frac{A^T S_g^T S_g A}{\sigma^2}
+
+    of r = y − η without levels and the columns S of the levels, `Density.group_scale` being A.
+    """
+
+    way = "sums"
+
+    def __init__(self, density: Density, rows: Rows) -> None:
+        super().__init__(density, rows)
+        p, size = rows["x"].shape[1] + density.intercept, len(density.specification.staying)
+        self._gram, pull = np.zeros((p, p)), np.zeros(p)
+        products = np.zeros((self._groups, size, p + size))
+        blocks = [slice(at, at + VALUES_AT_ONCE) for at in range(0, self._size, VALUES_AT_ONCE)]
+        for block in blocks:
+            Z, y, weighted, levels = self._block(block)
+            self._gram += Z.T @ weighted(Z)
+            pull += Z.T @ weighted(y)
+            products += self._by_group(block, weighted(levels), np.concatenate([Z, levels], axis=1))
+        self._cross, self._level_gram = products[..., :p], products[..., p:]
+        self._best = np.linalg.lstsq(self._gram, pull, rcond=None)[0]
+        self._rest, self._weight, self._pull = 0.0, 0.0, np.zeros(p)
+        self._level_pull = np.zeros((self._groups, size))
+        for block in blocks:  # around the best coefficients, where nothing cancels
+            Z, y, weighted, levels = self._block(block)
+            residual = y - Z @ self._best
+            self._rest += float(weighted(residual) @ residual)
+            self._pull += Z.T @ weighted(residual)
+            self._weight += float(weighted(np.ones(len(y))).sum())
+            self._level_pull += self._by_group(block, weighted(levels), residual[:, None])[..., 0]
+
+    def _block(self, block: slice) -> tuple[np.ndarray, np.ndarray, Weighing, np.ndarray]:
+        """Return columns, response without offset, its weights' product, and levels' columns."""
+        rows = {n: np.asarray(a, float) for n, a in _part_of(self._rows, block).items()}
+        Z, levels = rows["x"], rows.get("slopes", np.zeros((len(rows["y"]), 0)))
+        if self._density.intercept:
+            Z = np.concatenate([np.ones((len(Z), 1)), Z], axis=1)
+
+        def weighted(values: np.ndarray) -> np.ndarray:
+            return (values.T * rows["weight"]).T if "weight" in rows else values
+
+        return Z, rows["y"] - rows.get("offset", 0.0), weighted, levels
+
+    def _by_group(self, block: slice, levels: np.ndarray, columns: np.ndarray) -> np.ndarray:
+        """Return Σ s cᵀ over the rows of each group, (groups, K, columns)."""
+        if "group" not in self._rows:
+            return (levels.T @ columns)[None]
+        products = levels.T[:, None] * columns.T
+        sums = sums_of_groups(products, self._rows["group"][block], self._groups)
+        return np.moveaxis(sums, -1, 0)
+
+    def values(self, params: Params, nodes: int | None = None) -> Float[np.ndarray, " K"]:
+        """Return log L."""
+        apart = self._best - columns_of(self._density, params)
+        squares = self._rest + 2 * apart @ self._pull
+        squares = squares + np.einsum("ki,ij,kj->k", apart, self._gram, apart, optimize=True)
+        log_sigma = params["log_sigma"]
+        constant = 0.5 * math.log(2 * math.pi)
+        total = -0.5 * squares * np.exp(-2 * log_sigma) - self._weight * (log_sigma + constant)
+        for at, gain, _ in self._integrated(params, apart):
+            total[at] += gain
+        return total
+
+    def _integrated(
+        self, params: Params, apart: np.ndarray
+    ) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
+        """Yield of some points what levels add to log L, (n,), and their means (n, groups, K)."""
+        staying = self._density.specification.staying
+        width = max(VALUES_AT_ONCE // max(self._groups * len(staying) ** 2, 1), 1)
+        for first in range(0, len(apart) * bool(staying), width):
+            at = slice(first, first + width)
+            part = {name: values[at] for name, values in params.items()}
+            A = self._density.group_scale(part, staying)[:, None]
+            precision = np.exp(-2 * part["log_sigma"])[:, None, None]
+            pull = self._level_pull + np.einsum("gkp,np->ngk", self._cross, apart[at])
+            u = (pull[..., None, :] @ A)[..., 0, :] * precision
+            M = np.swapaxes(A, -1, -2) @ self._level_gram @ A * precision[..., None]
+            M = np.eye(len(staying)) + M
+            z = np.linalg.solve(M, u[..., None])
+            gain = 0.5 * ((u * z[..., 0]).sum(axis=-1) - np.linalg.slogdet(M)[1])
+            yield at, gain.sum(axis=-1), (A @ z)[..., 0]
+
+    def slopes(self, params: Params, nodes: int | None = None) -> dict[str, np.ndarray]:
+        """Return the gradient by coefficients."""
+        apart = self._best - columns_of(self._density, params)
+        gradient = self._pull + apart @ self._gram
+        for at, _, levels in self._integrated(params, apart):
+            gradient[at] -= np.einsum("ngk,gkp->np", levels, self._cross)
+        return by_name(self._density, params, gradient * np.exp(-2 * params["log_sigma"])[:, None])
+
+    def errors(self, params: Params, nodes: tuple[int, ...]) -> np.ndarray:
+        """Return zeros, (K, rules): no rule is used."""
+        return np.zeros((len(params["log_sigma"]), len(nodes)))
 
 
 MOST_NODE_VALUES = 1_000_000
