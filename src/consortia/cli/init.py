@@ -471,10 +471,10 @@ def _show(found: Proposal, output: Path, readings: Sequence[str]) -> None:
     console.print("", escape(f"{what}: {rows}."), escape(found.why), sep="\n")
     console.print("", escape(found.formula), sep="\n", style="bold", soft_wrap=True)
     name = escape(str(output))
-    lines = [f"\nwritten: {name}. Next:", f"  consortia check {name}", f"  consortia run {name}"]
+    steps = [f"\nwritten: {name}. Next:", f"  consortia check {name}", f"  consortia run {name}"]
     if len(found.sites) > 1:
-        lines.append(
+        steps.append(
             f"Before it goes to other institutions, who then tell no means and levels:\n"
             f"  consortia register {name}"
         )
-    console.print(*lines, sep="\n", soft_wrap=True)
+    console.print(*steps, sep="\n", soft_wrap=True)
