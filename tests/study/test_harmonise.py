@@ -7,8 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from consortia.data.tables import read_table
 from consortia.errors import InputError
 from consortia.study.build import load_study
+from consortia.study.likeness import suggestions
 
 STUDY = """
 [data]
@@ -106,3 +108,11 @@ def test_facts_with_guesses_come_back_as_they_were_told(folder) -> None:
     assert SiteFacts.read(facts.plain()) == facts
     rare = load_study(path).contribution(folder / "lima.csv", 1, least=100)
     assert all(not one.rows for one in rare.table.guesses)
+
+
+@pytest.mark.parametrize(("letters", "proposed"), [("mw", {"m", "w"}), ("mf", set())])
+def test_letters_are_no_abbreviations_where_one_abbreviates_nothing(letters, proposed) -> None:
+    words = {"oslo": [*letters], "bonn": ["männlich", "weiblich"]}
+    tables = {site: read_table({"sex": 8 * levels}, site) for site, levels in words.items()}
+    changes = suggestions(lambda _: tables, {}, lambda _: True)
+    assert {*changes["oslo"].recode.get("sex", {})} == proposed if proposed else not changes
