@@ -53,7 +53,7 @@ NEEDS = {
 }
 """Columns beside the formula, and the families that take them."""
 
-MOST_INTEGRATED = 2
+MOST_INTEGRATED = 3
 """Levels and slopes of a group that the rule of `integrated` has nodes for."""
 
 AT_ONE_OWNER = b"consortia: processes of one owner"

@@ -495,7 +495,12 @@ def _piecewise(eta: Array, batch: PyTree, own: Own) -> Array:
 
 def _lived(eta: Array, batch: PyTree, own: Own) -> Array:
     xp = namespace(eta)
-    return xp.exp(eta) * (xp.exp(own["log_hazard"]) @ _of(batch, "intervals", eta).T)
+    edges = np.concatenate([[0.0], own["breaks"], [np.inf]])[None]
+    begin, width = (xp.asarray(of, eta.dtype) for of in (edges[:, :-1], np.diff(edges)))
+    spent = xp.clip(_y(batch, eta)[:, None] - begin, 0, width)
+    if "start" in batch:
+        spent = spent - xp.clip(_of(batch, "start", eta)[:, None] - begin, 0, width)
+    return xp.exp(eta) * (xp.exp(own["log_hazard"]) @ spent.T)
 
 
 def _piecewise_slopes(eta: Array, batch: PyTree, own: Own) -> Slopes:
@@ -664,7 +669,7 @@ def _no_event(eta: Array, batch: PyTree, own: Own) -> Array:
 
 
 def _draw_piecewise(rng: Any, eta: np.ndarray, batch: PyTree, own: Mapping[str, Any]) -> np.ndarray:
-    hazards, breaks = _exp(np.asarray(own["log_hazard"])), np.asarray(batch["breaks"])
+    hazards, breaks = _exp(np.asarray(own["log_hazard"])), own["breaks"]
     left = np.concatenate([[0.0], breaks])
     reached = np.concatenate([[0.0], np.cumsum(np.diff(left) * hazards[:-1])])
     start = np.asarray(batch.get("start", 0.0))
