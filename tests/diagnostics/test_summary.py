@@ -191,3 +191,21 @@ def test_the_table_is_a_dataset_too():
     dataset = table.to_dataset()
     assert float(dataset["mean"].sel(coordinate="bias")) == table.row("bias")["mean"]
     assert dataset.attrs["notes"] == "R-hat not available: 1 chain"
+
+
+@pytest.mark.parametrize("correlation", [0.0, 0.9, 0.995])
+@pytest.mark.parametrize("law", ["normal", "cauchy"])
+def test_a_tail_is_judged_by_effective_draws(correlation: float, law: str) -> None:
+    """One excursion of a slow chain has many draws, and is no power law."""
+    lfilter = pytest.importorskip("scipy.signal").lfilter
+    stats = pytest.importorskip("scipy.stats")
+    for seed in range(3):
+        noise = np.random.default_rng(seed).normal(size=(4, 6000))
+        chains = lfilter([(1 - correlation**2) ** 0.5], [1, -correlation], noise)[:, 2000:]
+        if law == "cauchy":
+            chains = stats.cauchy.ppf(stats.norm.cdf(chains))
+        tree = xarray.DataTree.from_dict(
+            {"/posterior": xarray.Dataset({"x": (("chain", "draw"), chains)})}
+        )
+        tree.attrs["algorithm"] = "fa_ld"
+        assert np.isnan(summary(tree)["sd"][0]) == (law == "cauchy"), seed

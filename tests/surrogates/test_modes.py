@@ -11,6 +11,7 @@ import pytest
 
 from consortia.algorithms import expanding
 from consortia.surrogates.curvature import mode_of
+from consortia.surrogates.newton import newton
 from consortia.theory.potentials import mode_by
 
 RNG = np.random.default_rng(5)
@@ -74,3 +75,26 @@ def test_a_damped_step_in_other_units_is_the_same_step() -> None:
     units = jnp.array([2.0**12, 2.0**-12])
     other = of_expanding(gradient / units, curvature / units[:, None] / units[None])
     np.testing.assert_allclose(other / units, of_expanding(gradient, curvature), rtol=1e-5)
+
+
+@pytest.mark.parametrize("size", [1e-5, 1e-4, 1e-3])
+def test_a_search_ends_where_rounding_hides_the_fall(size: float) -> None:
+    """A sum of large terms may be rounded up at its minimum by more than its own last digits."""
+    matrix, mode = np.array([[46.0, -13.0], [-13.0, 110.0]]), np.array([0.75, -1.5])
+    start = mode + 1e-5
+
+    def rounded(position: jax.Array) -> jax.Array:
+        away = position - mode.astype(np.float32)
+        near = jnp.max(jnp.abs(away)) < 0.9e-5
+        return 0.5 * away @ jnp.asarray(matrix, jnp.float32) @ away + jnp.where(near, size, 0)
+
+    def function(position: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
+        value = float(rounded(jnp.asarray(position, jnp.float32)))
+        return value, matrix @ (position - mode), matrix
+
+    found = newton(function, start, width=np.float32)
+    assert found.converged
+    np.testing.assert_allclose(found.position, mode, atol=1e-4)
+    position, _, converged = mode_of(rounded, jnp.asarray(start, jnp.float32))
+    assert bool(converged)
+    np.testing.assert_allclose(position, mode, atol=1e-4)

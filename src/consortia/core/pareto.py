@@ -11,13 +11,15 @@ RELIABLE = 0.7
 """k-hat up to which a mean over draws tells that of their law."""
 
 
-def shape_of(log_ratios: Float[np.ndarray, " K"]) -> float:
-    """Return k-hat, the shape of the generalised Pareto law of the largest min(K/5, 3√K) ratios.
+def shape_of(log_ratios: Float[np.ndarray, " K"], share: float = 1.0) -> float:
+    """Return k-hat, the shape of the generalised Pareto law of the largest min(K/5, 3√(K/r)).
+
+    Of correlated ratios r is the ``share`` that is effective: one excursion of a chain has many.
 
     Source: Zhang, Stephens (2009); Vehtari, Simpson, Gelman, Yao, Gabry (2024), with its prior.
     """
     ordered = np.exp(np.sort(log_ratios) - np.max(log_ratios))
-    size = min(ordered.size // 5, math.ceil(3 * math.sqrt(ordered.size)))
+    size = min(ordered.size // 5, math.ceil(3 * math.sqrt(ordered.size / share)))
     cutoff = ordered[-size - 1]
     grid = 30 + int(math.sqrt(size))
     with np.errstate(all="ignore"):  # of ratios that are all but equal

@@ -290,7 +290,9 @@ def _without_moments(table: Summary, tree: Any) -> Summary:
     if len(table) > MOST_TAILS or len(draws[0]) < FEWEST_OF_TAIL:
         return table
     flat = np.concatenate([array.reshape(len(array), -1) for array in draws], axis=1)
-    shapes = np.array([_tail_shape(values) for values in flat.T])
+    effective = np.nan_to_num(table.columns["ess_tail"] / len(flat), nan=1.0)
+    shares = np.clip(effective, 1 / len(flat), 1.0)
+    shapes = np.array([_tail_shape(*each) for each in zip(flat.T, shares, strict=True)])
     bad = shapes > RELIABLE
     if not bad.any():
         return table
@@ -310,13 +312,16 @@ def _without_moments(table: Summary, tree: Any) -> Summary:
     return replace(table, columns=columns, notes=(*table.notes, note))
 
 
-def _tail_shape(values: np.ndarray) -> float:
-    """Return the larger k-hat of the two tails of draws; 0 of constant or infinite ones."""
+def _tail_shape(values: np.ndarray, share: float) -> float:
+    """Return the larger k-hat of the two tails of draws; 0 of constant or infinite ones.
+
+    ``share`` of the draws is effective.
+    """
     if not np.isfinite(values).all():
         return 0.0
     away = values - np.median(values)
     sides = [side[side > 0] for side in (away, -away)]
-    shapes = [shape_of(np.log(side)) for side in sides if len(side) >= FEWEST_OF_TAIL // 4]
+    shapes = [shape_of(np.log(side), share) for side in sides if len(side) >= FEWEST_OF_TAIL // 4]
     return max(shapes, default=0.0)
 
 

@@ -789,16 +789,18 @@ def _as_predicted(run: Evidence, prediction: BiasPrediction | None) -> Check | N
     sd, mean = prediction.sd[rows], (prediction.mean + prediction.shift * prediction.sd)[rows]
     error = np.nan_to_num(run.columns["mcse_mean"], nan=0.0)
     off = (np.abs(run.columns["mean"] - mean) - SIGMAS * error) / sd
-    largest_off = float(np.max(off, initial=0.0))
+    if np.isnan(off).all():  # no mean is known of any tail
+        return None
+    largest_off = float(np.nanmax(off, initial=0.0))
     severity = _severity(largest_off, OFF)
     value = f"means ≤ {largest_off:.2g} sd off"
     if prediction.sd_ratio is not None:
         spread = run.columns["sd"] / (sd * prediction.sd_ratio[rows])
         few = np.nan_to_num(np.minimum(run.columns["ess_bulk"], run.columns["ess_tail"]), nan=1.0)
         room = 1 + SIGMAS / np.sqrt(2 * np.maximum(few, 1.0))
-        ratio = float(np.max(np.maximum(spread, 1 / np.maximum(spread, 1e-300)) / room))
+        ratio = float(np.nanmax(np.maximum(spread, 1 / np.maximum(spread, 1e-300)) / room))
         severity = max(severity, _severity(max(ratio, 1.0), RATIO))
-        value += f", spread {_factors(spread.min(), spread.max())}"
+        value += f", spread {_factors(np.nanmin(spread), np.nanmax(spread))}"
     if severity is Severity.GOOD:
         return Check(severity, title, value, "They have the predicted means and spreads.")
     reason = (

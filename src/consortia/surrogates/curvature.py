@@ -151,8 +151,8 @@ def mode_of(function: Callable[[Array], Array], start: Array) -> tuple[Array, Ar
         matrix = hessian(function, trial, full=True)
         # Near the minimum a fall is lost in the rounding of the sum.
         slack = 8 * jnp.finfo(start.dtype).eps * jnp.abs(search.value)
-        better = (fall >= 0) & (value <= search.value + slack) & jnp.all(jnp.isfinite(matrix))
-        better = better | first
+        finite = (fall >= 0) & jnp.all(jnp.isfinite(matrix))
+        better = (finite & (value <= search.value + slack)) | first
 
         def take(new: Array, old: Array) -> Array:
             return jnp.where(better, new, old)
@@ -167,7 +167,8 @@ def mode_of(function: Callable[[Array], Array], start: Array) -> tuple[Array, Ar
             take(matrix, search.matrix),
             jnp.where(first, 1e-3, damping),
             search.step + 1,
-            ~first & better & (fall < NEWTON_TOLERANCE) & (search.damping <= 1e-3),
+            # Of a sum of large terms rounding may exceed the slack.
+            ~first & finite & (fall < NEWTON_TOLERANCE) & (search.damping <= 1e-3),
         )
 
     zero, one = jnp.zeros((), start.dtype), jnp.ones((), start.dtype)

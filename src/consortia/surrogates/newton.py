@@ -45,9 +45,10 @@ def newton(function: Pieces, start: Float[np.ndarray, " d"], *, width: Any = np.
         trial = position + change
         with np.errstate(all="ignore"):
             pieces = function(trial)
-        slack = 8 * float(np.finfo(width).eps) * abs(value)
-        better = fall >= 0 and pieces[0] <= value + slack and np.isfinite(pieces[2]).all()
-        done = better and fall < NEWTON_TOLERANCE and damping <= 1e-3
+        finite = fall >= 0 and np.isfinite(pieces[2]).all()
+        better = finite and pieces[0] <= value + 8 * float(np.finfo(width).eps) * abs(value)
+        # Of a sum of large terms rounding may exceed that: a step so short is the last.
+        done = finite and fall < NEWTON_TOLERANCE and damping <= 1e-3
         if better:
             position, (value, gradient, matrix) = trial, pieces
         if done:

@@ -964,8 +964,12 @@ class Regression:
             if site_index not in self.rows.here:
                 continue
             rows = {key: np.asarray(values) for key, values in self.rows.site(name).items()}
-            rows |= self._intervals(name)
-            if not spec.question.samples and "person" not in rows:
+            if spec.question.persons is not None:
+                kept_rows = spec.question.kept(self.tables[name], name)
+                every_row = np.ones(len(rows["y"]), bool)
+                persons = persons_of(spec.question, kept_rows, every_row, f"site {name!r}")
+                rows["person"] = np.asarray(persons.labels)
+            elif not spec.question.samples:
                 rows = of_persons(rows)
             y = rows["y"]
             shift = np.zeros((len(kept), len(y)))
@@ -985,16 +989,6 @@ class Regression:
             trials = rows.get("trials")
             sums[name] = sums_of(family, y, simulated, np.asarray(mean, float), parameters, trials)
         return checked(sums, level) if family in VARIANCES else checked_counts(sums, level)
-
-    def _intervals(self, site: str) -> dict[str, np.ndarray]:
-        """Return when a site's rows begin and whose they are, of rows that start later than 0."""
-        question, where = self.specification.question, f"site {site!r}"
-        if question.parsed.entry is None:
-            return {}
-        kept = question.kept(self.tables[site], site)
-        start = question.entries(kept, where)
-        labels = persons_of(question, kept, np.ones(len(start), bool), where).labels
-        return {"start": start} if labels is None else {"start": start, "person": labels}
 
     def _counts(self, rows: Mapping[str, np.ndarray], simulated: np.ndarray, seed: int) -> Counts:
         """Count a site's response of levels, or its times."""
