@@ -666,8 +666,7 @@ def _no_event(eta: Array, batch: PyTree, own: Own) -> Array:
 
 
 def _draw_piecewise(rng: Any, eta: np.ndarray, batch: PyTree, own: Mapping[str, Any]) -> np.ndarray:
-    hazards, breaks = _exp(np.asarray(own["log_hazard"])), own["breaks"]
-    left = np.concatenate([[0.0], breaks])
+    hazards, left = _exp(np.asarray(own["log_hazard"])), np.concatenate([[0.0], own["breaks"]])
     reached = np.concatenate([[0.0], np.cumsum(np.diff(left) * hazards[:-1])])
     wanted = rng.exponential(size=eta.shape) / _exp(eta)
     interval = np.searchsorted(reached, wanted, side="right") - 1
