@@ -6,6 +6,7 @@ import functools
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -13,6 +14,8 @@ from typer.testing import CliRunner
 from consortia.cli.commands import app
 from consortia.engines.flower.identities import FILE, RING, made_keys
 from consortia.federation.app import prepared_key, site_of
+from consortia.federation.governance import terms_of
+from consortia.federation.governance.proposal import proposed
 from consortia.federation.letters import answering
 from consortia.federation.letters.answering import Answered, Permit, answer_letter
 from consortia.federation.letters.coordinating import Coordinator, Progress, open_study
@@ -127,6 +130,28 @@ class Correspondence:
         state = to / "coordinator" / "letters.json"
         state.write_text(state.read_text().replace(str(self.shared), str(to / "post")))
         return Correspondence(to)
+
+
+def published(root: Path, asked: str, rows: Mapping[str, Mapping[str, Sequence[Any]]]) -> Path:
+    """Return the run that letters with masks have made under the policy that sites are proposed."""
+    root.mkdir(exist_ok=True)
+    for name, columns in rows.items():
+        lines = [",".join(map(str, row)) for row in zip(*columns.values(), strict=True)]
+        (root / f"{name}.csv").write_text("\n".join([",".join(columns), *lines]))
+    now = Correspondence(root / "letters", keys=True, asked=asked, data=root)
+    for name in NAMES:
+        policy = now.site(name) / "site-policy.toml"
+        keys = policy.read_text()
+        keys = keys[keys.index("coordinator =") :]
+        policy.write_text(proposed(terms_of(load_study(now.root / "study.toml")), keys=keys))
+    progress, letters = now.proceed(), 0
+    while progress.result is None:
+        for name, number in progress.awaited.items():
+            error = now.answer(name, number).error
+            assert error is None, str(error)
+        progress, letters = now.proceed(), letters + 1
+    print(letters, "letters")
+    return progress.result
 
 
 def keep_sum_keys(folder: Path, keys: Mapping[str, str]) -> None:

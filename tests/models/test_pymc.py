@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy import stats
 
 import consortia
 from consortia.errors import InputError
@@ -171,6 +172,37 @@ def test_draws_come_back_on_the_model_s_scale() -> None:
     of_rows = from_pymc(linear(), columns("x", "outcome"))
     assert of_rows.natural is not None
     assert set(of_rows.natural(of_rows.init(KEY))) == {"ab", "sigma"}
+
+
+def test_constant_heavy_tails_are_sampled_by_scores() -> None:
+    with pm.Model() as theirs:
+        x, y = pm.Data("x", X), pm.Data("outcome", 2 * X)
+        b = pm.Cauchy("b", 0.5, np.array([2.0, 3.0]))
+        # of Python's numbers PyMC takes logarithms in 32 bits
+        three, two = np.float64(3), np.float64(2)
+        c = pm.StudentT("c", three, mu=b[0], sigma=np.float64(1))  # its centre is no constant
+        t = pm.StudentT("t", three, sigma=two)
+        pm.Normal("y", b[0] + b[1] * x + c + t, 1, observed=y)
+    model = from_pymc(theirs, columns("x", "outcome"))
+    assert list(model.tails) == ["unconstrained(b)", "unconstrained(t)"]
+    assert sorted(model.init(KEY)) == ["c", "unconstrained(b)", "unconstrained(t)"]
+    params = {"c": jnp.array(0.3), "unconstrained(b)": jnp.array([-1.5, 3.0])}
+    params["unconstrained(t)"] = jnp.array(2.5)
+    assert model.natural is not None
+    assert model.log_prior is not None
+    natural = model.natural(params)
+    b, t = np.asarray(natural["b"]), float(natural["t"])
+    slopes = jax.jacfwd(lambda u: model.natural(params | {"unconstrained(b)": u})["b"])
+    wanted = np.linalg.slogdet(slopes(params["unconstrained(b)"]))[1]
+    slope = jax.grad(lambda u: model.natural(params | {"unconstrained(t)": u})["t"])
+    wanted += np.log(slope(params["unconstrained(t)"]))
+    wanted += stats.cauchy(0.5, [2, 3]).logpdf(b).sum() + stats.t(3, b[0], 1).logpdf(0.3)
+    wanted += stats.t(3, 0, 2).logpdf(t)
+    assert float(model.log_prior(params)) == pytest.approx(wanted, rel=1e-10)
+    rows = columns("x", "outcome")
+    found = model.log_likelihood(params, rows)
+    mean = b[0] + b[1] * X + 0.3 + t
+    np.testing.assert_allclose(found, stats.norm(mean, 1).logpdf(2 * X), rtol=1e-10)
 
 
 def test_what_follows_from_rows_does_not_come_back() -> None:

@@ -123,6 +123,31 @@ MUTANTS = (
         "behind = (lowest < 0)",
         "surrogates/test_several_modes.py::test_a_rise_is_the_highest_place_behind_a_valley",
     ),
+    Mutant(  # the tail of a prior is left out
+        "surrogates/proposals/rays.py",
+        "(falls[1:] < POWER * falls[:-1]).all()",
+        "(falls[1:] < 0 * falls[:-1]).all()",
+        "surrogates/test_ray_bounds.py::test_a_tail_like_a_power_is_seen_on_a_ray",
+    ),
+    Mutant(  # the same, of a formula
+        "models/regression/scores.py",
+        "slopes = tail.log_slope(sampled[name + SUFFIX])",
+        "slopes = 0 * sampled[name + SUFFIX]",
+        "statistical/test_separation.py::test_a_run_as_usual_reaches_a_separated_effect",
+    ),
+    Mutant(  # chains that agree at one mode
+        "diagnostics/other_modes.py",
+        "rises = several_modes.rises(profiles, centre)",
+        "rises = several_modes.rises(profiles[:0], centre)",
+        "diagnostics/test_other_modes.py::"
+        "test_a_mode_that_no_chain_has_visited_is_unknown_with_its_place",
+    ),
+    Mutant(  # a rule is measured where no draw is
+        "surrogates/quadrature.py",
+        "places.append(draws[ranks].mean(axis=0))",
+        "places.append(draws[ranks].mean(axis=0) * 2)",
+        "run/test_quadrature.py::test_a_rule_is_measured_where_draws_are",
+    ),
     Mutant(  # lines end before the prior does
         "surrogates/several_modes.py",
         "WIDEST = 2.5",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -43,6 +45,24 @@ def test_without_a_bound_rays_stay_what_they_are() -> None:
     for line, before in zip(within(lines, CENTRE, SCALE, np.inf), lines, strict=True):
         np.testing.assert_array_equal(line.steps, before.steps)
     assert np.abs(lines[0].steps).max() == STEPS.max()
+
+
+FALLS: dict[str, tuple[Callable[[np.ndarray], np.ndarray], bool]] = {
+    "a cauchy law": (lambda s: np.log1p(s**2), True),
+    "a t of three degrees": (lambda s: 2 * np.log1p(s**2 / 3), True),
+    "a cauchy law on one side": (lambda s: np.where(s > 0, np.log1p(s**2), s**2 / 2), True),
+    "an exponential law": (lambda s: 0.3 * np.abs(s), False),
+    "a normal law": (lambda s: s**2 / 200, False),
+    "rows of a t": (lambda s: 40 * np.log1p(s**2 / 3), False),  # nothing is out there
+    "another mode": (lambda s: np.abs(s) * np.abs(s - 40) / 50, False),
+}
+
+
+@pytest.mark.parametrize("name", FALLS)
+def test_a_tail_like_a_power_is_seen_on_a_ray(name: str) -> None:
+    fall, heavy = FALLS[name]
+    steps = np.concatenate([-STEPS[::-1], [0.0], STEPS])
+    assert Profile(Line(np.ones(1), steps), fall(steps)).heavy is heavy
 
 
 def banana(rng: np.random.Generator, count: int) -> tuple[np.ndarray, np.ndarray]:

@@ -16,6 +16,10 @@ ARRAYS = ("mean", "sd", "shift", "sd_ratio")
 
 OPTIMISER = "at temperature 0 it is an optimiser, whose iterates are not draws from a posterior"
 
+MODES_SOUGHT = "modes_sought"
+"""Attribute of a run of an exact method, of a model without a formula: whether it looked for modes
+that no chain has visited."""
+
 ABSENT = "averages over the sites that take part"
 """Words of the basis of a prediction that takes the absence of sites into account."""
 

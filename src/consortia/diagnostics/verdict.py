@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from consortia.core.parameters import sampled_draws
-from consortia.diagnostics.prediction import ABSENT, OPTIMISER, BiasPrediction
+from consortia.diagnostics.prediction import ABSENT, MODES_SOUGHT, OPTIMISER, BiasPrediction
 from consortia.diagnostics.stein import Stein
 from consortia.store.ending import RunEnd
 from consortia.store.metadata import decoded, recorded
@@ -361,6 +361,7 @@ def judge(
         _fits(run),
         _diverging(run),
         _precise(run),
+        _modes(run.record),
         *_faults(run),
     ]
     findings = tuple(check for check in checks if check is not None)
@@ -442,6 +443,18 @@ def _faults(run: Evidence) -> list[Check]:
             Check(severity, "Does the method report problems?", value, f"{fault['text']}.")
         )
     return checks
+
+
+def _modes(record: Mapping[str, Any]) -> Check | None:
+    """Say where nobody looked for modes that no chain has visited."""
+    if decoded(record.get(MODES_SOUGHT, True)):
+        return None
+    title, reason = (
+        "Are there other modes?",
+        "Chains that agree may all be at one of several modes.",
+    )
+    action = "Start chains elsewhere (init), or take few_rounds with all rows here."
+    return Check(Severity.UNKNOWN, title, "not looked for", reason, action, counts=False)
 
 
 def _finite(run: Evidence) -> Check | None:

@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import jax
@@ -14,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from consortia.core.model import Model
+from consortia.core.tails import Tail
 from consortia.data.sites import Sites
 from consortia.errors import InputError, require_extra
 from consortia.models._factoring import (
@@ -44,7 +46,8 @@ def from_pymc(model: Any, rows: Sites | Mapping[str, Any]) -> Model:
 
     The group ``posterior`` of a result has the latent variables on the model's scale,
     ``pm.Deterministic`` included. They are sampled without their constraints, under names that
-    say so, ``unconstrained(rate)``: these draws are in ``unconstrained_posterior``.
+    say so, ``unconstrained(rate)``: these draws are in ``unconstrained_posterior``. ``Cauchy``
+    and ``StudentT`` whose parameters are constants are sampled by scores with normal tails.
 
     Args:
         model: a ``pymc.Model``; its own data are not used.
@@ -136,9 +139,26 @@ class _Graph:
     @property
     def sampled(self) -> list[str]:
         """Names of the latent variables as they are sampled."""
-        free = [self.model.rvs_to_transforms[latent] is None for latent in self.latents]
-        names = [latent.name for latent in self.latents]
-        return [n if at else f"unconstrained({n})" for n, at in zip(names, free, strict=True)]
+        return [
+            f"unconstrained({latent.name})" if tail or transform else latent.name
+            for latent, tail, transform in zip(
+                self.latents, self._tails, self._transforms, strict=True
+            )
+        ]
+
+    @property
+    def tails(self) -> dict[str, Tail]:
+        """Laws by whose scores latent variables are sampled, by the names of these."""
+        return {n: tail for n, tail in zip(self.sampled, self._tails, strict=True) if tail}
+
+    @property
+    def _transforms(self) -> list[Any]:
+        return [self.model.rvs_to_transforms[latent] for latent in self.latents]
+
+    @cached_property
+    def _tails(self) -> list[Tail | None]:
+        pairs = zip(self.latents, self._transforms, strict=True)
+        return [None if transform else _tail_of(latent) for latent, transform in pairs]
 
     def shapes(self) -> list[tuple[int, ...]]:
         """Return the shapes of the unconstrained values."""
@@ -159,7 +179,7 @@ class _Graph:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of what PyTensor finds on this machine
             run = self.translate(inputs=[*self.values, *places.values()], outputs=made)
-        names = self.sampled
+        names, tails = self.sampled, self.tails
 
         def of(params: PyTree, rows: PyTree) -> list[Array]:
             with (
@@ -170,6 +190,10 @@ class _Graph:
                 # PyTensor's own types are of 64 bits, whatever JAX computes in.
                 warnings.filterwarnings("ignore", "Explicitly requested dtype")
                 given = [jnp.asarray(params[name]) for name in names]
+                given = [
+                    tails[name].value(leaf) if name in tails else leaf
+                    for name, leaf in zip(names, given, strict=True)
+                ]
                 return list(run(*given, *(jnp.asarray(rows[name]) for name in self.columns)))
 
         return of
@@ -188,6 +212,22 @@ class _Graph:
         shapes = [one.shape for one in self.latents]
         arrays = function([], shapes, givens=given, mode=mode, on_unused_input="ignore")()
         return [tuple(np.asarray(one).tolist()) for one in arrays]
+
+
+def _tail_of(latent: Any) -> Tail | None:
+    """Return the tail of a law by whose scores a latent variable is sampled; None of others."""
+    from pymc.pytensorf import constant_fold
+    from pytensor.graph.basic import Variable
+    from pytensor.tensor.random.basic import CauchyRV, StudentTRV
+
+    if latent.owner is None or not isinstance(latent.owner.op, CauchyRV | StudentTRV):
+        return None
+    *freedom, centre, scale = constant_fold(
+        latent.owner.op.dist_params(latent.owner), raise_not_constant=False
+    )
+    if any(isinstance(part, Variable) for part in (*freedom, centre, scale)):
+        return None  # it depends on another latent variable, or on rows
+    return Tail(1 / np.asarray(freedom[0], float) if freedom else 1.0, centre, scale)
 
 
 def _sorted(graph: _Graph, example: Mapping[str, np.ndarray]) -> Model:
@@ -291,8 +331,11 @@ def _model(
             for one, (name, shape) in zip(keys, sampled.items(), strict=True)
         }
 
+    tails = graph.tails
+
     def log_prior(params: PyTree) -> Array:
-        return sum(prior(params, one_row(kinds)), jnp.zeros(()))
+        slopes = [jnp.sum(tail.log_slope(jnp.asarray(params[n]))) for n, tail in tails.items()]
+        return sum([*prior(params, one_row(kinds)), *slopes], jnp.zeros(()))
 
     def log_likelihood(params: PyTree, batch: PyTree) -> Array:
         def of_row(row: PyTree) -> Array:
@@ -307,7 +350,7 @@ def _model(
     def natural(params: PyTree) -> dict[str, Array]:
         return dict(zip(names, on_own_scale(params, one_row(kinds)), strict=True))
 
-    return Model(log_prior, log_likelihood, start, natural=natural)
+    return Model(log_prior, log_likelihood, start, natural=natural, tails=tails)
 
 
 def _constants(

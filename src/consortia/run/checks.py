@@ -235,8 +235,8 @@ def explain_precision(error: WarmupError, model: Model, sites: Sites, params: Py
     if moved > RESOLVED:
         reason = (
             f"32 bits round the log-density by about {moved:.2g}, and a Metropolis test needs "
-            "tenths of it: set JAX_ENABLE_X64=1 before the start, or take a larger unit of the "
-            "response."
+            "tenths of it: set JAX_ENABLE_X64=1 before the start, take a larger unit of the "
+            "response, or write a difference of large terms as one (of gammaln as betaln)."
         )
     if reason is not None:
         what = str(error).partition(". ")[0].rstrip(".")  # its advice is of another reason

@@ -325,7 +325,9 @@ class ConversationRun:
         if outcome.failure is not None:
             refused = WarmupError(outcome.failure)
             task, known = self._task, self._known
-            params = known.target.unravel(jnp.asarray(known.start, known.target.dtype))
+            # where its points are: rounding may be coarser there than at the start
+            mean = jnp.asarray(outcome.report.get("fitted_mean", known.start), known.target.dtype)
+            params = known.target.unravel(mean)
             checks.explain_precision(refused, task.model, task.sites, params)
             refused.tree = tree
             raise refused

@@ -18,6 +18,7 @@ from consortia.core.parameters import join, variables
 from consortia.core.queries import Conversation
 from consortia.core.target import Target
 from consortia.data.sites import Sites
+from consortia.diagnostics import other_modes
 from consortia.diagnostics.prediction import BiasPrediction
 from consortia.engines.contract import Run
 from consortia.engines.mailbox import servers_of
@@ -45,7 +46,7 @@ from consortia.run.task import Posterior, Resumption, Task
 from consortia.runtime.garbage import collected_seldom
 from consortia.store.ending import ERRORS, Ending
 from consortia.store.runs import open_run
-from consortia.theory.bias import Problem
+from consortia.theory.bias import Problem, keeps_posterior
 from consortia.theory.settings import open_settings
 from consortia.theory.tuning import BiasTarget, Choice, completed, unchosen
 
@@ -355,7 +356,8 @@ class PhaseRun:
     def _draws_so_far(self) -> np.ndarray:
         """Return the kept draws so far, (chains, draws, d); none where they are not kept."""
         chains, d, count = self._begin.chains, self._target.dimension, self._recorder.kept
-        if self._task.keep is not None or not count or self._target.model.integration is None:
+        wanted = keeps_posterior(self._algorithm) or self._target.model.integration is not None
+        if self._task.keep is not None or not count or not wanted:
             return np.zeros((chains, 0, d))
         if self._writer is None:
             return self._recorder.draws_so_far()
@@ -407,7 +409,10 @@ class PhaseRun:
             known = algorithm, self._task.model, self._task.sites, self._begin.parameters[0]
             present = groups["participation"]["present"].values
             record["prediction"] = predicted_by(*known, run.fitted, present).plain()
-        record.update(quadrature.measured(target, self._task.sites, self._draws_so_far()))
+        draws, sites = self._draws_so_far(), self._task.sites
+        record.update(quadrature.measured(target, sites, draws))
+        if keeps_posterior(algorithm):
+            record.update(other_modes.record_of(target, sites, self._begin.positions[0], draws))
         record["end"], record["stopped"] = ending.kind.value, ending.text
         record["seconds"] = loop.seconds
         parts = target, self._task.sites, self._begin.chains, loop.done, full

@@ -10,7 +10,7 @@ from jaxtyping import Float
 from consortia.core.target import Target, in_jax_width
 from consortia.data.sites import Sites
 from consortia.runtime.late import Array, jax, jnp
-from consortia.surrogates.quadrature import points_around, report_of
+from consortia.surrogates.quadrature import points_among, report_of
 
 MORE_MESSAGES = 2
 """Messages beside the usual ones, at most as a rule: batches of draws, since posteriors of standard
@@ -43,11 +43,10 @@ def measured(
     """
     rules, d = target.model.integration, target.dimension
     flat = np.asarray(draws, np.float64).reshape(-1, d)
-    if rules is None or sites.elsewhere or len(flat) < LEAST_DRAWS * d:
+    few = sites.elsewhere or len(flat) < LEAST_DRAWS * d or not np.isfinite(flat).all()
+    if rules is None or few:
         return {}
-    if not np.isfinite(flat).all():
-        return {}
-    points = points_around(flat.mean(axis=0), np.atleast_2d(np.cov(flat.T)))
+    points = points_among(flat)
     compared = rules.measured(rules.own)
     errors_of = rules.with_nodes(compared)
 

@@ -12,6 +12,7 @@ in posterior standard deviations of θ_j.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -22,6 +23,9 @@ from consortia.core.model import Integration
 
 REACH, FARTHER = 2.0, 3.0
 """Standard deviations at which the effect is measured on either side; and the error alone."""
+
+NEAREST = 0.005
+"""Share of the draws that stand for a quantile, at most."""
 
 TOLERANCE = 0.01
 """Error of log π at any of the points, up to which a rule is fine enough."""
@@ -57,6 +61,23 @@ def points_around(
     along = (covariance / np.where(sd > 0, sd, 1.0)).T
     steps = [along * reach * sign for reach in (REACH, FARTHER) for sign in (1, -1)]
     return mean + np.concatenate([np.zeros((1, len(mean))), *steps])
+
+
+def points_among(draws: Float[np.ndarray, "n d"]) -> Float[np.ndarray, "m d"]:
+    """Return places like those of `points_around` where draws are: means of some of them.
+
+    A skewed posterior has none at three standard deviations on one side, and a bent one none on a
+    line. They are those nearest to the quantiles of each parameter.
+    """
+    count, order = len(draws), np.argsort(draws, axis=0)
+    places = [draws.mean(axis=0)[None]]
+    for reach in (REACH, FARTHER):
+        beyond = count * math.erfc(reach / math.sqrt(2)) / 2
+        some = max(int(min(beyond, count * NEAREST)), 1)
+        first = int(count - beyond - some / 2)
+        for ranks in (order[first : first + some], order[::-1][first : first + some]):
+            places.append(draws[ranks].mean(axis=0))
+    return np.concatenate(places)
 
 
 def effect_of(errors: Float[np.ndarray, " m"]) -> Effect:

@@ -53,17 +53,17 @@ LOWEST, LOWEST_BY_PARAMETER = 15.0, 3.0
 FORGOTTEN, NEAR = 0.002, 4.0
 """Share of the mass from which on a mode must have draws; and what is near it, as `APART`."""
 
-OF_MODES, WIDER, FEW, OF_PRIOR = 0.5, 1.3, 5, 0.1
-"""Share of the proposals that are drawn around several modes, their scale there, and the parameters
-up to which they are: with more, draws without a surrogate are too far from the posterior. And the
-share of those that the prior draws, by these."""
+OF_MODES, OF_MODES_OF_MANY, FEW, WIDER, OF_PRIOR = 0.5, 0.9, 5, 1.3, 0.1
+"""Share of the proposals that are drawn around several modes, with more than so many parameters
+nearly all: no single surrogate predicts them. And their scale there, and the share of those that
+the prior draws, by these."""
 
 SHOWN = 6
 """Coordinates of a place in a message, the first."""
 
 UNVISITED = (
-    "few_rounds: another mode may exist near ({}), where points of a high density lie and no "
-    "draw: give init there in a second run, or a prior that says which of the two is meant"
+    "another mode may exist near ({}), where points of a high density lie and no draw: give init "
+    "there in a second run, or a prior that says which of the two is meant"
 )
 
 OVER_PRIOR = 3
@@ -262,16 +262,17 @@ def with_modes(proposal: Proposal, modes: Sequence[Mode], prior: PriorScale) -> 
     Of few parameters another component is as wide as the prior.
     """
     reached = [mode for mode in modes if mode.reached]
-    if len(reached) < 2 or len(reached[0].position) > FEW:
+    if len(reached) < 2:
         return proposal
-    shares = list(OF_MODES * (normalised(log_masses(reached)) + 1 / len(reached)) / 2)
+    held = OF_MODES if len(prior.sd) <= FEW else OF_MODES_OF_MANY
+    shares = list(held * (normalised(log_masses(reached)) + 1 / len(reached)) / 2)
     centres, scales = [one.position for one in reached], [WIDER * one.covariance for one in reached]
     if len(prior.sd) <= OVER_PRIOR:
         shares, centres = [*shares, OF_PRIOR], [*centres, prior.centre]
         scales.append(np.diag(prior.sd**2))
     if isinstance(proposal.coordinates, Plain):
         learnt = proposal.envelope
-        shares += list((1 - OF_MODES) * learnt.shares)
+        shares += list((1 - held) * learnt.shares)
         centres += list(learnt.centres)
         scales += [root @ root.T for root in learnt.roots]
     return Proposal(mixture_of(shares, centres, scales), None, Plain())

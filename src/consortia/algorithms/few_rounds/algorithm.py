@@ -38,6 +38,7 @@ from consortia.algorithms.few_rounds.limits import (
 from consortia.algorithms.few_rounds.quadrature import points_to_measure
 from consortia.algorithms.few_rounds.site_functions import NOISE
 from consortia.core.contract import Fault
+from consortia.core.parameters import coordinate_names, variables
 from consortia.core.prior import PriorScale, prior_scale
 from consortia.core.queries import Arrays, Batch, Conversing, Known, Outcome, Query, in_width
 from consortia.dynamics.ensemble import chains as walking
@@ -67,6 +68,7 @@ from consortia.surrogates.proposals.rays import (
 from consortia.surrogates.proposals.regression import MOST_QUADRATIC
 from consortia.surrogates.proposals.unbent import Unbent, tail_of
 from consortia.surrogates.proposals.warp import Coordinates, Plain
+from consortia.surrogates.quadrature import points_around
 
 RAYS = 0.165
 """Share of a message's points that lie on lines and parabolas: three of each parameter, of ten."""
@@ -104,6 +106,9 @@ FITTED_WORK = 20_000_000
 DOUBTED = 0.25
 """Share of a guess at which the sites parted, by that of another one."""
 
+CLIMBED = 3
+"""Guesses from which climbs start, beside the first one, the best point and rises."""
+
 FROM_PRIOR = 0.2
 """Share of an exploration's points that the prior draws, where they are spread over it."""
 
@@ -125,6 +130,12 @@ MOST_SEARCHED_BY_GRADIENTS, MOST_WALKED_BY_GRADIENTS = 56, 400
 
 WORST_CORRELATION = 0.3
 """Largest correlation of a chain's draws in successive trajectories."""
+
+SLOWLY = (
+    "few_rounds: along {} the density falls no faster than a power of the distance: its far tail "
+    "has too few draws. Formulas, from_numpyro and from_pymc sample cauchy and t priors by scores"
+)
+"""The fault of a far tail that is not sampled."""
 
 ELSEWHERE = 1.0
 """Standard deviations of the starts of further local fits where the prior is wider."""
@@ -339,7 +350,8 @@ def converse(known: Known, count: int, wanted: float | None, *, gradients: bool)
                 for batch in batches:
                     yield _batch(batch)
                 draws = joined.reshape(-1, d)
-                faults = (*ended[1], *server.unseen(draws), *_withheld(batches))
+                faults = (*ended[1], *server.unseen(draws), *_heavy(server, profiles))
+                faults += _withheld(batches)
                 return _outcome(server, batches, ended[0], faults)
             if judged.share >= STANDING:
                 sent = _drawn(server, sent.proposal, _with_parabolas(server, sent.lines))
@@ -477,8 +489,13 @@ def _exploration(
 
 
 def _climb(server: Server) -> Generator[Query, Arrays, Sent | None]:
-    """Find modes from the rises; return an exploration of the modes, or None of a single one."""
-    starts = np.stack([server.memory.best, *server.rises])[: search.CANDIDATES]
+    """Find modes from rises and guesses; return an exploration of them, or None of a single one.
+
+    Of a guess it is known then where it leads, and it is suspected no more.
+    """
+    guesses, server.others = server.others[:CLIMBED], server.others[CLIMBED:]
+    places = [server.memory.best, server.centre, *(centre for centre, _ in guesses), *server.rises]
+    starts = np.stack(places[: search.CANDIDATES])
     bound, server.rises = search.within(*server.scale), []
     ended = yield from server.counted(several_modes.climb(starts, server.reference, bound))
     ended = [mode._replace(potential=mode.potential - server.offset) for mode in ended]
@@ -533,8 +550,9 @@ def _drawn(
     else:
         arrays = {"points": np.concatenate([points, rest])}
     if server.known.target.model.integration is not None:
-        law = server.centre if exploring else np.median(points, axis=0), server.covariance
-        arrays["measured"] = points_to_measure(server.known, law)
+        middle = server.centre if exploring else np.median(points, axis=0)
+        around = points_around(middle, server.covariance)
+        arrays["measured"] = points_to_measure(server.known, around)
     return Sent(points, density, proposal, exploring, lines, centre, arrays, share)
 
 
@@ -638,11 +656,8 @@ def _search(
     server: Server, starts: Float[np.ndarray, "s d"]
 ) -> Generator[Query, Arrays, search.Found]:
     """Search for the mode."""
-    bound, near = search.within(*server.scale), server.dimension / 4
-    asking = search.find_mode(starts, server.reference, bound, MOST_SEARCHED, near)
-    found = yield from server.counted(asking)
-    server.reference = found.best if found.converged else server.reference
-    return found
+    given = search.within(*server.scale), MOST_SEARCHED, server.dimension / 4
+    return (yield from server.counted(search.find_mode(starts, server.reference, *given)))
 
 
 def _with_other_modes(
@@ -655,12 +670,10 @@ def _with_other_modes(
     known = [(best.position, best.root @ best.root.T)]
     if not best.converged:
         return [known[0][0]], [known[0][1]]
-    bound, near = search.within(*server.scale), server.dimension / 4
-    suspected = []
+    server.reference, suspected = best.best, list[local_fits.Law]()
     for law in server.others:
         if several_modes.apart(law[0], known):
-            start = law[0][None], server.reference
-            mode = yield from server.counted(search.find_mode(*start, bound, MOST_SEARCHED, near))
+            mode = yield from _search(server, law[0][None])
             high = mode.potential < several_modes.deepest(server.dimension)
             if not mode.converged:
                 suspected.append(law)
@@ -679,9 +692,8 @@ def _walk(server: Server) -> Conversing:
     if not server.exact:
         return _failed(server, f"in {server.messages} messages no proposals came near enough")
     own = mixture.tempered(weighted.log_weights, mixture.TEMPERED * server.dimension)
-    mean = own @ weighted.points
-    away = weighted.points - mean
-    root = mixture.cholesky_root((away.T * own) @ away)
+    mean, covariance = mixture.moments(weighted.points, own)
+    root = mixture.cholesky_root(covariance)
     places = resampled(weighted.points, own, _walkers(server), server.rng)
     most = MOST_WALKED, MOST_ROUGH - server.messages
     return (yield from _chains(server, places, mean, root, most))
@@ -771,14 +783,16 @@ def _unvisited(
     lines = within(lines, centre, server.scale, server.farthest_from(centre))
     arrays = {"reference": server.reference, "points": points_of(lines, centre)}
     answer = yield server.query("log_densities", arrays, "rays")
-    beyond = 0.0
-    for line, values in along_lines(lines, -answer["potentials"]):
-        across = np.linalg.lstsq(covariance, line.direction, rcond=None)[0]
-        along = (positions - centre) @ across / (line.direction @ across)
-        beyond = max(beyond, profile_of(line, values).mass_beyond(along.min(), along.max()))
+    pairs, beyond = along_lines(lines, -answer["potentials"]), 0.0
+    profiles = [profile_of(*pair) for pair in pairs]
+    for profile in profiles:
+        direction = profile.line.direction
+        across = np.linalg.lstsq(covariance, direction, rcond=None)[0]
+        along = (positions - centre) @ across / (direction @ across)
+        beyond = max(beyond, profile.mass_beyond(along.min(), along.max()))
     server.records[-1]["missed"] = float(f"{beyond:.2g}")
     if beyond < MOST_BEYOND:
-        return ()
+        return _heavy(server, profiles)
     return (
         Fault(
             f"few_rounds: on a line through the chains {beyond:.1%} of the posterior's mass lies "
@@ -800,6 +814,15 @@ def _batch(judged: Judged) -> Batch:
         "effective_share": np.full(shape, judged.share),
     }
     return Batch(chains.draws, stats)
+
+
+def _heavy(server: Server, profiles: list[Profile]) -> tuple[Fault, ...]:
+    """Describe parameters along which the density falls so slowly that draws miss the far tail."""
+    structure, sd = server.known.target.structure, np.sqrt(np.diag(server.covariance))
+    names = [n for each in variables(structure) for n in coordinate_names(each.name, each.shape)]
+    ways = [np.argmax(np.abs(way.line.direction) / sd) for way in profiles if way.heavy]
+    text = ", ".join(dict.fromkeys(names[way] for way in ways))
+    return (Fault(SLOWLY.format(text), unseen=True),) if ways else ()
 
 
 def _withheld(batches: list[Judged]) -> tuple[Fault, ...]:
@@ -827,6 +850,8 @@ def _outcome(
 ) -> Outcome:
     """Return the end of a run that has draws."""
     report: dict[str, Any] = {"rounds_used": server.records}
+    if server.known.target.model.host is None:
+        report["modes_sought"] = server.swept
     if kept:
         means = np.array([judged.log_mean for judged in kept])
         evidence = special.logsumexp(means) - math.log(len(means)) - server.height
@@ -847,7 +872,7 @@ OF_CHAINS = (
     "Give every parameter a proper prior, use federated_hmc(target_acceptance=0.95) for some "
     "hundreds of rounds, write scales of hierarchical models on the scale on which their data "
     "inform them (centred where there are many, non-centred where few), or integrate a site's own "
-    "parameters out (integrate=True of a formula: a level and one slope, as in (1 + x | site))."
+    "parameters out (integrate=True of a formula: a level and at most two slopes)."
 )
 WITHOUT_GRADIENTS = (
     "Exact gradients of the sites were not queried, as the study does not ask for them. Bound "
@@ -871,7 +896,7 @@ def _failed(server: Server, obstacle: str) -> Outcome:
     weighted = server.memory.weighted() if server.memory.drawn else None
     if weighted is not None and len(weighted.points):
         own = mixture.tempered(weighted.log_weights, mixture.TEMPERED * server.dimension)
-        mean = own @ weighted.points
+        mean, covariance = mixture.moments(weighted.points, own)
         report["fitted_mean"] = mean.tolist()
-        report["fitted_variance"] = (own @ (weighted.points - mean) ** 2).tolist()
+        report["fitted_variance"] = np.diag(covariance).tolist()
     return Outcome("no draws", report, failure=failure)

@@ -3,7 +3,8 @@
 A query of points wants beside them the errors of rules around its proposals. Where the rule in
 use is not fine enough there, the message is sent again, unless a surrogate is all it is for; later
 queries keep the first rule that is, and name it by the length of an array. Draws elsewhere, as of
-chains, cost a message of their own. Where the last rule is finer than that of draws before, the
+chains, or a rule that is too coarse around the proposals, cost a message of their own: it measures
+among the draws. Where the last rule is finer than that of draws before, the
 conversation begins again: all batches have one rule.
 """
 
@@ -20,7 +21,7 @@ from consortia.core.model import Integration
 from consortia.core.prior import prior_scale
 from consortia.core.queries import Batch, Conversing, Known, Outcome, Query
 from consortia.surrogates.local_fits import Law
-from consortia.surrogates.quadrature import REACH, chosen, is_near, points_around
+from consortia.surrogates.quadrature import REACH, TOLERANCE, chosen, is_near, points_among
 
 ELSEWHERE, WIDER = 1.0, 1.5
 """Standard deviations between where the rule was measured and draws, and their ratio, beyond which
@@ -60,8 +61,9 @@ def with_rule(
         if not drawn:
             drawn, flat = True, item.draws.reshape(-1, item.draws.shape[-1])
             law, finer = (flat.mean(axis=0), np.atleast_2d(np.cov(flat.T))), nodes
-            if report is None or _elsewhere(around, law):
-                around, report = points_to_measure(known, law).astype(known.target.dtype), None
+            if report is None or report["error"] > TOLERANCE or _elsewhere(around, law):
+                around = points_to_measure(known, points_among(flat)).astype(known.target.dtype)
+                report = None
             while report is None:
                 arrays = {"reference": around[0], "points": around, "measured": around}
                 query = Query("log_densities", arrays, "quadrature")
@@ -75,9 +77,9 @@ def with_rule(
         answer = yield item._replace(report={**item.report, "quadrature": report})
 
 
-def points_to_measure(known: Known, law: Law) -> Float[np.ndarray, "m d"]:
-    """Return points around a law, drawn towards the prior's centre where sites would not answer."""
-    points, scale = points_around(*law), prior_scale(known.target, known.start)
+def points_to_measure(known: Known, points: Float[np.ndarray, "m d"]) -> Float[np.ndarray, "m d"]:
+    """Draw points towards the prior's centre where sites would not answer."""
+    scale = prior_scale(known.target, known.start)
     distance = np.maximum(scale.distance(points).max(axis=1, keepdims=True), 1)
     nearer = np.minimum(1, WITHIN * known.farthest / distance)
     return scale.centre + (points - scale.centre) * nearer

@@ -647,8 +647,11 @@ def _draw_levels(rng: Any, eta: np.ndarray, batch: PyTree, own: Mapping[str, Any
 
 
 def _draw_weibull(rng: Any, eta: np.ndarray, batch: PyTree, own: Mapping[str, Any]) -> np.ndarray:
-    log_t = (np.log(rng.exponential(size=eta.shape)) - eta) / own["shape"]
-    return _exp(log_t + np.asarray(batch["log_unit"]))
+    unit = np.asarray(batch["log_unit"])
+    began = np.asarray(batch.get("start", 0.0)) * np.exp(-unit)
+    lived = _exp(eta) * began ** own["shape"]  # a time is later than its row's start
+    log_t = (np.log(lived + rng.exponential(size=eta.shape)) - eta) / own["shape"]
+    return _exp(log_t + unit)
 
 
 def _no_draw(rng: Any, eta: np.ndarray, batch: PyTree, own: Mapping[str, Any]) -> np.ndarray:
@@ -668,7 +671,10 @@ def _no_event(eta: Array, batch: PyTree, own: Own) -> Array:
 def _draw_piecewise(rng: Any, eta: np.ndarray, batch: PyTree, own: Mapping[str, Any]) -> np.ndarray:
     hazards, left = _exp(np.asarray(own["log_hazard"])), np.concatenate([[0.0], own["breaks"]])
     reached = np.concatenate([[0.0], np.cumsum(np.diff(left) * hazards[:-1])])
-    wanted = rng.exponential(size=eta.shape) / _exp(eta)
+    start = np.asarray(batch.get("start", 0.0))
+    at = np.searchsorted(left, start, side="right") - 1
+    began = reached[at] + (start - left[at]) * hazards[at]
+    wanted = began + rng.exponential(size=eta.shape) / _exp(eta)
     interval = np.searchsorted(reached, wanted, side="right") - 1
     return left[interval] + (wanted - reached[interval]) / hazards[interval]
 

@@ -135,7 +135,7 @@ def _weighted(
         shares = mixture.tempered(weighted.log_weights, min(math.comb(d + 2, 2), n / 4))
         root = mixture.cholesky_root(guess)
         mean, covariance, error = regression.fit_quadratic(weighted, shares, memory.best, root, rng)
-        middle, spread = _moments(weighted.points, shares)
+        middle, spread = mixture.moments(weighted.points, shares)
         scales = [mixture.INFLATED * covariance, _scale_of(spread)]
         envelope = mixture.mixture_of([0.5, 0.5], [mean, middle], scales)
         envelope = _stretched(envelope, missed, Plain(), memory.best)
@@ -143,23 +143,13 @@ def _weighted(
         return Learnt(Proposal(envelope, None, Plain()), covariance, error, lost)
     shares = mixture.tempered(weighted.log_weights, mixture.TEMPERED * d)
     half = rng.random(len(shares)) < 0.5
-    mean, covariance = _moments(weighted.points[half], shares[half])
+    mean, covariance = mixture.moments(weighted.points[half], shares[half])
     held = _held(_mapped(Plain(), weighted.points), weighted, shares, ~half)
     scores = [(_covered(_between(mean, covariance, guess, part), held), part) for part in SHRUNK]
-    mean, covariance = _moments(weighted.points, shares)
+    mean, covariance = mixture.moments(weighted.points, shares)
     envelope = _between(mean, covariance, guess, max(scores)[1])
     envelope = _stretched(envelope, missed, Plain(), memory.best)
     return Learnt(Proposal(envelope, None, Plain()), covariance, math.nan)
-
-
-def _moments(
-    points: Float[np.ndarray, "n d"], weights: Float[np.ndarray, " n"]
-) -> tuple[Float[np.ndarray, " d"], Float[np.ndarray, "d d"]]:
-    """Return mean and covariance of weighted points."""
-    weights = weights / weights.sum()
-    mean = weights @ points
-    away = points - mean
-    return mean, (away.T * weights) @ away
 
 
 def _between(mean: np.ndarray, covariance: np.ndarray, guess: np.ndarray, share: float) -> Mixture:
@@ -243,7 +233,7 @@ def _pooled(
     envelope = _stretched(envelope, missed, coordinates, memory.best)
     clipped = proposal.clipped(fitted, envelope, coordinates, rng, power)
     lost = fitted.error > TRUSTED and weighted.effective < LOST
-    return Learnt(clipped, _moments(weighted.points, shares)[1], fitted.error, lost)
+    return Learnt(clipped, mixture.moments(weighted.points, shares)[1], fitted.error, lost)
 
 
 def _surrogate(
@@ -315,7 +305,7 @@ def _robust_covariance(
     weights = mixture.tempered(log_ratio, len(points) / 4)
     low, high = np.quantile(points, (0.1, 0.9), axis=0)
     inside = np.all((points > low - 3 * (high - low)) & (points < high + 3 * (high - low)), axis=1)
-    return _moments(points, weights * inside)[1]
+    return mixture.moments(points, weights * inside)[1]
 
 
 def _covering(

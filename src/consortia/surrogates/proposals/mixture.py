@@ -144,6 +144,16 @@ def normalised(log_weights: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
     return weights / weights.sum()
 
 
+def moments(
+    points: Float[np.ndarray, "n d"], weights: Float[np.ndarray, " n"]
+) -> tuple[Float[np.ndarray, " d"], Float[np.ndarray, "d d"]]:
+    """Return mean and covariance of weighted points."""
+    weights = weights / weights.sum()
+    mean = weights @ points
+    away = points - mean
+    return mean, (away.T * weights) @ away
+
+
 def tempered(log_weights: Float[np.ndarray, " n"], wanted: float) -> Float[np.ndarray, " n"]:
     """Return the weights to the largest power up to 1 at which so many points count."""
     power = 1.0
@@ -171,9 +181,7 @@ def fit_mixture(
     """
     n, d = points.shape
     weights = tempered(log_weights, min(TEMPERED * d, n / 4))
-    mean = weights @ points
-    away = points - mean
-    whole = (away.T * weights) @ away
+    mean, whole = moments(points, weights)
     if components == 1:
         return mixture_of([1.0], [mean], [whole * (1 - 2 / freedom(d)) * INFLATED])
     chosen = points[rng.choice(n, min(n, 3000), p=weights)]

@@ -29,6 +29,10 @@ follows a tail, and answers settle rows of sites with few of them."""
 DROP = 25.0
 """A ray reaches to where the log-posterior has fallen by so much."""
 
+HEAVY, POWER = 18.0, 1.4
+"""A far tail that has fallen by more holds nothing. One like a power falls equally wherever the
+distance doubles, an exponential one twice as much each time: the limit between the two."""
+
 UNCOVERED = 1.2
 """log π/q above which a proposal does not cover a place: its draws would stay there for long."""
 
@@ -89,16 +93,32 @@ class Profile(NamedTuple):
 
     def reach(self, side: int) -> float:
         """Return the distance at which the log-posterior has fallen by `DROP` on a side."""
-        on_side = self.line.steps * side >= 0
-        order = np.argsort(self.line.steps[on_side] * side)
-        steps = (self.line.steps[on_side] * side)[order]
-        fall = np.maximum.accumulate(self.fall[on_side][order])
+        steps, fall = self._outwards(side)
+        fall = np.maximum.accumulate(fall)
         if fall[-1] <= DROP:
             return float(steps[-1] * 1.6)
         beyond = int(np.argmax(fall > DROP))
         if not np.isfinite(fall[beyond]):
             return float(steps[beyond])
         return float(np.interp(DROP, fall[beyond - 1 : beyond + 1], steps[beyond - 1 : beyond + 1]))
+
+    def _outwards(self, side: int) -> tuple[Float[np.ndarray, " t"], Float[np.ndarray, " t"]]:
+        """Return distances from the centre on a side and the falls there, the centre first."""
+        on_side = self.line.steps * side >= 0
+        order = np.argsort(self.line.steps[on_side] * side)
+        return (self.line.steps[on_side] * side)[order], self.fall[on_side][order]
+
+    @property
+    def heavy(self) -> bool:
+        """True if on a side the density falls no faster than a power of the distance."""
+        for side in (-1, 1):
+            steps, fall = (values[1:] for values in self._outwards(side))
+            if len(steps) and steps[0] > 0 and fall[-1] < HEAVY:
+                octaves = np.log(steps[-1] / np.array([8.0, 4.0, 2.0, 1.0]))
+                falls = np.diff(np.interp(octaves, np.log(steps), fall))
+                if falls.min() > 0 and (falls[1:] < POWER * falls[:-1]).all():
+                    return True
+        return False
 
     @property
     def lopsided(self) -> float:
@@ -220,32 +240,28 @@ def within(
     shortened = []
     away = (centre - scale.centre) / scale.sd
     for line in lines:
-        if line.bent:
-            sides = [_inside(line, side, centre, scale, farthest) for side in (-1, 1)]
-            shortened.append(line._replace(steps=np.concatenate(sides)))
-            continue
-        move = np.abs(line.direction) / scale.sd
-        sides = []
+        move, sides = np.abs(line.direction) / scale.sd, []
         for side in (-1, 1):
             steps = line.steps[line.steps * side > 0]
-            if not len(steps):
-                continue
-            room = farthest - away * np.sign(side * line.direction)
-            most = np.divide(room, move, out=np.full_like(move, np.inf), where=move > 0).min()
-            sides.append(steps * np.clip(most / np.abs(steps).max(), 0.01, 1.0))
-        shortened.append(line._replace(steps=np.concatenate([line.steps[:0], *sides])))
+            if line.bent:
+                steps = _inside(line, steps, centre, scale, farthest)
+            elif len(steps):
+                room = farthest - away * np.sign(side * line.direction)
+                most = np.divide(room, move, out=np.full_like(move, np.inf), where=move > 0).min()
+                steps = steps * np.clip(most / np.abs(steps).max(), 0.01, 1.0)
+            sides.append(steps)
+        shortened.append(line._replace(steps=np.concatenate(sides)))
     return shortened
 
 
 def _inside(
     line: Line,
-    side: int,
+    steps: Float[np.ndarray, " s"],
     centre: Float[np.ndarray, " d"],
     scale: PriorScale,
     farthest: float | Float[np.ndarray, " d"],
 ) -> Float[np.ndarray, " s"]:
-    """Return the steps on one side of a curve, shortened until all are inside."""
-    steps = line.steps[line.steps * side > 0]
+    """Return steps on one side of a curve, shortened until all are inside."""
     while np.abs(steps).max(initial=0.0) > NEAREST:
         if (scale.distance(line._replace(steps=steps).at(centre)) <= farthest).all():
             break

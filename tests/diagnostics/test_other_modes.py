@@ -1,0 +1,56 @@
+"""Chains that agree at one of several modes: the verdict names the place of another one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from statistical.unseen import CASES, contradicting
+
+import consortia
+from consortia.diagnostics.verdict import Severity
+
+EXACT = consortia.federated_hmc()
+LENGTH: dict[str, Any] = {"warmup": 200, "rounds": 600, "chains": 4, "seed": 1, "progress": False}
+
+
+def sampled(case: Any) -> Any:
+    return consortia.sample(case.model, consortia.Sites.from_list(case.sites), EXACT, **LENGTH)
+
+
+@pytest.mark.parametrize("name", ["sites that contradict one another", "a square and a scale"])
+def test_a_mode_that_no_chain_has_visited_is_unknown_with_its_place(name: str) -> None:
+    """Both were GOOD: half of the mass, and a sixth of it."""
+    case = CASES[name]()
+    tree = sampled(case)
+    draws = np.asarray(tree["posterior"]["x"])[..., 0].ravel()
+    low, high = (-2, 27) if "sites" in name else (-2.2, 2.2)
+    other = high if np.median(draws) < np.mean([low, high]) else low
+    assert abs(draws - other).min() > 1  # no chain has gone there
+    summary = consortia.summary(tree)
+    assert summary.verdict.severity is Severity.UNKNOWN
+    assert "another mode may exist near (" in summary.text()
+
+
+def test_one_mode_stays_good() -> None:
+    case = contradicting(2.0, 14)
+    verdict = consortia.summary(sampled(case)).verdict
+    assert verdict.severity is Severity.GOOD
+    assert verdict.explanation == "All checks passed."
+
+
+def test_where_nobody_looked_the_verdict_says_so() -> None:
+    """Of fifteen parameters lines reach few places."""
+    model = consortia.Model(
+        lambda p: -jnp.sum(p["x"] ** 2) / 2,
+        lambda p, rows: -((rows["y"] - p["x"][0]) ** 2) / 2,
+        {"x": jnp.zeros(15)},
+    )
+    sites = consortia.Sites.from_list([{"y": np.ones(5, np.float32)}])
+    given = consortia.federated_hmc(step_size=0.4, leapfrog_steps=4, mass_matrix="identity")
+    length = LENGTH | {"warmup": 100, "rounds": 2000}
+    verdict = consortia.summary(consortia.sample(model, sites, given, **length)).verdict
+    assert verdict.severity is Severity.GOOD
+    assert verdict.explanation.endswith("Not checked: are there other modes?")
