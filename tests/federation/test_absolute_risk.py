@@ -18,6 +18,7 @@ LUNG, BREAST = "Surv(time, status) ~ age + sex + ecog", "Surv(months, event) ~ a
 MODELS: dict[str, tuple[str, str, str, dict[str, Any]]] = {
     "of sites": ("gbsg", f"{BREAST} + site", "piecewise_exponential", {"breaks": [12, 24, 36, 60]}),
     "of a new one": ("lung", f"{LUNG} + (1 | site)", "weibull", {}),
+    "of both": ("gbsg", f"{BREAST} + (1 | site)", "piecewise_exponential", {"breaks": [12, 36]}),
     "cox": ("lung", LUNG, "cox", {}),
 }
 PATIENTS = {

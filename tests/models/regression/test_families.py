@@ -178,7 +178,7 @@ def parameters(name: str, density: Any) -> dict[str, jax.Array]:
         found[key] = np.asarray(RNG.normal(size=start.shape) * 0.5)
     for key, value in own.items():
         if key in ("thresholds", "log_hazard"):
-            found[SAMPLED_CUTS[key]] = density.sampled_cuts(np.asarray(value))
+            found[SAMPLED_CUTS[key]] = density.sampled_cuts(key, np.asarray(value))
         else:
             found[f"log_{key}"] = np.log(value - (1.0 if key == "nu" else 0.0))
     return {key: jnp.asarray(value, jnp.float64) for key, value in found.items()}
@@ -295,7 +295,7 @@ def test_responses_simulated_from_a_point_have_the_likelihood_s_moments(name: st
         raw["intercept"] = np.zeros_like(raw["intercept"])
     for key, value in CASES[name][2].items():
         if key in ("thresholds", "log_hazard"):
-            raw[SAMPLED_CUTS[key]] = density.sampled_cuts(np.asarray(value))
+            raw[SAMPLED_CUTS[key]] = density.sampled_cuts(key, np.asarray(value))
         else:
             raw[f"log_{key}"] = np.log(value - (1.0 if key == "nu" else 0.0))
     raw = {key: np.asarray(value, np.float32) for key, value in raw.items()}

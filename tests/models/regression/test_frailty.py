@@ -146,7 +146,7 @@ def test_hazards_of_sites_differ_by_their_level_alone() -> None:
         for values in (contrasts, contrasts + 0.3 * np.eye(5)[0])
     )
     np.testing.assert_allclose(higher - hazards, 0.3, rtol=1e-12)
-    np.testing.assert_allclose(density.sampled_cuts(hazards), contrasts, rtol=1e-12)
+    np.testing.assert_allclose(density.sampled_cuts("log_hazard", hazards), contrasts, rtol=1e-12)
 
 
 @pytest.mark.parametrize(

@@ -199,7 +199,8 @@ class QueryRuntime(SiteWork):
             drawn_by = private_generator(secret, f"private {self._run}", question_of(request))
             answer = with_noise(privacy, answer, sites, drawn_by)
         dtype = function.number_type(self._target)
-        return Rounded({name: values.astype(dtype) for name, values in answer.items()}, errors)
+        with np.errstate(over="ignore"):  # far out a potential is infinite in these numbers
+            return Rounded({name: values.astype(dtype) for name, values in answer.items()}, errors)
 
     def is_exact(self, label: Label, request: Envelope) -> bool:
         """Return True if exact sums over rows answer a query."""

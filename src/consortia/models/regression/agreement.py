@@ -534,8 +534,7 @@ def breaks_of(question: Question, given: Sequence[float] | None, mean: float) ->
             raise InputError("breaks are for family='piecewise_exponential'.")
         return ()
     if given is None:
-        shares = np.arange(1, INTERVALS) / INTERVALS
-        return tuple(float(value) for value in -np.log1p(-shares) * mean)
+        return tuple((-np.log1p(-np.arange(1, INTERVALS) / INTERVALS) * mean).tolist())
     cuts = tuple(float(value) for value in given)
     if not cuts or min(cuts) <= 0 or list(cuts) != sorted(set(cuts)):
         raise InputError(f"breaks are {list(given)}: give times > 0 that increase.")

@@ -100,12 +100,6 @@ def _strata(
     ]
 
 
-def event_times(agreed: Specification, site: SiteRows) -> list[Float[np.ndarray, " n"]]:
-    """Return the times of a site's events, of each stratum."""
-    y, event = site.rows["y"], site.rows["event"] > 0
-    return [np.unique(y[of][event[of]]) for _, of in _strata(agreed, site)]
-
-
 def site_baseline(
     density: Density,
     params: Mapping[str, np.ndarray],

@@ -219,7 +219,7 @@ class Density:
         if self.cuts is not None:
             name, count = self.cuts
             first = self.centre if name == HAZARD else -(count - 1) / 2
-            start[SAMPLED_CUTS[name]] = np.eye(count, dtype=np.float32)[0] * np.float32(first)
+            start[SAMPLED_CUTS[name]] = (first * np.eye(count)[0]).astype(np.float32)
         for name in (one.name for one in self.family.auxiliaries):
             value = self.spread if name == "sigma" else 1.0
             start[f"log_{name}"] = np.float32(math.log(value)) * np.ones((), np.float32)
@@ -241,44 +241,42 @@ class Density:
             sampled = params[f"log_{auxiliary.name}"]
             values[auxiliary.name] = auxiliary.lower + namespace(sampled).exp(sampled)
         if self.cuts is not None:
-            values[self.cuts[0]] = self._cuts(params)
+            values[self.cuts[0]] = self._cuts(self.cuts[0], params)
         return values
 
     def _own(self, params: PyTree) -> dict[str, Array]:
         """Return them beside the rows of η, (..., k) each."""
         bounded = {auxiliary.name for auxiliary in self.family.auxiliaries}
-        drawn = {CUMULATIVE: params[CUMULATIVE]} if CUMULATIVE in params else {}
-        if self.specification.breaks:
-            drawn["breaks"] = np.array(self.specification.breaks)
-        return drawn | {
+        given = {name: params[name] for name in (CUMULATIVE,) if name in params}
+        given["breaks"] = np.array(self.specification.breaks)
+        return given | {
             name: values[..., None] if name in bounded else values
             for name, values in self._auxiliary(params).items()
         }
 
-    def _cuts(self, params: PyTree) -> Array:
-        assert self.cuts is not None
-        values = params[SAMPLED_CUTS[self.cuts[0]]]
+    def _cuts(self, name: str, params: PyTree) -> Array:
+        values = params[SAMPLED_CUTS[name]]
         xp = namespace(values)
-        if self.cuts[0] == HAZARD:
-            apart = xp.concatenate([xp.zeros_like(values[..., :1]), values[..., 1:]], axis=-1)
-            middle = apart @ xp.asarray(self._interval_shares, values.dtype)
-            return apart + (values[..., 0] - middle)[..., None]
+        if name == HAZARD:
+            return values @ xp.asarray(np.linalg.inv(self._contrasts).T, values.dtype)
         steps = xp.concatenate([values[..., :1], xp.exp(values[..., 1:])], axis=-1)
         return xp.cumsum(steps, axis=-1)
 
-    def sampled_cuts(self, values: np.ndarray) -> np.ndarray:
-        """Return thresholds or log hazards (..., cuts) as they are sampled."""
-        assert self.cuts is not None
-        if self.cuts[0] == HAZARD:
-            level = values @ self._interval_shares
-            return np.concatenate([level[..., None], values[..., 1:] - values[..., :1]], axis=-1)
+    def sampled_cuts(self, name: str, values: np.ndarray) -> np.ndarray:
+        """Return rising thresholds, or log hazards, (..., cuts), as they are sampled."""
+        if name == HAZARD:
+            return values @ self._contrasts.T
         return np.concatenate([values[..., :1], np.log(np.diff(values))], axis=-1)
 
     @cached_property
-    def _interval_shares(self) -> np.ndarray:
-        """The share of the intervals of a hazard in exponential times of the agreed mean."""
+    def _contrasts(self) -> np.ndarray:
+        """The matrix from log hazards to their level, and their distances from the first.
+
+        The level is their mean by the shares of intervals in exponential times of the agreed mean.
+        """
         ends = np.array([0.0, *self.specification.breaks, np.inf])
-        return -np.diff(np.exp(-ends / self.specification.units[TIME].mean))
+        shares = -np.diff(np.exp(-ends / self.specification.units[TIME].mean))
+        return np.concatenate([shares[None], np.eye(len(shares))[1:] - np.eye(len(shares))[:1]])
 
     def _turned(self, params: PyTree) -> tuple[Array, Array]:
         """Return the addends of the intercept, (...), and of β, (..., columns)."""
@@ -489,7 +487,7 @@ class Density:
             total += math.prod(self.lead) * float(determinant)
         if self.cuts is not None:
             name, count = self.cuts
-            total += _over(self.priors[name].log_density(self._cuts(params)), 1)
+            total += _over(self.priors[name].log_density(self._cuts(name, params)), 1)
             if name == THRESHOLDS:
                 total += _over(params[name][..., 1:], 1) + math.lgamma(count + 1)
         for auxiliary in self.family.auxiliaries:
@@ -736,7 +734,7 @@ class Density:
             name, size = self.cuts
             cuts = self.priors[name].draw(rng, (count, size), -math.inf)
             cuts = np.sort(cuts) if name == THRESHOLDS else cuts
-            draws[SAMPLED_CUTS[name]] = self.sampled_cuts(cuts)
+            draws[SAMPLED_CUTS[name]] = self.sampled_cuts(name, cuts)
         for one in self.family.auxiliaries:
             value = self.priors[one.name].draw(rng, (count,), one.lower)
             draws[f"log_{one.name}"] = np.log(value - one.lower)

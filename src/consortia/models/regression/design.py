@@ -54,7 +54,6 @@ def template(agreed: Specification) -> Arrays:
     if RESPONSE in agreed.levels:
         arrays["y"] = np.zeros(0, np.int64)
     if asked.family.response == "time":
-        arrays["event"] = np.zeros(0)
         arrays |= time_rows(agreed, *np.zeros((3, 0)))
     if asked.parsed.offset is not None or "exposure" in asked.extra:
         arrays["offset"] = np.zeros(0)

@@ -669,8 +669,7 @@ def _no_event(eta: Array, batch: PyTree, own: Own) -> Array:
 
 
 def _draw_piecewise(rng: Any, eta: np.ndarray, batch: PyTree, own: Mapping[str, Any]) -> np.ndarray:
-    hazards, breaks = _exp(np.asarray(own["log_hazard"])), own["breaks"]
-    left = np.concatenate([[0.0], breaks])
+    hazards, left = _exp(np.asarray(own["log_hazard"])), np.concatenate([[0.0], own["breaks"]])
     reached = np.concatenate([[0.0], np.cumsum(np.diff(left) * hazards[:-1])])
     start = np.asarray(batch.get("start", 0.0))
     at = np.searchsorted(left, start, side="right") - 1

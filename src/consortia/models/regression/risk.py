@@ -17,7 +17,7 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Float
 
-from consortia.models.regression.baseline import SiteRows, event_times
+from consortia.models.regression.baseline import SiteRows
 from consortia.models.regression.specification import Specification
 
 SMOOTH_TIMES, MOST_STEPS = 200, 2000
@@ -32,7 +32,7 @@ def curve_times(
     ``sites`` are those whose baseline hazard changes at events; without one, curves are smooth.
     """
     if sites:
-        every = [times for site in sites for times in event_times(agreed, site)]
+        every = [site.rows["y"][site.rows["event"] > 0] for site in sites]
         steps = np.unique(np.concatenate(every))
         steps = steps[(steps > 0) & (steps < end)]
         if len(steps) > MOST_STEPS:

@@ -39,8 +39,7 @@ class Scores:
         priors, names = self._density.priors, self._density.specification.names
         if self._density.earlier is not None:
             return {}
-        kept = {name: priors[name].tail for name in ("intercept",) if name in priors}
-        kept = {name: tail for name, tail in kept.items() if tail.heaviness}
+        kept = {k: p.tail for k, p in priors.items() if k == "intercept" and p.tail.heaviness}
         slopes = [priors[name].tail for name in names]
         if any(tail.heaviness for tail in slopes):
             kept[SLOPES] = Tail(*np.array(slopes).T)
