@@ -119,12 +119,16 @@ def sampled(name: str, model: Any, sites: Any, method: Any, **options: Any) -> A
     if _FINISHED_ONLY.get():
         raise UnfinishedError(f"{name}: a sampler's run, of which no finished part is kept")
     if folder is None:
-        return consortia.sample(model, sites, method, progress=False, **options)
+        return consortia.sample(
+            model, sites, method, progress=False, on_divergence="ignore", **options
+        )
     if (folder / name).is_dir():
         say(f"{name}: goes on")
         rounds = options["rounds"]
         return consortia.resume(folder / name, model, sites, method, rounds=rounds, progress=False)
-    return consortia.sample(model, sites, method, progress=False, store=folder / name, **options)
+    return consortia.sample(
+        model, sites, method, progress=False, on_divergence="ignore", store=folder / name, **options
+    )
 
 
 def program(paper: Paper, study: Study) -> ModuleType:

@@ -81,7 +81,7 @@ def memory_of_program(panel: Any, function: Any, arrays: Any, points: int) -> An
 
 def family_parameters(density: Density, params: Any) -> dict[str, Any]:
     """Return the family's own parameters on their natural scale."""
-    return density._own(params)
+    return density._auxiliary(params)
 
 
 def slopes_of_basis(density: Density) -> np.ndarray:

@@ -130,6 +130,7 @@ def unlike_agents(problem: Problem, scale: Scale, seed: int) -> dict[str, Any]:
             thin=max(scale.picture // 1000, 1),
             seed=seed,
             progress=False,
+            on_divergence="ignore",
             chains=1,
         )
         target = problem.agents.target_mean, problem.agents.target_covariance

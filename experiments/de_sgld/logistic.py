@@ -127,7 +127,9 @@ class Problem:
             # One network is disconnected on purpose; steps are judged at the mode, not at 0.
             warnings.filterwarnings("ignore", message="the network falls into")
             warnings.filterwarnings("ignore", message="step_size .* is unstable")
-            return consortia.sample(self.model, self.sites, method, progress=False, **options)
+            return consortia.sample(
+                self.model, self.sites, method, progress=False, on_divergence="ignore", **options
+            )
 
     def accuracy(self, positions: np.ndarray) -> np.ndarray:
         """Share of test rows that coefficients (..., d) classify rightly, (...)."""

@@ -85,6 +85,7 @@ class Problem:
                 chains=runs,
                 seed=seed,
                 progress=False,
+                on_divergence="ignore",
             )
         return np.asarray(tree["agents"]["coefficients"], np.float64)
 

@@ -216,6 +216,7 @@ def once(
         thin=thin,
         seed=seed,
         progress=False,
+        on_divergence="ignore",
         chains=1,
     )
     draws = {name: np.asarray(array) for name, array in tree["posterior"].data_vars.items()}

@@ -112,6 +112,7 @@ def check_by_sampling(
             chains=chains,
             seed=seed,
             progress=False,
+            on_divergence="ignore",
         )
         draws = np.asarray(tree["posterior"]["coefficients"], np.float64)[:, 0]
         law = decentralized_hmc_law(agents, "complete", step_size=step, variant=variant)
@@ -169,6 +170,7 @@ def samplers(scale: str, seed: int) -> list[dict[str, Any]]:
             chains=SEEDS,
             seed=seed,
             progress=False,
+            on_divergence="ignore",
         )
         draws = np.asarray(tree["posterior"]["coefficients"], np.float64)
         errors = np.sqrt(np.mean((draws @ test["x"].T - test["y"]) ** 2, axis=-1))

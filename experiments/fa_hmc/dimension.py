@@ -92,6 +92,7 @@ def check_by_sampling(dimension: int, chains: int, seed: int) -> dict[str, Any]:
             chains=chains,
             seed=seed,
             progress=False,
+            on_divergence="ignore",
         )
     draws = np.asarray(tree["posterior"]["position"], np.float64).reshape(-1)
     mean, variance = draws.mean(), draws.var()

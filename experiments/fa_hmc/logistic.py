@@ -202,6 +202,7 @@ class Comparison:
             chains=self._scale.chains,
             seed=self._seed + data_seed,
             progress=False,
+            on_divergence="ignore",
         )
         return np.asarray(tree["posterior"]["coefficients"])
 

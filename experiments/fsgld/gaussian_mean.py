@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import consortia
-from consortia.oracles import Law, gradient_constants, location_shards, travelling_law
+from consortia.oracles import Law, location_shards, travelling_law
 from consortia.surrogates import Gaussian, Recipe
 from experiments import records
 from experiments.claims import Finding, computed
@@ -63,6 +63,17 @@ def model() -> consortia.Model:
         return -0.5 * jnp.sum((batch["x"] - theta[None, :]) ** 2, axis=1)
 
     return consortia.Model(log_prior, log_likelihood, np.zeros(2, np.float32))
+
+
+def gradient_constants(rows: np.ndarray, surrogate: np.ndarray) -> tuple[float, float]:
+    """Return γ_s² and ε_s² of a shard (assumption 1, lemma 2): maxima over a grid.
+
+    Args:
+        rows: ∇log p(x_i | θ) at each point of the grid, (points, rows, d).
+        surrogate: ∇log q_s(θ) there, (points, d).
+    """
+    squares = [(part**2).sum(axis=-1) for part in (rows, rows - surrogate[:, None] / rows.shape[1])]
+    return float(squares[0].max()), float(squares[1].mean(axis=1).max())
 
 
 def law(
@@ -124,6 +135,7 @@ def run(
         chains=scale.chains,
         seed=seed,
         progress=False,
+        on_divergence="ignore",
     )
     return np.asarray(tree["posterior"]["theta"], np.float64)
 

@@ -128,7 +128,14 @@ def warm_start(model: consortia.Model, data: Problem, rounds: int, seed: int) ->
     """Return a mode that no rows were pooled for, where chains start: federated averaging."""
     method = consortia.fa_ld(np.sqrt(STEP), LOCAL_STEPS, batch_size=BATCH, temperature=0.0)
     tree = consortia.sample(
-        model, data.sites, method, rounds=rounds, seed=seed, progress=False, chains=1
+        model,
+        data.sites,
+        method,
+        rounds=rounds,
+        seed=seed,
+        progress=False,
+        on_divergence="ignore",
+        chains=1,
     )
     return {name: value[-1] for name, value in positions(tree).items()}
 
@@ -174,7 +181,7 @@ def one_run(
     def sampled(chains: int) -> Any:
         return consortia.sample(
             model, data.sites, method, rounds=rounds, chains=chains, seed=seed, init=starts,
-            progress=False,
+            progress=False, on_divergence="ignore",
         )  # fmt: skip
 
     with warnings.catch_warnings(record=True) as told:

@@ -98,6 +98,7 @@ def draws(
         seed=seed,
         init=init,
         progress=False,
+        on_divergence="ignore",
         chains=1,
     )
 
@@ -146,7 +147,14 @@ def warm_start(data: Problem, rounds: int, seed: int) -> Any:
     """Return a mode that no rows were pooled for: federated averaging, which is FA-LD at zero."""
     method = consortia.fa_ld(START_STEP, START_STEPS, batch_size=BATCH, temperature=0.0)
     tree = consortia.sample(
-        models()["network"], data.sites, method, rounds=rounds, seed=seed, progress=False, chains=1
+        models()["network"],
+        data.sites,
+        method,
+        rounds=rounds,
+        seed=seed,
+        progress=False,
+        on_divergence="ignore",
+        chains=1,
     )
     return {name: value[-1] for name, value in positions(tree).items()}
 

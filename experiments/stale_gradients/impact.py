@@ -105,6 +105,7 @@ def averages(
         seed=seed,
         init=lambda key: mean + math.sqrt(variance) * jax.random.normal(key, (1,)),
         progress=False,
+        on_divergence="ignore",
     )
     theta = np.asarray(tree["posterior"]["theta"])[..., 0]
     return np.cumsum(np.square(theta, dtype=np.float64), axis=1) / np.arange(1, updates + 1)

@@ -80,6 +80,7 @@ def run(
         # the same starts for every number of workers: the key depends on seed and chain alone
         init=lambda key: {"coefficients": jax.random.normal(key, (features,))},
         progress=False,
+        on_divergence="ignore",
     )
     values = losses(np.asarray(tree["posterior"]["coefficients"]), *test)
     running = np.cumsum(values, axis=1) / np.arange(1, values.shape[1] + 1)

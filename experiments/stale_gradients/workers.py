@@ -129,6 +129,7 @@ def run(
             thin=each * workers,
             seed=seed,
             progress=False,
+            on_divergence="ignore",
             chains=1,
         )
     except NonFiniteError as error:

@@ -32,7 +32,6 @@ from consortia.theory.staleness import stale_sghmc_law as stale_sghmc_law
 from consortia.theory.staleness import stale_sgld_law as stale_sgld_law
 from consortia.theory.staleness import stale_square_error as stale_square_error
 from consortia.theory.staleness import stale_trace_law as stale_trace_law
-from consortia.theory.travelling import gradient_constants as gradient_constants
 from consortia.theory.travelling import location_shards as location_shards
 from consortia.theory.travelling import travelling_law as travelling_law
 

@@ -31,8 +31,9 @@ def problem() -> tuple[consortia.Model, consortia.Sites]:
 # --- names -------------------------------------------------------------------------------------
 
 
-def test_svrg_ld_takes_the_noise_of_minibatches_out():
-    # Rows N(θ, 1): their gradients differ by constants, which the anchor cancels to rounding.
+@pytest.mark.parametrize("name", ["svrg_ld", "saga_ld"])
+def test_control_variates_take_the_noise_of_minibatches_out(name):
+    # Rows N(θ, 1): their gradients differ by constants, which cancel to rounding.
     rng = np.random.default_rng(1)
     shards = [{"y": (m + rng.normal(size=30)).astype(np.float32)} for m in (-1.0, 0.0, 3.0)]
     model = consortia.Model(
@@ -40,7 +41,7 @@ def test_svrg_ld_takes_the_noise_of_minibatches_out():
         lambda theta, rows: -0.5 * (rows["y"] - theta[0]) ** 2,
         np.zeros(1, np.float32),
     )
-    setting = SETTINGS["svrg_ld"]
+    setting = SETTINGS[name]
     options = {"step_size": 0.05, "local_steps": 5, **setting.arguments}
     method = ALGORITHMS[setting.algorithm].factory(**options)
     sites = consortia.Sites.from_list(shards)

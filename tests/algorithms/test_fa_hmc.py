@@ -204,6 +204,57 @@ def test_rounds_equal_the_published_algorithm_by_hand(name):
     assert error_of(by_hand(name)) < 1e-12
 
 
+def kept_by_hand(algorithm, rounds, keep=True):
+    """FA-LD with gradients of rows that are kept, or all of the round's start."""
+    hand, draws, theta = ByHand(algorithm), [], np.array(MODEL.init)
+    for iteration in range(rounds):
+        shared, private = drawn(algorithm, iteration)
+        ends = []
+        for c, size in enumerate(SIZES):
+            share, weight = hand.prior_share(c), hand.weights[c]
+
+            def single(at, row, c=c, size=size, share=share):
+                rows = jax.tree.map(lambda leaf: leaf[[row]], hand.data[c])
+                return gradient(at, rows, size, share)
+
+            kept = np.array([single(theta, row) for row in range(size)])
+            moved = 0.0
+            if hand.anchor is not None:
+                exact = gradient(hand.anchor, hand.data[c], 1.0, share)
+                moved = weight * hand.mean_gradient(hand.anchor) - exact
+            x = theta
+            for t in range(algorithm.local_steps):
+                words = private[c].first[t].ravel().astype(np.uint64)
+                rows = ((words * np.uint64(size)) >> np.uint64(32)).astype(int)
+                new = {row: single(x, row) for row in rows}
+                force = np.mean([new[row] - kept[row] for row in rows], axis=0)
+                force += kept.mean(axis=0) + moved
+                x = x + STEP * hand.momentum(shared, private, c, t) - STEP**2 / 2 * force / weight
+                for row in new if keep else ():
+                    kept[row] = new[row]
+            ends.append(x)
+        hand.anchor, theta = theta, hand.average(ends)
+        draws.append(theta)
+    return np.array(draws)
+
+
+def test_kept_gradients_equal_the_algorithm_by_hand():
+    """Batches of three of two to seven rows: rows are drawn twice, and come back."""
+    algorithm = consortia.fa_ld(STEP, 6, debias=True, batch_size=3, keep_gradients=True)
+    draws = sampled(algorithm, 3)
+    assert np.abs(draws - kept_by_hand(algorithm, 3)).max() < 1e-12
+    assert np.abs(draws - kept_by_hand(algorithm, 3, keep=False)).max() > 1e-6
+
+
+@pytest.mark.parametrize(
+    "other", [{"debias": False}, {"batch_size": None}, {"gradient_noise": 1.0}]
+)
+def test_gradients_are_kept_of_rows_in_minibatches_only(other):
+    given = {"debias": True, "batch_size": 3, "keep_gradients": True}
+    with pytest.raises(consortia.errors.InputError, match="keep_gradients is for fa_ld"):
+        consortia.fa_ld(STEP, 6, **given | other)
+
+
 class DriftWithoutHalf(ByHand):
     def drift(self, step):
         return step**2

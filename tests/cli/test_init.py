@@ -164,13 +164,35 @@ def test_an_effect_on_a_time_by_site_leaves_the_level_to_the_baselines(folder, l
     assert study.algorithm.name == "federated_hmc"
 
 
-def test_an_effect_of_three_levels_by_site_is_sampled_with_the_levels_of_the_sites(folder):
+@pytest.mark.parametrize("levels", [["new", "old", "none"], ["new", "old", "none", "both"]])
+def test_effects_of_up_to_three_levels_by_site_stay_at_the_sites(folder, levels):
     for name in SITES:
-        rewritten(folder / f"{name}.csv", "arm", lambda row: ["new", "old", "none"][row % 3])
+        rewritten(folder / f"{name}.csv", "arm", lambda row: levels[row % len(levels)])
     assert init("--response", "died", "--by-site", "arm").exit_code == 0
+    study, few = load_study("study.toml"), len(levels) == 3
+    assert study.algorithm.name == ("few_rounds" if few else "federated_hmc")
+    assert ("integrate" in study.model.options) == few
+
+
+def test_changes_of_a_file_come_first_and_others_are_proposed(folder):
+    lima = folder / "lima.csv"
+    lima.write_text(lima.read_text().replace("died", "verstorben").replace("new", "neu"))
+    outcome = init("--response", "died", "--no-harmonise")
+    assert outcome.exit_code == 2
+    assert '[harmonise.lima.rename] NAME = "died" into a file' in " ".join(outcome.stderr.split())
+    changes = folder / "changes.toml"
+    changes.write_text(
+        '[harmonise.lima.rename]\nverstorben = "died"\n[harmonise.lima.recode.arm]\nneu = "new"\n'
+    )
+    outcome = init("--response", "died", "--yes", "--changes", "changes.toml")
+    assert outcome.exit_code == 0, outcome.output
     study = load_study("study.toml")
-    assert study.algorithm.name == "federated_hmc"
-    assert "integrate" not in study.model.options
+    assert study.harmonise["lima"].rename == {"verstorben": "died"}
+    assert study.harmonise["lima"].recode == {"arm": {"neu": "new"}}
+    assert "arm" in study.model.formula
+    changes.write_text('[harmonise.rome.rename]\na = "b"\n')
+    outcome = init("--response", "died", "--yes", "--force", "--changes", "changes.toml")
+    assert "site 'rome'" in outcome.stderr
 
 
 def test_a_chosen_reference_comes_first_and_the_coefficients_are_against_it(folder):
@@ -755,3 +777,17 @@ def test_the_clean_spelling_is_proposed_and_not_the_one_with_a_hidden_character(
     changes = tomllib.loads((tmp_path / "study.toml").read_text())["harmonise"]
     assert changes == {"one": {"recode": {"arm": {"pla\u200bcebo": "placebo"}}}}
     assert "arm[verum]" in load_study("study.toml").build().regression.names
+
+
+def test_the_command_that_is_named_next_registers_a_study_of_tables(folder: Path) -> None:
+    made = init("--response", "died", "--yes")
+    assert made.exit_code == 0, made.output
+    (line,) = (line for line in made.output.splitlines() if line.startswith("  consortia register"))
+    registered = invoke(*line.split()[1:])
+    assert registered.exit_code == 0, registered.output
+    study = load_study(folder / "study.toml")
+    assert study.registered is not None
+    unit = study.registered.registration.numbers["age"]
+    assert unit.sd == float(f"{unit.sd:.2g}")  # some 9.1, and the mean as far
+    assert unit.mean == round(unit.mean, 1)
+    assert abs(unit.mean - 60) < 3

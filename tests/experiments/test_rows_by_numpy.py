@@ -305,6 +305,91 @@ def bias_at_rest() -> float:
     return abs(settled(0.5, 5, debias=False)[0] - CENTRE) / np.sqrt(SPREAD)
 
 
+# --- FA-HMC, appendix K: noise that grows with the gradient, moment by moment --------------------
+
+
+def noisy_round(first, second, h, leapfrogs: int, noise, *, grows: bool, mean: float, refresh: int):
+    """Return E x and E x² after T = 10 iterations at two clients and their average."""
+    means, slopes = (mean * 20.0, mean * 1.0), (1.0, 0.25)
+    mx, xx, across = [first, first], [second, second], second
+    for _ in range(10):
+        mp, xp, pp = [0.0, 0.0], [0.0, 0.0], [refresh, refresh]
+        both, crossed = refresh, [0.0, 0.0]  # E p p', and E p x' by whose momentum it is
+        for half in range(2 * leapfrogs):
+            a = [h / 2 * slope for slope in slopes]
+            b = [a[c] * means[c] for c in (0, 1)]
+            both = (
+                both - a[1] * crossed[0] + b[1] * mp[0] - a[0] * crossed[1] + a[0] * a[1] * across
+                - a[0] * b[1] * mx[0] + b[0] * mp[1] - b[0] * a[1] * mx[1] + b[0] * b[1]
+            )  # fmt: skip
+            crossed = [crossed[c] - a[c] * across + b[c] * mx[1 - c] for c in (0, 1)]
+            for c in (0, 1):
+                force = xx[c] - 2 * means[c] * mx[c] + means[c] ** 2
+                spread = h**2 / 4 * noise * (refresh + (slopes[c] ** 2 * force if grows else 0))
+                pp[c] += a[c] ** 2 * xx[c] + b[c] ** 2 - 2 * a[c] * xp[c] + spread
+                pp[c] += 2 * b[c] * mp[c] - 2 * a[c] * b[c] * mx[c]
+                xp[c] += b[c] * mx[c] - a[c] * xx[c]
+                mp[c] += b[c] - a[c] * mx[c]
+            if half % 2 == 0:
+                across = across + h * sum(crossed) + h**2 * both
+                crossed = [part + h * both for part in crossed]
+                for c in (0, 1):
+                    xx[c] += 2 * h * xp[c] + h**2 * pp[c]
+                    xp[c] += h * pp[c]
+                    mx[c] += h * mp[c]
+    return sum(mx) / 2, (sum(xx) + 2 * across) / 4
+
+
+def rounds_exponent() -> float:
+    """Return the exponent of d with growing noise over that with bounded noise, d = 10 and 60."""
+    slopes = []
+    for grows in (True, False):
+        counts = []
+        for d in (10, 60):
+            first, second, number = 10.5, 10.5**2, 0
+            while (first - 16.2) ** 2 + (np.sqrt(max(second - first**2, 0)) - 1.6**0.5) ** 2 >= (
+                0.1 / d
+            ):
+                first, second = noisy_round(
+                    first, second, 0.02 / d**0.25, 5, 100.0, grows=grows, mean=1.0, refresh=1
+                )
+                number += 1
+            counts.append(number)
+        slopes.append(np.log(counts[1] / counts[0]) / np.log(6))
+    return float(slopes[0] / slopes[1])
+
+
+def noise_exponent() -> float:
+    """Return the exponent of K in the noise at which E x² neither grows nor falls."""
+    limits = []
+    for leapfrogs in (5, 25):
+        low, high = 100.0, 1e5
+        while high / low > 1.001:
+            noise = (low * high) ** 0.5
+            _, square = noisy_round(
+                0.0, 1.0, 0.2 / leapfrogs, leapfrogs, noise, grows=True, mean=0.0, refresh=0
+            )
+            low, high = (noise, high) if square < 1 else (low, noise)
+        limits.append(low)
+    return float(np.log(limits[1] / limits[0]) / np.log(5))
+
+
+# --- FSGLD, algorithm 1: steps that fall within a visit ------------------------------------------
+
+
+def falling_within() -> float:
+    """Return the variance over the posterior's where h falls to 0 in each visit of 100 updates."""
+    rng = np.random.default_rng(0)
+    centres = rng.uniform(-6, 6, (10, 2))
+    rows = [centre + rng.normal(size=(200, 2)) for centre in centres]
+    spread = np.mean([x.var(axis=0, ddof=1).mean() for x in rows]) / 10 * (1 - 10 / 200)
+    variance = 0.0
+    for step in np.tile(2e-4 * (1 - (np.arange(100) + 0.5) / 100), 20):
+        kept = 1 - step / 2 * 2001
+        variance = kept**2 * variance + step + (step / 2 * 2000) ** 2 * spread
+    return float(variance * 2001)
+
+
 # --- FSGLD(100): a visit forgets where it began, and ends at the posterior's mean whatever shard --
 
 
@@ -340,7 +425,10 @@ CHECKS: dict[tuple[str, str], tuple[Callable[[], float], float, float]] = {
     ("fa-hmc", "b2-mean"): (mean_left, -1e-9, 1e-9),
     ("fa-hmc", "b2-rounds"): (rounds_gain, 4.6, 5.4),
     ("fa-hmc", "remark42"): (bias_at_rest, 0.529, 0.531),
+    ("fa-hmc", "appk-dimension"): (rounds_exponent, 0.97, 1.0),
+    ("fa-hmc", "appk-leapfrogs"): (noise_exponent, 0.99, 1.02),
     ("fsgld", "fig3b-as-fast"): (slope_ratio, 0.8, 1.2),
+    ("fsgld", "alg1-steps"): (falling_within, 4.7, 4.95),
 }
 """By paper and claim: a second implementation, and between what its number must be."""
 

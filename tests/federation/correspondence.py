@@ -6,11 +6,16 @@ import functools
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
-from consortia.engines.flower.identities import RING, made_keys
+from consortia.cli.commands import app
+from consortia.engines.flower.identities import FILE, RING, made_keys
 from consortia.federation.app import prepared_key, site_of
+from consortia.federation.governance import terms_of
+from consortia.federation.governance.proposal import proposed
 from consortia.federation.letters import answering
 from consortia.federation.letters.answering import Answered, Permit, answer_letter
 from consortia.federation.letters.coordinating import Coordinator, Progress, open_study
@@ -33,6 +38,7 @@ class Correspondence:
         keys: messages are signed, and answers leave as sums that nobody can take apart.
         prepared: the sites have prepared the keys of the sums before the run.
         data: folder of the sites' files.
+        after: an earlier correspondence of the same sites, whose ledgers they go on with.
     """
 
     def __init__(
@@ -44,6 +50,7 @@ class Correspondence:
         asked: str = "",
         prepared: bool = False,
         data: Path = HOSPITALS,
+        after: Correspondence | None = None,
     ) -> None:
         self.root, self.coordinator, self.shared = root, root / "coordinator", root / "post"
         if not root.exists():
@@ -53,7 +60,10 @@ class Correspondence:
                 asked = asked.replace("[run]", "[run]\nsecure_sums = false")
             (root / "study.toml").write_text(asked)
             for name in NAMES:
-                self.site(name).mkdir(parents=True)
+                if after is not None:
+                    theirs = shutil.ignore_patterns(FILE, "runs")
+                    shutil.copytree(after.site(name), self.site(name), ignore=theirs)
+                self.site(name).mkdir(parents=True, exist_ok=True)
                 shutil.copy(data / f"{name}.csv", self.site(name) / "rows.csv")
             of_coordinator = root / "keys" if keys else None
             more = "secure_sums = false\n"
@@ -93,12 +103,55 @@ class Correspondence:
         path = self.question(name, number)
         return answer_letter(path, permit=permit, data=folder / "rows.csv", folder=folder)
 
+    def answered(self) -> Path:
+        """Let all sites answer until there is a result; return where it is."""
+        progress = self.proceed()
+        while progress.result is None:
+            for name, number in progress.awaited.items():
+                error = self.answer(name, number).error
+                assert error is None, f"{name}, letter {number}: {error}"
+            progress = self.proceed()
+        return progress.result
+
+    def permit_as_proposed(self) -> None:
+        """Give each site the policy that it is proposed for the study and its own rows."""
+        for name in NAMES:
+            folder = self.site(name)
+            words: dict[str, Path] = {"--study": self.root / "study.toml", "--folder": folder}
+            words |= {"--data": folder / "rows.csv", "--identities": self.root / "keys" / RING}
+            every = [str(word) for pair in words.items() for word in pair]
+            done = CliRunner().invoke(app, ["site", "check", *every])
+            assert done.exit_code == 0, done.output
+            (folder / "site-policy.toml").write_text(done.stdout)
+
     def copied(self, to: Path) -> Correspondence:
         """Return a copy, whose letters lie in a folder of its own."""
         shutil.copytree(self.root, to)
         state = to / "coordinator" / "letters.json"
         state.write_text(state.read_text().replace(str(self.shared), str(to / "post")))
         return Correspondence(to)
+
+
+def published(root: Path, asked: str, rows: Mapping[str, Mapping[str, Sequence[Any]]]) -> Path:
+    """Return the run that letters with masks have made under the policy that sites are proposed."""
+    root.mkdir(exist_ok=True)
+    for name, columns in rows.items():
+        lines = [",".join(map(str, row)) for row in zip(*columns.values(), strict=True)]
+        (root / f"{name}.csv").write_text("\n".join([",".join(columns), *lines]))
+    now = Correspondence(root / "letters", keys=True, asked=asked, data=root)
+    for name in NAMES:
+        policy = now.site(name) / "site-policy.toml"
+        keys = policy.read_text()
+        keys = keys[keys.index("coordinator =") :]
+        policy.write_text(proposed(terms_of(load_study(now.root / "study.toml")), keys=keys))
+    progress, letters = now.proceed(), 0
+    while progress.result is None:
+        for name, number in progress.awaited.items():
+            error = now.answer(name, number).error
+            assert error is None, str(error)
+        progress, letters = now.proceed(), letters + 1
+    print(letters, "letters")
+    return progress.result
 
 
 def keep_sum_keys(folder: Path, keys: Mapping[str, str]) -> None:

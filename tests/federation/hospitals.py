@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import functools
 import tomllib
 from pathlib import Path
@@ -31,6 +32,19 @@ rounds = {rounds}
 chains = {chains}
 seed = 1
 """
+
+
+def deal(reference: str, folder: Path, by: str = "id") -> Path:
+    """Deal the rows of a file of tests/references out to the sites by a number there."""
+    folder.mkdir(exist_ok=True)
+    with (Path(__file__).parents[1] / "references" / f"{reference}.csv").open() as lines:
+        rows = list(csv.DictReader(lines))
+    for place, name in enumerate(NAMES):
+        with (folder / f"{name}.csv").open("w") as lines:
+            writer = csv.DictWriter(lines, rows[0])
+            writer.writeheader()
+            writer.writerows(row for row in rows if int(row[by]) % len(NAMES) == place)
+    return folder
 
 
 @functools.cache

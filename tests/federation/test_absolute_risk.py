@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +10,8 @@ import pytest
 
 import consortia
 from consortia.errors import InputError
-from consortia.federation.governance import terms_of
-from consortia.federation.governance.proposal import proposed
-from consortia.study.build import load_study
 from tests.federation.correspondence import Correspondence
-from tests.federation.hospitals import NAMES
+from tests.federation.hospitals import NAMES, deal
 
 LUNG, BREAST = "Surv(time, status) ~ age + sex + ecog", "Surv(months, event) ~ age + log1p(nodes)"
 # what docs/formulas.md recommends for risks of named sites and of a new one, and plain cox
@@ -31,20 +27,6 @@ PATIENTS = {
 TIMES = {"lung": [6.0, 12.0], "gbsg": [12.0, 60.0]}
 
 
-def rows_of(data: str) -> dict[str, dict[str, np.ndarray]]:
-    """Return the patients of each site."""
-    with (Path(__file__).parents[1] / "references" / f"{data}.csv").open() as lines:
-        read = list(csv.DictReader(lines))
-    words = ("arm", "grade")
-    columns = {
-        key: np.array([float(row[key]) for row in read]) for key in read[0] if key not in words
-    }
-    return {
-        name: {key: values[columns["id"] % 3 == place] for key, values in columns.items()}
-        for place, name in enumerate(NAMES)
-    }
-
-
 def asked(which: str) -> str:
     """Return the study file of a model."""
     _, formula, family, more = MODELS[which]
@@ -56,31 +38,6 @@ def asked(which: str) -> str:
     )
 
 
-def published(root: Path, which: str, rows: Any) -> Path:
-    """Return the directory of the run that letters have made."""
-    root.mkdir(exist_ok=True)
-    for name, columns in rows.items():
-        lines = [
-            ",".join(columns),
-            *(",".join(map(str, row)) for row in zip(*columns.values(), strict=True)),
-        ]
-        (root / f"{name}.csv").write_text("\n".join(lines))
-    now = Correspondence(root / "letters", keys=True, asked=asked(which), data=root)
-    for name in NAMES:
-        policy = now.site(name) / "site-policy.toml"
-        keys = policy.read_text()
-        keys = keys[keys.index("coordinator =") :]
-        policy.write_text(proposed(terms_of(load_study(now.root / "study.toml")), keys=keys))
-    progress, letters = now.proceed(), 0
-    while progress.result is None:
-        for name, number in progress.awaited.items():
-            error = now.answer(name, number).error
-            assert error is None, str(error)
-        progress, letters = now.proceed(), letters + 1
-    print(which, letters, "letters")
-    return progress.result
-
-
 def made(which: str, tables: Any, **more: Any) -> Any:
     _, formula, family, own = MODELS[which]
     return consortia.regression(formula, tables, family=family, **own, **more)
@@ -90,8 +47,10 @@ def made(which: str, tables: Any, **more: Any) -> Any:
 @pytest.mark.parametrize("which", MODELS)
 def test_risks_are_those_of_one_process(which: str, tmp_path: Path) -> None:
     data = MODELS[which][0]
-    rows, patients, times = rows_of(data), PATIENTS[data], TIMES[data]
-    run = published(tmp_path / "study", which, rows)
+    folder, patients, times = deal(data, tmp_path / data), PATIENTS[data], TIMES[data]
+    now = Correspondence(tmp_path / "study", keys=True, asked=asked(which), data=folder)
+    now.permit_as_proposed()
+    run, rows = now.answered(), {name: folder / f"{name}.csv" for name in NAMES}
     tree, every = consortia.open_run(run), made(which, rows)
     method = consortia.few_rounds(effective_size=2000)
     parts = (every.model, every.sites, method)
@@ -107,7 +66,8 @@ def test_risks_are_those_of_one_process(which: str, tmp_path: Path) -> None:
         assert np.abs((found.mean(axis=0) - wanted.mean(axis=0)) / sd).max() < 0.15
         np.testing.assert_allclose(found.std(axis=0), sd, rtol=0.12)
 
-    nobody = {key: np.ones(1) for key in rows["south"]}
+    columns = rows["south"].read_text().splitlines()[0].split(",")
+    nobody = {name: np.ones(1) for name in columns}
     if which == "of sites":  # parameters of the run, which whoever has it reads
         elsewhere = made(which, dict.fromkeys(NAMES, nobody), prior_from=run)
         for name in NAMES:

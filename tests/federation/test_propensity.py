@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +13,11 @@ import consortia
 from consortia.cli.commands import app
 from consortia.engines.flower.transport import InProcess
 from consortia.federation.app import serve, site_of
+from consortia.report.participants import participants
+from consortia.report.run_report import load_run
 from consortia.study.build import load_study
 from tests.federation.correspondence import POLICY, Correspondence
-from tests.federation.hospitals import NAMES
+from tests.federation.hospitals import NAMES, deal
 
 KINDS = 'messages = ["description", "moments", "query"]\n'
 STUDY = """
@@ -26,6 +27,8 @@ files = ["north.csv", "south.csv", "west.csv"]
 formula = "Surv(months, event) ~ arm"
 family = "cox"
 levels = { arm = ["none", "hormone"] }
+[model.describe]
+cells = 10
 [propensity]
 formula = "I(arm == 'hormone') ~ age"
 estimand = "ATT"
@@ -41,30 +44,19 @@ figure = false
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with the sites' files."""
-    folder = tmp_path_factory.mktemp("data")
-    with (Path(__file__).parents[1] / "references" / "gbsg.csv").open() as lines:
-        rows = list(csv.DictReader(lines))
-    for place, name in enumerate(NAMES):
-        with (folder / f"{name}.csv").open("w") as lines:
-            writer = csv.DictWriter(lines, rows[0])
-            writer.writeheader()
-            writer.writerows(row for row in rows if int(row["id"]) % 3 == place)
-    return folder
+    return deal("gbsg", tmp_path_factory.mktemp("data"))
 
 
 def by_letters(root: Path, asked: str, data: Path) -> Any:
-    """Return where the result of a study is."""
-    now = Correspondence(root, keys=True, asked=asked, data=data)
-    for name in NAMES:
-        policy = now.site(name) / "site-policy.toml"
-        policy.write_text(f"{KINDS}{policy.read_text()}")
-    progress = now.proceed()
-    while progress.result is None:
-        for name, number in progress.awaited.items():
-            error = now.answer(name, number).error
-            assert error is None, str(error)
-        progress = now.proceed()
-    return progress.result
+    """Return where the result of a study is, under the policies that the sites are proposed.
+
+    The study of the outcome is in the ledgers of that of who was treated.
+    """
+    first = root.parent / "first"
+    after = Correspondence(first) if root != first else None
+    now = Correspondence(root, keys=True, asked=asked, data=data, after=after)
+    now.permit_as_proposed()
+    return now.answered()
 
 
 def over_flower(root: Path, asked: str, data: Path) -> Any:
@@ -93,7 +85,8 @@ def test_institutions_have_the_weighted_estimate_of_one_process(
     done = CliRunner().invoke(app, words)
     assert done.exit_code == 0, done.output
     asked = (tmp_path / "study.toml").read_text()
-    tree = consortia.open_run(carried(tmp_path / "second", asked, data))
+    second = carried(tmp_path / "second", asked, data)
+    tree = consortia.open_run(second)
     built = load_study(tmp_path / "study.toml").build(data_folder=data)
     alone = consortia.sample(
         built.model, built.sites, built.algorithm, seed=3, progress=False, metadata=built.metadata
@@ -102,3 +95,9 @@ def test_institutions_have_the_weighted_estimate_of_one_process(
     assert abs(there.mean() - here.mean()) < 0.15 * here.std()
     assert there.std() == pytest.approx(here.std(), rel=0.1)
     assert "widths are those of a sandwich estimator" in str(consortia.summary(tree))
+    # one line a covariate: differences at each site and overall, before and with weights
+    told, _ = participants(load_run(second)) or (None, None)
+    assert told is not None
+    assert built.regression is not None
+    assert told.balance == built.regression.table_one().balance
+    assert {line.variable for line in told.balance} >= {"age", "treated, other rows"}

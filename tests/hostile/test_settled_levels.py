@@ -29,6 +29,7 @@ CASES = {
     "groups": ("y ~ x + z + (1 | site:ward)", "poisson", {}),
     "response": ("y ~ x + z + (1 | site)", "gaussian", {}),
     "no columns": ("y ~ 1 + (1 | site)", "gaussian", {}),
+    "times": ("Surv(w, y) ~ x + z + (1 | site)", "piecewise_exponential", {"breaks": [1.3, 1.6]}),
     "tails": ("y ~ x + z + (1 | site)", "bernoulli", {"prior": {"x": "cauchy(0, 1)"}}),
 }
 
@@ -51,6 +52,11 @@ def site_of(case: str, rows: int = 14) -> tuple[Target, dict[str, np.ndarray]]:
 
 def measure_of(target: Target, rows: dict[str, np.ndarray], folder: Path) -> Settled:
     return Settled(target, rows, len(rows["y"]), folder / "one.bin", 1)
+
+
+def test_times_in_the_intervals_of_a_hazard_are_one_response(tmp_path: Path) -> None:
+    columns = measure_of(*site_of("times"), tmp_path).unknowns.columns
+    assert list(columns.counted) == [True, True, False]  # x, z and the time
 
 
 def moved(
@@ -93,9 +99,8 @@ def test_the_derivatives_by_rows_are_those_of_the_site_s_log_density(
         return {0: values(points), 1: gradients(points), 2: curvatures[:, *upper]}
 
     made = measure._derivatives((0, 1, 2), points, ())
-    assert measure.unknowns.each == {"response": 3, "weights": 4, "groups": 3, "no columns": 1}.get(
-        case, 2
-    )
+    counts = {"response": 3, "weights": 4, "groups": 3, "no columns": 1, "times": 3}
+    assert measure.unknowns.each == counts.get(case, 2)
     column = 0
     for row in measure.unknowns.rows:
         for unknown in range(measure.unknowns.each):

@@ -225,8 +225,12 @@ def test_a_request_that_comes_again_gets_the_same_bytes_also_after_a_restart(tmp
 
 
 @pytest.mark.engines
-def test_a_run_without_some_sites_goes_on_as_it_says_and_is_replayed_in_one_process(tmp_path):
-    sites = flower_sites.Sites(tmp_path, "fa_hmc", 3, 2, warmup=3, **STATEFUL)
+@pytest.mark.parametrize("available", [None, (0.95, 0.8, 0.9)])
+def test_a_run_without_some_sites_goes_on_as_it_says_and_is_replayed_in_one_process(
+    tmp_path, available
+):
+    options = {**STATEFUL, "availability": available}
+    sites = flower_sites.Sites(tmp_path, "fa_hmc", 3, 2, warmup=3, **options)
     away = {(4, 1), (5, 1), (6, 1), (6, 2), (9, 0), (17, 2)}
 
     def absent(node: int, message: str, request: bytes, good: Arrival) -> list[Arrival]:

@@ -1,4 +1,4 @@
-# Makes rats.csv and kidney.csv, and prints what tests/models/regression/test_frailty.py expects:
+# Makes rats.csv, kidney.csv and diabetic.csv, and prints what tests/models/regression/test_frailty.py expects:
 # maximum likelihood with a normal frailty and a constant hazard between agreed times, by lme4 on
 # rows that are split there (the likelihood is that of Poisson counts, integrated by 25 nodes), and
 # Cox's model with the same frailty by penalised partial likelihood (survival, frailty.gaussian).
@@ -11,6 +11,9 @@ k <- data.frame(group = kidney$id, time = kidney$time, event = kidney$status,
                 a = 1 * (kidney$sex == 2), b = kidney$age / 10)
 write.csv(r, "rats.csv", row.names = FALSE, quote = FALSE)
 write.csv(k, "kidney.csv", row.names = FALSE, quote = FALSE)
+e <- data.frame(group = diabetic$id, time = diabetic$time, event = diabetic$status,
+                a = diabetic$trt, b = diabetic$risk)  # two eyes a patient
+write.csv(e, "diabetic.csv", row.names = FALSE, quote = FALSE)
 fitted_to <- function(name, d, cuts, formula) {
   s <- survSplit(Surv(time, event) ~ ., d, cut = cuts, episode = "interval", start = "from")
   s$spent <- s$time - s$from
@@ -24,6 +27,7 @@ fitted_to <- function(name, d, cuts, formula) {
 }
 fitted_to("rats", r, c(60, 75, 90), event ~ 0 + a + interval + (1 | group))
 fitted_to("kidney", k, c(15, 30, 100, 200), event ~ 0 + a + b + interval + (1 | group))
+fitted_to("diabetic", e, c(6, 18, 36), event ~ 0 + a + b + interval + (1 | group))
 fitted_to("kidney of eight sites", transform(k, group = group %/% 5), c(15, 30, 100, 200),
           event ~ 0 + a + b + interval + (1 | group))
 # with many cuts the hazard between them is that of Cox's model
@@ -33,3 +37,5 @@ cox <- coxph(Surv(time, event) ~ a + frailty(group, distribution = "gaussian"), 
 cat("cox rats", coef(cox), sqrt(diag(vcov(cox))), cox$history[[1]]$theta, "\n")
 cox <- coxph(Surv(time, event) ~ a + b + frailty(group, distribution = "gaussian"), k)
 cat("cox kidney", coef(cox), sqrt(diag(vcov(cox))), cox$history[[1]]$theta, "\n")
+cox <- coxph(Surv(time, event) ~ a + b + frailty(group, distribution = "gaussian"), e)
+cat("cox diabetic", coef(cox), sqrt(diag(vcov(cox))), cox$history[[1]]$theta, "\n")

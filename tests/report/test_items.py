@@ -214,6 +214,19 @@ def test_reference_levels_denominators_and_rules_are_in_tables_and_text(report: 
         assert part in text
 
 
+@pytest.mark.parametrize("names", [("oslo", "lima", "bern"), ("c", "a", "b"), ("a10", "a9")])
+def test_tables_have_the_sites_in_the_order_of_the_study(names: tuple[str, ...]) -> None:
+    made, one = binomial(names)
+    told, looked = contribution_table(one), examined(one)
+    assert told is not None
+    assert [row[0] for row in told.rows] == [*names, "all"]
+    assert made.table_one().columns == (*names, "all sites")
+    assert looked.check is not None
+    assert [*dict.fromkeys(line.site for line in looked.check.lines)] == [*names, "all sites"]
+    for lines in made.marginal_effects(one.tree, draws=10).by_site.values():
+        assert [line.site for line in lines] == [*names]
+
+
 def test_a_rule_of_quadrature_is_named_with_what_it_moves(report: RunReport) -> None:
     kept = {"nodes": 60, "against": 240, "shift": 0.004, "low": 1.0, "high": 1.0, "error": 0.01}
     for rule, said in (
@@ -243,6 +256,47 @@ def test_the_page_holds_table_one_sensitivity_checks_and_checklist(report: RunRe
         "Posterior predictive checks",
     ):
         assert title in text
+
+
+@pytest.mark.parametrize("family", ["cox", "weibull"])
+def test_the_fit_of_times_is_shown_under_what_it_is(family: str) -> None:
+    rng = np.random.default_rng(1)
+    tables = {
+        name: {"t": rng.integers(2, 90, 50), "d": rng.integers(0, 2, 50), "x": rng.normal(size=50)}
+        for name in ("oslo", "lima")
+    }
+    made = consortia.regression("Surv(t, d) ~ x", tables, family=family)
+    draws = {
+        name: (
+            ("chain", "draw", *(["column"] * np.ndim(one))),
+            rng.normal(size=(2, 99, *one.shape)),
+        )
+        for name, one in made.model.init.items()
+    }
+    tree = xarray.DataTree.from_dict({"/posterior": xarray.Dataset(draws, {"column": ["x"]})})
+    tree.attrs["settings"] = json.dumps({"regression": dict(made.metadata.settings)})
+    one = report_of(tree, model=made.model, sites=made.sites, regression=made)
+    parts = {part.title: part for part in _parts(one) if any(part.tables)}
+    assert ("Are the hazards proportional?" in parts) == (family == "cox")
+    assert ("Does the model reproduce the responses?" in parts) == (family != "cox")
+    names = {row[0] for table in parts["Who was analysed"].tables for row in table.rows}
+    assert "follow-up (t)" in names
+
+
+def test_a_caption_is_not_torn_from_its_table_on_paper(
+    report: RunReport, tmp_path: Path, browser: Any
+) -> None:
+    write_report(report, tmp_path / "page.html")
+    browser.open(tmp_path / "page.html", width=718)
+    browser.call("Emulation.setEmulatedMedia", media="print")
+    of = "[...document.querySelectorAll('{}')].map(e => getComputedStyle(e).{})"
+    for what in (".caption", "h2", "h2 + p", "summary"):
+        assert {*browser.value(of.format(what, "breakAfter"))} == {"avoid"}, what
+    for what in (".scroll", ".card", "figure"):
+        assert {*browser.value(of.format(what, "breakInside"))} == {"avoid"}, what
+    cells = browser.value("[...document.querySelectorAll('td')].map(e => e.innerText)")
+    assert any("\u00a0%" in cell for cell in cells)
+    assert not any(" %" in cell for cell in cells)
 
 
 @pytest.mark.slow

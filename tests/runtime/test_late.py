@@ -43,6 +43,22 @@ def test_the_width_is_that_of_jax_before_it_is_loaded(wide, monkeypatch):
     assert outcome.stdout.split() == [*map(str, wanted), "first", "second", "third"], outcome.stderr
 
 
+def test_what_waits_for_jax_uses_it_in_order_and_however_much_it_is():
+    code = """
+from consortia.runtime import late
+for wide in [False] * 2000 + [True]:  # as each site of many rehearsals does
+    late.set_width(wide=wide)
+seen = []
+late.when_loaded(lambda: seen.append(late.jax.config.jax_enable_x64))
+late.jnp.zeros(1)
+print(late.jnp.zeros(1).dtype, *seen)
+"""
+    outcome = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False
+    )
+    assert outcome.stdout.split() == ["float64", "True"], outcome.stderr
+
+
 def test_the_width_is_that_of_jax_afterwards(x64):
     assert late.float_type() == np.float64
     assert [late.width_of(np.dtype(kind)) for kind in KINDS] == [np.dtype(kind) for kind in KINDS]

@@ -12,7 +12,9 @@ from sparse import sparse
 import consortia
 from consortia.errors import InputError
 from consortia.oracles import fa_hmc_law
+from consortia.schedules.participation import fair_weights, participation
 from consortia.theory.bias import predict_bias
+from consortia.theory.federated_averaging import takers
 
 SHARES = (0.3, 0.5, 0.9)
 ROUNDS, WARMUP = 6000, 500
@@ -82,17 +84,87 @@ def test_an_absence_that_nothing_predicts_is_named_by_the_verdict() -> None:
     assert "the draws are wider" in check.text
 
 
-def _law(participation: Any) -> Any:
+UNEQUAL = (0.9, 0.4, 0.7, 0.8, 0.5, 0.6)
+"""Probabilities of the six sites to take part."""
+
+
+def test_with_their_availability_sites_that_are_often_absent_do_not_shift_the_mean() -> None:
+    """Plain averages pull the mean towards the sites that are there most."""
+    model, sites = _problem()
+    present = participation(UNEQUAL, ROUNDS + WARMUP, 6, seed=4)
+    engine = consortia.LocalEngine(participation=present)
+    options: dict[str, Any] = {"rounds": ROUNDS, "warmup": WARMUP, "seed": 1, "progress": False}
+    off = {}
+    for available in (None, UNEQUAL):
+        method = consortia.fa_ld(0.02, 3, availability=available)
+        tree = consortia.sample(
+            model, sites, method, engine=engine, on_divergence="ignore", **options
+        )
+        forecast = predict_bias(model, sites, method, engine=engine)
+        draws = tree["posterior"]["theta"].to_numpy()[..., 0]
+        spread = draws.std() / forecast.sd[0]
+        assert spread == pytest.approx(forecast.sd_ratio[0], rel=0.05)
+        error = spread / (ROUNDS / forecast.rounds_per_draw) ** 0.5
+        off[available] = (draws.mean() - forecast.mean[0]) / forecast.sd[0]
+        assert abs(off[available] - forecast.shift[0]) < 4 * error
+    assert abs(off[UNEQUAL]) < 4 * error
+    assert abs(off[None]) > 8 * error
+
+
+def test_the_parts_of_the_sites_are_their_shares_on_average() -> None:
+    for shares, available in (
+        ([0.5, 0.3, 0.2], [0.9, 0.6, 0.4]),
+        ([0.1, 0.1, 0.2, 0.25, 0.35], [0.2, 1.0, 0.9, 0.5, 0.7]),
+        ([0.02, 0.98], [1.0, 0.99]),
+    ):
+        averages, often = takers(available, fair_weights(np.array(shares), np.array(available)))
+        np.testing.assert_allclose(often @ averages, shares, rtol=1e-5)
+
+
+def test_a_site_that_takes_part_too_rarely_for_its_share_is_named() -> None:
+    method = consortia.fa_ld(0.02, 3, availability=(1.0, 0.3))
+    with pytest.raises(InputError, match=r"site 1, with a share of 0.5, takes part in 0.3"):
+        method.check(np.array([10, 10]), ("north", "south"), 1)
+
+
+@pytest.mark.parametrize("wrong", [(0.0, 1.0), (0.5, 1.5), ((0.5, 0.5),), ("a", 1.0)])
+def test_availability_that_is_none_is_refused(wrong: Any) -> None:
+    with pytest.raises(InputError, match="availability"):
+        consortia.fa_hmc(0.02, 3, 3, availability=wrong)
+
+
+def test_sites_answer_within_a_deadline_and_the_quickest_at_any_rate() -> None:
+    latency = consortia.latency.lognormal((1.0, 1.0, 4.0))
+    present = participation(latency, 2000, 3, deadline=1.5)
+    times = np.stack([latency.durations(0, 0, site, 0, 2000) for site in range(3)], axis=1)
+    assert (present == (times <= np.maximum(1.5, times.min(axis=1, keepdims=True)))).all()
+    assert present.any(axis=1).all()
+    assert present.mean(axis=0)[2] < 0.3 < present.mean(axis=0)[0]
+
+
+def test_with_fair_weights_the_law_has_the_mean_of_all_sites() -> None:
+    """Of unlike curvatures, which plain averages over some sites shift."""
+    available = np.array([0.5, 0.8, 0.6])
+    fair = _law(available, averaging=fair_weights(WEIGHTS, available)).stationary
+    np.testing.assert_allclose(fair.bias, _law(None).stationary.bias, rtol=1e-5)
+    assert np.abs(_law(available).stationary.bias - fair.bias).max() > 0.05
+
+
+WEIGHTS = np.array([0.5, 0.3, 0.2])
+
+
+def _law(participation: Any, **more: Any) -> Any:
     return fa_hmc_law(
         [[-1.0, 0.5], [2.0, 0.0], [0.0, 1.0]],
         [[1.0, 3.0], [0.3, 1.0], [2.0, 0.2]],
-        [0.5, 0.3, 0.2],
+        WEIGHTS,
         step_size=0.3,
         leapfrog_steps=3,
         local_steps=2,
         momentum_correlation=0.4,
         gradient_noise=0.1,
         participation=participation,
+        **more,
     )
 
 

@@ -70,11 +70,17 @@ def deviations(draws: np.ndarray, exact: Any) -> np.ndarray:
     return each.mean(axis=0) / (each.std(axis=0) / np.sqrt(len(each)))
 
 
-@pytest.mark.parametrize("kind", ["given", "dsgld"])
+FALLING = (6.0, 2.0, 1.0, 0.6, 0.2)
+"""h_t of the five updates of a visit, over h."""
+
+
+@pytest.mark.parametrize("kind", ["given", "dsgld", "falling"])
 def test_the_draws_have_the_mean_and_the_variance_of_the_exact_law(kind: str):
     common: dict[str, Any] = {"probabilities": SHARES}
-    if kind == "dsgld":
-        method, exact = consortia.dsgld(STEP, LOCAL_STEPS, BATCH, **common), law(strength=0.0)
+    more: dict[str, Any] = {"step_factors": FALLING} if kind == "falling" else {}
+    if kind != "given":
+        method = consortia.dsgld(STEP, LOCAL_STEPS, BATCH, **common, **more)
+        exact = law(strength=0.0, **more)
     else:
         given = [(x.mean(axis=0), 1 / len(x)) for x in shards()]
         method = consortia.fsgld(
@@ -95,7 +101,7 @@ def test_the_draws_have_the_mean_and_the_variance_of_the_exact_law(kind: str):
     draws = np.asarray(tree["posterior"]["theta"], np.float64)
     assert np.abs(deviations(draws, exact)).max() < WIDTH
     # Negative controls: laws that a planted mistake would have.
-    strength = 0.0 if kind == "dsgld" else STRENGTH
+    strength = STRENGTH if kind == "given" else 0.0
     wrong = {
         "no 1/f_s": law(probabilities=(1 / 3,) * 3, strength=strength),
         "another strength": law(strength=strength + 0.1),
@@ -103,6 +109,11 @@ def test_the_draws_have_the_mean_and_the_variance_of_the_exact_law(kind: str):
         "noise 10 % wider": law(step_size=1.1 * STEP, strength=strength),
         "full batches": law(batch_size=None, strength=strength),
     }
+    if more:
+        wrong = {
+            "a constant step": law(strength=0.0),
+            "upwards": law(strength=0.0, step_factors=FALLING[::-1]),
+        }
     for mistake, other in wrong.items():
         assert np.abs(deviations(draws, other)).max() > WIDTH, mistake
 

@@ -7,8 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from consortia.data.tables import read_table
 from consortia.errors import InputError
 from consortia.study.build import load_study
+from consortia.study.likeness import suggestions
 
 STUDY = """
 [data]
@@ -106,3 +108,26 @@ def test_facts_with_guesses_come_back_as_they_were_told(folder) -> None:
     assert SiteFacts.read(facts.plain()) == facts
     rare = load_study(path).contribution(folder / "lima.csv", 1, least=100)
     assert all(not one.rows for one in rare.table.guesses)
+
+
+@pytest.mark.parametrize(("letters", "proposed"), [("mw", {"m", "w"}), ("mf", set())])
+def test_letters_are_no_abbreviations_where_one_abbreviates_nothing(letters, proposed) -> None:
+    words = {"oslo": [*letters], "bonn": ["männlich", "weiblich"]}
+    tables = {site: read_table({"sex": 8 * levels}, site) for site, levels in words.items()}
+    changes = suggestions(lambda _: tables, {}, lambda _: True)
+    assert {*changes["oslo"].recode.get("sex", {})} == proposed if proposed else not changes
+
+
+def test_the_record_has_the_changes_of_each_site(folder: Path) -> None:
+    (folder / "study.toml").write_text(
+        STUDY + '[harmonise.lima.recode.sex]\nf = "w"\nm = "m"\n[harmonise.oslo.recode.sex]\n'
+        'f = "w"\n[harmonise.lima.scale]\nage = 12\n[harmonise.oslo.missing_values]\nage = [999]\n'
+    )
+    made = load_study(folder / "study.toml").build().regression
+    assert made is not None
+    assert made.metadata.settings["readings"][:4] == [
+        "lima: sex: 'f' is 'w', 'm' is 'm'",
+        "lima: age is multiplied by 12",
+        "oslo: sex: 'f' is 'w'",
+        "oslo: age: missing is 999",
+    ]

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import consortia
@@ -346,3 +348,40 @@ def test_the_question_is_written_never_left_out_and_by_default_that_of_the_sites
     assert proposed(given, by_site="arm").question == "arm"
     with pytest.raises(InputError, match="'arm' was named, but cannot be used: it is 'a'"):
         proposed(tables(2, 40, arm=lambda place, row: "a"), question="arm")
+
+
+UNLIKE: dict[str, tuple[Callable[[], dict[str, Any]], str]] = {
+    "small hospitals": (
+        lambda: tables(
+            8,
+            25,
+            arm=lambda place, row: "ab"[row % 2],
+            age=lambda place, row: 20 + 9 * place + row % 8,
+            ward=lambda place, row: f"{'abcdefgh'[place]}{row // 6}",
+        ),
+        "y",
+    ),
+    "intervals": (
+        lambda: courses(status=lambda place, row: row % 3, sex=lambda place, row: "fm"[row % 2]),
+        "Surv(start, stop, status == 1)",
+    ),
+    "cells of persons": (housing, "Sat"),
+}
+
+
+@pytest.mark.parametrize("kind", ["file", "frame"])
+@pytest.mark.parametrize("which", UNLIKE)
+def test_files_and_frames_have_the_proposal_of_their_arrays(
+    which: str, kind: str, tmp_path: Path
+) -> None:
+    make, response = UNLIKE[which]
+    given, other = make(), dict[str, Any]()
+    for site, table in given.items():
+        frame, path = pd.DataFrame(table), tmp_path / f"{site}.csv"
+        frame.to_csv(path, index=False)
+        other[site] = path if kind == "file" else frame
+    files = [f"{site}.csv" for site in given]
+    wanted, found = (proposed(one, response) for one in (given, other))
+    assert found.toml(files, "title") == wanted.toml(files, "title")
+    assert found.left_out == wanted.left_out
+    assert found.why == wanted.why

@@ -254,7 +254,7 @@ def proposed(seed: int, meant: Meant, response: str, paths: list[Path]) -> str:
     """Run `init` on the tables, take all of its proposals, and return the outcome."""
     by_site = dict(zip(SITES, paths, strict=True))
     try:
-        changes, tables = _alike(by_site, wanted=True, yes=True)
+        changes, tables = _alike(by_site, None, wanted=True, yes=True)
         found = propose(tables, response, family="bernoulli")
         text = found.toml([path.name for path in paths], "random", toml(changes))
         study = paths[0].parent / "study.toml"

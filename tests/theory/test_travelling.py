@@ -10,7 +10,6 @@ import pytest
 
 from consortia.errors import InputError
 from consortia.oracles import (
-    gradient_constants,
     location_shards,
     minibatch_noise,
     travelling_law,
@@ -18,6 +17,7 @@ from consortia.oracles import (
 from consortia.surrogates import Gaussian
 from consortia.theory.affine import AffineMap
 from consortia.theory.travelling import TravellingRecursion
+from experiments.fsgld.gaussian_mean import gradient_constants
 
 
 def published_shards() -> list[np.ndarray]:
@@ -204,6 +204,32 @@ def test_the_mean_square_error_is_that_of_a_plain_simulation(thin, updates):
     # 2,000 chains; a square of nearly normal numbers has a relative deviation of at most √2, so
     # their mean one of 3.2 %. Four times that.
     assert error.mean() == pytest.approx(law.recursion.mean_square_error(updates, thin), rel=0.13)
+
+
+def test_step_factors_of_one_are_no_factors_and_others_are_the_updates_written_out():
+    problem = random_problem()
+    given = {"step_size": 0.01, "local_steps": 3, "strength": 0.4}
+    plain, ones, falling = (
+        travelling_law(**problem, **given, step_factors=factors)
+        for factors in (None, (1.0,) * 3, (2.0, 1.0, 0.5))
+    )
+    for name in ("mean", "covariance"):
+        values = [getattr(law.stationary, name) for law in (plain, ones)]
+        np.testing.assert_allclose(*values, rtol=1e-9)
+    singles = [
+        travelling_law(
+            **problem, **(given | {"local_steps": 1, "step_size": step})
+        ).recursion.update
+        for step in (0.02, 0.01, 0.005)
+    ]
+    np.testing.assert_allclose(
+        falling.recursion.update.matrix,
+        singles[2].matrix @ singles[1].matrix @ singles[0].matrix,
+        rtol=1e-9,
+    )
+    assert not np.allclose(falling.stationary.covariance, plain.stationary.covariance, rtol=0.01)
+    with pytest.raises(InputError, match="step_factors: give 3 numbers"):
+        travelling_law(**problem, **given, step_factors=(1.0, 2.0))
 
 
 def test_one_site_is_langevin_dynamics():

@@ -46,6 +46,7 @@ from consortia.errors import InputError
 from consortia.gradients import GradientOracle
 from consortia.runtime.late import Array, PyTree, jax, jnp
 from consortia.schedules import Schedule
+from consortia.schedules.participation import fair_weights, probabilities
 
 LEAPFROGS, ITERATIONS = (1, 2, 3, 5, 8, 12), (1, 2, 4, 8, 16)
 """Values of K and T that are tried where they are left open."""
@@ -93,6 +94,12 @@ class FAHMC(SelfSetting):
             None: chosen where T is, else the identity. Momentum N(0, M), drift
             η M⁻¹p − (η²/2) M⁻¹g.
         temperature: momentum variance is multiplied by it; the target is exp(−U/temperature).
+        keep_gradients: with ``debias`` and ``batch_size``, of `fa_ld`: within a round a site keeps
+            the gradient of each row at its last visit, at first at the round's start, and uses
+            these in the place of those at the anchor (SAGA). It takes d numbers a row and chain.
+        availability: probability of each site to answer in a round, where some may be absent. The
+            average is then over those that answer with weights by which each site's part in it is
+            w_c on average, and the mean's bias is that with all sites. None: in proportion to w_c.
         average_every: A leapfrog steps after which positions and momenta are averaged, within
             trajectories of K, as section 5 of the paper words it; a round is then such a window,
             and its draw the averaged θ. With ``local_steps=1`` and without ``debias``.
@@ -125,6 +132,8 @@ class FAHMC(SelfSetting):
     mass_matrix: MassMatrix | Any = None
     temperature: float = 1.0
     average_every: int | None = None
+    availability: tuple[float, ...] | Any = None
+    keep_gradients: bool = False
 
     name = "fa_hmc"
 
@@ -165,12 +174,21 @@ class FAHMC(SelfSetting):
             mass_matrix=MassMatrix.of(self.mass_matrix),
             temperature=arguments.number("temperature", self.temperature, 0.0, math.inf),
             average_every=arguments.optional_whole("average_every", self.average_every, 1),
+            availability=probabilities(self.availability),
+            keep_gradients=arguments.flag("keep_gradients", self.keep_gradients),
         )
         given = self.leapfrog_steps is not None and self.local_steps == 1 and not self.debias
         if self.average_every is not None and not given:
             raise InputError(
                 f"average_every={self.average_every} counts leapfrog steps between averages: give "
                 f"leapfrog_steps and local_steps=1, not {self.local_steps}, and debias=False."
+            )
+
+        kept = self.debias and self.batch_size and self.leapfrog_steps == 1
+        if self.keep_gradients and (not kept or self.gradient_noise):
+            raise InputError(
+                "keep_gradients is for fa_ld with debias=True and batch_size, without "
+                "gradient_noise: give these, or leave it out."
             )
 
     @property
@@ -204,6 +222,8 @@ class FAHMC(SelfSetting):
     def check(self, sizes: np.ndarray, names: tuple[str, ...], dimension: int) -> None:
         """Refuse weights for another number of sites, batches too large, a wrong mass matrix."""
         arguments.weights_fit(self.weights, names)
+        arguments.weights_fit(self.availability, names, "availability")
+        self.averaging_weights(sizes)
         if not self.replace:
             arguments.batch_fits(self.batch_size, sizes, names)
         self.mass_matrix.check(dimension)
@@ -213,6 +233,13 @@ class FAHMC(SelfSetting):
         if self.weights is None:
             return super().site_weights(sizes)
         return np.asarray(self.weights, np.float64)
+
+    def averaging_weights(self, sizes: np.ndarray) -> np.ndarray:
+        """Return those with which each site's part is w_c on average, where some are absent."""
+        weights = self.site_weights(sizes)
+        if self.availability is None:
+            return weights
+        return fair_weights(weights, np.array(self.availability))
 
     def cost(self, sizes: np.ndarray, dimension: int) -> Cost:
         """Return the gradients of one round: K T exact ones a site, (2K − 1) T of minibatches."""
@@ -228,7 +255,7 @@ class FAHMC(SelfSetting):
             rows = draws * int(sizes.sum())
         else:
             draws = iterations * (1 + inner * self.gradient_draws)
-            draws *= 2 if self.debias else 1
+            draws *= 2 if self.debias and not self.keep_gradients else 1
             rows = draws * len(sizes) * self.batch_size
         extra = 1 if self.debias else 0
         total = rows + extra * int(sizes.sum())
@@ -503,12 +530,55 @@ def _local_debiased(
     weight = jnp.asarray(site.weight, position.dtype)
     here = gradients.exact(target).bind(site)((), position)
     anchored = (state.position, state.gradient, weight * inbox.gradient, state.active)
-    oracle = _oracle(method, target, anchored)
-    proposed = _iterate(method, oracle, noise, shared, position, site)
+    if method.keep_gradients:
+        moved = jnp.where(state.active, anchored[2] - state.gradient, 0)
+        proposed = _by_kept_gradients(method, target, noise, shared, position, site, here, moved)
+    else:
+        oracle = _oracle(method, target, anchored)
+        proposed = _iterate(method, oracle, noise, shared, position, site)
     sent = here / weight
     if method.gradient_noise > 0:
         sent = sent + math.sqrt(method.gradient_noise) * noise.report
     return Anchor(position, here, jnp.ones((), bool)), Report(proposed, sent), {}
+
+
+def _by_kept_gradients(
+    method: FAHMC,
+    target: Target,
+    noise: Noise,
+    shared: Shared,
+    position: Float[Array, " d"],
+    site: Site,
+    mean: Float[Array, " d"],
+    moved: Float[Array, " d"],
+) -> Float[Array, " d"]:
+    """Return the end of T Langevin steps by gradients of rows that are kept, whose mean is given.
+
+    ``moved`` is added to the force. A kept gradient is that of U_c as its row alone estimates it.
+    """
+    weight = jnp.asarray(site.weight, position.dtype)
+
+    def each(theta: Array, rows: Array) -> Array:
+        return jax.vmap(
+            lambda row: jax.grad(target.batch_potential)(theta, site.rows(row[None]), site)
+        )(rows)
+
+    def step(carry: tuple[Array, Array, Array], drawn: tuple[Array, Array]) -> tuple[Any, None]:
+        theta, kept, mean = carry
+        velocity, rows = drawn
+        change = each(theta, rows) - kept[rows]
+        force = method.mass_matrix.solve((jnp.mean(change, axis=0) + mean + moved) / weight)
+        theta = theta + shared.step_size * velocity - shared.step_size**2 / 2 * force
+        # A row that is drawn twice changes once.
+        times = jnp.sum(rows[:, None] == rows[None], axis=1)
+        change = change / times[:, None].astype(change.dtype)
+        mean = mean + jnp.sum(change, axis=0) / site.size.astype(change.dtype)
+        return (theta, kept.at[rows].add(change), mean), None
+
+    rows = _oracle(method, target).prepare(noise.first, site)
+    every = jnp.arange(len(site.all()[1]), dtype=rows.dtype)
+    scanned = _velocities(method, noise, shared, weight), rows.reshape(len(rows), -1)
+    return jax.lax.scan(step, (position, each(position, every), mean), scanned)[0][0]
 
 
 def _iterate(

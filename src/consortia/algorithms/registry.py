@@ -122,6 +122,13 @@ SETTINGS: dict[str, Setting] = {
         "anchor, with the same rows, and one full gradient there a round. local_steps is the "
         "epoch, the anchor the average of the round before. What sites differ by goes with it.",
     ),
+    "saga_ld": Setting(
+        "fa_ld",
+        {"debias": True, "batch_size": 4, "keep_gradients": True},
+        "SAGA-LD (Dubey et al. 2016) at every site: a minibatch's gradient less what is kept of "
+        "its rows, and the mean of what is kept. A round begins with a full gradient, as in "
+        "svrg_ld, and from there on the gradient of a row is kept as of its last visit.",
+    ),
     "d_sg": Setting(
         "de_sgld",
         {"temperature": 0.0},
@@ -150,8 +157,6 @@ SETTINGS["dsgd"] = SETTINGS["d_sg"]
 GONE = {
     "sgld_cv": "sgld_cv is de_sgld with control_variate, a point near the mode that stays; "
     "svrg_ld, which is fa_ld(debias=True) with batch_size, takes a new point every round",
-    "saga_ld": "saga_ld, a gradient kept for every row, is not built: take svrg_ld, which is "
-    "fa_ld(debias=True) with batch_size and keeps one gradient a site",
     "surrogate_hmc": "surrogate_hmc is gone: take few_rounds, which needs fewer messages and has "
     "the same law",
 }

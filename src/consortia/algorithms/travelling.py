@@ -70,7 +70,8 @@ class DSGLD(SelfSetting):
     updates by a multiple of T keeps ends of visits only, where the spread is largest.
 
     **Step size**: h, drift h/2, noise variance h: one update equals an SGLD step with h' = h/2
-    (θ − h'∇U + N(0, 2h')). It is constant within a visit; a round is a visit.
+    (θ − h'∇U + N(0, 2h')). A round is a visit, within which h is constant, or changes by
+    ``step_factors``.
 
     Args:
         step_size: h > 0: a number, an array over rounds (warm-up included) or a function of the
@@ -82,6 +83,8 @@ class DSGLD(SelfSetting):
         replace: minibatches with replacement; without costs more.
         probabilities: f_s > 0 summing to one; n_s/n when None.
         record: ``"visits"`` or ``"updates"``.
+        step_factors: h_t/h of the T updates of a visit, h_t being the step sizes of algorithm 1;
+            None: 1.
 
     Raises:
         InputError: an argument is out of its range.
@@ -102,6 +105,7 @@ class DSGLD(SelfSetting):
     replace: bool = True
     probabilities: tuple[float, ...] | Any = None
     record: str = "visits"
+    step_factors: tuple[float, ...] | Any = None
 
     name = "dsgld"
     claims = Claims(
@@ -120,10 +124,21 @@ class DSGLD(SelfSetting):
         return self.batch_size is not None
 
     def __post_init__(self) -> None:
+        steps = arguments.optional_whole("local_steps", self.local_steps, 1)
+        factors = self.step_factors
+        if factors is not None:
+            values = arguments.array("step_factors", factors, "one positive number an update")
+            steps, factors = steps or max(values.size, 1), tuple(values.ravel().tolist())
+            if values.shape != (steps,) or min(factors) <= 0 or self.record != "visits":
+                raise InputError(
+                    f"step_factors has shape {values.shape}: give one positive number for each of "
+                    f"{steps} updates of a visit, and record='visits'."
+                )
         arguments.keep(
             self,
             step_size=schedules.as_schedule(self.step_size),
-            local_steps=arguments.optional_whole("local_steps", self.local_steps, 1),
+            step_factors=factors,
+            local_steps=steps,
             batch_size=arguments.optional_whole("batch_size", self.batch_size, 1),
             replace=arguments.flag("replace", self.replace),
             probabilities=arguments.site_weights(self.probabilities, "probabilities"),
@@ -399,7 +414,9 @@ class FSGLD(DSGLD, SurrogateBased):
 
     @property
     def _first_step(self) -> float:
-        return float(schedules.evaluate(self.step_size, range(1))[0])
+        """h of the first visit, the mean of its updates."""
+        mean = 1.0 if self.step_factors is None else float(np.mean(self.step_factors))
+        return mean * float(schedules.evaluate(self.step_size, range(1))[0])
 
 
 dsgld, fsgld = DSGLD, FSGLD
@@ -462,14 +479,17 @@ def _visit(
     """
     oracle, correct = method._oracle(target), method._correct()
     evaluate = oracle.bind(site)
-    half_step = step_size / (2 * jnp.asarray(site.weight, target.dtype))
-    spread = jnp.sqrt(step_size)
+    varies = method.step_factors is not None
+    steps = step_size * jnp.asarray(method.step_factors, target.dtype) if varies else ()
 
-    def update(position: Array, drawn: Noise) -> tuple[Array, PyTree]:
-        position = position - half_step * evaluate(drawn.gradient, position) + spread * drawn.normal
+    def update(position: Array, drawn: tuple[Noise, PyTree]) -> tuple[Array, PyTree]:
+        numbers, step = drawn if varies else (drawn[0], step_size)
+        half_step = step / (2 * jnp.asarray(site.weight, target.dtype))
+        kick = jnp.sqrt(step) * numbers.normal
+        position = position - half_step * evaluate(numbers.gradient, position) + kick
         return position, position if method.keeps_path else ()
 
-    drawn = Noise(oracle.prepare(noise.gradient, site), noise.normal)
+    drawn = Noise(oracle.prepare(noise.gradient, site), noise.normal), steps
     position, path = jax.lax.scan(update, inbox.position, drawn, length=method.given("local_steps"))
     if correct is not None:
         # A runaway that is still finite would otherwise be returned as draws.

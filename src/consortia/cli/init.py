@@ -153,6 +153,13 @@ def init(
             "sites.",
         ),
     ] = True,
+    changes: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.toml",
+            help="Begin with the [harmonise.SITE] tables of this file, such as an earlier study.",
+        ),
+    ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Accept every proposal.")] = False,
     title: Annotated[str | None, typer.Option(help="One line.")] = None,
     output: Annotated[
@@ -173,7 +180,7 @@ def init(
         entries, by_name = _given(tables or (), dictionary, sites, Path(folder))
         if entries:
             missing = missing or "complete"
-        changes, read = _alike(by_name, wanted=harmonise and not entries, yes=yes)
+        agreed, read = _alike(by_name, changes, wanted=harmonise and not entries, yes=yes)
         if response is None:
             response = _asked(read)
         if (family or "").startswith("binomial") and trials is None:
@@ -191,7 +198,7 @@ def init(
         if entries:
             _write_registered(proposal, entries, output, title=title)
         else:
-            _write(proposal, changes, [*by_name.values()], output, title=title)
+            _write(proposal, agreed, [*by_name.values()], output, title=title)
 
 
 def _check_output(output: Path, *, force: bool) -> None:
@@ -293,21 +300,22 @@ def _words(found: Proposal) -> str:
 
 
 def _alike(
-    paths: Mapping[str, Path], *, wanted: bool, yes: bool
+    paths: Mapping[str, Path], begun: Path | None, *, wanted: bool, yes: bool
 ) -> tuple[dict[str, Harmonisation], Mapping[str, Table]]:
     """Return the changes that somebody takes, and the tables of all sites with them."""
+    from consortia.core.arguments import read_toml
     from consortia.data.dialect import fitting_encoding
-    from consortia.data.harmonisation import NONE
+    from consortia.data.harmonisation import NONE, read_harmonisations
     from consortia.study.likeness import Suggestion, suggestions
 
-    start: dict[str, Harmonisation] = {}
-    needed: list[Suggestion] = []
+    given = read_toml(begun, "file for --changes")[1] if begun else {}
+    start, needed = read_harmonisations(given.get("harmonise"), paths), list[Suggestion]()
 
     read = partial(_read, paths)
     for name, path in paths.items():
         encoding = fitting_encoding(path)
-        if encoding != "utf-8":
-            start[name] = NONE.model_copy(update={"encoding": encoding})
+        if encoding != "utf-8" and start.get(name, NONE).encoding is None:
+            start[name] = start.get(name, NONE).model_copy(update={"encoding": encoding})
             sentence = f"{name}: not UTF-8; read as {encoding}"
             needed.append(Suggestion(name, "words", sentence, "rename", {}))
     if not wanted:
@@ -462,10 +470,11 @@ def _show(found: Proposal, output: Path, readings: Sequence[str]) -> None:
     what = "Complete rows" if found.missing == "complete" else "Rows without a missing value"
     console.print("", escape(f"{what}: {rows}."), escape(found.why), sep="\n")
     console.print("", escape(found.formula), sep="\n", style="bold", soft_wrap=True)
-    console.print(
-        f"\nwritten: {escape(str(output))}. Next:",
-        f"  consortia check {escape(str(output))}",
-        f"  consortia run {escape(str(output))}",
-        sep="\n",
-        soft_wrap=True,
-    )
+    name = escape(str(output))
+    steps = [f"\nwritten: {name}. Next:", f"  consortia check {name}", f"  consortia run {name}"]
+    if len(found.sites) > 1:
+        steps.append(
+            f"Before it goes to other institutions, who then tell no means and levels:\n"
+            f"  consortia register {name}"
+        )
+    console.print(*steps, sep="\n", soft_wrap=True)

@@ -323,6 +323,7 @@ def _explained(
     from consortia.federation.governance import terms_of
     from consortia.federation.governance.approved import answered_before, differences
     from consortia.federation.governance.declared import declared_of
+    from consortia.federation.governance.early_end import beforehand
     from consortia.federation.governance.explanation import sentences
     from consortia.study.build import load_study
     from consortia.study.files import names_of
@@ -347,6 +348,8 @@ def _explained(
         "numbers": numbers,
         "choices": choices,
     }
+    if terms.measured:
+        given["ends"] = beforehand(study, data, "" if data is None else data.stem)
     if folder is not None:
         given["before"] = differences(study, answered_before(folder, terms.study))
     explained = sentences(study, terms, **given)

@@ -408,6 +408,10 @@ class Method(metaclass=Named):
         """Return w_c, (sites,), positive, summing to one: n_c/n."""
         return sizes / sizes.sum()
 
+    def averaging_weights(self, sizes: np.ndarray) -> np.ndarray:
+        """Return the sites' weights in an average over those present, to be scaled: w_c."""
+        return self.site_weights(sizes)
+
     def prior_shares(self, sizes: np.ndarray) -> np.ndarray:
         """Return λ_c, (sites,), summing to one: w_c."""
         return self.site_weights(sizes)

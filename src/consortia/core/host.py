@@ -36,14 +36,12 @@ class RowValues(NamedTuple):
     moved: Mapping[str, np.ndarray]  # 2 k n: with each value up, then with each value down
     steps: Float[np.ndarray, " k"]  # by which they are moved
 
-    def some(self, which: np.ndarray) -> dict[str, np.ndarray]:
-        """Return the rows with only these values moved, 2 (values) n."""
-        n, k = len(self.rows["y"]), len(self.steps)
-        parts = {name: part.reshape(2, k, n, *part.shape[1:]) for name, part in self.moved.items()}
-        count = 2 * int(which.sum()) * n
-        return {
-            name: part[:, which].reshape(count, *part.shape[3:]) for name, part in parts.items()
-        }
+    def some(self, which: np.ndarray, first: int | None = None) -> dict[str, np.ndarray]:
+        """Return the rows, or the first of them, with only these values moved, 2 (values) n."""
+        shape = 2, len(self.steps), len(self.rows["y"])
+        count = 2 * int(which.sum()) * (first or shape[2])
+        parts = {name: part.reshape(*shape, *part.shape[1:]) for name, part in self.moved.items()}
+        return {n: p[:, which, :first].reshape(count, *p.shape[3:]) for n, p in parts.items()}
 
     def slopes(self, ends: Float[np.ndarray, "K m"], which: np.ndarray) -> np.ndarray:
         """Return central differences (K, values, n) of numbers of the rows of `some`."""

@@ -25,7 +25,7 @@ AT_RISK = (
 )
 """Names of the arrays that say in which order the times of Cox's model are."""
 
-RESPONSES = ("y", "event", *AT_RISK)
+RESPONSES = ("y", "event", "start", "interval", *AT_RISK)
 """Names of the arrays that are not covariates."""
 
 MOST_LEVELS = 12

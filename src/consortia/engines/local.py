@@ -67,7 +67,8 @@ class LocalEngine(Engine):
         participation: which sites take part in the averages of which round, warm-up included: bool
             (rounds, sites), as recorded in the group ``participation`` of a `FlowerEngine`'s
             result, whose draws are had again so. The others' states stay as they are, and the
-            weights of those that take part are scaled to sum to one.
+            weights of those that take part are scaled to sum to one. `consortia.schedules.
+            participation` makes one from probabilities, or from latencies and a deadline.
         node_mode: ``"vmap"`` (all sites in one batched operation), ``"map"`` (one after the other,
             faster when a site's gradient reads more than about 10 kB) or ``"auto"``.
         block: rounds whose random numbers are drawn at once; chosen by size when None. It changes
@@ -170,7 +171,7 @@ class LocalEngine(Engine):
         arrays = site_arrays(target.model, sites, method, np.arange(len(sites)))
         if self.participation is not None:
             self._check_participation(method.build(target), len(sites))
-            arrays = arrays._replace(present=jnp.ones(len(sites), bool))
+            arrays = arrays._replace(present=jnp.ones(len(sites)))
         divided = self._division(sites, method.build(target), chains)
         layout = self.layout(target, sites, method, chains, divided)
         shapes = jax.tree.map(lambda leaf: (leaf.shape, str(leaf.dtype)), arrays)
@@ -193,6 +194,7 @@ class LocalEngine(Engine):
             return ShardedRun(program, arrays, sites)
         run = LocalRun(program, sites, arrays)
         run.participation = self.participation
+        run.averaging = method.averaging_weights(np.asarray(sites.sizes))
         return run
 
     def panel(self, target: Target, sites: Sites, method: Conversation) -> LocalPanel:

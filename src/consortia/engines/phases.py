@@ -45,7 +45,8 @@ class SiteArrays(NamedTuple):
     """All sites' data and numbers, node axis first: the arguments behind `Site`.
 
     ``events`` has no node axis and is empty where no phase has a `consortia.core.contract.Mailbox`;
-    ``present`` says which sites take part in an average, (nodes,), and is empty where all do.
+    ``present`` has the weights of sites that take part in an average, (nodes,), 0 of the others; it
+    is empty where all do.
     """
 
     data: PyTree
@@ -54,7 +55,7 @@ class SiteArrays(NamedTuple):
     prior_shares: Float[Array, " nodes"]
     fitted: PyTree
     events: Events | tuple[()] = ()
-    present: Bool[Array, " nodes"] | tuple[()] = ()
+    present: Float[Array, " nodes"] | tuple[()] = ()
 
     def site(self, index: Any, number: Any = None) -> Site:
         """Return the site at this index; its arrays are indexed where its rows are read.
@@ -168,8 +169,7 @@ class Iteration:
         """Return the message that the outboxes of all nodes become, and the next turn."""
         weights = sites.weights
         if not isinstance(sites.present, tuple):
-            weights = jnp.where(sites.present, weights, 0)
-            weights = weights / jnp.sum(weights)
+            weights = sites.present / jnp.sum(sites.present)
         return exchanges.message_of(phase.exchange, outbox, weights), turn
 
     def send(
@@ -419,7 +419,7 @@ def _where_present(present: Array | tuple[()], after: PyTree, before: PyTree) ->
     """Return node states, in which the sites that did not take part are where they were."""
     if isinstance(present, tuple):
         return after
-    return jax.tree.map(lambda a, b: jnp.where(_at_axis(present, 0, a), a, b), after, before)
+    return jax.tree.map(lambda a, b: jnp.where(_at_axis(present > 0, 0, a), a, b), after, before)
 
 
 def _at_axis(flag: Array, axis: int, like: Array) -> Array:

@@ -29,6 +29,7 @@ class LocalRun(Run):
 
     program: Program
     keys: tuple[PhaseKeys, ...]  # of the phases of every iteration, once the run is started
+    averaging: np.ndarray  # the sites' weights in averages over those that take part
 
     def start_values(self, positions: Float[Array, "chains d"]) -> tuple[Array, Array, Array]:
         """Return log-prior (chains,), U_c and if its gradient is finite, both (nodes, chains)."""
@@ -114,7 +115,8 @@ class LocalRun(Run):
     def _within_reach(self, round: int) -> int:
         """Place the events around a round, or who takes part; return the first round beyond."""
         if self.participation is not None:
-            self._arrays = self._arrays._replace(present=jnp.asarray(self.participation[round]))
+            taking_part = jnp.asarray(self.participation[round] * self.averaging, float)
+            self._arrays = self._arrays._replace(present=taking_part)
             return round + 1
         if self.arrivals is None:
             return round + 2**31

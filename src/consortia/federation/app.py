@@ -390,7 +390,8 @@ def site_of(
             is left where all other sites help the server.
         made: makes the gate, such as one with a person who is to permit each answer.
     """
-    from consortia.federation.governance import terms_of
+    from consortia.federation import governance
+    from consortia.federation.governance.approved import keep_study
     from consortia.federation.governance.terms import MASKED
 
     simulated = "site" not in node
@@ -399,7 +400,7 @@ def site_of(
         _share_cores()
     _set_width(config)
     _keep_compiled(_folder(node, config))
-    terms = terms_of(study)
+    terms = governance.terms_of(study)
     folder = _folder(node, config)
     files: dict[int, Path] = {}
     if simulated:
@@ -422,11 +423,9 @@ def site_of(
         return study.used_rows(files[number], number, key)
 
     def least() -> tuple[int, int]:
-        from consortia.federation.governance.policy import load_policy
-
         if simulated:
             return 1, 1
-        policy = load_policy(_policy(folder, node))
+        policy = governance.load_policy(_policy(folder, node))
         return policy.minimum_level_rows, policy.minimum_pattern_rows
 
     def build(engine: Engine) -> Job:
@@ -437,13 +436,13 @@ def site_of(
         return Job(*parts, registered=study.registered is not None)
 
     def gate(run: str) -> Gate:
-        from consortia.federation import governance
-
         if simulated:
             return Simulated(folder, name)
         policy, kind = _policy(folder, node), made or governance.Gate
         required = replace(terms, run=run)
-        return governance.open_gate(folder, policy, site=name, terms=required, gate=kind)
+        opened = governance.open_gate(folder, policy, site=name, terms=required, gate=kind)
+        keep_study(folder, study, terms.study)
+        return opened
 
     return FlowerSite(
         name,

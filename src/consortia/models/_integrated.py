@@ -40,13 +40,13 @@ from consortia.runtime.late import jax, jnp
 
 PyTree = Any
 
-NODES = {1: 15, 2: 9}
+NODES = {1: 15, 2: 9, 3: 7}
 """Nodes of a rule along each of K dimensions; products of more dimensions have too many."""
 
-CHOICES = {1: (15, 30, 60, 120), 2: (5, 9, 18, 36)}
+CHOICES = {1: (15, 30, 60, 120), 2: (5, 9, 18, 36), 3: (5, 7, 11)}
 """Nodes that a run may take in their place: the first that are enough for its posterior."""
 
-AGAINST = {1: (240,), 2: (20, 36, 72)}
+AGAINST = {1: (240,), 2: (20, 36, 72), 3: (15,)}
 """Nodes that a rule in use is measured against: the first at least four times as many, else the
 last. The finer ones that may take its place are measured against the same."""
 
@@ -93,7 +93,7 @@ def integration(of: Callable[..., Array], size: int, nodes: int | None = None) -
 
     Args:
         of: the likelihood, which takes ``nodes`` as `log_integrals` does.
-        size: K, 1 or 2.
+        size: K, 1 to 3.
         nodes: the number that the user insists on; None: a run chooses.
     """
     node_count, choices = (NODES[size], CHOICES[size]) if nodes is None else (nodes, (nodes,))
@@ -121,7 +121,7 @@ def log_integrals(
     Args:
         given: the density of the groups given z, as a function of the parameters.
         params: the parameters.
-        shape: the axes of the points, the number of groups, and K, 1 or 2.
+        shape: the axes of the points, the number of groups, and K, 1 to 3.
         like: array whose library and type z has.
         nodes: of the rule, along each dimension; `NODES` when None. Of several the result is how
             far each rule is from the last, (rules, ..., groups).
@@ -304,38 +304,59 @@ def _at_least(least: float, matrix: Array) -> Array:
     """Return matrices (..., K, K) whose eigenvalues are moved so that none is smaller."""
     xp = namespace(matrix)
     short = xp.maximum(least - _smallest(matrix), 0)
-    eye = xp.broadcast_to(xp.eye(matrix.shape[-1], dtype=matrix.dtype), matrix.shape)
-    return matrix + short[..., None, None] * eye
+    return matrix + _on_diagonal(short, matrix)
 
 
-# --- symmetric matrices (..., K, K) with K = 1 or 2, written out: a library call a group is slow
+def _on_diagonal(values: Array, like: Array) -> Array:
+    """Return diagonal matrices of the shape of others."""
+    xp = namespace(like)
+    return values[..., None, None] * xp.broadcast_to(
+        xp.eye(like.shape[-1], dtype=like.dtype), like.shape
+    )
+
+
+# --- symmetric matrices (..., K, K) with K = 1 to 3, written out: a library call a group is slow,
+# and refuses all of them where one is not finite
 
 
 def _inverse(matrix: Array) -> Array:
     if matrix.shape[-1] == 1:
         return 1 / matrix
     xp = namespace(matrix)
-    a, b, c = matrix[..., 0, 0], matrix[..., 0, 1], matrix[..., 1, 1]
-    determinant = (a * c - b**2)[..., None, None]
-    rows = [xp.stack([c, -b], axis=-1), xp.stack([-b, a], axis=-1)]
-    return xp.stack(rows, axis=-2) / determinant
+    if matrix.shape[-1] == 2:
+        a, b, c = matrix[..., 0, 0], matrix[..., 0, 1], matrix[..., 1, 1]
+        determinant = (a * c - b**2)[..., None, None]
+        rows = [xp.stack([c, -b], axis=-1), xp.stack([-b, a], axis=-1)]
+        return xp.stack(rows, axis=-2) / determinant
+    a, b, c = (matrix[..., row, :] for row in range(3))
+    adjugate = xp.stack([xp.cross(b, c), xp.cross(c, a), xp.cross(a, b)], axis=-1)
+    return adjugate / (a * adjugate[..., 0]).sum(axis=-1)[..., None, None]
 
 
 def _lower(matrix: Array) -> Array:
     """Return the Cholesky factors."""
-    xp = namespace(matrix)
-    if matrix.shape[-1] == 1:
-        return xp.sqrt(matrix)
-    first = xp.sqrt(matrix[..., 0, 0])
-    below = matrix[..., 0, 1] / first
-    last = xp.sqrt(matrix[..., 1, 1] - below**2)
-    rows = [xp.stack([first, xp.zeros_like(first)], axis=-1), xp.stack([below, last], axis=-1)]
-    return xp.stack(rows, axis=-2)
+    xp, size = namespace(matrix), matrix.shape[-1]
+    L = [[xp.zeros_like(matrix[..., 0, 0])] * size for _ in range(size)]
+    for i, j in itertools.product(range(size), repeat=2):
+        rest = matrix[..., i, j] - sum(L[i][k] * L[j][k] for k in range(j))
+        if i == j:
+            L[i][i] = xp.sqrt(rest)
+        elif i > j:
+            L[i][j] = rest / L[j][j]
+    return xp.stack([xp.stack(row, axis=-1) for row in L], axis=-2)
 
 
 def _smallest(matrix: Array) -> Array:
     """Return the smallest eigenvalues."""
-    if matrix.shape[-1] == 1:
-        return matrix[..., 0, 0]
-    a, b, c = matrix[..., 0, 0], matrix[..., 0, 1], matrix[..., 1, 1]
-    return (a + c) / 2 - namespace(matrix).sqrt(((a - c) / 2) ** 2 + b**2)
+    xp, size = namespace(matrix), matrix.shape[-1]
+    middle = xp.trace(matrix, axis1=-2, axis2=-1) / size
+    if size == 1:
+        return middle
+    apart = matrix - _on_diagonal(middle, matrix)
+    spread = xp.sqrt((apart**2).sum(axis=(-2, -1)) / (size * (size - 1)))
+    if size == 2:
+        return middle - spread
+    a, b, c = (apart[..., row, :] for row in range(3))
+    cosine = (a * xp.cross(b, c)).sum(axis=-1) / (2 * xp.where(spread > 0, spread, 1.0) ** 3)
+    angle = xp.arccos(xp.clip(cosine, -1, 1)) / 3
+    return middle + 2 * spread * xp.cos(angle + 2 * math.pi / 3)

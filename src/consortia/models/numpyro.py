@@ -62,8 +62,8 @@ def from_numpyro(
     rule (15 nodes, 9 x 9 of two numbers, with `few_rounds` as many as it measures to be enough),
     and `consortia.recover` draws it there afterwards. It has to be normal or a function of normal
     variables (``Normal``, ``MultivariateNormal``, ``LogNormal``, ``TransformedDistribution`` of
-    one), at most two numbers. A plate of all sites, ``numpyro.plate("site", sites)``, whose entries
-    are picked by a column, is accepted, too: no site has rows of two entries.
+    one), at most three numbers. A plate of all sites, ``numpyro.plate("site", sites)``, whose
+    entries are picked by a column, is accepted, too: no site has rows of two entries.
 
     Args:
         model: the function.

@@ -120,13 +120,12 @@ def page(reports: Sequence[RunReport]) -> str:
     comparison = None
     if len(reports) > 1:
         shown = plots.forest(reports)
-        text = (
-            "The same numbers for every run; the runs share no parameter, so no intervals are "
-            "compared."
-            if not shown
-            else "The same numbers for every run, then intervals of the parameters that all runs "
-            "share. Runs of the same posterior should agree."
-        )
+        text = "The same numbers for every run; the runs share no parameter to compare."
+        if shown:
+            text = (
+                "The same numbers for every run, then intervals of the parameters that all runs "
+                "share. Runs of the same posterior should agree."
+            )
         table = comparison_table(reports, [chapter.verdict for chapter in chapters])
         comparison = Part("comparison", "Side by side", text, shown, [table])
     counter = itertools.count()
@@ -296,8 +295,8 @@ def _show_sites(report: RunReport) -> list[Part]:
         Part(
             "reading",
             "How the tables were read",
-            "How values and columns were interpreted when the sites' tables were read. The "
-            "files were not changed.",
+            "How values and columns were changed or interpreted when the sites' tables were "
+            "read. The files were not changed.",
             notes=readings_in(report.record),
         ),
     ]
@@ -345,8 +344,15 @@ def _show_fit(report: RunReport, looked: Examined) -> list[Part]:
             "Does the model reproduce the responses?",
             "Statistics of the observed responses and of responses simulated from the model; a "
             "p near 0 or 1 shows a misfit.",
-            tables=[fit_table(looked), proportional_table(looked)],
+            tables=[fit_table(looked)],
             notes=looked.not_made,
+        ),
+        Part(
+            "proportional",
+            "Are the hazards proportional?",
+            "Whether the logarithm of a hazard ratio changes with that of time. Where p is near 0, "
+            "the ratio is an average over the follow-up, and not that at each time.",
+            tables=[proportional_table(looked)],
         ),
         Part(
             "bias",

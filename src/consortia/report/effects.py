@@ -101,10 +101,8 @@ EVENTS = ("event", "status", "d", "delta", "censor", "cens")
 """Columns of an event, and of deaths, by whatever they are called."""
 
 COMPARED = re.compile(r"(?:I\()?\s*`?(.+?)`?\s*(==?|!=|>=?|<=?)\s*(.+?)\s*\)?")
-SIGNS = {"=": "", "==": "", "!=": "other than ", ">": "above ", "<": "below "} | {
-    ">=": "at least ",
-    "<=": "at most ",
-}
+SIGNS = {"=": "", "==": "", "!=": "other than ", ">": "above ", "<": "below "}
+SIGNS |= {">=": "at least ", "<=": "at most "}
 
 
 def in_words(name: str) -> str:
@@ -288,10 +286,8 @@ def interpretation(report: RunReport) -> str:
     if rest > 0:
         text += f" {rest} more {'have' if rest > 1 else 'has'} a clear direction, in the table."
     if others > 0:
-        text += (
-            f" For {'the other column' if others == 1 else f'the other {others} columns'} "
-            "the direction is not clear."
-        )
+        columns = "the other column" if others == 1 else f"the other {others} columns"
+        text += f" For {columns} the direction is not clear."
     return text + _from_prior(unknown, response)
 
 

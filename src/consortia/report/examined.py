@@ -46,10 +46,8 @@ def examined(report: RunReport) -> Examined:
     try:
         if made.family.of_site is not None:
             proportional = made.proportional_hazards(report.tree)
-        elif made.has_checks:
-            check = made.predictive_check(report.tree, draws=CHECK_DRAWS)
         else:
-            not_made.append("Skipped: no check of the fit exists for rows with delayed entry.")
+            check = made.predictive_check(report.tree, draws=CHECK_DRAWS)
     except InputError as error:
         not_made.append(f"Not made: {error}")
     return Examined(reported, drawn, sensitivity, check, proportional, tuple(not_made))
@@ -98,5 +96,5 @@ def proportional_table(found: Examined) -> Table | None:
         (name, f"{change:+.3f}", f"{error:.3f}", share_of(p))
         for name, change, error, p in zip(one.names, one.change, one.error, one.p, strict=True)
     )
-    heads = ("", "change of the log hazard ratio with log(time)", "standard error", "p")
+    heads = ("", "change with log(time)", "standard error", "p")
     return Table("Are the hazards proportional?", heads, rows)

@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
 from consortia.core.printable import printable
+from consortia.models.regression.participants import FOLLOW_UP
 from consortia.report.effects import LEVEL, SURE, Response, response_of
 from consortia.report.examined import Examined
 from consortia.report.run_report import RunReport
@@ -268,7 +269,6 @@ def _of_participants(
 ) -> dict[str, Answer]:
     """Answer what STROBE 13 to 15 ask of participants, descriptive and outcome data."""
     time, described = _is_time(response), looked.participants
-    arguments = response.name.removeprefix("Surv(").split(",")
     if described is None:
         none = (
             "the sites were not queried for this: give [model.describe], or write the report where "
@@ -278,9 +278,8 @@ def _of_participants(
         return answers if time else answers | {"STROBE 14c": ("not applicable", NO_TIME)}
     followed: Answer = "not applicable", NO_TIME
     if time:
-        times = {name.strip() for name in arguments[:-1]}
-        timed = any(line.variable in times and not line.level for line in described.lines)
-        intervals = len(arguments) > 2 and "persons" not in settings
+        timed = any(line.variable.startswith(f"{FOLLOW_UP} (") for line in described.lines)
+        intervals = response.name.count(",") > 1 and "persons" not in settings
         text = "the mean follow-up time is withheld or missing"
         if intervals:
             text = "no column names the person of each interval: give persons"

@@ -59,7 +59,7 @@ def set_width(*, wide: bool) -> None:
     """Let JAX compute with 64 bits or with 32 in this process, whatever its environment says."""
     global _wide
     _wide = wide
-    when_loaded(lambda: jax.config.update("jax_enable_x64", wide))
+    when_loaded(lambda: jax.config.update("jax_enable_x64", _wide))
 
 
 def width_of(dtype: np.dtype) -> np.dtype:
@@ -104,8 +104,10 @@ class _Late:
             raise InputError(f"JAX cannot start: {error}") from None
         except ModuleNotFoundError as error:
             raise absent(error) or error from None
-        while _waiting:
-            _waiting.pop(0)()
+        # Each uses JAX, too: taken out before, or the first would call the second, and so on.
+        actions, _waiting[:] = _waiting[:], []
+        for action in actions:
+            action()
         return getattr(module, member)
 
 

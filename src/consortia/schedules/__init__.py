@@ -12,6 +12,7 @@ what it leaves open. What a step size means differs between the algorithms: see 
 """
 
 from consortia.core import public
+from consortia.schedules.participation import participation as participation
 from consortia.schedules.prescriptions import de_sghmc_step_size as de_sghmc_step_size
 from consortia.schedules.prescriptions import de_sgld_step_size as de_sgld_step_size
 from consortia.schedules.prescriptions import fa_hmc_first_stage as fa_hmc_first_stage

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, get_args
 
 from pydantic import BaseModel
@@ -22,6 +22,16 @@ def explained(error: Mapping[str, Any], study: type[BaseModel]) -> str:
         table = Harmonisation
     elif len(location) > 1:
         table = _table(study, location[0])
+    if error["type"] == "union_tag_invalid":
+        kind = str(error["ctx"]["tag"])
+        return f"partition.kind = {kind!r}: {unknown(kind, PARTITIONS)}."
+    if error["type"] == "union_tag_not_found":
+        return "partition.kind is missing."
+    return explained_at(location, error, table)
+
+
+def explained_at(location: Sequence[str], error: Mapping[str, Any], table: type[BaseModel]) -> str:
+    """Return one of pydantic's errors on a key of a table as a sentence."""
     key, value = ".".join(location), error["input"]
     if error["type"] == "extra_forbidden":
         what = f"the table [{key}]" if isinstance(value, dict) else f"{key} = {value!r}"
@@ -30,11 +40,6 @@ def explained(error: Mapping[str, Any], study: type[BaseModel]) -> str:
         field = table.model_fields[location[-1]]
         what = f" ({field.description})" if field.description else ""
         return f"{key} is missing{what}."
-    if error["type"] == "union_tag_invalid":
-        kind = str(error["ctx"]["tag"])
-        return f"partition.kind = {kind!r}: {unknown(kind, PARTITIONS)}."
-    if error["type"] == "union_tag_not_found":
-        return "partition.kind is missing."
     if error["type"] == "value_error":
         text = str(error["ctx"]["error"]).rstrip(".")
         return f"{text}." if not location or text.startswith(f"{key}.") else f"[{key}] {text}."

@@ -305,6 +305,8 @@ def _writings(name: str, counts: Mapping[str, Counter[str]]) -> Iterator[Suggest
         writings.setdefault(loosely(level), []).append(level)
     chosen = {one: preferred(group, total) for one, group in writings.items()}
     short = abbreviations(total)
+    if any(len(word) == 1 and word.isalpha() and word not in short for word in total):
+        short = {}  # of m and f, männlich and weiblich: half of them are in another language
     rank = {level: place for place, (level, _) in enumerate(total.most_common())}
     few = len(total) <= LEVELS_MAX
     for site, levels in counts.items():

@@ -10,7 +10,7 @@ import numpy as np
 
 from consortia.core.arguments import unknown
 from consortia.data.columns import Table, as_levels
-from consortia.data.mending import in_formula
+from consortia.data.mending import in_formula, key, mend, text
 from consortia.data.writing import loosely, same_loosely, truth_of
 from consortia.errors import InputError
 from consortia.models.regression.families import ALIASES, FAMILIES
@@ -84,7 +84,8 @@ def _check_everywhere(column: SiteColumns, *, one_kind: bool) -> None:
     if column.lacking:
         raise InputError(
             f"the response {name!r} is missing at {listed(column.lacking)}: list only sites that "
-            "have it, or use the same name everywhere."
+            f"have it; or, where it has another name, write {mend(column.lacking[0], 'rename', '')}"
+            f"NAME = {text(name)} into a file, and give it by --changes."
         )
     empty = [site for site, at_site in column.by_site.items() if at_site.kind == "empty"]
     if empty:
@@ -94,9 +95,10 @@ def _check_everywhere(column: SiteColumns, *, one_kind: bool) -> None:
             raise InputError(f"the response {name!r} at {site}: {at_site.doubt}.")
     if one_kind and len(kinds) > 1:
         of_sites = ", ".join(f"{kind} at {site}" for kind, site in kinds.items())
+        table = mend([*kinds.values()][-1], f"recode.{key(name)}", "")
         raise InputError(
             f"the response {name!r} has different types: {of_sites}: code it in the same way "
-            "everywhere."
+            f'everywhere, or write {table}"VALUE" = "NEW VALUE" into a file for --changes.'
         )
 
 

@@ -15,6 +15,7 @@ from consortia.core.printable import printable
 from consortia.data.columns import POLICIES, Column, Table, as_levels, rows_of
 from consortia.data.mending import in_formula, key
 from consortia.errors import InputError
+from consortia.models.regression.construction import MOST_INTEGRATED
 from consortia.models.regression.families import FAMILIES
 from consortia.models.regression.formula import SITE, expression, parse
 from consortia.models.regression.question import rows_where
@@ -455,10 +456,10 @@ def _complete_rows(
 
 
 def _can_stay(column: SiteColumns, family: str, policy: str) -> bool:
-    """Return True if a level and the slope of a column can be integrated out at the sites."""
-    of = FAMILIES[family]
-    slope = not column.sites_of_kinds.keys() & {"text", "truth"} or len(column.counts) == 2
-    return slope and policy != "impute" and of.of_site is None and of.response != "levels"
+    """Return True if a level and the slopes of a column can be integrated out at the sites."""
+    of, words = FAMILIES[family], column.sites_of_kinds.keys() & {"text", "truth"}
+    few = not words or len(column.counts) <= MOST_INTEGRATED
+    return few and policy != "impute" and of.of_site is None and of.response != "levels"
 
 
 def _text(value: str) -> str:

@@ -81,8 +81,8 @@ OWN_SITES = (
     "are displaced towards its own site: aggregate='latest' removes most of that."
 )
 ABSENT_SITES = (
-    "Sites that are absent leave averages to the others, which pull them: wait longer for all "
-    "sites, or take fewer local steps."
+    "Sites that are absent leave averages to the others, which pull them: give their availability, "
+    "wait longer for all sites, or take fewer local steps."
 )
 TURNED = (
     "the sites' curvatures are taken along the posterior's principal directions, as there are too "
@@ -295,6 +295,7 @@ def _averaging(method: FAHMC, problem: Problem) -> Law:
         temperature=method.temperature,
         average_every=method.average_every,
         participation=problem.participation,
+        averaging=method.averaging_weights(near.sizes),
     )
     notes: tuple[str, ...] = ()
     if not method.debias and law.stable:
@@ -565,6 +566,7 @@ def _travelling(method: DSGLD, problem: Problem) -> Law:
         prior_precision=prior,
         gradient_noise=_minibatch_noise(method, problem),
         record=method.record,
+        step_factors=method.step_factors,
         **options,
     )
     if method.batch_size is not None:

@@ -60,6 +60,7 @@ def fa_hmc_law(
     temperature: float = 1.0,
     average_every: int | None = None,
     participation: ArrayLike | None = None,
+    averaging: ArrayLike | None = None,
 ) -> Law:
     r"""Return the exact law of FA-HMC (FA-LD with ``leapfrog_steps=1``) on Gaussian clients.
 
@@ -68,19 +69,17 @@ def fa_hmc_law(
         + (1-\rho) \sum_c w_c b_c^2 a_c^{2j}\Bigr] + \sum_c w_c^2 q_c \sum_{j<T} a_c^{2j}
 
     where :math:`a_c` and :math:`b_c` answer a unit position and a unit momentum after K leapfrog
-    steps, and :math:`q_c` is the variance from noisy gradients in one iteration. A noisy gradient
-    is a kick of half a step, so with :math:`B_k` the answer of the position to a unit momentum
-    after k steps (:math:`B_K = b_c`),
+    steps, and :math:`q_c` is the variance from noisy gradients in one iteration, kicks of half a
+    step: with :math:`B_k` the answer of the position to a unit momentum after k steps,
 
     .. math::
         q = \sigma^2 \tfrac{\eta^2}{4} \Bigl[B_K^2 + 2 \sum_{k<K} B_k^2\Bigr]
         \text{ (two draws)}, \qquad
         q = \sigma^2 \tfrac{\eta^2}{4} \Bigl[B_K^2 + 4 \sum_{k<K} B_k^2\Bigr] \text{ (one draw).}
 
-    N clients, d coordinates. The clients are those of the weighted sum: a client whose own
-    posterior piece is :math:`U_c` enters with the curvature of :math:`f_c = U_c / w_c`. So two
-    nodes with posteriors N(20, 1) and N(1, 4), each half of the weight, enter with curvatures 1
-    and 1/4 and the target is N(16.2, 1.6), the weighted geometric mean of the two.
+    A client whose own posterior piece is :math:`U_c` enters with the curvature of
+    :math:`f_c = U_c / w_c`: two nodes with posteriors N(20, 1) and N(1, 4), of equal weight,
+    enter with curvatures 1 and 1/4; the target is N(16.2, 1.6).
 
     Args:
         means: :math:`m_c`, ``(N,)`` (the same in every coordinate) or ``(N, d)``.
@@ -92,8 +91,7 @@ def fa_hmc_law(
         local_steps: T, the iterations of a round.
         momentum_correlation: ρ in [0, 1]: share of the momentum's variance that is common.
         gradient_noise: σ², variance per coordinate added to every :math:`\nabla f_c` (when
-            ``debias`` to the whole force, and to the gradient that each client sends, whose average
-            is part of the force of the next round); a number or ``(N,)``.
+            ``debias`` to the whole force, and to the gradient that is sent); a number or ``(N,)``.
         gradient_draws: 2, independent noise at the end of a step and at the start of the next,
             2K - 1 draws an iteration (the paper's); 1, the same noise for both, K draws.
         debias: the de-biased variant; round 0 has no correction yet.
@@ -103,8 +101,8 @@ def fa_hmc_law(
             an iteration of the law is then such a window, and ``local_steps`` is 1.
         participation: probability of each client to take part in a round, ``(N,)``, independent and
             given that one does; or, bool ``(rounds, N)``, who takes part, each row as often as any
-            other, in a random order. An average is over those that do, with weights in proportion
-            to theirs. None: all do.
+            other, in a random order. An average is over those that do. None: all do.
+        averaging: weights in such averages, ``(N,)``, to be scaled to a sum of one; None: w_c.
 
     Returns:
         The law. It is returned for unstable settings too: ask ``.stable``.
@@ -125,7 +123,9 @@ def fa_hmc_law(
     local = arguments.whole("local_steps", local_steps, 1)
     every = arguments.optional_whole("average_every", average_every, 1)
     if participation is not None:
-        return _absent(clients, participation, local, given, plain=not (every or debias))
+        weights = clients.weights if averaging is None else floats(averaging, "averaging")
+        some = takers(participation, weights)
+        return _absent(clients, some, local, given, plain=not (every or debias))
     if every is not None:
         return _within(clients, every, whole=local == 1 and not debias, **given)
     # A step far beyond stability overflows: the law then has an infinite spectral radius.
@@ -205,14 +205,14 @@ def takers(
 
 def _absent(
     clients: GaussianClients,
-    participation: ArrayLike,
+    some: tuple[Float[np.ndarray, "sets N"], Float[np.ndarray, " sets"]],
     local: int,
     given: dict[str, Any],
     *,
     plain: bool,
 ) -> Law:
     """Return the law of rounds whose average is over a random set of clients."""
-    averages, often = takers(participation, clients.weights)
+    averages, often = some
     if not plain:
         raise InputError(
             "where sites are absent no law is known with debias or average_every: an absent site "

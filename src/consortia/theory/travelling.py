@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial, reduce
 
 import numpy as np
 from jaxtyping import Float
@@ -62,41 +62,38 @@ def travelling_law(
     surrogates: Sequence[Gaussian] | None = None,
     corrections: tuple[ArrayLike, ArrayLike] | None = None,
     record: str = "visits",
+    step_factors: Sequence[float] | None = None,
 ) -> Law:
     r"""Return the first two moments of DSGLD (``strength=0``) and FSGLD in the long run.
 
-    S sites, d parameters. With :math:`A_s = 1 - \tfrac h2 J_s` a visit is
-    :math:`\theta \mapsto A_s^T\theta + b_s + N(0, R_s)`, and
+    A visit is :math:`\theta \mapsto A_s^T\theta + b_s + N(0, R_s)`, with :math:`A_s = 1 - hJ_s/2`;
 
     .. math::
         \mu = \sum_s f_s (A_s^T\mu + b_s), \qquad
         M = \sum_s f_s \bigl[A_s^T M A_s^{T\top} + A_s^T\mu b_s^\top + b_s\mu^\top A_s^{T\top}
         + b_s b_s^\top + R_s\bigr]
 
-    for the mean and the second moment of the ends of visits.
+    are the mean and the second moment of the ends of visits.
 
     Args:
         means: :math:`m_s`, ``(S, d)``.
-        precisions: :math:`H_s`: ``(S,)`` (times the identity), ``(S, d)`` (diagonals) or
-            ``(S, d, d)``.
+        precisions: :math:`H_s`: ``(S,)`` (times the identity), ``(S, d)`` or ``(S, d, d)``.
         probabilities: :math:`f_s`, ``(S,)``, of sum one; 1/S when None.
         step_size: h.
         local_steps: T.
         prior_mean: :math:`m_0`, a number or ``(d,)``.
         prior_precision: P, a number, ``(d,)`` or ``(d, d)``; 0 is a flat prior.
-        gradient_noise: :math:`C_s`, ``(S, d, d)``, see `minibatch_noise`; None for full
-            batches.
+        gradient_noise: :math:`C_s`, ``(S, d, d)``, see `minibatch_noise`; None for full batches.
         strength: α.
-        surrogates: one `consortia.surrogates.Gaussian` a site; the likelihoods themselves when
-            None.
-        corrections: in their place what they come to at each site,
-            :math:`\nabla\log q_s - f_s\nabla\log q`: its values at 0, ``(S, d)``, and minus its
-            derivatives, ``(S, d, d)`` or ``(S, d)``.
+        surrogates: one `consortia.surrogates.Gaussian` a site; None: the likelihoods themselves.
+        corrections: in their place :math:`\nabla\log q_s - f_s\nabla\log q` at 0, ``(S, d)``, and
+            minus its derivatives, ``(S, d, d)`` or ``(S, d)``.
         record: the draws are the ends of ``"visits"``, or all ``"updates"`` taken together.
+        step_factors: h_t/h of the updates of a visit; the recursion then has whole visits alone.
 
     Returns:
         The law, an iteration being a visit. `TravellingRecursion`, its recursion, has the moments
-        in the middle of a visit and the errors of averages. It may be unstable: see ``stable``.
+        in the middle of a visit and the errors of averages.
 
     Raises:
         InputError: an argument has a wrong shape or value.
@@ -123,21 +120,31 @@ def travelling_law(
     constants, slopes = _corrections(curvatures, pull, shares, surrogates, corrections)
     fall = prior + (curvatures - alpha * slopes) / shares[:, None, None]
     offset = prior_pull + (pull - alpha * constants) / shares[:, None]
-    spread = h * np.eye(d) + h**2 / 4 * noise / shares[:, None, None] ** 2
     check_density(precision := prior + curvatures.sum(0), "precisions")
     arguments.one_of("record", record, ("visits", "updates"))
     target_mean = np.linalg.solve(precision, prior_pull + pull.sum(0))
-    matrices, offsets = np.eye(d) - h / 2 * fall, h / 2 * offset
-    # The update of θ − target_mean: large means then cost no precision.
-    centred = offsets + (np.einsum("sij,j->si", matrices, target_mean) - target_mean)
     steps = arguments.whole("local_steps", local_steps, 1)
+    update = partial(_update, fall, offset, noise / shares[:, None, None] ** 2, target_mean)
+    repeated = update(h)
+    if step_factors is not None:
+        if len(step_factors) != steps or record != "visits":
+            raise InputError(f"step_factors: give {steps} numbers, and record='visits'")
+        visit = (update(h * factor) for factor in step_factors)
+        steps, repeated = 1, reduce(lambda first, then: then.after(first), visit)
     return Law(
-        TravellingRecursion(shares, AffineMap(matrices, centred, spread), steps, record),
+        TravellingRecursion(shares, repeated, steps, record),
         Moments(target_mean, np.linalg.inv(precision)),
         centred=True,
         remedy="Lower step_size, local_steps or strength.",
         basis="the exact law of a travelling chain",
     )
+
+
+def _update(fall: Array, offset: Array, noise: Array, origin: Array, h: float) -> AffineMap:
+    """Return an update of θ − origin, which costs no precision where means are large."""
+    matrices = np.eye(len(origin)) - h / 2 * fall
+    moved = np.einsum("sij,j->si", matrices, origin) - origin
+    return AffineMap(matrices, h / 2 * offset + moved, h * np.eye(len(origin)) + h**2 / 4 * noise)
 
 
 def _noise(gradient_noise: ArrayLike | None, sites: int, d: int) -> Array:
@@ -395,41 +402,3 @@ def location_shards(
         "precisions": np.array([float(len(x)) for x in rows]),
         "gradient_noise": np.stack(noise),
     }
-
-
-def gradient_constants(
-    row_gradients: ArrayLike, surrogate_gradients: ArrayLike
-) -> tuple[float, float]:
-    r"""Return γ_s² and ε_s² of a shard over a grid, which govern the errors of DSGLD and FSGLD.
-
-    .. math::
-        \gamma_s^2 = \max_{\theta, i} \|\nabla\log p(x_i|\theta)\|^2, \qquad
-        \epsilon_s^2 = \max_\theta \frac{1}{n_s}\sum_i
-        \bigl\|\nabla\log p(x_i|\theta) - n_s^{-1}\nabla\log q_s(\theta)\bigr\|^2
-
-    Args:
-        row_gradients: ∇log p(x_i | θ) at each point of the grid, (points, rows, d).
-        surrogate_gradients: ∇log q_s(θ) there, (points, d).
-
-    Returns:
-        γ_s² and ε_s², maxima over the grid, which bound nothing outside it.
-
-    Raises:
-        InputError: shapes do not fit.
-
-    Example:
-        >>> gradient_constants(np.ones((1, 2, 1)), np.full((1, 1), 2.0))
-        (1.0, 0.0)
-
-    Source: El Mekkaoui et al. (2021), assumption 1, lemma 2, figure 4.
-    """
-    rows = floats(row_gradients, "row_gradients")
-    surrogate = floats(surrogate_gradients, "surrogate_gradients")
-    if rows.ndim != 3 or surrogate.shape != (rows.shape[0], rows.shape[2]):
-        raise InputError(
-            f"row_gradients {rows.shape} and surrogate_gradients {surrogate.shape}: give "
-            "(points, rows, d) and (points, d)"
-        )
-    gamma = float(np.max(np.sum(rows**2, axis=-1)))
-    error = rows - surrogate[:, None] / rows.shape[1]
-    return gamma, float(np.max(np.mean(np.sum(error**2, axis=-1), axis=1)))

@@ -10,10 +10,11 @@ from cli.irises import invoke
 
 from consortia.errors import InputError
 from consortia.federation.governance import terms_of
-from consortia.federation.governance.approved import answered_before, differences
+from consortia.federation.governance.approved import answered_before, differences, keep_study
 from consortia.federation.governance.ledger import Ledger
 from consortia.study.build import Study, load_study, study_of
 from tests.federation.correspondence import Correspondence
+from tests.federation.same_rows import Hospitals
 
 STUDY = """[data]
 files = ["north.csv", "south.csv", "west.csv"]
@@ -115,3 +116,26 @@ def test_a_person_who_permits_a_letter_reads_what_is_new(tmp_path: Path) -> None
         *("site", "check", "--study", tmp_path / "study.toml", "--folder", folder),
     )
     assert "columns: weight; terms: weight." in " ".join(checked.output.split())
+
+
+def test_studies_that_came_over_a_network_are_compared_too(tmp_path: Path) -> None:
+    hospitals = Hospitals(tmp_path)
+    hospitals.described("ill ~ age + dose")
+    folder, path = tmp_path / "sites" / "north", tmp_path / "study.toml"
+    (kept,) = (folder / "studies").iterdir()
+    assert kept.stem == terms_of(load_study(path)).study
+    path.write_text(path.read_text().replace("age + dose", "age + dose + crp"))
+    words = ("site", "check", "--study", path, "--folder", folder)
+    text = " ".join(invoke(*words).output.split())
+    assert "None of them had what this one has: columns: crp; terms: crp." in text
+
+
+def test_a_study_with_code_of_its_own_is_not_kept(tmp_path: Path) -> None:
+    path = tmp_path / "study.toml"
+    path.write_text(STUDY)
+    study = load_study(path)
+    keep_study(tmp_path, study, "a")
+    assert (tmp_path / "studies" / "a.toml").read_text() == STUDY
+    with_code = study.model.model_copy(update={"factory": "model:made"})
+    keep_study(tmp_path, study.model_copy(update={"model": with_code}), "b")
+    assert not (tmp_path / "studies" / "b.toml").exists()

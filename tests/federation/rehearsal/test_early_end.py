@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from cli.irises import invoke
 
+from consortia.core.contract import Plan
+from consortia.engines.flower.settled import TRIED
 from consortia.errors import SiteRefusedError, WarmupError
+from consortia.federation.governance.early_end import beforehand, early_end
+from consortia.federation.governance.proposal import proposed
+from consortia.federation.governance.terms import terms_of
 from consortia.federation.rehearsal import Finding, attacks, rehearsed
-from consortia.federation.rehearsal.course import early_end
 from consortia.federation.rehearsal.stage import Stage
+from consortia.study.build import Study, load_study, study_of
 from tests.federation.hospitals import HOSPITALS, NAMES
+from tests.federation.hospitals import study as hospitals_study
 from tests.federation.same_rows import FORMULA
 
 PLAIN = {"formula": "ill ~ age + dose", "require": "", "missing": "complete", "more": ""}
@@ -125,3 +133,62 @@ def test_the_limit_holds_in_95_of_100_rehearsals() -> None:
         assert np.mean(limits[ended] >= chance) > 0.94  # four standard errors below .95
         means = np.array([early_end(k, 5)[0] for k in range(6)])
         assert abs(means[ended].mean() - (5 * chance + 0.5) / 6) < 0.01
+
+
+def counted(folder: Path, formula: str, family: str = "poisson") -> Study:
+    text = FORMULA.format(**{**PLAIN, "formula": formula}).replace('"bernoulli"', f'"{family}"')
+    return study_of(tomllib.loads(text), folder / "study.toml")
+
+
+@pytest.mark.parametrize(
+    ("formula", "family", "copies", "exposed"),
+    [
+        ("ill ~ age + dose", "poisson", 1, True),
+        ("ill ~ age + I(log(dose + 9))", "poisson", 1, False),  # takes it as it is no more
+        ("ill ~ age", "poisson", 1, False),
+        ("ill ~ age + dose", "bernoulli", 1, False),
+        ("ill ~ age + dose", "poisson", 4, False),  # more rows
+    ],
+)
+def test_the_probability_beforehand_is_that_of_studies_like_it(
+    tmp_path: Path, north: Path, formula: str, family: str, copies: int, exposed: bool
+) -> None:
+    head, *rows = north.read_text().splitlines()
+    north.write_text("\n".join([head, *rows * copies]))
+    ended, runs = TRIED[exposed]
+    text = beforehand(counted(tmp_path, formula, family), north, "north")
+    assert f"with probability {(ended + 0.5) / (runs + 1):.2f}, at most" in text
+    assert f"of {runs} made-up studies" in text
+    assert ("as far out as yours of dose" in text) == exposed
+    assert ("Ask for log() of the column." in text) == exposed
+
+
+def test_without_rows_or_a_formula_the_probability_is_unknown(tmp_path: Path, north: Path) -> None:
+    for given in (
+        (counted(tmp_path, "ill ~ age"), None, "north"),
+        (study_of(tomllib.loads(hospitals_study()), tmp_path / "study.toml"), north, "north"),
+    ):
+        assert "is unknown before your rows were tried: consortia site rehearse" in beforehand(
+            *given
+        )
+
+
+def test_check_gives_the_probability_and_so_does_the_plan(tmp_path: Path, north: Path) -> None:
+    path = tmp_path / "study.toml"
+    path.write_text(FORMULA.format(**PLAIN))
+    words = ("site", "check", "--study", path, "--data", north)
+    text = " ".join(invoke(*words).stderr.split())
+    chance = (TRIED[False][0] + 0.5) / (TRIED[False][1] + 1)
+    assert f"Early end The run ends early, without a result, with probability {chance:.2f}" in text
+    plans: list[Plan] = []
+    text = proposed(terms_of(load_study(path)))
+    stage = Stage(path, dict.fromkeys(NAMES, north), tmp_path / "sites", text)
+
+    def on_plan(plan: Plan) -> None:
+        plans.append(plan)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        stage.sample(stage.engine(), on_plan=on_plan)
+    ended, runs = (sum(counts) for counts in zip(*TRIED.values(), strict=True))
+    assert f"of {runs} ordinary studies {ended} did" in " ".join(plans[0].warnings)

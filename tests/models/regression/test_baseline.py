@@ -280,7 +280,7 @@ def test_agreed_breaks_have_nearly_the_risks_of_survfit() -> None:
     more: dict[str, Any] = {"levels": {"arm": ["none", "hormone"]}, "breaks": breaks}
     made = consortia.regression(formula, patients(3), family="piecewise_exponential", **more)
     draws = np.random.default_rng(0).multivariate_normal(*mode_and_covariance(made), 20_000)
-    tree = tree_of(made, draws[:, :2], log_hazard=draws[:, 2:])
+    tree = tree_of(made, draws[:, :2], hazard_contrasts=draws[:, 2:])
     two = {"arm": ["none", "hormone"], "nodes": [3.0, 8.0]}
     found = made.predict(tree, two, at=[12, 60]).values[0]
     expected = np.array([[0.920807478, 0.485578871], [0.925807339, 0.509157505]])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -105,28 +106,134 @@ def test_shares_of_levels_are_simulated_and_small_cells_are_not_shown(family: st
     assert "observed" in str(found)
 
 
+def followed(rows: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
+    """Return persons with the hazard e^{x / 2} / 3, up to ends of follow-up that are uniform."""
+    x, end = rng.normal(size=rows), rng.uniform(1, 6, rows)
+    time = rng.exponential(3 * np.exp(-0.5 * x))
+    seen = (time < end).astype(int)
+    times = {"s": 0 * x, "t": np.minimum(time, end), "d": seen, "end": end}
+    return {"x": x, **times, "id": np.arange(rows)}
+
+
+def cut(table: dict[str, np.ndarray], times: tuple[float, ...]) -> dict[str, np.ndarray]:
+    """Return the intervals of each person between some times, in no order."""
+    edges = np.array([0.0, *times, np.inf])
+    pieces = []
+    for begin, end in itertools.pairwise(edges):
+        there = table["t"] > begin
+        piece = {name: values[there] for name, values in table.items()}
+        piece["s"] = np.full(there.sum(), begin)
+        piece["d"] = piece["d"] * (piece["t"] <= end)
+        piece["t"] = np.minimum(piece["t"], end)
+        pieces.append(piece)
+    order = np.random.default_rng(0).permutation(sum(len(one["t"]) for one in pieces))
+    return {name: np.concatenate([one[name] for one in pieces])[order] for name in table}
+
+
+BREAKS = {"weibull": {}, "piecewise_exponential": {"breaks": [0.5, 2.0, 4.0]}}
+
+
+def truth(made: Any, **wrong: Any) -> dict[str, np.ndarray]:
+    """Return draws at the hazard of `followed`."""
+    spec = made.specification
+    x = spec.units["x"]
+    values: dict[str, Any] = {"coefficients": np.array([0.5 * x.sd])}
+    level = 0.5 * x.mean - np.log(3)
+    if spec.breaks:
+        values["log_hazard"] = np.full(len(spec.breaks) + 1, level)
+    else:
+        values |= {"intercept": level + np.log(spec.units["time()"].mean), "log_shape": 0.0}
+    return at(made, spread=0.0, **values | wrong)
+
+
+@pytest.mark.parametrize("family", BREAKS)
+def test_intervals_have_the_check_of_their_persons(family: str) -> None:
+    rng = np.random.default_rng(6)
+    persons = {name: followed(300, rng) for name in "ab"}
+    intervals = {name: cut(table, (0.7, 2.0)) for name, table in persons.items()}
+    options: dict[str, Any] = {"family": family, **BREAKS[family]}
+    single = consortia.regression("Surv(t, d) ~ x", persons, **options)
+    parts = consortia.regression("Surv(s, t, d) ~ x", intervals, persons="id", **options)
+    assert sum(parts.specification.rows) > 1000
+    lines = [made.predictive_check(truth(made), draws=300).lines for made in (single, parts)]
+    assert [one[:2] for one in lines[0]] == [one[:2] for one in lines[1]]
+    for one, other in zip(*lines, strict=True):
+        assert other.observed == pytest.approx(one.observed)
+        assert other.median == pytest.approx(one.median, rel=0.02)
+        width = one.upper - one.lower
+        assert other.upper - other.lower == pytest.approx(width, rel=0.25)
+        assert 0.02 < other.p < 0.98
+
+
+@pytest.mark.parametrize("family", BREAKS)
+def test_a_simulated_time_is_later_than_its_rows_start(family: str) -> None:
+    table = {name: np.tile(values, 20) for name, values in followed(300, RNG).items()}
+    table["s"] = np.where(table["id"] % 2, 0.3 * table["t"], 0.0)
+    made = consortia.regression(
+        "Surv(s, t, d) ~ x", {"a": table, "b": table}, family=family, **BREAKS[family]
+    )
+    rows = {name: np.asarray(values) for name, values in made.rows.site("a").items()}
+    rows["start"] = table["s"]
+    params = {name: values.reshape(300, *values.shape[2:]) for name, values in truth(made).items()}
+    times = made.density.simulated(RNG, {name: one[:2] for name, one in params.items()}, rows)
+    assert (times > table["s"]).all()
+    if family == "weibull":  # as simulation-based calibration takes them
+        again = made.with_response(made.rows.site("a"), times[0])
+        np.testing.assert_array_equal(again["start"], made.rows.site("a")["start"])
+    # the hazard lived through since the start has the exponential law, by the hazard itself
+    lived = (times - table["s"]) * np.exp(0.5 * table["x"]) / 3
+    np.testing.assert_allclose(lived.mean(), 1, atol=5 / lived.size**0.5)
+    shares = [(lived[:, table["id"] % 2 == kind] > 1).mean() for kind in (0, 1)]
+    np.testing.assert_allclose(shares, np.exp(-1), atol=5 * 0.5 / (lived.size / 2) ** 0.5)
+
+
+@pytest.mark.parametrize("kind", ["late entries", "events that recur"])
+def test_late_entries_and_events_that_recur_are_checked(kind: str) -> None:
+    rng, sites = np.random.default_rng(8), {}
+    for name in "ab":
+        table = followed(900, rng)
+        if kind == "late entries":  # those who live so long
+            table["s"] = rng.uniform(0, 1.5, 900)
+            table = {key: values[table["t"] > table["s"]] for key, values in table.items()}
+        else:  # after an event a person is followed on, with the same hazard
+            after = {key: values[table["d"] == 1] for key, values in table.items()}
+            second = after["t"] + rng.exponential(3 * np.exp(-0.5 * after["x"]))
+            after |= {"s": after["t"], "t": np.minimum(second, after["end"])}
+            after["d"] = (second < after["end"]).astype(int)
+            table = {key: np.append(values, after[key]) for key, values in table.items()}
+        sites[name] = table
+    more = {"persons": "id"} if kind == "events that recur" else {}
+    made = consortia.regression("Surv(s, t, d) ~ x", sites, family="weibull", **more)
+    found = made.predictive_check(truth(made)).lines
+    assert {one.statistic for one in found} == {"events", "follow-up"}
+    for line in found:
+        assert 0.01 < line.p < 0.99, line
+        assert line.median == pytest.approx(line.observed, rel=0.1)
+    events = next(line.observed for line in found if line.site == "all sites")
+    every = sum(one["d"].sum() for one in sites.values())
+    persons = 1800 if more else sum(len(one["d"]) for one in sites.values())
+    assert events == pytest.approx(every / persons)
+    shape = truth(made, log_shape=np.array(0.6))
+    wrong = made.predictive_check(shape).lines
+    assert any(line.p < 0.005 or line.p > 0.995 for line in wrong)
+
+
 def test_events_and_follow_up_are_those_of_times_that_the_model_makes() -> None:
     rng = np.random.default_rng(4)
-    sites = {}
-    for name in "ab":
-        x, end = rng.normal(size=400), rng.uniform(1, 6, 400)
-        time = rng.exponential(3 * np.exp(-0.5 * x))
-        sites[name] = {"x": x, "t": np.minimum(time, end), "d": (time < end).astype(int)}
-    made = consortia.regression("Surv(t, d) ~ x", sites, family="weibull")
-    unit, x = made.specification.units["time()"].mean, made.specification.units["x"]
-    level = np.log(unit / 3) + 0.5 * x.mean
-    right: dict[str, Any] = {"coefficients": np.array([0.5 * x.sd]), "intercept": level}
-    found = made.predictive_check(at(made, spread=0.0, log_shape=0.0, **right))
+    made = consortia.regression(
+        "Surv(t, d) ~ x", {name: followed(400, rng) for name in "ab"}, family="weibull"
+    )
+    found = made.predictive_check(truth(made))
     for line in found.lines:
         assert 0.02 < line.p < 0.98, line
         assert abs(line.median / line.observed - 1) < 0.1, line
     assert {one.statistic for one in found.lines} == {"events", "follow-up"}
-    wrong = made.predictive_check(at(made, spread=0.0, **right | {"log_shape": 0.7}))
+    wrong = made.predictive_check(truth(made, log_shape=0.7))
     assert any(line.p < 0.01 or line.p > 0.99 for line in wrong.lines)
 
 
 def test_what_has_no_times_to_simulate_is_refused() -> None:
-    rows = {"x": X, "s": np.zeros(N), "t": np.exp(X), "d": np.ones(N)}
-    made = consortia.regression("Surv(s, t, d) ~ x", {"a": rows, "b": rows}, family="weibull")
-    with pytest.raises(InputError, match="rows start later than 0"):
+    rows = {"x": X, "t": np.exp(X), "d": np.ones(N)}
+    made = consortia.regression("Surv(t, d) ~ x", {"a": rows, "b": rows}, family="cox")
+    with pytest.raises(InputError, match="see proportional_hazards"):
         made.predictive_check(at(made))

@@ -99,6 +99,7 @@ HIERARCHIES = [
     ("bernoulli", "x + (1 | site)", {}),
     ("bernoulli", "x + (1 + x | site)", {"integrate": True}),
     ("poisson", "x + arm + (1 + x || site)", {"integrate": True}),
+    ("bernoulli", "x + arm + (arm | site)", {}),
     ("gaussian", "x + (1 | site:ward)", {}),
     ("gaussian", "x + (1 + x | site) + offset(n)", {"integrate": True}),
     ("gaussian", "s(x) + (1 + z || site:ward)", {}),
@@ -279,6 +280,17 @@ def test_levels_of_a_gaussian_response_are_integrated_out_without_a_rule(group: 
         site.slopes(params, 3), lambda at: site.values(flat.params(at), 3), positions
     )
     np.testing.assert_allclose(given, differences, rtol=1e-5, atol=1e-4)
+
+
+def test_a_rule_of_three_dimensions_is_exact_for_a_gaussian_response(x64: None) -> None:
+    regression = made("gaussian", "x + (1 + x + z | site)")
+    params, _ = points(regression)
+    for table in regression.sites:
+        exact = regression.model.host.site(table).values(params, None)
+        rule = evaluation.RowByRow(regression.density, table)
+        for nodes in (5, 7):
+            np.testing.assert_allclose(rule.values(params, nodes), exact, rtol=1e-9)
+        np.testing.assert_allclose(compiled(regression, table, params), exact, rtol=1e-9)
 
 
 def test_who_evaluates_follows_from_the_rows_and_from_what_the_user_wants() -> None:

@@ -15,6 +15,7 @@ import scipy.stats as st
 from scipy.special import expit
 
 from consortia.models.regression.construction import regression
+from consortia.models.regression.density import SAMPLED_CUTS
 from consortia.models.regression.families import FAMILIES
 
 RNG = np.random.default_rng(0)
@@ -176,10 +177,8 @@ def parameters(name: str, density: Any) -> dict[str, jax.Array]:
     for key, start in density.start.items():
         found[key] = np.asarray(RNG.normal(size=start.shape) * 0.5)
     for key, value in own.items():
-        if key == "thresholds":
-            found[key] = np.concatenate([value[:1], np.log(np.diff(value))])
-        elif key == "log_hazard":
-            found[key] = value
+        if key in ("thresholds", "log_hazard"):
+            found[SAMPLED_CUTS[key]] = density.sampled_cuts(np.asarray(value))
         else:
             found[f"log_{key}"] = np.log(value - (1.0 if key == "nu" else 0.0))
     return {key: jnp.asarray(value, jnp.float64) for key, value in found.items()}
@@ -235,7 +234,7 @@ def test_likelihood_and_gradient_are_those_of_scipy(name: str, x64: None) -> Non
     names = [key for key in ("intercept", "coefficients") if key in params]
     found = [np.ravel(gradient[key]) for key in names]
     for key in own:
-        raw = key if key in params else f"log_{key}"
+        raw = SAMPLED_CUTS.get(key, f"log_{key}")
         inside = np.atleast_2d(np.asarray(jacobian[key][raw]).reshape(np.size(own[key]), -1))
         found.append(np.linalg.solve(inside.T, np.ravel(gradient[raw])))
     np.testing.assert_allclose(np.concatenate(found), numeric, rtol=1e-6, atol=1e-6)
@@ -295,10 +294,8 @@ def test_responses_simulated_from_a_point_have_the_likelihood_s_moments(name: st
     if "intercept" in raw:
         raw["intercept"] = np.zeros_like(raw["intercept"])
     for key, value in CASES[name][2].items():
-        if key == "thresholds":
-            raw[key] = np.concatenate([CUTS[:1], np.log(np.diff(CUTS))])
-        elif key == "log_hazard":
-            raw[key] = np.asarray(value)
+        if key in ("thresholds", "log_hazard"):
+            raw[SAMPLED_CUTS[key]] = density.sampled_cuts(np.asarray(value))
         else:
             raw[f"log_{key}"] = np.log(value - (1.0 if key == "nu" else 0.0))
     raw = {key: np.asarray(value, np.float32) for key, value in raw.items()}

@@ -6,6 +6,7 @@ import csv
 from pathlib import Path
 from typing import Any
 
+import insides
 import numpy as np
 import pytest
 
@@ -13,8 +14,8 @@ import consortia
 from consortia.errors import InputError
 from tests.models.regression.modes import host_sites
 
-CUTS = {"rats": [60, 75, 90], "kidney": [15, 30, 100, 200]}
-COLUMNS = {"rats": "a", "kidney": "a + b"}
+CUTS = {"rats": [60, 75, 90], "kidney": [15, 30, 100, 200], "diabetic": [6, 18, 36]}
+COLUMNS = {"rats": "a", "kidney": "a + b", "diabetic": "a + b"}
 # tests/references/frailty.R, R 4.2.2, lme4 1.1-31: coefficients and log hazards, their standard
 # errors, the standard deviation of the frailty, and the greatest log-likelihood
 R: dict[str, Any] = {
@@ -29,6 +30,12 @@ R: dict[str, Any] = {
         (0.4200301, 0.1081474, 0.607701, 0.61475, 0.663958, 0.671411, 0.721501),
         0.502734814,
         -330.789747,
+    ),
+    "diabetic": (
+        (-0.95694508, 0.172581426, -5.88833107, -5.78057479, -5.98473821, -6.09084576),
+        (0.185200058, 0.0718000391, 0.761423421, 0.734864631, 0.729643438, 0.736996784),
+        1.02984194,
+        -823.404466,
     ),
     "sites": (
         (-0.952946, 0.0287613, -4.046755, -3.502564, -4.647658, -4.261714, -4.566413),
@@ -78,12 +85,14 @@ def most_likely(one: Any) -> tuple[np.ndarray, np.ndarray, float]:
     turn, count = np.eye(len(at)), len(spec.names)
     turn[:count, :count] = spec.basis[np.ix_(varying, varying)]
     turn[count:-1, :count] = spec.basis[varying.index(False), varying]
+    sampled = {"hazard_contrasts": np.eye(len(at) - count - 1)}
+    turn[count:-1, count:-1] = insides.family_parameters(one.density, sampled)["log_hazard"].T
     covariance = turn @ np.linalg.inv(curvature) @ turn.T
     return turn @ at, np.sqrt(np.diag(covariance)), height
 
 
 @pytest.mark.parametrize("count", [1, 3])
-@pytest.mark.parametrize("name", ["rats", "kidney"])
+@pytest.mark.parametrize("name", list(CUTS))
 def test_the_likelihood_with_frailties_is_that_of_lme4(name: str, count: int) -> None:
     estimates, errors, sd, height = R[name]
     found, spreads, value = most_likely(made(name, count))
@@ -122,6 +131,22 @@ def test_ten_intervals_have_nearly_the_estimates_of_cox(
     found, _, _ = most_likely(made(name, 3, cuts))
     apart = (found[: len(errors)] - estimates) / np.array(errors)
     assert np.abs(apart).max() < 0.06  # of survival, with frailty.gaussian
+
+
+def test_hazards_of_sites_differ_by_their_level_alone() -> None:
+    rows = table("kidney")
+    more: dict[str, Any] = {"family": "piecewise_exponential", "breaks": CUTS["kidney"]}
+    sites = at_sites(rows, rows["group"] // 5)
+    density = consortia.regression("Surv(time, event) ~ a + (1 | site)", sites, **more).density
+    spread = density.group_sd(density.start)
+    assert np.flatnonzero(spread["hazard_contrasts"]).tolist() == [0]
+    contrasts = np.random.default_rng(1).normal(size=5)
+    hazards, higher = (
+        insides.family_parameters(density, {"hazard_contrasts": values})["log_hazard"]
+        for values in (contrasts, contrasts + 0.3 * np.eye(5)[0])
+    )
+    np.testing.assert_allclose(higher - hazards, 0.3, rtol=1e-12)
+    np.testing.assert_allclose(density.sampled_cuts(hazards), contrasts, rtol=1e-12)
 
 
 @pytest.mark.parametrize(

@@ -276,7 +276,7 @@ def test_what_cannot_be_integrated_is_refused() -> None:
     sites = {name: {**t, "g": t["y"] % 2, "h": t["y"] % 3} for name, t in tables("poisson").items()}
     for formula, family, why in (
         ("y ~ x", "poisson", r"integrate: the formula needs \(1 \| site\)"),
-        ("y ~ x + (1 + x + g || site)", "poisson", "2 levels and slopes of a group can be"),
+        ("y ~ x + (1 + x + g + h || site)", "poisson", "3 levels and slopes of a group can be"),
         (
             "y ~ x + (1 | site) + (1 | site:h) + (1 | site:g)",
             "poisson",
@@ -313,7 +313,8 @@ def test_many_points_at_once_have_the_values_of_single_ones_in_single_precision(
         ("x + (1 | site)", {"family": "poisson"}, 0),
         ("x + (1 + x | site)", {}, 0),
         ("x + (1 + two || site)", {}, 0),
-        ("x + (1 + three || site)", {}, 9),  # a level and two slopes of three sites
+        ("x + (1 + three || site)", {}, 0),
+        ("x + (1 + four || site)", {}, 12),  # a level and three slopes of three sites
         ("x + (1 | site)", {"family": "categorical"}, 9),  # three sites, three other levels
         ("x + (1 | site)", {"family": "poisson", "missing": "impute", "imputations": 2}, 3),
         ("x + (1 | site) + (1 | site:three)", {}, 3),
@@ -330,6 +331,7 @@ def test_what_can_be_integrated_out_is_unless_somebody_says_otherwise(
             "y": rng.permutation(np.arange(24) % 4),
             "two": np.array(["a", "b"])[rng.permutation(np.arange(24) % 2)],
             "three": np.array(["a", "b", "c"])[rng.permutation(np.arange(24) % 3)],
+            "four": np.array(list("abcd"))[rng.permutation(np.arange(24) % 4)],
         }
         for name, x in zip(("oslo", "lima", "bern"), rng.normal(size=(3, 24)), strict=True)
     }

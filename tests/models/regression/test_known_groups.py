@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import consortia
@@ -12,6 +14,7 @@ from consortia.errors import InputError
 
 RATES = {"low": 0.02, "high": 0.98, "middle": 0.5, "other": 0.4}
 ROWS = 50
+FORMULA = "died ~ x + (1 | site:ward)"
 
 
 def wards(seed: int = 0) -> dict[str, Any]:
@@ -23,9 +26,7 @@ def wards(seed: int = 0) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def fitted() -> tuple[consortia.Regression, Any]:
-    made = consortia.regression(
-        "died ~ x + (1 | site:ward)", {"a": wards(), "b": wards(1)}, family="bernoulli"
-    )
+    made = consortia.regression(FORMULA, {"a": wards(), "b": wards(1)}, family="bernoulli")
     rng = np.random.default_rng(2)
     draws = {
         name: np.broadcast_to(np.asarray(value), (2, 200, *np.shape(value))).copy()
@@ -78,3 +79,33 @@ def test_rows_of_one_ward_have_one_level_in_any_order(fitted: Any) -> None:
     np.testing.assert_array_equal(found[..., 1], found[..., 4])
     alone = np.asarray(made.predict(draws, {"ward": ["low"], "x": [0.0]}, "b", seed=3))
     np.testing.assert_allclose(alone[..., 0], found[..., 0], rtol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["file", "frame"])
+def test_a_known_ward_is_known_in_files_and_frames(fitted: Any, kind: str, tmp_path: Path) -> None:
+    made, draws = fitted
+
+    def table(name: str, values: dict[str, Any]) -> Any:
+        frame, path = pd.DataFrame(values), tmp_path / f"{name}.csv"
+        frame.to_csv(path, index=False)
+        return path if kind == "file" else frame
+
+    sites = {"a": table("a", wards()), "b": table("b", wards(1))}
+    other = consortia.regression(FORMULA, sites, family="bernoulli")
+    rows = {"ward": ["high", "low", "middle"], "x": [0.5, 0.0, -0.5]}
+    wanted = made.predict(draws, rows, "b", seed=4)
+    found = other.predict(draws, table("rows", rows), "b", seed=4)
+    np.testing.assert_allclose(found, wanted, rtol=1e-5)
+    rows["ward"][1] = "lower"
+    with pytest.raises(InputError, match="has no ward 'lower'"):
+        other.predict(draws, table("rows", rows), "b")
+
+
+def test_a_ward_that_two_sites_have_is_at_each_that_of_its_own_rows(fitted: Any) -> None:
+    _, draws = fitted
+    mended = wards(1)
+    mended["ward"] = [{"low": "high", "high": "low"}.get(one, one) for one in mended["ward"]]
+    made = consortia.regression(FORMULA, {"a": wards(), "b": mended}, family="bernoulli")
+    rows = {"ward": ["high"], "x": np.zeros(1)}
+    found = [rates(made.predict(draws, rows, site))[0] for site in "ab"]
+    np.testing.assert_allclose(found, [0.97, 0.03], atol=0.03)

@@ -1,6 +1,7 @@
 """Table 1, flow of rows, and curves over sites, beside the pooled rows; nothing small leaves."""
 
 import json
+import re
 from dataclasses import asdict
 
 import numpy as np
@@ -186,6 +187,26 @@ def test_without_a_minimum_everything_is_told():
     assert one.levels["sick"].rest == 0
 
 
+@pytest.mark.parametrize("few", [1, 2, 4])
+def test_of_rows_that_are_here_nothing_is_withheld_and_no_count_is_a_range(few):
+    tables = {
+        name: {"sick": np.arange(60) % 2, "age": np.linspace(40, 80, 60), "sex": ["f", "m"] * 30}
+        for name in ("oslo", "lima")
+    }
+    tables["lima"]["age"][:few] = np.nan
+    tables["lima"]["sex"] = [*["x"] * few, *tables["lima"]["sex"][few:]]
+    options = {"family": "bernoulli", "keep": "sick >= 0", "missing": "indicator"}
+    cells = of_all("sick ~ age + sex", tables, describe=None, **options)
+    assert cells["sex", "x"][:2] == ("0 (0.0 %)", f"{few} ({few / 0.6:.1f} %)")
+    made = regression("sick ~ age + sex", tables, **(options | {"missing": "complete"}))
+    table = made.table_one()
+    flow = {line.variable: line.cells for line in table.flow}
+    assert flow["left out, a value missing"] == ("0", str(few), str(few))
+    assert flow["analysed"] == ("60", str(60 - few), str(120 - few))
+    text = str(table)
+    assert not re.search(r"\d–\d|n/a|withheld|or more", text), text
+
+
 def test_the_minimum_of_the_site_counts_where_it_is_larger():
     from consortia.data.tables import read_table
     from consortia.models.regression.construction import contribution, question_of
@@ -268,7 +289,7 @@ def test_the_outcome_comes_first_and_columns_in_the_order_of_the_formula():
         table["large"] = 1e4 * table["age"]
     lines = of_all("Surv(time, seen) ~ large + arm + age", tables, family="cox")
     names = list(dict.fromkeys(name for name, _ in lines))
-    assert names == ["outcome", "time", "large", "arm", "age"]
+    assert names == ["outcome", "follow-up (time)", "large", "arm", "age"]
     assert [level for name, level in lines if name == "outcome"] == ["end of follow-up", "event"]
     mean = np.mean(pooled(tables, "large"))
     assert lines["large", ""][-1].startswith(f"{mean:,.0f} (")

@@ -126,6 +126,31 @@ def test_a_level_that_a_site_lacks_or_has_alone_is_said() -> None:
     assert "ward = 'B' is at site 'rome' only" in made.notes
 
 
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        ({"rome": "ABB"}, "ward = 'B' is at site 'rome' only"),
+        ({"rome": "ABC"}, "ward = 'B' is at site 'rome' only; ward = 'C' is at site 'rome' only"),
+        ({"rome": "AB", "oslo": "AB"}, "ward = 'B' is not at 'lima', 'bern'"),
+        ({"rome": "ABCDEFGHIJ"}, "9 of the 10 levels of ward are not at all sites: ward = 'B' is"),
+    ],
+)
+@pytest.mark.parametrize("coded", [False, True])
+def test_levels_that_not_all_sites_have_are_one_line(
+    words: dict[str, str], line: str, coded: bool
+) -> None:
+    sites = {}
+    for name, part in SITES.items():
+        cycle = np.resize([*words.get(name, "A")], len(part))
+        sites[name] = part.assign(ward=cycle)
+    ward = "C(ward)" if coded else "ward"
+    made = regression(f"died ~ age + {ward}", sites, family="bernoulli")
+    every = (*made.notes, *map(str, made.readings))
+    told = [one for one in every if "ward = " in one]
+    assert len(told) == 1
+    assert told[0].startswith(line)
+
+
 def test_dates_are_days_and_truth_values_are_levels() -> None:
     made = regression("died ~ I(admitted - 19723) + smoker", SITES, family="bernoulli")
     assert made.names == ("I(admitted - 19723)", "smoker[True]")

@@ -116,6 +116,9 @@ def test_a_person_cut_into_rows_has_one_likelihood(x64: None, family: str) -> No
         x_unit = made.specification.units["x"]
         own["x"] = own["x"] * x_unit.sd + x_unit.mean  # the same scale for both
         start = jax.tree.map(lambda leaf: jnp.full(np.shape(leaf), 0.1, float), made.model.init)
+        if breaks:  # the same hazards for both
+            hazards = made.density.sampled_cuts(np.array([0.3, -0.1, 0.2, 0.0]))
+            start["hazard_contrasts"] = jnp.asarray(hazards)
         values.append(float(jnp.sum(made.model.log_likelihood(start, own))))
     np.testing.assert_allclose(values[0], values[1], rtol=1e-10)
 

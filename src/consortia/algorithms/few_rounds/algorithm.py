@@ -872,7 +872,7 @@ OF_CHAINS = (
     "Give every parameter a proper prior, use federated_hmc(target_acceptance=0.95) for some "
     "hundreds of rounds, write scales of hierarchical models on the scale on which their data "
     "inform them (centred where there are many, non-centred where few), or integrate a site's own "
-    "parameters out (integrate=True of a formula: a level and one slope, as in (1 + x | site))."
+    "parameters out (integrate=True of a formula: a level and at most two slopes)."
 )
 WITHOUT_GRADIENTS = (
     "Exact gradients of the sites were not queried, as the study does not ask for them. Bound "

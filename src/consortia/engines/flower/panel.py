@@ -22,6 +22,7 @@ from consortia.engines.flower.masked import Layout
 from consortia.engines.flower.plausible import Judge, Sent, unlike_sums
 from consortia.engines.flower.questions import COARSEST, FACTORS, LAST, NOISE
 from consortia.engines.flower.reporting import SUMS, Remote, facts_of
+from consortia.engines.flower.settled import TRIED
 from consortia.engines.flower.stages import QUERY, STAGES, Label, check_shapes, function_names
 from consortia.engines.flower.transport import LETTERS
 from consortia.engines.kept import kept
@@ -42,7 +43,9 @@ middles of points beyond 10, and of points that show tails counts half the dista
 ENDS = (
     "sites with the policy that is proposed answer {count} messages. A run that needs more, "
     "such as one whose draws are left to chains (at most {most}), ends there without a result: "
-    "give it a larger maximum_messages at every site."
+    "give it a larger maximum_messages at every site. It also ends where an answer would settle a "
+    "row: of {runs} ordinary studies {ended} did, {exposed} of them with a mean exp(...) and a "
+    "value of a column far out. consortia site rehearse gives the probability at a site."
 )
 
 
@@ -89,7 +92,9 @@ class FlowerPanel(Remote, Panel):
         most = min(
             LEEWAY * self.method.usual_messages(self.target.dimension), self.method.most_messages
         )
-        ends = ENDS.format(count=most, most=self.method.most_messages)
+        ended, runs = np.sum([*TRIED.values()], axis=0)
+        tried = {"ended": ended, "runs": runs, "exposed": TRIED[True][0]}
+        ends = ENDS.format(count=most, most=self.method.most_messages, **tried)
         if not self._channel.masking:
             return (ends,)
         plain = [name for name, one in self.method.functions.items() if not one.summed]

@@ -59,7 +59,8 @@ class FlowerRun(Remote, Run):
     ) -> None:
         super().__init__(program, sites, arrays)
         self._stages, self._target, self._channel = stages, target, channel
-        self._weights = np.asarray(stages.weights, jnp.result_type(float))
+        weights = stages.weights if enough is None else stages.averaging
+        self._weights = np.asarray(weights, jnp.result_type(float))
         self._begin, self._enough, self._bounds = begin, enough, bounds
         self._fitted: PyTree = ()
         self._record = jax.jit(self._recorded, donate_argnums=0)

@@ -185,6 +185,7 @@ class Stages:
     Attributes:
         whole: the layout of all nodes.
         weights: w_c of all sites.
+        averaging: those of averages over sites of which some may be absent.
         effort: of the compiler, for what site and server compute.
         own: the functions of one node.
         fit: the stage, as are ``setup`` and ``rounds``.
@@ -195,7 +196,8 @@ class Stages:
     ) -> None:
         algorithm, dimension = method.build(target), target.dimension
         whole = self.whole = LocalEngine(block=1).layout(target, sites, method, chains)
-        self.weights = method.site_weights(np.asarray(sites.sizes, np.int64))
+        sizes = np.asarray(sites.sizes, np.int64)
+        self.weights, self.averaging = method.site_weights(sizes), method.averaging_weights(sizes)
         self.effort = effort(target, sites, method, whole)
         self.own = Iteration(algorithm, replace(whole, nodes=1))
         shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), arrays)

@@ -10,13 +10,27 @@ from consortia.errors import InputError
 from consortia.federation.governance.gate import LEDGER
 from consortia.federation.governance.ledger import verify
 from consortia.federation.governance.terms import terms_of
+from consortia.store.durable import replace_file
 from consortia.study.build import load_study
 
 if TYPE_CHECKING:
     from consortia.study.build import Study
 
-STUDIES = "letters/*/study.toml"
-"""Studies that a site has kept, in its folder."""
+STUDIES = "studies"
+"""Folder of the studies that a site has kept, by their fingerprints, in its own folder."""
+
+BY_LETTERS = "letters/*/study.toml"
+"""Studies that came by letters, which are kept by runs."""
+
+
+def keep_study(folder: Path, study: Study, fingerprint: str) -> None:
+    """Keep the text of a study that a site answers; one with code of its own needs more than it."""
+    kept, has_code = folder / STUDIES / f"{fingerprint}.toml", study.model.factory is not None
+    has_code = has_code or (study.compare is not None and study.compare.factory is not None)
+    if has_code or study.path is None or not study.path.is_file() or kept.exists():
+        return
+    kept.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    replace_file(kept, [study.path.read_bytes()], own=True)
 
 
 def answered_before(folder: Path, study: str) -> list[Study]:
@@ -29,7 +43,7 @@ def answered_before(folder: Path, study: str) -> list[Study]:
     sent = {entry.run for entry in entries if entry.event == "released"}
     opened = {e.details["study"] for e in entries if e.event == "opened" and e.run in sent}
     kept_studies: dict[str, Study] = {}
-    for path in sorted(folder.glob(STUDIES)):
+    for path in sorted([*folder.glob(f"{STUDIES}/*.toml"), *folder.glob(BY_LETTERS)]):
         try:
             kept = load_study(path)
             kept_studies[terms_of(kept).study] = kept

@@ -71,6 +71,7 @@ def sentences(
     numbers: Sequence[Declared] = (),
     choices: RowChoices | None = None,
     before: str = "",
+    ends: str = "",
 ) -> list[tuple[str, str]]:
     """Return pairs of a heading and a text; no data are read.
 
@@ -82,6 +83,7 @@ def sentences(
         numbers: of the study, and of those that are run after it, what their messages hold.
         choices: rows and values of the site's file that the study uses, where it was read.
         before: what differs from studies that the site has answered before, where that is known.
+        ends: how probable it is that the run ends early, where answers are measured.
     """
     pairs = [
         ("Study", study.title or study.name),
@@ -93,6 +95,7 @@ def sentences(
             f"sites together; {_law(study)}.",
         ),
         ("Length", _length(study, terms)),
+        *([("Early end", ends)] if ends else []),
     ]
     chosen = [*_chosen(study, choices), *_nonlinear(study)]
     pairs[3:3] = [("Before", before)] if before else []

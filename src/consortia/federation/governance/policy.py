@@ -23,6 +23,7 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, model_validator
 from consortia.core.arguments import read_toml, unknown
 from consortia.errors import InputError, PolicyError
 from consortia.federation.governance.terms import KINDS, MASKED, PLAIN, StudyTerms
+from consortia.study.explanation import explained_at
 
 ANY = "any"
 MAXIMUM_POSITION, MAXIMUM_STEP, MAXIMUM_REFUSALS = 10.0, 10.0, 3
@@ -449,15 +450,7 @@ def _explained(error: Mapping[str, Any]) -> str:
     """Return one of pydantic's errors as a sentence with the dotted key."""
     location = [part for part in error["loc"] if isinstance(part, str)]
     table: Any = Noise if location[:1] == ["noise"] and len(location) > 1 else Policy
-    key, value = ".".join(location), error["input"]
-    if error["type"] == "extra_forbidden":
-        what = f"the table [{key}]" if isinstance(value, dict) else f"{key} = {value!r}"
-        return f"{what}: {unknown(location[-1], table.model_fields)}."
-    if error["type"] == "missing":
-        return f"{key} is missing ({table.model_fields[location[-1]].description})."
     if error["type"] == "string_pattern_mismatch":
+        key, value = ".".join(location), error["input"]
         return f"{key}: {value!r} is not a hash, which has 64 digits 0-9 and a-f (or write 'any')."
-    if error["type"] == "value_error":
-        return f"{error['ctx']['error']}."
-    message = error["msg"].removeprefix("Input ").rstrip(".")
-    return f"{key} = {value!r}: it {message}."
+    return explained_at(location, error, table)

@@ -18,10 +18,10 @@ import consortia
 from consortia.core import start, trees
 from consortia.core.parameters import join, sampled_draws, variables
 from consortia.core.target import Target
-from consortia.data.tables import read_table
 from consortia.diagnostics import rhat_and_ess
 from consortia.errors import InputError, SiteRefusedError, WarmupError
 from consortia.federation.governance.declared import declared_of
+from consortia.federation.governance.early_end import FAR_OUT, early_end, far_out
 from consortia.federation.governance.policy import load_policy
 from consortia.federation.governance.proposal import proposed
 from consortia.federation.governance.terms import MASKED, terms_of
@@ -48,9 +48,6 @@ WITHOUT = {
 RUNS, DECIDED, SITE_RUNS = 5, 2, 15
 """Honest runs with independent noise, so many that all end early and are enough, and runs of all
 sites together: two runs of a study of twelve sites take 36 CPU seconds."""
-
-FAR_OUT = 5.0
-"""Standard deviations from the mean from which on a value is named."""
 
 MOST_ROWS = 2000
 """Rows up to which the membership test holds all draws of all rows."""
@@ -145,7 +142,6 @@ def rehearsed(
             yield _lying_queries(rehearsal)
         else:
             yield _lying(rehearsal)
-            yield _looking(rehearsal)
     yield _membership(loaded, built, names.index(name))
 
 
@@ -255,25 +251,12 @@ def _is_decided(courses: list[_Course]) -> bool:
     return len(early) == len(courses) >= DECIDED or any(not course.answers for course in early)
 
 
-def early_end(ended: int, runs: int) -> tuple[float, float]:
-    """Return the probability that a run ends early, by Jeffreys' prior, and its exact limit."""
-    from scipy.stats import beta
-
-    most = float(beta.ppf(0.95, ended + 1, runs - ended)) if ended < runs else 1.0
-    return (ended + 0.5) / (runs + 1), most
-
-
 def _advice(on: Rehearsal, refused: str) -> str:
     """Name what to change so that no patient's values far out end a run."""
     if "maximum_settled_rows" not in refused:
         return ""
-    question, table = on.study.model.question, read_table(on.files[on.name], on.name)
-    far, names = list[str](), () if question is None else {*question.columns} & table.keys()
-    for name in sorted(name for name in names if table[name].kind == "number"):
-        values = table[name].values[~table[name].missing]
-        away = float(np.ptp(values) and abs(values - values.mean()).max() / values.std())
-        if away > FAR_OUT:
-            far.append(f"{name} ({away:.1f})")
+    away, _ = far_out(on.study, on.files[on.name], on.name)
+    far = [f"{name} ({most:.1f})" for name, most in away.items() if most > FAR_OUT]
     columns = f" Farthest out, in standard deviations: {', '.join(far)}." * bool(far)
     return (
         f" A patient with values far out decides sums over rows.{columns} Ask the coordinator for "
@@ -366,38 +349,6 @@ def _lying(on: Rehearsal) -> Finding:
             "messages_after": steep.messages,
             "refused": steep.refused,
             "read_within_limits": flat.rows,
-        },
-    )
-
-
-def _looking(on: Rehearsal) -> Finding:
-    attack = "a server that only looks"
-    if not (attacks.is_logistic(on.study) and attacks.moves_once(on.study)):
-        return Finding(
-            attack,
-            "not tried: it reads rows of logistic regression with an intercept from single steps "
-            "with minibatches (fa_ld, local_steps = 1, batch_size, no noise of the sites' own).",
-            {},
-            known=False,
-        )
-    x = on.rows
-    guess = float(np.median(np.abs(x - np.median(x, axis=0))))
-    from_seed = on.stage("seed", on.before, private=False)
-    known = attacks.looking_server(from_seed, on.name, on.built)
-    secret = attacks.looking_server(on.stage("secret", on.policy), on.name, on.built)
-    return Finding(
-        attack,
-        f"where row numbers follow from the seed it guesses a feature with a median error of "
-        f"{known.error:.2g} and reads {known.rows} of {len(x)} patients; with row numbers that "
-        f"only the site knows the error is {secret.error:.2g} and it reads {secret.rows}. Who "
-        f"always guesses the median is wrong by {guess:.2g}.",
-        {
-            "rows": len(x),
-            "error_before": known.error,
-            "read_before": known.rows,
-            "error_after": secret.error,
-            "read_after": secret.rows,
-            "error_of_guessing": guess,
         },
     )
 

@@ -18,13 +18,7 @@ import numpy as np
 
 from consortia.data.cells import Cells, merged
 from consortia.data.columns import Table, as_levels
-from consortia.data.description import (
-    DIGITS,
-    Balance,
-    SiteDescription,
-    column_cells,
-    counts_of,
-)
+from consortia.data.description import DIGITS, Balance, SiteDescription, column_cells, counts_of
 from consortia.diagnostics.summary import MISSING
 from consortia.models.regression.formula import SITE, Factor
 from consortia.models.regression.question import Question

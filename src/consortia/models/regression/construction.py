@@ -29,22 +29,14 @@ from consortia.data.tables import read_table
 from consortia.errors import InputError
 from consortia.models.regression.agreement import Answers, agree
 from consortia.models.regression.density import Density
-from consortia.models.regression.design import (
-    group_names,
-    site_rows,
-    template,
-)
+from consortia.models.regression.design import group_names, site_rows, template
 from consortia.models.regression.earlier import earlier_of, flat_labels
 from consortia.models.regression.evaluation import model_of
 from consortia.models.regression.families import ALIASES, FAMILIES
 from consortia.models.regression.formula import SITE, Factor, expression, parse
 from consortia.models.regression.model import Regression
 from consortia.models.regression.participants import described
-from consortia.models.regression.question import (
-    IMPUTATIONS,
-    Question,
-    levels_given,
-)
+from consortia.models.regression.question import IMPUTATIONS, Question, levels_given
 from consortia.models.regression.registration import Registration
 from consortia.models.regression.specification import Specification
 from consortia.models.regression.unlike import Located, Place
@@ -61,7 +53,7 @@ NEEDS = {
 }
 """Columns beside the formula, and the families that take them."""
 
-MOST_INTEGRATED = 2
+MOST_INTEGRATED = 3
 """Levels and slopes of a group that the rule of `integrated` has nodes for."""
 
 AT_ONE_OWNER = b"consortia: processes of one owner"

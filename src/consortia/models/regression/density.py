@@ -43,6 +43,10 @@ WIDE = 2.5
 
 THRESHOLDS, HAZARD, CORRELATION = "thresholds", "log_hazard", "correlation"
 
+SAMPLED_CUTS = {THRESHOLDS: THRESHOLDS, HAZARD: "hazard_contrasts"}
+"""Names of the same as they are sampled: the first threshold, and logarithms of distances; the
+level of the log hazards, by which sites may differ, and distances from the first of them."""
+
 
 def _over(values: Array, axes: int) -> Array:
     """Return the sum over the last axes."""
@@ -214,10 +218,8 @@ class Density:
             start["coefficients"] = np.zeros((*self.lead, len(spec.names)), np.float32)
         if self.cuts is not None:
             name, count = self.cuts
-            start[name] = np.full(count, self.centre, np.float32)
-            if name == THRESHOLDS:  # the first one, then logarithms of the distances
-                start[name] = np.zeros(count, np.float32)
-                start[name][0] = -(count - 1) / 2
+            first = self.centre if name == HAZARD else -(count - 1) / 2
+            start[SAMPLED_CUTS[name]] = np.eye(count, dtype=np.float32)[0] * np.float32(first)
         for name in (one.name for one in self.family.auxiliaries):
             value = self.spread if name == "sigma" else 1.0
             start[f"log_{name}"] = np.float32(math.log(value)) * np.ones((), np.float32)
@@ -246,6 +248,8 @@ class Density:
         """Return them beside the rows of η, (..., k) each."""
         bounded = {auxiliary.name for auxiliary in self.family.auxiliaries}
         drawn = {CUMULATIVE: params[CUMULATIVE]} if CUMULATIVE in params else {}
+        if self.specification.breaks:
+            drawn["breaks"] = np.array(self.specification.breaks)
         return drawn | {
             name: values[..., None] if name in bounded else values
             for name, values in self._auxiliary(params).items()
@@ -253,13 +257,28 @@ class Density:
 
     def _cuts(self, params: PyTree) -> Array:
         assert self.cuts is not None
-        name, _ = self.cuts
-        values = params[name]
-        if name != THRESHOLDS:
-            return values
+        values = params[SAMPLED_CUTS[self.cuts[0]]]
         xp = namespace(values)
+        if self.cuts[0] == HAZARD:
+            apart = xp.concatenate([xp.zeros_like(values[..., :1]), values[..., 1:]], axis=-1)
+            middle = apart @ xp.asarray(self._interval_shares, values.dtype)
+            return apart + (values[..., 0] - middle)[..., None]
         steps = xp.concatenate([values[..., :1], xp.exp(values[..., 1:])], axis=-1)
         return xp.cumsum(steps, axis=-1)
+
+    def sampled_cuts(self, values: np.ndarray) -> np.ndarray:
+        """Return thresholds or log hazards (..., cuts) as they are sampled."""
+        assert self.cuts is not None
+        if self.cuts[0] == HAZARD:
+            level = values @ self._interval_shares
+            return np.concatenate([level[..., None], values[..., 1:] - values[..., :1]], axis=-1)
+        return np.concatenate([values[..., :1], np.log(np.diff(values))], axis=-1)
+
+    @cached_property
+    def _interval_shares(self) -> np.ndarray:
+        """The share of the intervals of a hazard in exponential times of the agreed mean."""
+        ends = np.array([0.0, *self.specification.breaks, np.inf])
+        return -np.diff(np.exp(-ends / self.specification.units[TIME].mean))
 
     def _turned(self, params: PyTree) -> tuple[Array, Array]:
         """Return the addends of the intercept, (...), and of β, (..., columns)."""
@@ -667,9 +686,8 @@ class Density:
             elif term == INTERCEPT and self.intercept:
                 common["intercept"] = common["intercept"] + spread
             elif term == INTERCEPT and self.cuts is not None:
-                name, count = self.cuts  # of thresholds the others are distances from the first
-                first = np.eye(count)[0] if name == THRESHOLDS else np.ones(count)
-                common[name] = at(name, first)
+                name, count = SAMPLED_CUTS[self.cuts[0]], self.cuts[1]
+                common[name] = at(name, np.eye(count)[0])
         return common
 
     @property
@@ -717,10 +735,8 @@ class Density:
         if self.cuts is not None:
             name, size = self.cuts
             cuts = self.priors[name].draw(rng, (count, size), -math.inf)
-            if name == THRESHOLDS:
-                cuts = np.sort(cuts, axis=1)
-                cuts[:, 1:] = np.log(np.diff(cuts, axis=1))
-            draws[name] = cuts
+            cuts = np.sort(cuts) if name == THRESHOLDS else cuts
+            draws[SAMPLED_CUTS[name]] = self.sampled_cuts(cuts)
         for one in self.family.auxiliaries:
             value = self.priors[one.name].draw(rng, (count,), one.lower)
             draws[f"log_{one.name}"] = np.log(value - one.lower)
@@ -760,9 +776,9 @@ class Density:
             levels = np.einsum("nij,ngj->ngi", scale, z)
             of_rows = levels[:, batch.get("group", np.zeros(rows, int))]
             eta = eta + np.einsum("rk,nrk->nr", batch["slopes"], of_rows)
-        given = {**batch, "breaks": np.array(self.specification.breaks)}
+        breaks = {"breaks": extras.pop("breaks", None)}
         draws = [
-            self.family.draw(rng, eta[i], given, {name: value[i] for name, value in extras.items()})
+            self.family.draw(rng, eta[i], batch, breaks | {k: v[i] for k, v in extras.items()})
             for i in range(len(eta))
         ]
         return np.stack(draws)

@@ -55,11 +55,7 @@ def template(agreed: Specification) -> Arrays:
         arrays["y"] = np.zeros(0, np.int64)
     if asked.family.response == "time":
         arrays["event"] = np.zeros(0)
-        if agreed.breaks:
-            arrays["intervals"] = np.zeros((0, len(agreed.breaks) + 1))
-            arrays["interval"] = np.zeros(0, np.int64)
-        else:
-            arrays |= time_rows(agreed, *np.zeros((3, 0)))
+        arrays |= time_rows(agreed, *np.zeros((3, 0)))
     if asked.parsed.offset is not None or "exposure" in asked.extra:
         arrays["offset"] = np.zeros(0)
     for name, key in (("trials", "trials"), ("weights", "weight")):
@@ -249,16 +245,12 @@ def time_rows(
     """
     arrays = {"y": time, "event": event}
     start = np.zeros(len(time)) if start is None else start
-    if agreed.breaks:
-        edges = np.array([0.0, *agreed.breaks, np.inf])
-        spent = np.clip(time[:, None] - edges[:-1], 0, np.diff(edges))
-        spent = spent - np.clip(start[:, None] - edges[:-1], 0, np.diff(edges))
-        interval = np.searchsorted(edges, time, side="left") - 1
-        return arrays | {"intervals": spent, "interval": interval}
     parsed, of = agreed.question.parsed, agreed.question.family
     if parsed.entry is not None or (of.of_site is not None and parsed.strata):
         arrays["start"] = start
-    if of.of_site is None:
+    if agreed.breaks:
+        arrays["interval"] = np.searchsorted(agreed.breaks, time, side="left")
+    elif of.of_site is None:
         arrays["log_unit"] = np.full(len(time), np.log(agreed.units[TIME].mean))
     return arrays
 

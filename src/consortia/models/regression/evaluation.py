@@ -217,7 +217,7 @@ def by_values(
     else:
         means = averaged(table, of)
     if n:
-        linear = values.slopes(density.predictor(params, values.some(direct)), direct)
+        linear = values.slopes(density.predictor(params, values.some(direct, 1)), direct)
         made[:, direct] = means[:, None, :n] * linear
     if not direct.all():
         made[:, ~direct] = values.slopes(means[:, n:], ~direct)

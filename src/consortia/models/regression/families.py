@@ -495,7 +495,12 @@ def _piecewise(eta: Array, batch: PyTree, own: Own) -> Array:
 
 def _lived(eta: Array, batch: PyTree, own: Own) -> Array:
     xp = namespace(eta)
-    return xp.exp(eta) * (xp.exp(own["log_hazard"]) @ _of(batch, "intervals", eta).T)
+    edges = np.concatenate([[0.0], own["breaks"], [np.inf]])[None]
+    begin, width = (xp.asarray(of, eta.dtype) for of in (edges[:, :-1], np.diff(edges)))
+    spent = xp.clip(_y(batch, eta)[:, None] - begin, 0, width)
+    if "start" in batch:
+        spent = spent - xp.clip(_of(batch, "start", eta)[:, None] - begin, 0, width)
+    return xp.exp(eta) * (xp.exp(own["log_hazard"]) @ spent.T)
 
 
 def _piecewise_slopes(eta: Array, batch: PyTree, own: Own) -> Slopes:
@@ -642,8 +647,11 @@ def _draw_levels(rng: Any, eta: np.ndarray, batch: PyTree, own: Mapping[str, Any
 
 
 def _draw_weibull(rng: Any, eta: np.ndarray, batch: PyTree, own: Mapping[str, Any]) -> np.ndarray:
-    log_t = (np.log(rng.exponential(size=eta.shape)) - eta) / own["shape"]
-    return _exp(log_t + np.asarray(batch["log_unit"]))
+    unit = np.asarray(batch["log_unit"])
+    began = np.asarray(batch.get("start", 0.0)) * np.exp(-unit)
+    lived = _exp(eta) * began ** own["shape"]  # a time is later than its row's start
+    log_t = (np.log(lived + rng.exponential(size=eta.shape)) - eta) / own["shape"]
+    return _exp(log_t + unit)
 
 
 def _no_draw(rng: Any, eta: np.ndarray, batch: PyTree, own: Mapping[str, Any]) -> np.ndarray:
@@ -661,10 +669,13 @@ def _no_event(eta: Array, batch: PyTree, own: Own) -> Array:
 
 
 def _draw_piecewise(rng: Any, eta: np.ndarray, batch: PyTree, own: Mapping[str, Any]) -> np.ndarray:
-    hazards, breaks = _exp(np.asarray(own["log_hazard"])), np.asarray(batch["breaks"])
+    hazards, breaks = _exp(np.asarray(own["log_hazard"])), own["breaks"]
     left = np.concatenate([[0.0], breaks])
     reached = np.concatenate([[0.0], np.cumsum(np.diff(left) * hazards[:-1])])
-    wanted = rng.exponential(size=eta.shape) / _exp(eta)
+    start = np.asarray(batch.get("start", 0.0))
+    at = np.searchsorted(left, start, side="right") - 1
+    began = reached[at] + (start - left[at]) * hazards[at]
+    wanted = began + rng.exponential(size=eta.shape) / _exp(eta)
     interval = np.searchsorted(reached, wanted, side="right") - 1
     return left[interval] + (wanted - reached[interval]) / hazards[interval]
 

@@ -27,12 +27,7 @@ from consortia.data.tables import read_table
 from consortia.diagnostics.natural import natural
 from consortia.diagnostics.units import scaling_in
 from consortia.errors import InputError
-from consortia.models.regression.baseline import (
-    Baseline,
-    SiteRows,
-    new_baseline,
-    site_baseline,
-)
+from consortia.models.regression.baseline import Baseline, SiteRows, new_baseline, site_baseline
 from consortia.models.regression.checking import (
     VARIANCES,
     PredictiveCheck,
@@ -43,10 +38,7 @@ from consortia.models.regression.checking import (
 from consortia.models.regression.correlations import LKJ
 from consortia.models.regression.curves import Curves, curves
 from consortia.models.regression.density import CORRELATION, Density
-from consortia.models.regression.design import (
-    new_rows,
-    time_rows,
-)
+from consortia.models.regression.design import new_rows, time_rows
 from consortia.models.regression.estimates import Estimates, effects_of, estimates_of
 from consortia.models.regression.families import Family
 from consortia.models.regression.fit_of_counts import (
@@ -69,6 +61,7 @@ from consortia.models.regression.margins import (
     summarised,
 )
 from consortia.models.regression.participants import TableOne, table_one
+from consortia.models.regression.persons import persons_of
 from consortia.models.regression.prediction import (
     NewRows,
     censored,
@@ -81,11 +74,7 @@ from consortia.models.regression.prediction import (
     survival,
 )
 from consortia.models.regression.priors import Prior, read_prior
-from consortia.models.regression.proportional import (
-    ProportionalHazards,
-    changes,
-    log_time_sums,
-)
+from consortia.models.regression.proportional import ProportionalHazards, changes, log_time_sums
 from consortia.models.regression.question import RESPONSE, in_order
 from consortia.models.regression.registration import Registration
 from consortia.models.regression.risk import curve_times, restricted_mean
@@ -220,6 +209,8 @@ class Regression:
             if parameter in self.labels and name in self.model.init:
                 *lead, last = self.labels[parameter]
                 axes[name] = [*lead, last and [scale + label for label in last]]
+        changes = spec.question.harmonise.items()
+        changed = [line for site, made in changes for line in made.sentences(site)]
         settings = {
             "formula": spec.question.parsed.text,
             "family": self.family.name,
@@ -231,24 +222,18 @@ class Regression:
         settings["agreed"] = Registration.of(spec).plain()
         settings["levels"] = {name: list(level_names) for name, level_names in spec.levels.items()}
         settings["beside"] = {name: factor.text for name, factor in question.extra.items()}
-        if question.keep is not None:
-            settings["keep"] = question.keep.text
-        if question.persons is not None:
-            settings["persons"] = question.persons
-        if question.samples:
-            settings["weights_are"] = question.weights_are
-        if question.parsed.cluster is not None:
-            settings["cluster"] = question.parsed.cluster
-        if question.ties != "efron":
-            settings["ties"] = question.ties
-        if spec.event is not None:
-            settings["event"] = spec.event
-        if self.descriptions:
-            settings["participants"] = self._participants()
-        if self.readings:
-            settings["readings"] = [str(reading) for reading in self.readings]
-        if doubts := [str(reading) for reading in self.readings if reading.confirm]:
-            settings["doubts"] = doubts
+        optional = {
+            "keep": question.keep and question.keep.text,
+            "persons": question.persons,
+            "weights_are": question.weights_are if question.samples else None,
+            "cluster": question.parsed.cluster,
+            "ties": question.ties if question.ties != "efron" else None,
+            "event": spec.event,
+            "participants": self._participants() if self.descriptions else None,
+            "readings": [*changed, *map(str, self.readings)],
+            "doubts": [str(reading) for reading in self.readings if reading.confirm],
+        }
+        settings |= {name: value for name, value in optional.items() if value}
         return Metadata(spec.question.parsed.text, axes, self.density.scaling, settings)
 
     def _participants(self) -> dict[str, Any]:
@@ -262,7 +247,7 @@ class Regression:
         """Return who was analysed, by site and overall: rows, missing values, characteristics.
 
         It holds what the sites send, none of it of fewer rows than ``describe`` says; without it,
-        where all rows are in this process, of fewer than five.
+        where all rows are in this process, everything.
 
         Raises:
             InputError: ``describe`` was not given, and rows are in other processes.
@@ -719,9 +704,9 @@ class Regression:
         all sites, and over those of each. The mean is a probability for bernoulli and binomial (of
         binomial averaged over the trials), and the count that a row's exposure makes for poisson
         and negative_binomial; of ordinal and categorical the probability of each level.
-        Rows count equally, whatever their weights in the likelihood; one in which a column
-        misses has no part in its effect. A column that cannot be moved a little from its values,
-        as that of ``sqrt(z)`` at 0, has none, and a note says so.
+        Rows count as their weights say, and a person of several intervals once; a row in which a
+        column misses has no part in its effect. A column that cannot be moved a little from its
+        values, as that of ``sqrt(z)`` at 0, has none, and a note says so.
 
         Args:
             tree: result of a run of this model.
@@ -940,7 +925,8 @@ class Regression:
 
         Of the response mean, standard deviation and share of zeros are compared with those of
         responses simulated at the site, of levels their shares, of times the share of events and
-        the mean follow-up; p near 0 or 1 says that the model does not make such.
+        the mean follow-up, of persons where ``persons`` names whose an interval is; p near 0 or 1
+        says that the model does not make such.
 
         Args:
             tree: result of a run of this model.
@@ -952,8 +938,8 @@ class Regression:
             The table: of the sites whose rows are in this process, and of them together.
 
         Raises:
-            InputError: the family has no baseline (cox), rows start later than 0, or values are
-                imputed: then use `imputation`.
+            InputError: the family has no baseline (cox), or values are imputed: then use
+                `imputation`.
         """
         if not isinstance(self.sites, Sites):
             raise InputError(
@@ -961,10 +947,9 @@ class Regression:
                 "tree), with the draws given its rows."
             )
         spec, family = self.specification, self.family.base
-        if not self.has_checks:
+        if self.family.of_site is not None:
             raise InputError(
-                f"predictive_check: the times of family {family!r} cannot be simulated"
-                f"{', as rows start later than 0' if spec.question.parsed.entry else ''}: see "
+                f"predictive_check: the times of family {family!r} cannot be simulated: see "
                 "proportional_hazards."
             )
         count = arguments.whole("draws", draws, 2)
@@ -979,7 +964,8 @@ class Regression:
             if site_index not in self.rows.here:
                 continue
             rows = {key: np.asarray(values) for key, values in self.rows.site(name).items()}
-            if not spec.question.samples:
+            rows |= self._intervals(name)
+            if not spec.question.samples and "person" not in rows:
                 rows = of_persons(rows)
             y = rows["y"]
             shift = np.zeros((len(kept), len(y)))
@@ -1000,10 +986,15 @@ class Regression:
             sums[name] = sums_of(family, y, simulated, np.asarray(mean, float), parameters, trials)
         return checked(sums, level) if family in VARIANCES else checked_counts(sums, level)
 
-    @property
-    def has_checks(self) -> bool:
-        """True if `predictive_check` can simulate responses like those of the rows."""
-        return self.family.of_site is None and self.specification.question.parsed.entry is None
+    def _intervals(self, site: str) -> dict[str, np.ndarray]:
+        """Return when a site's rows begin and whose they are, of rows that start later than 0."""
+        question, where = self.specification.question, f"site {site!r}"
+        if question.parsed.entry is None:
+            return {}
+        kept = question.kept(self.tables[site], site)
+        start = question.entries(kept, where)
+        labels = persons_of(question, kept, np.ones(len(start), bool), where).labels
+        return {"start": start} if labels is None else {"start": start, "person": labels}
 
     def _counts(self, rows: Mapping[str, np.ndarray], simulated: np.ndarray, seed: int) -> Counts:
         """Count a site's response of levels, or its times."""
@@ -1011,13 +1002,14 @@ class Regression:
         if self.family.response != "time":
             return counts_of_levels(y, simulated, self.specification.levels[RESPONSE])
         rng = np.random.default_rng((seed, 1))
-        return counts_of_times(y, rows["event"], simulated, rng)
+        of_person = rows.get("start"), rows.get("person")
+        return counts_of_times(y, rows["event"], simulated, rng, *of_person)
 
     def with_response(self, rows: Mapping[str, np.ndarray], y: np.ndarray) -> dict[str, np.ndarray]:
         """Return a site's rows with another response; of a time one whose event was seen."""
         changed = dict(rows)
         if self.family.response == "time":
-            changed |= time_rows(self.specification, y, np.ones(len(y)))
+            changed |= time_rows(self.specification, y, np.ones(len(y)), rows.get("start"))
         return changed | {"y": y.astype(rows["y"].dtype)}
 
     def prior_predictive(self, draws: int, seed: int, rows: Any = None) -> dict[str, np.ndarray]:

@@ -8,7 +8,7 @@ holds nothing but what the sites tell, and sums of it.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -38,7 +38,7 @@ OVERALL = "all sites"
 TRIALS = "trials"
 BALANCE = "standardised mean differences, before → with weights"
 RECURRENT = "events of a person"
-SURVIVAL = "Surv("
+SURVIVAL, FOLLOW_UP = "Surv(", "follow-up"
 
 
 def described(
@@ -294,6 +294,8 @@ def table_one(
     lines: list[Line] = []
     variables = dict.fromkeys(name for site in every for name in (*site.levels, *site.numbers))
     order = {name: index for index, name in enumerate(names)}  # the response's columns come first
+    timed = [name.split(", ")[-2] for name in variables if name.startswith(SURVIVAL)]
+    times = {name.removeprefix(SURVIVAL) for name in timed}
     for name in sorted(variables, key=lambda each: order.get(each, -each.startswith(SURVIVAL))):
         levels = dict.fromkeys(each for site in every if name in site.levels
                                for each in site.levels[name].counts)  # fmt: skip
@@ -301,7 +303,8 @@ def table_one(
         if (many and not any(name in factor for factor in factors)) or any(
             name in site.numbers for site in every
         ):
-            lines.append(_number_line(name, every, rows))
+            shown = f"{FOLLOW_UP} ({name})" if name in times else name
+            lines.append(replace(_number_line(name, every, rows), variable=shown))
         else:
             lines += _level_lines(name, every, [*levels])
     notes = [f"Numbers are mean (standard deviation), levels are {unit} (percent)."]

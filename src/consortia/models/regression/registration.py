@@ -19,12 +19,7 @@ from consortia.data.columns import Table, TableFacts, as_levels
 from consortia.data.mending import key, mend, text
 from consortia.data.preparation import Moments
 from consortia.errors import InputError
-from consortia.models.regression.agreement import (
-    against_reference,
-    breaks_of,
-    mark_units,
-    units_of,
-)
+from consortia.models.regression.agreement import against_reference, breaks_of, mark_units, units_of
 from consortia.models.regression.earlier import Earlier
 from consortia.models.regression.formula import SITE
 from consortia.models.regression.question import (

@@ -15,12 +15,12 @@ import numpy as np
 from consortia.core.arrays import Array, namespace
 from consortia.core.host import Params, SiteLikelihood
 from consortia.core.tails import Tail
-from consortia.models.regression.density import HAZARD, Density
+from consortia.models.regression.density import Density
 
 SUFFIX = "_score"
 """End of the name of scores."""
 
-SLOPES, ELEMENTWISE = "coefficients", ("intercept", HAZARD)
+SLOPES = "coefficients"
 
 
 class Scores:
@@ -39,8 +39,8 @@ class Scores:
         priors, names = self._density.priors, self._density.specification.names
         if self._density.earlier is not None:
             return {}
-        elementwise = {name: priors[name].tail for name in ELEMENTWISE if name in priors}
-        kept = {name: tail for name, tail in elementwise.items() if tail.heaviness}
+        kept = {name: priors[name].tail for name in ("intercept",) if name in priors}
+        kept = {name: tail for name, tail in kept.items() if tail.heaviness}
         slopes = [priors[name].tail for name in names]
         if any(tail.heaviness for tail in slopes):
             kept[SLOPES] = Tail(*np.array(slopes).T)
