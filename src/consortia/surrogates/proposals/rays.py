@@ -29,9 +29,10 @@ follows a tail, and answers settle rows of sites with few of them."""
 DROP = 25.0
 """A ray reaches to where the log-posterior has fallen by so much."""
 
-HEAVY, POWER = 18.0, 1.4
+HEAVY, POWER = 18.0, 1.7
 """A far tail that has fallen by more holds nothing. One like a power falls equally wherever the
-distance doubles, an exponential one twice as much each time: the limit between the two."""
+distance doubles, an exponential one twice as much each time. The limit is nearer to this one, since
+a ray does not run quite along the tail."""
 
 UNCOVERED = 1.2
 """log π/q above which a proposal does not cover a place: its draws would stay there for long."""
