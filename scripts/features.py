@@ -54,11 +54,11 @@ FEATURES = (
     Feature(
         "formulas",
         ("models/regression", "models/_integrated.py", "core/arrays.py", "study/formulas.py"),
-        8862,
+        8864,
     ),
     Feature("between institutions", ("federation", "engines/flower", "engines/letters"), 8860),
     Feature("run and store", ("run", "store"), 4898),
-    Feature("report", ("report", "diagnostics/figures"), 3520),
+    Feature("report", ("report", "diagnostics/figures"), 3523),
     Feature("theory", ("theory",), 3830),
 )
 

@@ -45,6 +45,8 @@ def study(scale: str, seed: int) -> dict[str, Any]:
         "partial view, rows": ("partial view", images.random_rows(train, 4, seed)),
         "ring, two digits each": ("ring", images.by_digits(train, pairs)),
     }
+    if scale == "quick":
+        del splits["partial view, quarters"]  # with a reference of its own
     whole = images.tuned("whole", model, [train], chosen, seed)
     one_step = Run("HMC, one step", [train], images.centralized(CENTRAL_STEP * factor))
     parts: dict[str, list[dict[str, Any]]] = {

@@ -17,7 +17,7 @@ from experiments.fsgld.susy import susy_is_here
 LOWEST = -2.0
 
 # shards, rows of each, visits, seeds
-SCALES = {"quick": (4, 2000, 60, 1), "small": (30, 90_000, 500, 1), "full": (30, 90_000, 5000, 10)}
+SCALES = {"quick": (4, 300, 60, 1), "small": (30, 90_000, 500, 1), "full": (30, 90_000, 5000, 10)}
 
 
 def study(scale: str, seed: int) -> dict[str, Any]:

@@ -13,13 +13,17 @@ from typing import Any
 import numpy as np
 import pytest
 import xarray
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from sklearn.metrics import roc_auc_score, roc_curve
 
 import consortia
 from consortia import models
+from consortia.diagnostics.figures.canvas import drawing
+from consortia.diagnostics.figures.forest import forest_figure
 from consortia.diagnostics.natural import Quantities
 from consortia.diagnostics.prediction import BiasPrediction
 from consortia.errors import MissingExtraError
+from consortia.models.regression.heterogeneity import Row
 from consortia.report import accuracy, plots
 from consortia.report.document import write_figures
 from consortia.report.run_report import labelled, report_of
@@ -303,3 +307,16 @@ def test_without_matplotlib_the_error_names_the_extra(tmp_path, monkeypatch):
     with pytest.raises(MissingExtraError, match=r"consortia\[plots\]"):
         write_figures(made_of(result()), tmp_path)
     assert not (tmp_path / "posterior.png").exists()
+
+
+def test_a_long_title_of_a_panel_is_not_cut_off():
+    row = Row("a", "oslo", "site", 1.0, 0.5, 2.0, 0.5, 0.5)
+    long = "technique[laparoscopic, converted]; sd between sites 0.339 (0.013 to 1.47)"
+    with drawing():
+        figures = [forest_figure({head: [row] * 3}, "odds ratio", 0.95) for head in ("x", long)]
+        for figure in figures:
+            FigureCanvasAgg(figure).draw()
+            [axes] = figure.axes
+            assert axes.title.get_window_extent().x1 <= figure.bbox.x1
+    short, tall = (figure.axes[0].get_window_extent().height for figure in figures)
+    assert tall > 0.95 * short

@@ -116,3 +116,18 @@ def test_letters_are_no_abbreviations_where_one_abbreviates_nothing(letters, pro
     tables = {site: read_table({"sex": 8 * levels}, site) for site, levels in words.items()}
     changes = suggestions(lambda _: tables, {}, lambda _: True)
     assert {*changes["oslo"].recode.get("sex", {})} == proposed if proposed else not changes
+
+
+def test_the_record_has_the_changes_of_each_site(folder: Path) -> None:
+    (folder / "study.toml").write_text(
+        STUDY + '[harmonise.lima.recode.sex]\nf = "w"\nm = "m"\n[harmonise.oslo.recode.sex]\n'
+        'f = "w"\n[harmonise.lima.scale]\nage = 12\n[harmonise.oslo.missing_values]\nage = [999]\n'
+    )
+    made = load_study(folder / "study.toml").build().regression
+    assert made is not None
+    assert made.metadata.settings["readings"][:4] == [
+        "lima: sex: 'f' is 'w', 'm' is 'm'",
+        "lima: age is multiplied by 12",
+        "oslo: sex: 'f' is 'w'",
+        "oslo: age: missing is 999",
+    ]

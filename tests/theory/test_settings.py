@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from sparse import sparse
+from statistical.posteriors import made
 
 import consortia
 from consortia.algorithms.federated_hmc import FederatedHMC
@@ -297,6 +298,19 @@ def test_half_of_the_target_is_kept_where_the_posterior_is_far_from_its_gaussian
     choice = tuning.choose_step(problem, consortia.fa_hmc(), TARGET, **options)
     assert TARGET.halved().met(known_law(choice.method, problem), problem.near)
     assert "half of the target" in choice.line(TARGET)
+
+
+@pytest.mark.predicted
+def test_a_step_with_which_chains_run_away_late_is_not_confirmed() -> None:
+    """Of eight schools, where the longest step left the log spread 120 sd away after a while."""
+    case = made()["eight schools"]
+    options: dict[str, Any] = {"rounds": 3000, "warmup": 100, "seed": 1, "progress": False}
+    tree = consortia.sample(case.model, case.sites, consortia.fa_hmc(), **options)
+    mean, log_spread = (tree["posterior"][name].to_numpy() for name in "mu")
+    assert abs(mean.mean() - 4.4) < 1
+    assert 0.7 < log_spread.std() < 1.6
+    far = np.abs(tree["posterior"]["z"].to_numpy()).max()
+    assert far < 8
 
 
 def test_what_a_target_is_refused_by_is_its_half_where_that_is_kept(

@@ -77,6 +77,18 @@ class Harmonisation(BaseModel):
         """The columns that are changed, by their names in the study."""
         return tuple(dict.fromkeys([*self.recode, *self.missing_values, *self.scale]))
 
+    def sentences(self, site: str) -> list[str]:
+        """Describe what is changed of a site's table."""
+        words = {"names of columns": self.rename} if self.rename else {}
+        lines = []
+        for name, entries in (words | self.recode).items():
+            pairs = [f"{old!r} is {new!r}" for old, new in entries.items()]
+            lines.append(f"{name}: {', '.join(pairs)}")
+        for name, codes in self.missing_values.items():
+            lines.append(f"{name}: missing is {', '.join(map(repr, codes)) or 'no word'}")
+        lines += [f"{name} is multiplied by {factor:g}" for name, factor in self.scale.items()]
+        return [f"{site}: {line}" for line in lines]
+
     def new_names(self, names: Iterable[str], where: str) -> list[str]:
         """Return the names that columns have in the study.
 

@@ -30,6 +30,10 @@ in posterior standard deviations, spread as a share of them."""
 TOLERANCE = f"{SHIFT[0]:g} sd for means and {100 * SPREAD[0]:g} % for standard deviations"
 """Bias that good draws of an approximate method may have."""
 
+ASTRAY = 10.0
+"""Predicted standard deviations from the mode, in the mean square, from which on a pilot of a
+posterior that is far from its Gaussian law has run away."""
+
 OFF = (0.5, 5.0)
 RATIO = (1.25, 5.0)
 """The same for draws beside the law that is predicted for them: the difference of the means in
@@ -371,7 +375,7 @@ def judge(
 
 def pilot_fault(prediction: BiasPrediction, run: Evidence) -> Check | None:
     """Return the evidence of a short run from the mode against the settings, or None."""
-    for check in (_finite(run), _as_predicted(run, prediction)):
+    for check in (_finite(run), _as_predicted(run, prediction), _astray(run, prediction)):
         if check is not None and check.severity is Severity.BAD:
             return check
     return None
@@ -803,6 +807,21 @@ def _as_predicted(run: Evidence, prediction: BiasPrediction | None) -> Check | N
         "hold."
     )
     return Check(severity, title, value, reason, f"Run longer; then: {REMEDY}")
+
+
+def _astray(run: Evidence, prediction: BiasPrediction) -> Check | None:
+    """Find draws that ran far away, of a posterior for which the predicted law says little."""
+    if prediction.mean is None or prediction.sd is None or not _far_from_gaussian(prediction):
+        return None
+    rows = prediction.places(dict.fromkeys(name.partition("[")[0] for name in run.names))
+    if len(rows) != len(run.names):
+        return None
+    away = np.hypot(run.columns["mean"] - prediction.mean[rows], run.columns["sd"])
+    reach = float(np.max(away / prediction.sd[rows], initial=0.0))
+    if reach <= ASTRAY:
+        return None
+    title, value = "Do the draws stay near the mode?", f"{reach:.2g} predicted sd away"
+    return Check(Severity.BAD, title, value, "The chains ran away.", "Shorten the step.")
 
 
 def _fits(run: Evidence) -> Check | None:

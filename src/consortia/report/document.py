@@ -295,8 +295,8 @@ def _show_sites(report: RunReport) -> list[Part]:
         Part(
             "reading",
             "How the tables were read",
-            "How values and columns were interpreted when the sites' tables were read. The "
-            "files were not changed.",
+            "How values and columns were changed or interpreted when the sites' tables were "
+            "read. The files were not changed.",
             notes=readings_in(report.record),
         ),
     ]

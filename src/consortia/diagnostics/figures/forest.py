@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,9 @@ from consortia.diagnostics.figures.canvas import (
 
 LINE, MARGIN, WIDTH = 0.24, 0.75, 4.6
 """Heights and width in inches."""
+
+LETTERS = 52
+"""Characters of a title that fit above a panel."""
 
 
 def draw_forest(
@@ -50,7 +54,8 @@ def forest_figure(
     """Return the figure of `draw_forest`, to be drawn within `canvas.drawing`."""
     from matplotlib.figure import Figure
 
-    heights = [len(rows) * LINE + MARGIN for rows in blocks.values()]
+    blocks = {textwrap.fill(head, LETTERS): rows for head, rows in blocks.items()}
+    heights = [(len(rows) + head.count("\n")) * LINE + MARGIN for head, rows in blocks.items()]
     figure = Figure(figsize=(WIDTH, sum(heights)))
     panels = figure.subplots(len(blocks), 1, height_ratios=heights, squeeze=False)
     for axes, (head, rows) in zip(panels[:, 0], blocks.items(), strict=True):

@@ -14,7 +14,7 @@ from consortia.engines.flower.settled import TRIED
 if TYPE_CHECKING:
     from consortia.study.build import Study
 
-FAR_OUT, EXPOSED, FEW_ROWS = 5.0, 7.0, 400
+FAR_OUT, EXPOSED, FEW_ROWS = 5.0, 6.0, 400
 """Standard deviations from the mean from which on a value is named, and those with which a row is
 nearly all that a mean exp(η) says of a column, where there are no more rows."""
 

@@ -209,6 +209,8 @@ class Regression:
             if parameter in self.labels and name in self.model.init:
                 *lead, last = self.labels[parameter]
                 axes[name] = [*lead, last and [scale + label for label in last]]
+        changes = spec.question.harmonise.items()
+        changed = [line for site, made in changes for line in made.sentences(site)]
         settings = {
             "formula": spec.question.parsed.text,
             "family": self.family.name,
@@ -228,7 +230,7 @@ class Regression:
             "ties": question.ties if question.ties != "efron" else None,
             "event": spec.event,
             "participants": self._participants() if self.descriptions else None,
-            "readings": [str(reading) for reading in self.readings],
+            "readings": [*changed, *map(str, self.readings)],
             "doubts": [str(reading) for reading in self.readings if reading.confirm],
         }
         settings |= {name: value for name, value in optional.items() if value}
