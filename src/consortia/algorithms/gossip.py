@@ -8,7 +8,8 @@ their positions to their neighbours only, who average them with a doubly stochas
     \text{DE-SGHMC} \quad & v_i' = v_i - \eta[\gamma v_i + g_i(x_i)] + \sqrt{2\gamma\eta}\,\xi_i,
     \qquad x_i' = \sum_j W_{ij} x_j + \eta v_i'
 
-with :math:`g_i` an estimate of :math:`\nabla f_i`. All agents move from the old positions at once.
+with :math:`g_i` an estimate of :math:`\nabla f_i`, η the step size, γ the friction, v a velocity,
+ξ standard normal and :math:`U = \sum_i f_i`. All agents move from the old positions at once.
 At temperature 0 the first is distributed stochastic gradient descent (D-SG), and with a momentum
 its accelerated form (D-ASG); the second is a heavy ball.
 """
@@ -48,6 +49,7 @@ from consortia.runtime.late import Array, PyTree, jax, jnp
 from consortia.schedules import Schedule
 
 MOST_MOMENTUM = 0.9999
+"""Largest β, so that the limit 1, at which a velocity never decays, is refused."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,9 +99,10 @@ class Gossip(Options, SelfSetting):
         values: dict[str, tuple[Any, ...]] = {}
         if isinstance(self.step_size, schedules.Unchosen):
             mixing = self.mixing
-            able = isinstance(mixing, str) or getattr(mixing, "symmetric", False)
+            # EXTRA needs a symmetric W; those of named networks are
+            symmetric = isinstance(mixing, str) or getattr(mixing, "symmetric", False)
             if self.correction is None and self.temperature > 0:
-                values["correction"] = (False, "extra") if able else (False,)
+                values["correction"] = (False, "extra") if symmetric else (False,)
             if self.averaged_noise is None:
                 values["averaged_noise"] = (True, False)
         return values
@@ -111,7 +114,7 @@ class Gossip(Options, SelfSetting):
 
     @property
     def network(self) -> MixingMatrix | MixingSchedule | str:
-        """W."""
+        """W, or the name of the network that it is made for."""
         return self.mixing
 
     @property
@@ -357,20 +360,21 @@ class DESGHMC(Gossip):
 de_sgld, de_sghmc = DESGLD, DESGHMC
 
 
-def _point(given: Any, batch_size: int | None) -> tuple[float, ...] | None:
+def _point(control_variate: Any, batch_size: int | None) -> tuple[float, ...] | None:
     """Return the control variate's flat point, where there is one."""
-    if given is None:
+    if control_variate is None:
         return None
     if batch_size is None:
         raise InputError("control_variate is for minibatches: give batch_size, or leave it out.")
     leaves = [
         arguments.array("control_variate", leaf, "a point").ravel()
-        for leaf in jax.tree.leaves(given)
+        for leaf in jax.tree.leaves(control_variate)
     ]
     return tuple(np.concatenate(leaves).tolist())
 
 
 def _in_parts(matrix: MixingMatrix | MixingSchedule, names: tuple[str, ...]) -> str:
+    """Return the warning of a network in parts, with the first agents of its first part."""
     sizes = np.bincount(matrix.component_of)
     first = [names[i] for i in np.flatnonzero(matrix.component_of == 0)[:3]]
     more = ", ..." if sizes[0] > 3 else ""
@@ -386,7 +390,7 @@ def _in_parts(matrix: MixingMatrix | MixingSchedule, names: tuple[str, ...]) -> 
 
 
 class Shared(NamedTuple):
-    """Values of all agents: η, the turn where the network changes, and ξ where it is common."""
+    """Values of all agents: η, the index of a changing network's next matrix, and a common ξ."""
 
     step_size: Float[Array, ""]
     turn: PyTree[Int[Array, ""]]
@@ -394,7 +398,7 @@ class Shared(NamedTuple):
 
 
 class Noise(NamedTuple):
-    """Noise of one agent: its gradient's, and ξ_i where it is independent."""
+    """Noise of one agent: the random numbers of its minibatch, and ξ_i where it is independent."""
 
     gradient: PyTree
     normal: PyTree[Float[Array, " d"]]
@@ -417,7 +421,10 @@ class Anchor(NamedTuple):
 
 
 def _init(method: Gossip, position: Float[Array, " d"]) -> tuple[Agent, tuple[()], PyTree]:
-    """Start all agents at one point, at which no W changes anything."""
+    """Start all agents at one point: return an agent, no hub, and the first message.
+
+    The message is the change by mixing (`Mix.change`), zero as long as all agents agree.
+    """
     zero = jnp.zeros_like(position)
     agent = Agent(
         position,
@@ -429,10 +436,11 @@ def _init(method: Gossip, position: Float[Array, " d"]) -> tuple[Agent, tuple[()
 
 
 def _shared(method: Gossip, target: Target, rng: RandomStreams) -> Shared:
+    # the message of iteration k is mixed at the start of k + 1, by the matrix of that turn
     turn: PyTree = ()
     if isinstance(method.mixing, MixingSchedule):
-        turns = jnp.asarray(len(method.mixing), jnp.int32)
-        turn = (jnp.asarray(rng.iteration, jnp.int32) + jnp.ones((), jnp.int32)) % turns
+        matrices = jnp.asarray(len(method.mixing), jnp.int32)
+        turn = (jnp.asarray(rng.iteration, jnp.int32) + jnp.ones((), jnp.int32)) % matrices
     return Shared(
         jnp.asarray(method.step_size(rng.iteration), target.dtype),
         turn,
@@ -454,7 +462,7 @@ def _normal(
 
 
 def _message(method: Gossip, position: Float[Array, " d"], turn: PyTree) -> PyTree:
-    """Make the message: the position, and whose turn it is where the network changes.
+    """Make the message: the position, and the index of the matrix where the network changes.
 
     It is mixed at the start of the next iteration, so that iteration k is mixed by matrix k.
     """
@@ -492,17 +500,17 @@ def _langevin(
     """Return the agent after one step of DE-SGLD; the message is its new position."""
     mixed, disagreement = _mixed(method, state, inbox)
     proposed = mixed - shared.step_size * _gradient(method, target, noise, state, site)
-    last = state.normal
+    previous = state.normal  # ξ_k of the averaged noise
     if method.temperature > 0:
         normal = _normal_at(method, noise, shared, site)
         if method.averaged_noise:
-            last, normal = normal, (last + normal) / 2
+            previous, normal = normal, (previous + normal) / 2
         proposed = proposed + jnp.sqrt(2 * method.temperature * shared.step_size) * normal
     velocity = state.velocity
     if method.momentum > 0:  # the position is y = x + velocity
         velocity = method.momentum * (proposed - state.position + state.velocity)
         proposed = proposed + velocity
-    agent = Agent(proposed, velocity, disagreement, last)
+    agent = Agent(proposed, velocity, disagreement, previous)
     return agent, _message(method, proposed, shared.turn), {}
 
 
@@ -531,8 +539,8 @@ def _hamiltonian(
 def _mixed(method: Gossip, state: Agent, inbox: PyTree) -> tuple[Float[Array, " d"], PyTree]:
     """Return the mixed position less the disagreement so far, and the disagreement from now on.
 
-    The noise never enters it. It is summed from what mixing changes: taken from positions, rounding
-    of one sign would add up to a force that moves all agents away.
+    The noise never enters the disagreement q. That is summed from what mixing changes: taken from
+    positions, rounding of one sign would add up to a force that moves all agents away.
     """
     change = inbox.value if isinstance(inbox, InTurn) else inbox
     mixed = state.position + change
@@ -542,7 +550,7 @@ def _mixed(method: Gossip, state: Agent, inbox: PyTree) -> tuple[Float[Array, " 
 
 
 def _normal_at(method: Gossip, noise: Noise, shared: Shared, site: Site) -> Float[Array, " d"]:
-    """Return the agent's own standard normal vector, or w/√N of the common one."""
+    """Return the agent's own standard normal vector, or the common one by √(site weight) = 1/√N."""
     if method.noise == "independent":
         return noise.normal
     return shared.normal * jnp.sqrt(jnp.asarray(site.weight, shared.normal.dtype))
@@ -554,10 +562,10 @@ def _gradient(
     """Return the estimate of ∇U_i at the agent's own position."""
     oracle = _estimate(method, target)
     if method.control_variate is not None:
-        anchor = site.fitted[1]
+        anchor = site.fitted[1]  # of the fit phase's (state, inbox), see `_at_anchor`
         exact = anchor.gradient
-        always = jnp.ones((), bool)
-        oracle = gradients.control_variate(oracle, anchor.position, exact, exact, always)
+        active = jnp.ones((), bool)
+        oracle = gradients.control_variate(oracle, anchor.position, exact, exact, active)
     return oracle.bind(site)(oracle.prepare(noise.gradient, site), state.position)
 
 

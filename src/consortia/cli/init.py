@@ -26,7 +26,11 @@ ALIKE = {
     "words": "Do these names and words mean the same?",
     "numbers": "Are these codes for missing values, and other units?",
 }
+"""Questions about proposed changes, by their kind (`consortia.study.likeness.Suggestion`)."""
+
 ASKED = "Which column is the response? (a time to an event: Surv(time, event))"
+
+# Options whose help takes several lines
 
 Response = Annotated[
     str | None,
@@ -110,7 +114,6 @@ SiteNames = Annotated[
     str | None,
     typer.Option(metavar="NAME,NAME,...", help="With --dictionary: the sites, each with NAME.csv."),
 ]
-"""Options whose help takes several lines."""
 
 
 def init(
@@ -192,7 +195,7 @@ def init(
             **{"by_site": by_site, "group": group, "weights": weights, "event": event},
             **{"keep": keep, "question": question, "persons": persons},
             drop=drop or (),
-            references=dict(_pair(one, "--reference", "arm=control") for one in reference or ()),
+            references=dict(_pair(pair, "--reference", "arm=control") for pair in reference or ()),
             levels=dict(map(_order, levels or ())),
         )
         if entries:
@@ -214,7 +217,10 @@ def _check_output(output: Path, *, force: bool) -> None:
 def _given(
     tables: Sequence[Path], dictionary: Path | None, sites: str | None, folder: Path
 ) -> tuple[dict[str, Entry], dict[str, Path]]:
-    """Return the entries of a dictionary, and by site its table, or a made-up one in a folder."""
+    """Return the entries of a dictionary, and by site its table.
+
+    With a dictionary the table is made up, in the folder: nobody has read a row.
+    """
     from consortia.study.dictionary import made_up, read_dictionary
     from consortia.study.files import names_of
 
@@ -250,25 +256,26 @@ def _write_registered(
     from consortia.study.build import study_of
     from consortia.study.dictionary import registration_of
 
-    used = tuple(replace(each, note="") for each in proposal.used)
+    # notes on columns are of rows, and those here are made up
+    used = tuple(replace(column, note="") for column in proposal.used)
     why = f"Family {proposal.family}, by the data dictionary. No row was read for this study."
     proposal = replace(proposal, why=why, used=used)
     files = [f"{site}.csv" for site in proposal.sites]
     content = proposal.toml(files, title or f"{_words(proposal)}, {len(files)} sites")
-    stated = registration_of(study_of(tomllib.loads(content), output), entries).toml()
-    content = f"{content}\n# By the data dictionary: the sites tell none of this.\n{stated}"
-    study_of(tomllib.loads(content), output)
+    registered = registration_of(study_of(tomllib.loads(content), output), entries).toml()
+    content = f"{content}\n# By the data dictionary: the sites tell none of this.\n{registered}"
+    study_of(tomllib.loads(content), output)  # refuses a table that does not fit
     with writing(output):
         replace_file(output, [content.encode()])
     for name, reason in proposal.left_out:
         typer.echo(f"left out: {name}: {reason}")
-    typer.echo(f"{stated}\n{proposal.formula}\n\nwritten: {output}. Next:")
+    typer.echo(f"{registered}\n{proposal.formula}\n\nwritten: {output}. Next:")
     typer.echo(f"  consortia register {output}      # its digest, for the protocol")
     typer.echo(f"  consortia letter open {output} --keys KEYS")
 
 
 def _write(
-    found: Proposal,
+    proposal: Proposal,
     changes: Mapping[str, Harmonisation],
     tables: Sequence[Path],
     output: Path,
@@ -279,36 +286,43 @@ def _write(
     from consortia.store.durable import replace_file, writing
     from consortia.study.likeness import toml
 
-    title = title or f"{_words(found)}, {len(tables)} site{'s' if len(tables) > 1 else ''}"
+    title = title or f"{_words(proposal)}, {len(tables)} site{'s' if len(tables) > 1 else ''}"
     folder = output.resolve().parent
     files = [Path(os.path.relpath(path.resolve(), folder)).as_posix() for path in tables]
     lines = toml(changes)
-    readings = _built(found.toml(files, title, lines), output)
+    readings = _built(proposal.toml(files, title, lines), output)
     doubts = [str(reading) for reading in readings if reading.confirm]
     with writing(output):
-        replace_file(output, [found.toml(files, title, lines, doubts).encode()])
-    _show(found, output, [str(reading) for reading in readings])
+        replace_file(output, [proposal.toml(files, title, lines, doubts).encode()])
+    _show(proposal, output, [str(reading) for reading in readings])
 
 
-def _words(found: Proposal) -> str:
+def _words(proposal: Proposal) -> str:
     """Return the response of a study without the words of a formula."""
     from consortia.report.effects import in_words
 
-    response = found.formula.partition("~")[0].strip()
+    response = proposal.formula.partition("~")[0].strip()
     words = in_words(response).strip("`")
     return f"Time to {words}" if response.startswith("Surv(") else words
 
 
 def _alike(
-    paths: Mapping[str, Path], begun: Path | None, *, wanted: bool, yes: bool
+    paths: Mapping[str, Path], changes: Path | None, *, wanted: bool, yes: bool
 ) -> tuple[dict[str, Harmonisation], Mapping[str, Table]]:
-    """Return the changes that somebody takes, and the tables of all sites with them."""
+    """Return the changes that somebody takes, and the tables of all sites with them.
+
+    Args:
+        paths: of the tables, by site.
+        changes: a file with tables of changes to begin with.
+        wanted: further ones are proposed.
+        yes: they are taken without a question.
+    """
     from consortia.core.arguments import read_toml
     from consortia.data.dialect import fitting_encoding
     from consortia.data.harmonisation import NONE, read_harmonisations
     from consortia.study.likeness import Suggestion, suggestions
 
-    given = read_toml(begun, "file for --changes")[1] if begun else {}
+    given = read_toml(changes, "file for --changes")[1] if changes else {}
     start, needed = read_harmonisations(given.get("harmonise"), paths), list[Suggestion]()
 
     read = partial(_read, paths)
@@ -321,12 +335,12 @@ def _alike(
     if not wanted:
         return start, read(start)
     asking = Asking(yes)
-    made = suggestions(read, start, asking, needed)
+    agreed = suggestions(read, start, asking, needed)
     if not asking.answered:
-        made = {
-            name: change.model_copy(update={"approved": False}) for name, change in made.items()
+        agreed = {
+            name: change.model_copy(update={"approved": False}) for name, change in agreed.items()
         }
-    return made, read(made)
+    return agreed, read(agreed)
 
 
 def _read(paths: Mapping[str, Path], changes: Mapping[str, Harmonisation]) -> dict[str, LazyTable]:
@@ -357,16 +371,16 @@ class Asking:
     def __init__(self, yes: bool) -> None:
         self.yes, self.answered = yes, True
 
-    def __call__(self, found: Sequence[Suggestion]) -> bool:
+    def __call__(self, changes: Sequence[Suggestion]) -> bool:
         """Show suggestions, and return whether they are taken."""
         from consortia.core.printable import printable
 
-        for suggestion in found:
+        for suggestion in changes:
             typer.echo(f"  {printable(suggestion.sentence)}", err=True)
         if self.yes:
             return True
         try:
-            return typer.confirm(ALIKE[found[0].kind], err=True)
+            return typer.confirm(ALIKE[changes[0].kind], err=True)
         except typer.Abort:
             self.answered = False
             typer.echo("", err=True)
@@ -384,13 +398,13 @@ def _built(content: str, output: Path) -> tuple[Guess, ...]:
     from consortia.study.build import study_of
 
     try:
-        made = study_of(tomllib.loads(content), output).build()
+        built = study_of(tomllib.loads(content), output).build()
     except InputError as error:
         raise InputError(
             f"nothing was written, because the study would be refused: {error}\nLeave columns out "
             "with --drop COLUMN, rows with --keep EXPRESSION, or correct the tables."
         ) from None
-    return () if made.regression is None else made.regression.readings
+    return () if built.regression is None else built.regression.readings
 
 
 def _pair(given: str, option: str, example: str) -> tuple[str, str]:
@@ -425,54 +439,55 @@ def _asked(tables: Mapping[str, Table], question: str = ASKED, option: str = "--
         typer.echo(f"{printable(answer)!r} is not a column: {printable(unknown(answer, names))}")
 
 
-def _show(found: Proposal, output: Path, readings: Sequence[str]) -> None:
+def _show(proposal: Proposal, output: Path, readings: Sequence[str]) -> None:
+    """Print the columns, what to look at, the formula and the next commands."""
     from rich.markup import escape
     from rich.table import Table as Grid
 
     from consortia.report.terminal import console_of
 
     console = console_of()
-    gaps = any(sum(one.missing) for one in found.used)
-    shown = Grid(box=None, pad_edge=False, header_style="bold")
+    gaps = any(sum(column.missing) for column in proposal.used)
+    grid = Grid(box=None, pad_edge=False, header_style="bold")
     for head in ("column", "holds", *(("missing",) if gaps else ())):
-        shown.add_column(head)
-    for one in found.used:
-        cells = [one.name, one.what]
+        grid.add_column(head)
+    for column in proposal.used:
+        cells = [column.name, column.what]
         if gaps:
-            count = sum(one.missing)
-            by = ", ".join(
-                f"{site} {each}"
-                for site, each in zip(found.sites, one.missing, strict=True)
-                if each
+            count = sum(column.missing)
+            by_site = ", ".join(
+                f"{site} {missing}"
+                for site, missing in zip(proposal.sites, column.missing, strict=True)
+                if missing
             )
-            cells.append(f"{count:,} ({by})" if count else "0")
-        shown.add_row(*map(escape, cells))
-    console.print(shown)
-    if any("the reference is" in one.what for one in found.used):
+            cells.append(f"{count:,} ({by_site})" if count else "0")
+        grid.add_row(*map(escape, cells))
+    console.print(grid)
+    if any("the reference is" in column.what for column in proposal.used):
         console.print(
             "",
             "Levels are compared with the reference. To change it: --reference COLUMN=LEVEL.",
             sep="\n",
         )
-    noted = [(one.name, one.note) for one in found.used if one.note]
+    noted = [(column.name, column.note) for column in proposal.used if column.note]
     if readings:
         console.print("", "[bold]How the tables are read[/]", sep="\n")
-        console.print("\n".join(f"  {escape(one)}" for one in readings))
-    for head, lines in (("Look at", noted), ("Left out", found.left_out)):
+        console.print("\n".join(f"  {escape(reading)}" for reading in readings))
+    for head, lines in (("Look at", noted), ("Left out", proposal.left_out)):
         if lines:
             console.print("", f"[bold]{head}[/]", sep="\n")
         for name, reason in lines:
             console.print(escape(f"  {name}: {reason}"))
     rows = ", ".join(
         f"{site} {count:,}" + (f" of {given:,}" if count < given else "")
-        for site, count, given in zip(found.sites, found.complete, found.rows, strict=True)
+        for site, count, given in zip(proposal.sites, proposal.complete, proposal.rows, strict=True)
     )
-    what = "Complete rows" if found.missing == "complete" else "Rows without a missing value"
-    console.print("", escape(f"{what}: {rows}."), escape(found.why), sep="\n")
-    console.print("", escape(found.formula), sep="\n", style="bold", soft_wrap=True)
+    what = "Complete rows" if proposal.missing == "complete" else "Rows without a missing value"
+    console.print("", escape(f"{what}: {rows}."), escape(proposal.why), sep="\n")
+    console.print("", escape(proposal.formula), sep="\n", style="bold", soft_wrap=True)
     name = escape(str(output))
     steps = [f"\nwritten: {name}. Next:", f"  consortia check {name}", f"  consortia run {name}"]
-    if len(found.sites) > 1:
+    if len(proposal.sites) > 1:
         steps.append(
             f"Before it goes to other institutions, who then tell no means and levels:\n"
             f"  consortia register {name}"

@@ -4,8 +4,9 @@ r"""Influence of each site and of the prior on a result, by weights on its draws
     w_s \propto 1 / L_c(\theta_s) \quad (\text{without site } c), \qquad
     w_s \propto p(\theta_s)^{\alpha - 1} \quad (\text{with the prior to the power } \alpha)
 
-both smoothed, with their k-hat, by ArviZ (PSIS). To be left out, a site weights the draws itself:
-means, standard deviations and k-hat leave it, and no log-likelihood does.
+with :math:`\theta_s` draw s of S, :math:`L_c` the likelihood of site c and p the prior. ArviZ
+smooths the weights w and estimates their k-hat (PSIS). To be left out, a site weights the draws
+itself: means, standard deviations and k-hat leave it, and no log-likelihood does.
 
 Source: Vehtari, Simpson, Gelman, Yao, Gabry, "Pareto smoothed importance sampling" (2024);
 Kallioinen, Paananen, Bürkner, Vehtari, "Detecting and diagnosing prior and likelihood sensitivity
@@ -37,16 +38,21 @@ from consortia.runtime import compiler
 from consortia.runtime.late import Array, PyTree, jax, jnp
 
 Labels = Mapping[str, Sequence[Sequence[str] | None]]
+"""Names along each axis of a parameter, None for an axis without names, by the parameter's name."""
+
 Draws = Float[np.ndarray, "S d"]
 
 MOST_DRAWS = 4000
+"""Draws that are weighted, evenly spaced if a run has more."""
+
 POWERS = (0.8, 1.25)
-"""α on both sides of 1."""
+"""α on both sides of 1, which is half-way between them on a log scale."""
 
 SENSITIVE = 0.05
 """Measure of Kallioinen and others from which on a parameter is called sensitive."""
 
 AT_ONCE = 64
+"""Draws whose log-likelihood is computed side by side."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -63,8 +69,8 @@ class WithoutSites(Shown):
         k_hat: of each site's weights, (sites,); above .7 a line is not to be trusted.
 
     Example:
-        >>> one, line = np.ones(1), np.ones((1, 1))
-        >>> print(WithoutSites(("dose",), ("oslo",), one, one, 3 * line, line, 0.1 * one))
+        >>> unit, line = np.ones(1), np.ones((1, 1))
+        >>> print(WithoutSites(("dose",), ("oslo",), unit, unit, 3 * line, line, 0.1 * unit))
         without  moves most  by (sd)  its sd by  k-hat
         oslo           dose    +2.00     x 1.00   0.10
     """
@@ -86,11 +92,11 @@ class WithoutSites(Shown):
     def _tables(self) -> list[list[list[str]]]:
         rows = [["without", "moves most", "by (sd)", "its sd by", "k-hat"]]
         for index, site in enumerate(self.sites):
-            most = int(np.argmax(np.abs(self.shifts[index])))
-            wider = self.sds[index, most] / self.sd[most]
-            moved = self.shifts[index, most]
-            k = self.k_hat[index]
-            rows.append([site, self.names[most], f"{moved:+.2f}", f"x {wider:.2f}", f"{k:.2f}"])
+            farthest = int(np.argmax(np.abs(self.shifts[index])))
+            wider = self.sds[index, farthest] / self.sd[farthest]
+            shift = self.shifts[index, farthest]
+            k, name = self.k_hat[index], self.names[farthest]
+            rows.append([site, name, f"{shift:+.2f}", f"x {wider:.2f}", f"{k:.2f}"])
         return [rows]
 
     @property
@@ -149,8 +155,8 @@ def leave_one_site_out(
         >>> from consortia import diagnostics
         >>> print(diagnostics.leave_one_site_out(tree, model, sites))  # doctest: +SKIP
     """
-    together: Engine = LocalEngine() if engine is None else engine
-    drawn = positions_of("leave_one_site_out", [(tree, model)], together, MOST_DRAWS)[0]
+    used_engine: Engine = LocalEngine() if engine is None else engine
+    drawn = positions_of("leave_one_site_out", [(tree, model)], used_engine, MOST_DRAWS)[0]
     target = Target(model, structure_of(model.init))
     names, values = natural_of(model, target, drawn, labels)
 
@@ -160,7 +166,7 @@ def leave_one_site_out(
         mean, sd = moments_of(values, share)
         return {"mean": mean.tolist(), "sd": sd.tolist(), "k": k}
 
-    answers = of_sites(together, sites, of_site)
+    answers = of_sites(used_engine, sites, of_site)
     mean, sd = moments_of(values, np.full(len(values), 1 / len(values)))
     means, sds, k_hat = (
         np.array([answer[key] for answer in answers]) for key in ("mean", "sd", "k")
@@ -182,8 +188,8 @@ class PriorSensitivity(Shown):
         k_hat: the larger of both weights of the prior's powers.
 
     Example:
-        >>> one = np.ones(1)
-        >>> PriorSensitivity(("dose",), 0.5 * one, one, 0.2 * one, 0.01 * one, 0.1).findings
+        >>> unit = np.ones(1)
+        >>> PriorSensitivity(("dose",), 0.5 * unit, unit, 0.2 * unit, 0.01 * unit, 0.1).findings
         ('the prior dominates, the data are weak',)
     """
 
@@ -275,25 +281,25 @@ def prior_sensitivity(
         >>> from consortia import diagnostics
         >>> print(diagnostics.prior_sensitivity(tree, model))  # doctest: +SKIP
     """
-    together: Engine = LocalEngine() if engine is None else engine
-    drawn = positions_of("prior_sensitivity", [(tree, model)], together, MOST_DRAWS)[0]
+    used_engine: Engine = LocalEngine() if engine is None else engine
+    drawn = positions_of("prior_sensitivity", [(tree, model)], used_engine, MOST_DRAWS)[0]
     target = Target(model, structure_of(model.init))
     names, values = natural_of(model, target, drawn, labels)
     prior = _log_prior(target, log_prior, drawn)
     weighted = [smoothed((power - 1) * prior) for power in POWERS]
     moments = [moments_of(values, share) for share, _ in weighted]
     sd = values.std(axis=0, ddof=1)
-    doublings = np.log2(POWERS[1] / POWERS[0])
+    doublings = np.log2(POWERS[1] / POWERS[0])  # of the prior's power between both
     shift = (moments[1][0] - moments[0][0]) / sd / doublings
     ratio = (moments[1][1] / moments[0][1]) ** (1 / doublings)
     likelihood = np.full(len(names), np.nan)
     if sites is not None:
-        held = sites
+        run_sites = sites
 
         def of_site(index: int) -> list[float]:
-            return _log_likelihoods(target, drawn, held.shards[index]).tolist()
+            return _log_likelihoods(target, drawn, run_sites.shards[index]).tolist()
 
-        total = np.sum(of_sites(together, held, of_site), axis=0)
+        total = np.sum(of_sites(used_engine, run_sites, of_site), axis=0)
         likelihood = _measure(values, total)
     k_hat = max(k for _, k in weighted)
     return PriorSensitivity(names, shift, ratio, _measure(values, prior), likelihood, k_hat)
@@ -309,11 +315,11 @@ def natural_of(
     else:
         natural = model.natural
         if model.host is None:
-            at = jnp.asarray(drawn, target.dtype)
-            made = jax.jit(jax.vmap(lambda part: natural(target.unravel(part))))(at)
+            positions = jnp.asarray(drawn, target.dtype)
+            parameters = jax.jit(jax.vmap(lambda draw: natural(target.unravel(draw))))(positions)
         else:
-            made = natural(target.layout.params(drawn))
-        arrays = {name: np.asarray(a, np.float64) for name, a in made.items()}
+            parameters = natural(target.layout.params(drawn))
+        arrays = {name: np.asarray(a, np.float64) for name, a in parameters.items()}
         shapes = {name: a.shape[1:] for name, a in arrays.items()}
         values = np.concatenate([a.reshape(len(drawn), -1) for a in arrays.values()], axis=1)
     axes = labels or {}
@@ -338,7 +344,10 @@ def smoothed(log_weights: np.ndarray) -> tuple[np.ndarray, float]:
 
 
 def _measure(values: Draws, log_density: np.ndarray) -> np.ndarray:
-    """Return ArviZ's `psense` of each column for the power of a density."""
+    """Return ArviZ's `psense` of each column for the power of a density.
+
+    `psense` scales the power of the density in the group `log_prior`, whichever density that is.
+    """
     import xarray
     from arviz_stats.psense import psense
 
@@ -360,8 +369,8 @@ def _summed(target: Target, positions: Array, rows: PyTree) -> Array:
 
 def _log_likelihoods(target: Target, drawn: Draws, rows: PyTree) -> np.ndarray:
     """Return log L_c at the draws, (S,)."""
-    held = jax.tree.map(in_jax_width, rows)
-    return np.asarray(_summed(target, jnp.asarray(drawn, target.dtype), held), np.float64)
+    converted = jax.tree.map(in_jax_width, rows)
+    return np.asarray(_summed(target, jnp.asarray(drawn, target.dtype), converted), np.float64)
 
 
 def _log_prior(
@@ -372,8 +381,8 @@ def _log_prior(
             return target.log_priors(drawn)
         return np.broadcast_to(scaled(target.layout.params(drawn)), len(drawn)).astype(float)
 
-    def at(one: Array) -> Array:
-        return target.log_prior(one) if scaled is None else scaled(target.unravel(one))
+    def at(position: Array) -> Array:
+        return target.log_prior(position) if scaled is None else scaled(target.unravel(position))
 
-    values = jax.jit(lambda all_: jax.lax.map(at, all_))(jnp.asarray(drawn, target.dtype))
+    values = jax.jit(lambda positions: jax.lax.map(at, positions))(jnp.asarray(drawn, target.dtype))
     return np.asarray(values, np.float64)

@@ -46,6 +46,8 @@ RANGES = (0.7, 1.0)
 """Ends of the ranges of k-hat that are counted: good, bad, very bad."""
 
 MOST_DRAWS, LEAST_DRAWS = 1000, 100
+"""Draws of a model that score rows, evenly spaced if it has more, and fewest that are accepted."""
+
 AT_ONCE = 4096
 """Rows whose log-likelihood is held at the same time."""
 
@@ -82,16 +84,16 @@ class LeftOut(Shown):
     def _tables(self) -> list[list[list[str]]]:
         """The lines of cells, a model's each, the best model first."""
         lines = [["", "elpd", "se", "less", "se", "p", "waic", "k > 0.7"]]
-        order, unit = np.argsort(-self.sums), np.eye(len(self.names))
+        order, unit = np.argsort(-self.sums), np.eye(len(self.names))  # unit weights of a model
         for model in order:
-            apart = unit[order[0]] - unit[model]
+            difference = unit[order[0]] - unit[model]
             lines.append(
                 [
                     self.names[model],
                     f"{self.sums[model]:.1f}",
                     f"{self.standard_error(unit[model]):.1f}",
-                    f"{apart @ self.sums:.1f}",
-                    f"{self.standard_error(apart):.1f}",
+                    f"{difference @ self.sums:.1f}",
+                    f"{self.standard_error(difference):.1f}",
                     f"{self.parameters[model]:.1f}",
                     f"{self.waic[model]:.1f}",
                     f"{self.shapes[model, 1:].sum():.0f} of {self.rows}",
@@ -142,29 +144,29 @@ def loo(
 
     Example:
         >>> import consortia
-        >>> found = consortia.loo({"plain": (tree, model, sites)})  # doctest: +SKIP
-        >>> print(found)  # doctest: +SKIP
+        >>> scores = consortia.loo({"plain": (tree, model, sites)})  # doctest: +SKIP
+        >>> print(scores)  # doctest: +SKIP
     """
-    together: Engine = LocalEngine() if engine is None else engine
+    used_engine: Engine = LocalEngine() if engine is None else engine
     if not isinstance(results, Mapping) or not results:
         raise InputError("loo: give a dict of names to (result, model, sites).")
     names = tuple(map(str, results))
     models = [model for _, model, _ in results.values()]
     if len({model.by_site for model in models}) > 1:
         raise InputError("loo: one model has a likelihood of rows, another of sites.")
-    every = [sites for _, _, sites in results.values()]
-    check_same_rows(every)
-    first = every[0]
-    drawn = positions_of("loo", [fit[:2] for fit in results.values()], together, MOST_DRAWS)
+    sites_of_models = [sites for _, _, sites in results.values()]
+    check_same_rows(sites_of_models)
+    first = sites_of_models[0]
+    drawn = positions_of("loo", [fit[:2] for fit in results.values()], used_engine, MOST_DRAWS)
     targets = [Target(model, structure_of(model.init)) for model in models]
 
     def of_site(index: int) -> dict[str, Any]:
-        shards = [sites.shards[index] for sites in every]
+        shards = [sites.shards[index] for sites in sites_of_models]
         if problem := other_rows(shards):
             raise InputError(f"loo: site {first.names[index]!r}: {problem}")
         return sums_of([_pointwise(*fit) for fit in zip(targets, drawn, shards, strict=True)])
 
-    sums = of_sites(together, first, of_site, "loo: ")
+    sums = of_sites(used_engine, first, of_site, "loo: ")
     total = {
         key: np.sum([np.asarray(site[key], float) for site in sums], axis=0) for key in sums[0]
     }
@@ -203,9 +205,9 @@ def check_same_rows(every: Sequence[Any]) -> None:
 
 def other_rows(rows: Sequence[Any]) -> str | None:
     """Find a difference between the rows of several models, as far as the responses say."""
-    responses = [one["y"] for one in rows if isinstance(one, Mapping) and "y" in one]
-    known = [np.asarray(one) for one in responses]
-    if any(one.shape == known[0].shape and not np.array_equal(one, known[0]) for one in known):
+    responses = [shard["y"] for shard in rows if isinstance(shard, Mapping) and "y" in shard]
+    known = [np.asarray(response) for response in responses]
+    if any(y.shape == known[0].shape and not np.array_equal(y, known[0]) for y in known):
         return "the models have different responses: different rows, or different scales."
     return None
 
@@ -218,7 +220,7 @@ def positions_of(
     A process that keeps nothing has None for a result.
     """
 
-    def own() -> list[Any] | None:
+    def of_this_process() -> list[Any] | None:
         draws = []
         for tree, model in results:
             model.check_posterior(caller)
@@ -241,7 +243,7 @@ def positions_of(
             draws.append(flat[every].tolist())
         return draws
 
-    known = [positions for positions in engine.allgather(own) if positions is not None]
+    known = [positions for positions in engine.allgather(of_this_process) if positions is not None]
     if not known:
         raise InputError(f"{caller}: no process has a result.")
     return [np.asarray(positions, float) for positions in known[0]]
@@ -254,7 +256,7 @@ def sums_of(models: Sequence[Terms]) -> dict[str, Any]:
         terms.append(loo_terms)
         parameters.append(float(np.sum(density - loo_terms)))
         waic.append(float(waic_terms.sum()))
-        # a k-hat that cannot be found is as bad as any
+        # NaN, a k-hat that could not be estimated, counts as very bad
         edges = np.array([-np.inf, *RANGES, np.inf])
         shapes.append(np.histogram(np.nan_to_num(k, nan=np.inf, posinf=1e9), edges)[0].tolist())
     matrix = np.stack(terms)
@@ -292,5 +294,6 @@ def _pointwise(target: Target, positions: np.ndarray, rows: Any) -> Terms:
 
 @partial(compiler.jit, static_argnums=0)
 def _log_likelihoods(target: Target, positions: jax.Array, rows: Any) -> jax.Array:
+    """Return log p(y_i | θ_s), (draws, rows), computed for 64 draws side by side."""
     mask = jnp.ones(jax.tree.leaves(rows)[0].shape[0], bool)
     return compiler.map_in_blocks(lambda draw: target.summands(draw, rows, mask), positions, 64)

@@ -1,4 +1,9 @@
-"""One step of each stochastic gradient dynamics, and the state that all share."""
+"""One step of each stochastic gradient dynamics, and the state that all share.
+
+In all of them θ is the position, q the momentum, h the step size, g an estimate of the gradient ∇U
+of the potential U, T the temperature and ζ a vector of standard normal numbers: the target is
+exp(−U/T).
+"""
 
 from __future__ import annotations
 
@@ -57,7 +62,8 @@ class Langevin(Dynamics):
     .. math:: \theta' = \theta - h G g + \sqrt{2hTG}\,\zeta
 
     On a Gaussian target of precision λ and with exact gradients the variance is
-    T/(λ(1 − hλ/2)) where G = 1: its bias is O(h). With an adaptation α
+    T/(λ(1 − hλ/2)) where G = 1: its bias is O(h). With an adaptation α, in step l, the diagonal
+    preconditioner G has the entries
 
     .. math::
         G_i = \frac{1}{\text{floor} + \sqrt{v_i}}, \qquad
@@ -66,7 +72,7 @@ class Langevin(Dynamics):
 
     temperature: float = 1.0  # T
     adaptation: float | None = None  # α in (0, 1]; None has G = 1
-    floor: float = 0.0  # added to the root mean square of the gradients
+    floor: float = 0.0  # added to the root mean square of the gradients, in the units of ∇U
 
     def start(self, position: Vector) -> State:
         """Return θ, and empty sums of the squared gradients where G adapts."""
@@ -79,7 +85,7 @@ class Langevin(Dynamics):
         if self.adaptation is None:
             spread = jnp.sqrt(2 * self.temperature * step_size)
             return State(state.position - step_size * gradient + spread * normal)
-        squares, weight = state.squares
+        squares, weight = state.squares  # Σ α^k g² and Σ α^k
         squares = self.adaptation * squares + gradient**2
         weight = self.adaptation * weight + 1
         steps = step_size / (self.floor + jnp.sqrt(squares / weight))
@@ -90,7 +96,7 @@ class Langevin(Dynamics):
 
 @dataclass(frozen=True)
 class EulerHMC(Dynamics):
-    r"""One step of stochastic gradient Hamiltonian Monte Carlo (SGHMC), Euler's way.
+    r"""One step of stochastic gradient Hamiltonian Monte Carlo (SGHMC), by Euler's method.
 
     .. math:: q' = (1 - Bh)\,q - h g + \sqrt{2BhT - h^2 V}\,\zeta, \qquad \theta' = \theta + h q'
 
@@ -110,8 +116,8 @@ class EulerHMC(Dynamics):
     def step(self, state: State, gradient: Vector, normal: Vector, step_size: Scalar) -> State:
         """Return (θ', q'), from the gradient at θ."""
         spread = injected(self.friction * self.temperature, self.gradient_variance, step_size)
-        kept = (1 - self.friction * step_size) * state.momentum
-        momentum = kept - step_size * gradient + spread * normal
+        damped = (1 - self.friction * step_size) * state.momentum
+        momentum = damped - step_size * gradient + spread * normal
         return State(state.position + step_size * momentum, momentum)
 
 
@@ -160,7 +166,7 @@ class Thermostat(Dynamics):
 
     in the order A, B, O, B, A; element-wise, ξ is a vector and A adds (h/2)(q∘q − T). The friction
     ξ starts at D and settles where the momentum has variance T, whatever the noise of the gradient
-    and, element-wise, much of the energy that stale gradients feed in.
+    and, element-wise, much of the energy that stale gradients feed in; d is the dimension of θ.
 
     Source: Ding et al. (2014), as Chen et al. (2016) use it; element-wise after Gan et al. (2015).
     """
@@ -194,7 +200,7 @@ class Thermostat(Dynamics):
         )
 
     def _excess(self, momentum: Vector) -> Float[Array, "*d"]:
-        """Return by how much the kinetic energy is above its mean."""
+        """Return the excess of the squared momentum over its mean T, per coordinate or averaged."""
         squares = momentum**2
         return (squares if self.elementwise else jnp.mean(squares)) - self.temperature
 
@@ -202,7 +208,10 @@ class Thermostat(Dynamics):
 def injected(
     strength: float, gradient_variance: float | tuple[float, ...], step_size: Scalar
 ) -> Float[Array, "*d"]:
-    """Return √(2 · strength · h − h²V), the standard deviation of the injected noise."""
+    """Return √(2 · strength · h − h²V), the standard deviation of the injected noise.
+
+    The strength is the friction times the temperature, BT.
+    """
     if gradient_variance == 0.0:
         return jnp.sqrt(2 * strength * step_size)
     variance = jnp.asarray(gradient_variance, step_size.dtype)

@@ -26,7 +26,8 @@ from consortia.runtime import compiler
 from consortia.runtime.late import Array, PyTree, jax, jnp
 
 VALUES_TOGETHER = {"cpu": 2**18}
-"""Row values that sites computed side by side hold; more leave a processor's cache."""
+"""Row values that sites computed side by side hold; more, 1 MiB in single precision,
+leave a processor's cache."""
 
 VALUES_ELSEWHERE = 2**22
 """The same on an accelerator."""
@@ -39,6 +40,7 @@ compile .5 s longer (one function, a few calls a run); full optimisation runs no
 """
 
 KEPT_PROGRAMS = 64
+"""Programs that are kept for later runs, those that were used last."""
 
 _programs: OrderedDict[Any, Callable[..., Any]] = OrderedDict()
 
@@ -87,11 +89,12 @@ class SitePrograms:
 
         Args:
             function: the site function.
-            arrays: that it takes.
+            arrays: arguments of the function, completed by the root.
             gather: brings arrays of several devices to this process.
         """
         points = evaluated_points(function, arrays)
         program = self._program(function, points)
+        # among all sites: the first of this process, and the one after its last
         numbers = np.array([self._first, self._first + self._count], np.int32)
         reply = gather(program(self._width(points), self.arrays, arrays, numbers))
         if not function.summed:
@@ -106,11 +109,11 @@ class SitePrograms:
         """Return the compiled program of a function, which is kept for later runs."""
         key = (self._model, function.answer, function.summed, self._division)
         options = self._options(points)
-        whole = (*key, tuple(sorted(options.items())))
-        each = _summed if function.summed else _side_by_side
-        body = partial(each, function.answer, self._target)
+        full_key = (*key, tuple(sorted(options.items())))
+        combine = _summed if function.summed else _side_by_side
+        body = partial(combine, function.answer, self._target)
         make = partial(_compiled, body, self._division, options)
-        return kept(_programs, whole, make, KEPT_PROGRAMS)
+        return kept(_programs, full_key, make, KEPT_PROGRAMS)
 
     def _options(self, points: int) -> dict[str, Any]:
         """Return the compiler's effort: little, unless this query repays more.
@@ -139,6 +142,7 @@ class SitePrograms:
         if self._mapped:
             return 1
         d = self._target.dimension
+        # values of the rows, and of an answer, which may be a d x d matrix such as a curvature
         each = self._rows * (NUMBERS_OF_ROW if self._target.model.by_site else 1) + d * d
         most = VALUES_TOGETHER.get(jax.default_backend(), VALUES_ELSEWHERE)
         site_count = self._nodes // (1 if self._division is None else self._division.nodes)
@@ -207,7 +211,11 @@ def _replies(
 def _blocks(
     width: int, sites: SiteArrays, numbers: Int32[Array, " 2"], part: Any
 ) -> tuple[Array, Array, Array]:
-    """Return, each (blocks, width), indices of sites, their numbers, and which are real ones."""
+    """Return, each (blocks, width), indices of sites, their numbers, and which of them are real.
+
+    An index counts the sites of a device, a number all sites. Not real are repetitions of the last
+    site that fill a block or a device.
+    """
     site_count = sites.sizes.shape[0]
     count = -(-site_count // width) * width
     index = jnp.arange(count, dtype=jnp.int32)
@@ -227,29 +235,29 @@ def _summed(
     part: Any,
 ) -> tuple[PyTree, PyTree]:
     """Return the sum over the sites and its compensation, each with an axis for this device."""
-    nodes, of_all, real = _blocks(width, sites, numbers, part)
+    nodes, site_numbers, real = _blocks(width, sites, numbers, part)
     replies = jax.jit(partial(_replies, function, target, sites, arrays))  # traced once
-    like = jax.eval_shape(replies, nodes[0], of_all[0])
+    like = jax.eval_shape(replies, nodes[0], site_numbers[0])
     zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape[1:], leaf.dtype), like)
 
     def add(so_far: tuple[PyTree, PyTree], block: tuple[Array, Array, Array]) -> Any:
-        nodes, of_all, real = block
+        nodes, site_numbers, real = block
         totals, errors = so_far
 
-        def one(total: Array, error: Array, values: Array) -> tuple[Array, Array]:
-            shown = jnp.where(real.reshape(-1, *(1,) * (values.ndim - 1)), values, 0)
-            value, lost = _folded(shown)
+        def add_values(total: Array, error: Array, values: Array) -> tuple[Array, Array]:
+            counted = jnp.where(real.reshape(-1, *(1,) * (values.ndim - 1)), values, 0)
+            value, lost = _folded(counted)
             if value.dtype == jnp.float64:
                 return total + value, error
-            total, left = two_sum(total, value)
-            return total, error + (left + lost)
+            total, rounding = two_sum(total, value)
+            return total, error + (rounding + lost)
 
-        made = replies(nodes, of_all)
-        both = {name: one(totals[name], errors[name], made[name]) for name in made}
-        after = tuple({name: pair[i] for name, pair in both.items()} for i in (0, 1))
+        values = replies(nodes, site_numbers)
+        pairs = {name: add_values(totals[name], errors[name], values[name]) for name in values}
+        after = tuple({name: pair[i] for name, pair in pairs.items()} for i in (0, 1))
         return after, None
 
-    (totals, errors), _ = jax.lax.scan(add, (zeros, zeros), (nodes, of_all, real))
+    (totals, errors), _ = jax.lax.scan(add, (zeros, zeros), (nodes, site_numbers, real))
     # What is not finite has no rounding error, and two_sum makes it NaN.
     errors = jax.tree.map(lambda t, e: jnp.where(jnp.isfinite(t), e, 0), totals, errors)
     return jax.tree.map(lambda leaf: leaf[None], (totals, errors))
@@ -273,9 +281,9 @@ def _side_by_side(
     part: Any,
 ) -> PyTree:
     """Return the replies of the sites, site axis first."""
-    nodes, of_all, _ = _blocks(width, sites, numbers, part)
-    made = jax.lax.map(
-        lambda block: _replies(function, target, sites, arrays, *block), (nodes, of_all)
+    nodes, site_numbers, _ = _blocks(width, sites, numbers, part)
+    replies = jax.lax.map(
+        lambda block: _replies(function, target, sites, arrays, *block), (nodes, site_numbers)
     )
     site_count = sites.sizes.shape[0]
-    return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[:site_count], made)
+    return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[:site_count], replies)

@@ -67,10 +67,13 @@ if TYPE_CHECKING:
 Config = Mapping[str, Any]
 
 POLICY = "site-policy.toml"
+"""File of a site's policy in its folder, unless its configuration names another."""
+
 BEFORE_PHASES = (DESCRIPTION, AGREEMENT)
 """Messages to each site before the first phase."""
 
 _sites: dict[tuple[str, ...], tuple[FlowerSite, ...]] = {}
+"""Sites of this process for the messages that follow, by study file and node configuration."""
 
 
 def server_app(study: str | Path) -> Any:
@@ -130,23 +133,23 @@ def serve(path: Path, transport: Transport, config: Config) -> None:
             print(f"{directory} is finished; another run needs another output.", flush=True)
         return
     ring = _coordinators(config, transport, terms_of(study))
-    over = functools.partial(_make_engine, transport=transport, config=config, keys=ring)
-    first = over(study)
+    engine_of = functools.partial(_make_engine, transport=transport, config=config, keys=ring)
+    first = engine_of(study)
     built = study.build(first, data_folder=_origin(config))
     engine: FlowerEngine | tuple[FlowerEngine, ...] = first
     if built.imputations:  # a run of each, which the sites take for studies of their own
-        built, engine = _build_imputed(study, built, over, _origin(config))
+        built, engine = _build_imputed(study, built, engine_of, _origin(config))
     begin = beginning(study, built, directory, engine)
     if begun:
         rounds = study.run.rounds
         begin = functools.partial(consortia.resume, directory, rounds=rounds, engine=engine)
     verification, left_out, verify, leave_out = study.verification, study.left_out, None, None
-    further = Afterwards(over, _origin(config), quiet)
+    afterwards = Afterwards(engine_of, _origin(config), quiet)
     if verification is not None:
         built.model.check_posterior("run.verify")
-        verify = functools.partial(further.compare, verification)
+        verify = functools.partial(afterwards.compare, verification)
     if left_out is not None:
-        leave_out = functools.partial(further.leave_out, left_out, study.compared, directory)
+        leave_out = functools.partial(afterwards.leave_out, left_out, study.compared, directory)
     sample_and_report(
         study,
         built,
@@ -165,6 +168,7 @@ def _expect_all(study: Study, transport: Transport) -> list[str]:
     lines = [expected(study, transport)]
     for other in study.besides:
         name = other.method.name
+        # the first imputation stands for all: their runs have the same settings
         if other.imputation == 0:
             name = f"{len(study.imputed)} runs of {name} if values are missing, of which each"
         if not other.imputation:
@@ -189,6 +193,7 @@ def _make_engine(
     from consortia.federation.governance import terms_of
 
     terms = terms_of(study)
+    # where the configuration is silent, the engine's own defaults
     return FlowerEngine(
         transport,
         labels_of(study, _origin(config)),
@@ -207,7 +212,7 @@ def _make_engine(
 
 
 def _build_imputed(
-    study: Study, built: Built, over: Callable[[Study], FlowerEngine], origin: Path | None
+    study: Study, built: Built, engine_of: Callable[[Study], FlowerEngine], origin: Path | None
 ) -> tuple[Built, tuple[FlowerEngine, ...]]:
     """Build the study with the rows of each imputation, and the engine of each."""
     if study.verification is not None or study.left_out is not None:
@@ -215,9 +220,9 @@ def _build_imputed(
             "run.verify, run.loo: with model.missing = 'impute' there is a posterior of each "
             "imputation, and none to compare: leave them out, or take missing = 'complete'."
         )
-    engines = tuple(map(over, study.imputed))
-    each = zip(study.imputed, engines, strict=True)
-    rows = tuple(imputed.build(by, data_folder=origin).rows for imputed, by in each)
+    engines = tuple(map(engine_of, study.imputed))
+    pairs = zip(study.imputed, engines, strict=True)
+    rows = tuple(imputed.build(engine, data_folder=origin).rows for imputed, engine in pairs)
     return replace(built, sites=rows), engines
 
 
@@ -225,15 +230,15 @@ def _build_imputed(
 class Afterwards:
     """Studies that are run after another, which the sites take for runs of their own."""
 
-    over: Callable[[Study], FlowerEngine]  # makes the engine of each
+    engine_of: Callable[[Study], FlowerEngine]  # makes the engine of each
     origin: Path | None  # of the data in a simulation
     quiet: bool
 
-    def compare(self, beside: Study, tree: Any) -> Verification | None:
+    def compare(self, other: Study, tree: Any) -> Verification | None:
         """Sample the study with which a run is compared."""
-        again = self.over(beside)
-        built = beside.build(again, data_folder=self.origin)
-        return compared_over(built, again, quiet=self.quiet)(tree)
+        engine = self.engine_of(other)
+        built = other.build(engine, data_folder=self.origin)
+        return compared_over(built, engine, quiet=self.quiet)(tree)
 
     def leave_out(
         self, left_out: Study, other: Study | None, directory: Path, tree: Any
@@ -245,15 +250,15 @@ class Afterwards:
             return None
         trees, names, quiet = [tree], ["the model"], self.quiet
         if other is not None:
-            apart = self.over(other)
-            built = other.build(apart, data_folder=self.origin)
-            trees.append(sample_beside(other, built, directory / COMPARED, apart, quiet=quiet))
+            engine = self.engine_of(other)
+            built = other.build(engine, data_folder=self.origin)
+            trees.append(sample_beside(other, built, directory / COMPARED, engine, quiet=quiet))
             names = list(TWO_MODELS)
-        again = self.over(left_out)
-        there = left_out.build(again, data_folder=self.origin)
-        labels = None if there.regression is None else there.regression.labels
-        given = (trees, there.model, there.rows, again)
-        answers = told_by_sites(*given, labels=labels, names=names)
+        engine = self.engine_of(left_out)
+        built = left_out.build(engine, data_folder=self.origin)
+        labels = None if built.regression is None else built.regression.labels
+        fitted = (trees, built.model, built.rows, engine)
+        answers = told_by_sites(*fitted, labels=labels, names=names)
         return "\n\n".join(map(str, answers))
 
 
@@ -274,6 +279,8 @@ def expected(study: Study, transport: Transport) -> str:
 
     method = study.method
     if isinstance(method, Conversation):
+        # letters carry some of the messages with the first query
+        # the sites of a registered study need not agree on anything before
         before = 1 if study.registered is not None else len(BEFORE_PHASES)
         messages = usual_messages(study, method) + before - transport.riding
         return (
@@ -282,7 +289,7 @@ def expected(study: Study, transport: Transport) -> str:
             f"{transport.seconds:g} s each ({transport.kind})."
         )
     algorithm = method.build(any_target())
-    each = messages_of(algorithm.phases)
+    each = messages_of(algorithm.phases)  # messages of a round
     before = messages_of(algorithm.fit, algorithm.setup) + len(BEFORE_PHASES)
     rounds = study.run.warmup + study.run.rounds
     messages = before + each * rounds
@@ -417,20 +424,21 @@ def site_of(
             raise InputError("a data set that one machine deals out has no facts of its sites.")
         study_folder = study.path.parent if study.path else Path()
         file = files.get(number, (origin or study_folder) / study.data.files[number])
-        return study.contribution(file, number, *least())
+        return study.contribution(file, number, *least_rows())
 
     def digests(key: bytes) -> list[RowDigests]:
         return study.used_rows(files[number], number, key)
 
-    def least() -> tuple[int, int]:
+    def least_rows() -> tuple[int, int]:
+        """Return the fewest rows of a level, and of a pattern of covariates, that may be sent."""
         if simulated:
             return 1, 1
         policy = governance.load_policy(_policy(folder, node))
         return policy.minimum_level_rows, policy.minimum_pattern_rows
 
     def build(engine: Engine) -> Job:
-        level, cells = least()
-        built = study.build(engine, data_folder=origin, own=files, least=level, cells=cells)
+        level, pattern = least_rows()
+        built = study.build(engine, data_folder=origin, own=files, least=level, cells=pattern)
         run = study.run
         parts = built.model, built.rows, built.algorithm, run.chains, run.seed, run.warmup
         return Job(*parts, registered=study.registered is not None)
@@ -438,9 +446,9 @@ def site_of(
     def gate(run: str) -> Gate:
         if simulated:
             return Simulated(folder, name)
-        policy, kind = _policy(folder, node), made or governance.Gate
+        policy, gate_class = _policy(folder, node), made or governance.Gate
         required = replace(terms, run=run)
-        opened = governance.open_gate(folder, policy, site=name, terms=required, gate=kind)
+        opened = governance.open_gate(folder, policy, site=name, terms=required, gate=gate_class)
         keep_study(folder, study, terms.study)
         return opened
 
@@ -542,6 +550,7 @@ def _keep_compiled(folder: Path) -> None:
     """Keep compiled programs for the next process, which Flower starts for each message."""
 
     def keep() -> None:
+        # all programs, however quickly they compile and however small they are
         late.jax.config.update("jax_compilation_cache_dir", str(folder / "compiled"))
         late.jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
         late.jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
@@ -575,7 +584,7 @@ class Simulated:
         self._folder, self._name = folder, name
 
     def admit(self, kind: str, question: Question) -> bool:
-        """Accept any question."""
+        """Accept any question, as one that was not answered before."""
         return False
 
     def rows(self, number: int, parameters: int | None = None, cell: int | None = None) -> None:

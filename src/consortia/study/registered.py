@@ -12,10 +12,11 @@ from consortia.models.regression.registration import Registration
 from consortia.study.tables import Table
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
+"""A number that is neither infinite nor NaN, which TOML could state."""
 
 
 class Number(Table):
-    """Coordinates of a number."""
+    """Centre and scale by which a numeric factor is standardised."""
 
     centre: Finite = Field(description="its mean, approximately")
     scale: Finite = Field(gt=0, description="its standard deviation, approximately")
@@ -37,12 +38,12 @@ class PriorFrom(Table):
 
     @model_validator(mode="after")
     def _of_one_size(self) -> PriorFrom:
-        d, count = len(self.labels), len(self.shares)
+        d, count = len(self.labels), len(self.shares)  # parameters and components
         sizes = [(self.centres, d), (self.covariances, d * (d + 1) // 2)]
         if any(len(a) != count or any(len(entry) != size for entry in a) for a, size in sizes):
             raise ValueError(f"prior_from: {count} components of {d} parameters do not fit")
         try:
-            Earlier.read(self.model_dump())
+            Earlier.read(self.model_dump())  # refuses what is not a covariance
         except InputError as error:
             raise ValueError(str(error)) from None
         return self
@@ -56,6 +57,7 @@ class Registered(Table):
     are in units of them.
     """
 
+    # at most as many levels as `consortia.models.regression.agreement.LEVELS_REFUSED`
     levels: dict[str, Annotated[list[str], Field(min_length=2, max_length=1000)]] = Field(
         default_factory=dict,
         description="all levels of each factor, as the formula writes it, the reference first; "
@@ -82,5 +84,5 @@ class Registered(Table):
 
     @property
     def registration(self) -> Registration:
-        """The same, as a formula takes it."""
+        """Levels, scales and prior of this table, as a formula takes them."""
         return Registration.read(self.model_dump(exclude_none=True))

@@ -28,10 +28,11 @@ from consortia.theory.law import Law
 from consortia.theory.settings import Price, Tried, in_words, open_settings, search
 
 HALVINGS = 40
-"""Halvings of the first step that is tried, which is beyond every stable one."""
+"""Halvings of a first step that is beyond every stable one, to 1e-12 of it."""
 
 REFINEMENTS = 6
-"""Bisections between a step that meets the target and twice as long a one that does not."""
+"""Bisections between a step that meets the target and twice as long a one that does not; they find
+the largest to 1 %."""
 
 MOST_DOUBTED = 8
 """Halvings of a step that meets the target by a prediction which may hold at a shorter one only."""
@@ -49,7 +50,8 @@ MINIBATCHES = (
 )
 
 LEAST_DRAWS = 100.0
-"""Effective draws that a run must be worth, all chains together."""
+"""Effective draws that a run must be worth, all chains together: a Monte Carlo error of the means
+of a tenth of a posterior standard deviation."""
 
 ALTERNATIVES: tuple[tuple[str, Any], ...] = (
     ("debias", True),
@@ -93,14 +95,19 @@ class BiasTarget:
         return cls(mean, sd, price)
 
     def halved(self) -> BiasTarget:
-        """Return half of the target, as a margin."""
+        """Return half of the target, as a margin for a posterior far from its Gaussian law."""
         return replace(self, mean=self.mean / 2, sd=self.sd / 2)
 
     def __str__(self) -> str:
         return f"{100 * self.mean:g} % of an sd in the means and {100 * self.sd:g} % in the sds"
 
     def met(self, law: Law, near: Expansion) -> bool:
-        """Return True if the long-run law is within the target of the posterior."""
+        """Return True if the long-run law is within the target of the posterior.
+
+        Args:
+            law: of the method at its step size.
+            near: expansion of the posterior about its mode.
+        """
         shift, ratio = errors_of(law, near)
         return np.abs(shift).max() <= self.mean and np.abs(ratio - 1).max() <= self.sd
 
@@ -143,17 +150,18 @@ def unchosen(method: Method) -> bool:
 
 def completed(method: Method, dimension: int) -> Method:
     """Return the method with some step and scales where they are to be found, for its phases."""
-    made: Any = method
+    settled: Any = method
     if isinstance(method, Preconditioned) and method.scales is None:
-        made = dataclasses.replace(made, scales=(1.0,) * dimension)
+        settled = dataclasses.replace(settled, scales=(1.0,) * dimension)
+    # of each open setting its first value; the phases do not depend on which
     first = {name: values[0] for name, values in open_settings(method).items()}
     if "mass_matrix" in first:
         first["mass_matrix"] = None
     if "friction" in first:
         first["friction"] = 1.0
-    made = dataclasses.replace(made, **first)
+    settled = dataclasses.replace(settled, **first)
     open_steps = any(isinstance(schedule, schedules.Unchosen) for schedule in method.step_schedules)
-    return dataclasses.replace(made, step_size=SOME_STEP) if open_steps else made
+    return dataclasses.replace(settled, step_size=SOME_STEP) if open_steps else settled
 
 
 def choose_step(
@@ -174,6 +182,7 @@ def choose_step(
             arguments would do.
     """
     try:
+        # importance weights towards the posterior doubt the Gaussian law
         far = not problem.near.gaussian and (problem.near.k_hat or 0.0) > K_HAT
         kept, within = target, str(target)
         if far:
@@ -216,10 +225,10 @@ def _cheapest(problem: Problem, method: Method, target: BiasTarget) -> Choice | 
     """Choose open settings with their step size, or None where no settings meet the target."""
     sites = len(problem.near.sizes)
 
-    def fits(there: Problem, law: Law) -> bool:
+    def fits(projected: Problem, law: Law) -> bool:  # in the directions that are searched
         if not law.variance_known:
             raise InputError(MINIBATCHES)
-        return law.stable and target.met(law, there.near) and not _doubtful(problem, law)
+        return law.stable and target.met(law, projected.near) and not _doubtful(problem, law)
 
     def begin(steepest: float) -> float:
         return first_step(steepest, sites)
@@ -267,27 +276,32 @@ def largest_step(problem: Problem, method: Method, target: BiasTarget) -> Choice
     for _ in range(REFINEMENTS):
         middle = math.sqrt(low * high)
         try:
-            better = _fitting(problem, method, middle, target)
+            longer = _fitting(problem, method, middle, target)
         except InputError:  # an argument of the method bounds the step
-            better = None
-        if better is None or _doubtful(problem, better[1]):
+            longer = None
+        if longer is None or _doubtful(problem, longer[1]):
             high = middle
         else:
-            low, fits = middle, better
-    quicker = _fitting(problem, method, SHORTER * low, target)
-    while quicker is not None and quicker[1].rounds_per_draw < fits[1].rounds_per_draw:
-        low, fits = SHORTER * low, quicker
-        quicker = _fitting(problem, method, SHORTER * low, target)
+            low, fits = middle, longer
+    shorter = _fitting(problem, method, SHORTER * low, target)
+    while shorter is not None and shorter[1].rounds_per_draw < fits[1].rounds_per_draw:
+        low, fits = SHORTER * low, shorter
+        shorter = _fitting(problem, method, SHORTER * low, target)
     stepped, law = fits
     return Choice(stepped, low, law.rounds_per_draw, prediction_by(stepped, problem, law))
 
 
 def first_step(steepest: float, sites: int) -> float:
-    """Return a step beyond every stable one of any method, from the largest curvature."""
+    """Return a step beyond every stable one of any method, from the largest curvature λ.
+
+    With all rows, leapfrog steps are stable below 2/√λ and Langevin steps below 2/λ; an agent of a
+    network of N has about λ/N by itself.
+    """
     return 4 * max(1 / math.sqrt(steepest), 1 / steepest) * max(sites, 1)
 
 
 def _doubtful(problem: Problem, law: Law) -> bool:
+    """Return True if a law is of a method whose prediction may fail on this posterior."""
     return bool(law.unsure) and not problem.near.gaussian
 
 
@@ -306,16 +320,16 @@ def _fitting(
 
 def _advice(problem: Problem, method: Method, target: BiasTarget, rounds: int, chains: int) -> str:
     """Advise other values of single arguments, the fastest first."""
-    able = []
+    options = []  # rounds per draw, and the argument with its value
     for name, value, other in _others(method):
         try:
             choice = best_choice(problem, other, target)
         except InputError:
             continue
         if choice is not None and rounds * chains / choice.rounds_per_draw >= LEAST_DRAWS:
-            able.append((choice.rounds_per_draw, f"{name}={value!r}"))
-    if able:
-        return f"What can: {', '.join(text for _, text in sorted(able))}; or federated_hmc."
+            options.append((choice.rounds_per_draw, f"{name}={value!r}"))
+    if options:
+        return f"What can: {', '.join(text for _, text in sorted(options))}; or federated_hmc."
     return "Neither can another value of one of its arguments: take federated_hmc, which is exact."
 
 

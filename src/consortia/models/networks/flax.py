@@ -22,6 +22,8 @@ from consortia.models.networks.model import (
 )
 
 SOURCE = "from_flax"
+"""Function that messages name; the braces of those below take names in the module."""
+
 BATCH_STATISTICS = (
     f"{SOURCE}: the module keeps statistics of batches ({{}}): with batch normalisation a row's "
     "likelihood depends on the other rows, and a site's on its minibatch. Take LayerNorm or "
@@ -96,18 +98,19 @@ def from_flax(
 def _linen(module: Any, rows: Any, inputs: str) -> Network:
     from flax import errors
 
-    x = example_of(rows, inputs, SOURCE)[inputs]
-    shapes = jax.eval_shape(module.init, jax.random.key(0), jnp.asarray(x))
-    others = [name for name in shapes if name != "params"]
-    if others:
-        raise InputError(BATCH_STATISTICS.format(", ".join(others)))
+    example = example_of(rows, inputs, SOURCE)[inputs]
+    shapes = jax.eval_shape(module.init, jax.random.key(0), jnp.asarray(example))
+    collections = [name for name in shapes if name != "params"]  # of variables that are no weights
+    if collections:
+        raise InputError(BATCH_STATISTICS.format(", ".join(collections)))
     try:
-        jax.eval_shape(module.apply, shapes, jnp.asarray(x))
+        jax.eval_shape(module.apply, shapes, jnp.asarray(example))
     except errors.InvalidRngError as error:
+        # the message ends with a link in brackets
         raise InputError(DROPOUT.format(str(error).split(" (")[0])) from error
 
     def start(key: Array) -> dict[str, Array]:
-        return named_weights(module.init(key, jnp.asarray(x))["params"])
+        return named_weights(module.init(key, jnp.asarray(example))["params"])
 
     def outputs(weights: Mapping[str, Array], x: Array) -> Array:
         return module.apply({"params": with_weights(weights, shapes["params"])}, x)
@@ -118,37 +121,38 @@ def _linen(module: Any, rows: Any, inputs: str) -> Network:
 def _nnx(module: Any) -> Network:
     from flax import nnx
 
-    def made(key: Array) -> Any:
+    def module_of(key: Array) -> Any:
         return module(nnx.Rngs(key)) if not isinstance(module, nnx.Module) else module
 
     def weights_of(key: Array) -> dict[str, Array]:
-        return named_weights(nnx.to_pure_dict(nnx.state(made(key), nnx.Param)))
+        return named_weights(nnx.to_pure_dict(nnx.state(module_of(key), nnx.Param)))
 
     example = module if isinstance(module, nnx.Module) else module(nnx.Rngs(0))
     if not isinstance(example, nnx.Module):
         raise InputError(
             f"{SOURCE}: the function returns a {type(example).__name__}, no module of NNX."
         )
+    # the static graph; then weights, statistics of batches, random keys and counts, and the rest
     parts: Any = nnx.split(example, nnx.Param, nnx.BatchStat, nnx.RngState, ...)
-    statistics, numbers, others = (
+    statistics, random_states, others = (
         ", ".join(named_weights(nnx.to_pure_dict(part))) for part in parts[2:]
     )
     if statistics:
         raise InputError(BATCH_STATISTICS.format(statistics))
-    if numbers:
-        raise InputError(DROPOUT.format(numbers))
+    if random_states:
+        raise InputError(DROPOUT.format(random_states))
     if others:
         raise InputError(f"{SOURCE}: the module has a state besides its weights: {others}.")
-    like = nnx.to_pure_dict(nnx.state(example, nnx.Param))
+    structure = nnx.to_pure_dict(nnx.state(example, nnx.Param))
 
     def outputs(weights: Mapping[str, Array], x: Array) -> Array:
         state = nnx.state(example, nnx.Param)
-        nnx.replace_by_pure_dict(state, with_weights(weights, like))
+        nnx.replace_by_pure_dict(state, with_weights(weights, structure))
         return nnx.merge(parts[0], state)(x)
 
     return Network(weights_of, outputs, SOURCE, _fan_in)
 
 
 def _fan_in(shape: tuple[int, ...]) -> int:
-    """Return the inputs of a kernel, (..., inputs, outputs)."""
+    """Return the number of inputs of a kernel, whose shape is (..., inputs, outputs)."""
     return math.prod(shape[:-1])

@@ -5,7 +5,7 @@ r"""Correlations of levels and slopes with the density of Lewandowski, Kurowicka
 L is made of partial correlations, row by row; that of column j (from 0) of K has the density
 :math:`\propto (1 - \rho^2)^{a_j - 1}` with :math:`a_j = \eta + (K - 2 - j)/2`. Each is
 :math:`\rho = 2 \Phi(x) - 1` of an unconstrained number x, its normal score, which is N(0, 1) where
-a is 1, and has Gaussian tails else.
+a is 1, and has Gaussian tails else. Φ is the distribution function of N(0, 1), φ its density.
 
 Source: Lewandowski, Kurowicka, Joe, "Generating random correlation matrices based on vines and
 extended onion method" (2009), section 2.4.
@@ -29,43 +29,47 @@ class LKJ:
     """The density above."""
 
     shape: float  # η > 0; 1 is uniform over correlation matrices, more is nearer to none
-    scaled: bool = False  # False, as of `consortia.models.regression.priors.Prior`
+    scaled: bool = False  # as in `consortia.models.regression.priors.Prior`: a user has written it
 
     def __str__(self) -> str:
-        """Return it as it is written."""
+        """Return the density as a user writes it."""
         return f"lkj({self.shape:.4g})"
 
     def log_density(self, free: Array, size: int) -> Array:
         """Return the log-density of unconstrained numbers (..., size (size − 1)/2), (...)."""
-        a = self._exponents(size)
+        exponents = self._exponents(size)  # a
         # (1 − ρ²)^(a − 1) dρ/dx over its integral 2^(2a − 1) Γ(a)²/Γ(2a), with dρ/dx = 2 φ(x)
         constants = [
-            (2 * one - 2) * math.log(2) + 2 * math.lgamma(one) - math.lgamma(2 * one) for one in a
+            (2 * a - 2) * math.log(2) + 2 * math.lgamma(a) - math.lgamma(2 * a) for a in exponents
         ]
-        xp = namespace(free)
-        score = xp.asarray(a - 1, free.dtype) * _log_rest(free) - free**2 / 2
-        return xp.sum(score, axis=-1) - sum(constants) - len(a) * math.log(2 * math.pi) / 2
+        xp = namespace(free)  # NumPy or JAX
+        terms = xp.asarray(exponents - 1, free.dtype) * _log_rest(free) - free**2 / 2
+        return xp.sum(terms, axis=-1) - sum(constants) - len(exponents) * math.log(2 * math.pi) / 2
 
     def draw(self, rng: np.random.Generator, count: int, size: int) -> np.ndarray:
         """Return draws of the unconstrained numbers, (count, size (size − 1)/2)."""
         from scipy import special  # heavy: only who draws from a prior pays for it
 
-        a = self._exponents(size)
+        a = self._exponents(size)  # (1 + ρ)/2 has the law Beta(a, a)
         return special.ndtri(rng.beta(a, a, (count, len(a))))
 
     def _exponents(self, size: int) -> np.ndarray:
+        """Return a of each partial correlation, row by row, from its column j."""
         columns = np.concatenate([np.arange(row) for row in range(1, size)])
         return self.shape + (size - 2 - columns) / 2
 
 
 def cholesky(free: Array, size: int) -> Array:
-    """Return L, (..., size, size), with rows of length 1, from (..., size (size − 1)/2) numbers."""
+    """Return L, (..., size, size), with rows of length 1, from (..., size (size − 1)/2) numbers.
+
+    An entry is ρ times the length that the entries left of it leave of 1.
+    """
     xp = namespace(free)
     partial, log_rest = special(free).erf(free / math.sqrt(2)), _log_rest(free)
     zero = xp.zeros_like(free[..., 0])
     rows, index = [xp.stack([zero + 1, *[zero] * (size - 1)], axis=-1)], 0
     for row in range(1, size):
-        log_left, entries = zero, []
+        log_left, entries = zero, []  # log of 1 less the squares of the entries so far
         for _ in range(row):
             entries.append(partial[..., index] * xp.exp(log_left / 2))
             log_left, index = log_left + log_rest[..., index], index + 1
@@ -84,7 +88,7 @@ def read_lkj(key: str, text: Any) -> LKJ:
     """Return the density from words, ``"lkj(2)"``.
 
     Raises:
-        InputError: the words are none.
+        InputError: the words are not ``lkj(SHAPE)`` with a positive number.
     """
     match = re.fullmatch(r"\s*lkj\s*\(\s*([0-9.eE+-]+)\s*\)\s*", str(text))
     try:

@@ -24,27 +24,30 @@ from consortia.surrogates.proposals.rays import Profile
 Knots = tuple[np.ndarray, np.ndarray]
 
 LOPSIDED = 0.9
-"""|log| of the ratio of a line's two reaches from which on its axis is warped."""
+"""|log| of the ratio of a line's two reaches from which on its axis is warped: one side reaches
+about 2.5 times as far as the other."""
 
 INDEPENDENT = 0.8
-"""Length that a unit direction keeps beside the axes before it, at least."""
+"""Length that a unit direction keeps orthogonally to the axes before it, at least: an angle of 53
+degrees."""
 
 DEEPEST = 80.0
-"""Points of a profile that lie deeper are not used."""
+"""Points of a profile whose log-posterior is lower than that of the centre by more are not used."""
 
 FEWEST, FINE, KNOTS = 6, 4001, 120
-"""Points of a profile at least, places at which it is integrated, and knots of its spline."""
+"""Points of a profile at least, points at which it is integrated, and knots of its spline."""
 
 BISECTIONS, NEWTON_STEPS = 15, 4
-"""Steps by which the map is inverted between two knots, to rounding."""
+"""Steps by which the map is inverted between two knots: bisections shorten the interval to 2⁻¹⁵ of
+it, Newton's method, which doubles the digits in a step, then reaches rounding."""
 
 STEEPEST = 20.0
-"""Slope of G in the tails, at most, and one over it at least."""
+"""Slope of G in the tails, at most, and its reciprocal at least."""
 
 
 @runtime_checkable
 class Coordinates(Protocol):
-    """Coordinates z of positions θ."""
+    """Coordinates z of positions θ, white where the posterior is standard normal in them."""
 
     def positions(self, z: Float[np.ndarray, "n d"]) -> Float[np.ndarray, "n d"]:
         """Return θ of z."""
@@ -70,7 +73,7 @@ class Plain(NamedTuple):
 
 
 class Warp(NamedTuple):
-    """The map: centre c, root L, and of each warped axis the knots (z, t) of G."""
+    """The map: centre c, root L of a covariance, and of each warped axis the knots (z, t) of G."""
 
     centre: Float[np.ndarray, " d"]
     root: Float[np.ndarray, "d d"]
@@ -104,13 +107,14 @@ def fit_warp(
     root = np.linalg.cholesky(covariance)
     basis: list[np.ndarray] = []
     axes: list[Knots | None] = []
-    for profile in sorted(profiles, key=lambda one: -one.lopsided):
+    for profile in sorted(profiles, key=lambda profile: -profile.lopsided):
         if profile.lopsided < LOPSIDED or len(basis) == len(centre):
             break
+        # in units of L, in which the covariance is the identity
         direction = linalg.solve_triangular(root, profile.line.direction, lower=True)
         length = float(np.linalg.norm(direction))
         unit = direction / length
-        rest = unit - sum((unit @ one) * one for one in basis)
+        rest = unit - sum((unit @ axis) * axis for axis in basis)  # orthogonal to the basis
         size = np.linalg.norm(rest)
         knots = _scores(profile, length) if size > INDEPENDENT else None
         if knots is not None:
@@ -118,9 +122,10 @@ def fit_warp(
             axes.append(knots)
     if not basis:
         return None
-    whole = np.linalg.qr(np.column_stack([*basis, np.eye(len(centre))]))[0]
-    whole[:, : len(basis)] = np.column_stack(basis)
-    return Warp(centre, root @ whole, (*axes, *[None] * (len(centre) - len(basis))))
+    # The basis is completed to an orthogonal matrix; QR may have changed the signs of its axes.
+    rotation = np.linalg.qr(np.column_stack([*basis, np.eye(len(centre))]))[0]
+    rotation[:, : len(basis)] = np.column_stack(basis)
+    return Warp(centre, root @ rotation, (*axes, *[None] * (len(centre) - len(basis))))
 
 
 def _scores(profile: Profile, length: float) -> Knots | None:
@@ -135,14 +140,18 @@ def _scores(profile: Profile, length: float) -> Knots | None:
     grid = np.linspace(steps[0], steps[-1], FINE)
     logs = PchipInterpolator(steps, heights - heights.max())(grid)
     width = grid[1] - grid[0]
+    # Beyond the points the density falls exponentially, no slower than exp(-0.05 |t|).
     slopes = max((logs[1] - logs[0]) / width, 0.05), max((logs[-2] - logs[-1]) / width, 0.05)
+    # log of the trapezoids between grid points and of the exponential tails
     areas = np.logaddexp(logs[1:], logs[:-1]) - np.log(2) + np.log(width)
     tails = logs[0] - np.log(slopes[0]), logs[-1] - np.log(slopes[1])
     left = np.logaddexp.accumulate(np.concatenate([[tails[0]], areas]))
     right = np.logaddexp.accumulate(np.concatenate([[tails[1]], areas[::-1]]))[::-1]
     total = np.logaddexp(left[-1], tails[1])
+    # The score from the smaller tail keeps its digits; a probability of 1 has no finite one.
     below, above = (np.minimum(part - total, -1e-12) for part in (left, right))
     scores = np.where(left < right, special.ndtri_exp(below), -special.ndtri_exp(above))
+    # ties, as by rounding, would make the inverse ambiguous
     rising = np.concatenate([[True], np.diff(np.maximum.accumulate(scores)) > 1e-9])
     wanted = np.linspace(scores[0], scores[-1], KNOTS)
     return wanted, np.interp(wanted, scores[rising], grid[rising])
@@ -162,6 +171,7 @@ def _curve(knots: Knots) -> Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]
         off = values - inside
         below, above = off < 0, off > 0
         outer = np.where(below, ends[0], ends[1])
+        # where the spline is flat the log of its slope stays finite
         slopes = np.where(below | above, outer, np.maximum(slope(inside), 1e-6))
         return spline(inside) + off * outer, slopes
 
