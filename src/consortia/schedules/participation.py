@@ -19,7 +19,7 @@ may be beside the shares, and the least power of a node."""
 def participation(
     available: Any, rounds: int, sites: int, *, deadline: float = 1.0, seed: int = 0
 ) -> Bool[np.ndarray, "rounds sites"]:
-    """Return who takes part in which round, for `consortia.LocalEngine`.
+    """Draw the sites that take part in each round, for ``LocalEngine(participation=)``.
 
     Args:
         available: probability of each site to take part, (sites,), independently and given that
@@ -29,6 +29,9 @@ def participation(
         sites: their number.
         deadline: of an answer, in the units of the latency.
         seed: of what is drawn.
+
+    Returns:
+        True where a site takes part; at least one does in each round.
 
     Raises:
         InputError: an argument is out of its range.
