@@ -11,8 +11,8 @@ from consortia.core import contract, queries
 from consortia.core.contract import Adaptive, Method, ServerBased, SurrogateBased
 
 CAPABILITIES = (Adaptive, SurrogateBased, ServerBased)
-FAMILY = {"prior_shares"}
-"""Members that one class overrides, from which several methods inherit: the pair of a member."""
+FAMILY = {"averaging_weights", "prior_shares"}
+"""Members that one class overrides, from which several methods inherit: averages, visits."""
 
 GUIDE = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text(encoding="utf-8")
 

@@ -390,7 +390,7 @@ def gamma_frailty(x: Any, y: Any) -> None:
 def many_own(x: Any, y: Any) -> None:
     scale = numpyro.sample("scale", dist.HalfNormal(1))
     with numpyro.plate("site", 1):
-        own = numpyro.sample("own", dist.Normal(0, scale).expand([1, 3]).to_event(1))
+        own = numpyro.sample("own", dist.Normal(0, scale).expand([1, 4]).to_event(1))
     with numpyro.plate("rows", x.shape[0]):
         numpyro.sample("y", dist.Normal(own.sum() * x, 1), obs=y)
 
@@ -501,7 +501,7 @@ REFUSED = [
     (optimised, "'weight' is a numpyro.param: give it a prior"),
     (unobserved, "no statement with obs= depends on the rows"),
     (gamma_frailty, "'frailty' is drawn in the plate of the site from Gamma: a site integrates"),
-    (many_own, "a site has 3 numbers of its own (own)"),
+    (many_own, "a site has 4 numbers of its own (own)"),
     (leaking, "'shared' depends on 'own', which each site draws for itself"),
     (rows_in_the_site, "'own' has a value of each row in the plate of the site"),
     (anchored, "the law of 'b' depends on the rows, which"),

@@ -18,7 +18,6 @@ from consortia.core.parameters import join, variables
 from consortia.core.queries import Conversation
 from consortia.core.target import Target
 from consortia.data.sites import Sites
-from consortia.diagnostics import other_modes
 from consortia.diagnostics.prediction import BiasPrediction
 from consortia.engines.contract import Run
 from consortia.engines.mailbox import servers_of
@@ -412,6 +411,8 @@ class PhaseRun:
         draws, sites = self._draws_so_far(), self._task.sites
         record.update(quadrature.measured(target, sites, draws))
         if keeps_posterior(algorithm):
+            from consortia.diagnostics import other_modes  # heavy: SciPy, for the end of a run
+
             record.update(other_modes.record_of(target, sites, self._begin.positions[0], draws))
         record["end"], record["stopped"] = ending.kind.value, ending.text
         record["seconds"] = loop.seconds

@@ -141,7 +141,7 @@ def truth(made: Any, **wrong: Any) -> dict[str, np.ndarray]:
     level = 0.5 * x.mean - np.log(3)
     if spec.breaks:
         hazards = np.full(len(spec.breaks) + 1, level)
-        values["hazard_contrasts"] = made.density.sampled_cuts(hazards)
+        values["hazard_contrasts"] = made.density.sampled_cuts("log_hazard", hazards)
     else:
         values |= {"intercept": level + np.log(spec.units["time()"].mean), "log_shape": 0.0}
     return at(made, spread=0.0, **values | wrong)

@@ -51,7 +51,7 @@ def at_mean(one: Any, raw: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def test_a_site_s_effect_is_the_common_one_and_its_own() -> None:
-    one = made("age + arm + (1 + arm + age | site)")
+    one = made("age + arm + (1 + arm + age | site)", integrate=False)
     raw = draws_of(one)
     natural = at_mean(one, raw)
     table = one.by_site(raw)

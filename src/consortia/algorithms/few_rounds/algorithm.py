@@ -818,11 +818,13 @@ def _batch(judged: Judged) -> Batch:
 
 def _heavy(server: Server, profiles: list[Profile]) -> tuple[Fault, ...]:
     """Describe parameters along which the density falls so slowly that draws miss the far tail."""
+    slowly = [profile.line.direction for profile in profiles if profile.heavy]
+    if not slowly:
+        return ()
     structure, sd = server.known.target.structure, np.sqrt(np.diag(server.covariance))
     names = [n for each in variables(structure) for n in coordinate_names(each.name, each.shape)]
-    ways = [np.argmax(np.abs(way.line.direction) / sd) for way in profiles if way.heavy]
-    text = ", ".join(dict.fromkeys(names[way] for way in ways))
-    return (Fault(SLOWLY.format(text), unseen=True),) if ways else ()
+    text = ", ".join(dict.fromkeys(names[np.argmax(np.abs(way) / sd)] for way in slowly))
+    return (Fault(SLOWLY.format(text), unseen=True),)
 
 
 def _withheld(batches: list[Judged]) -> tuple[Fault, ...]:
