@@ -254,13 +254,13 @@ def _modes(
         late = late[state.move.reshape(len(late), -1).max(axis=1) > STEP_LEAST]
         if not len(late):
             break
-    return z, _lower(_inverse(_at_least(0.25, precision)))
+    return z, lower(_inverse(_at_least(0.25, precision)))
 
 
 def _mode(density: GroupDensity, shape: tuple[int, ...], like: Array) -> tuple[Array, Array]:
     """Find ẑ (..., groups, K) and S (..., groups, K, K), lower."""
     state = _stepped(density, _begun(shape, like), like, NEWTON_STEPS)
-    return state.z, _lower(_inverse(_at_least(0.25, state.precision)))
+    return state.z, lower(_inverse(_at_least(0.25, state.precision)))
 
 
 class _State(NamedTuple):
@@ -333,14 +333,14 @@ def _inverse(matrix: Array) -> Array:
     return adjugate / (a * adjugate[..., 0]).sum(axis=-1)[..., None, None]
 
 
-def _lower(matrix: Array) -> Array:
-    """Return the Cholesky factors."""
+def lower(matrix: Array, least: float = 0.0) -> Array:
+    """Return the Cholesky factors of matrices whose eigenvalues are at least ``least``."""
     xp, size = namespace(matrix), matrix.shape[-1]
     L = [[xp.zeros_like(matrix[..., 0, 0])] * size for _ in range(size)]
     for i, j in itertools.product(range(size), repeat=2):
         rest = matrix[..., i, j] - sum(L[i][k] * L[j][k] for k in range(j))
         if i == j:
-            L[i][i] = xp.sqrt(rest)
+            L[i][i] = xp.sqrt(xp.maximum(rest, least))
         elif i > j:
             L[i][j] = rest / L[j][j]
     return xp.stack([xp.stack(row, axis=-1) for row in L], axis=-2)

@@ -253,6 +253,18 @@ def test_sums_and_blocks_of_rows_are_the_sums_over_rows() -> None:
         np.testing.assert_allclose(site.values(params, None), whole, rtol=1e-10)
 
 
+def by_covariance(density: Any, rows: Any, params: dict[str, np.ndarray]) -> list[float]:
+    """Return log-likelihoods of gaussian rows with levels, by the covariance of the rows."""
+    mean, S = density.predictor(params, rows), np.asarray(rows["slopes"], float)
+    same = np.equal.outer(*2 * [rows.get("group", np.zeros(len(S)))])
+    values = []
+    for k, A in enumerate(density.group_scale(params, density.specification.staying)):
+        noise = np.exp(2 * params["log_sigma"][k]) * np.eye(len(S))
+        law = scipy.stats.multivariate_normal(mean[k], (S @ A) @ (S @ A).T * same + noise)
+        values.append(law.logpdf(rows["y"]))
+    return values
+
+
 @pytest.mark.parametrize("group", ["site", "site:ward"])
 def test_levels_of_a_gaussian_response_are_integrated_out_without_a_rule(group: str) -> None:
     more = {"integrate": True} if group == "site" else {}
@@ -260,26 +272,52 @@ def test_levels_of_a_gaussian_response_are_integrated_out_without_a_rule(group: 
     params, _ = points(regression)
     params["log_sd"] = params["log_sd"] + np.linspace(0, 6, 7)[:, None]  # levels far from zero
     params["log_sigma"] = params["log_sigma"] - np.linspace(0, 4, 7)
-    rows, density = regression.sites.site(0), regression.density
-    mean, S = density.predictor(params, rows), np.asarray(rows["slopes"], float)
-    same = np.equal.outer(*2 * [rows.get("group", np.zeros(len(S)))])
-    wanted = []
-    for k, A in enumerate(density.group_scale(params, density.specification.staying)):
-        covariance = (S @ A) @ (S @ A).T * same + np.exp(2 * params["log_sigma"][k]) * np.eye(
-            len(S)
-        )
-        wanted.append(scipy.stats.multivariate_normal(mean[k], covariance).logpdf(rows["y"]))
+    rows = regression.sites.site(0)
     site = regression.model.host.site(rows)
     assert site.way == "sums"
+    wanted = by_covariance(regression.density, rows, params)
     np.testing.assert_allclose(site.values(params, 3), wanted, rtol=1e-7)
     assert not site.errors(params, (5, 36)).any()
-    flat = Flat(params | {name: values[0] for name, values in params.items()}, {})
+    flat = Flat({name: values[0] for name, values in params.items()}, {})
     positions = np.concatenate([params[name].reshape(7, -1) for name in sorted(params)], axis=1)
-    differences = flat.completed({}, lambda at: site.values(flat.params(at), 3), positions)
-    given = flat.completed(
-        site.slopes(params, 3), lambda at: site.values(flat.params(at), 3), positions
-    )
+
+    def values_at(moved: np.ndarray) -> np.ndarray:
+        return site.values(flat.params(moved), 3)
+
+    given = flat.completed(site.slopes(params, 3), values_at, positions)
+    differences = flat.completed({}, values_at, positions)
     np.testing.assert_allclose(given, differences, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("rows", [1, 30])
+@pytest.mark.parametrize("correlated", ["|", "||"])
+def test_columns_of_levels_that_depend_on_one_another_are_no_fault(
+    rows: int, correlated: str
+) -> None:
+    rng = np.random.default_rng(0)
+    tables = {
+        name: {"y": 5 + rng.normal(size=n), "arm": arm(n), "dose": 1e7 * rng.normal(size=n)}
+        for name, n, arm in (
+            ("all treated", rows, np.ones),
+            ("both", 40, lambda n: np.arange(n) % 2),
+            ("others", 40, lambda n: np.arange(n) % 2),
+        )
+    }
+    formula = f"y ~ arm + dose + (1 + arm + dose {correlated} site)"
+    regression = consortia.regression(formula, tables, family="gaussian")
+    params, _ = points(regression)
+    for index in range(2):
+        table = regression.sites.site(index)
+        values = regression.model.host.site(table).values(params, None)
+        wanted = by_covariance(regression.density, table, params)
+        np.testing.assert_allclose(values, wanted, rtol=1e-8)
+        site, rank = regression.model.host.site(table), 1 if rows == 1 else 2
+        ends = [
+            site.values(params | {"log_sd": params["log_sd"] + by}, None) for by in (30, 100, 200)
+        ]
+        if not index:  # the density falls by the power of the spread that the rows tell
+            np.testing.assert_allclose((ends[2] - ends[1]) / 100, -rank, rtol=0.05)
+        assert np.isfinite(ends).all()
 
 
 def test_a_rule_of_three_dimensions_is_exact_for_a_gaussian_response(x64: None) -> None:

@@ -1,21 +1,25 @@
-"""A server that lies to a site in a study."""
+"""A server that lies, and one that only looks, at a site in a study."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from consortia.algorithms.fa_hmc import FAHMC, Report
-from consortia.core import start
+from consortia.core import random, start
 from consortia.core.prior import prior_scale
 from consortia.core.queries import Conversation
 from consortia.core.target import Target
+from consortia.engines import rng
 from consortia.engines.flower.envelope import Envelope
+from consortia.engines.local import LocalEngine
 from consortia.federation.governance.gate import LEDGER
 from consortia.federation.governance.ledger import SETTLED, verify
-from consortia.federation.rehearsal.reading import by_cuts, rows_read
+from consortia.federation.rehearsal.reading import NEAR, by_cuts, from_minibatches, rows_read
 from consortia.federation.rehearsal.stage import Stage
+from consortia.runtime.late import jax, jnp
 from consortia.study.build import Built, Study
 from consortia.surrogates.mode_search import CANDIDATES
 
@@ -37,6 +41,7 @@ class Reading:
     rows: int  # that were read, every feature within `reading.NEAR`
     messages: int  # questions that were answered
     refused: str = ""  # what the site said to the first that was not; "" where all were answered
+    error: float = float("nan")  # median error of a feature, where all rows are guessed; else NaN
 
 
 class Refused(Exception):  # noqa: N818
@@ -53,6 +58,21 @@ def sends_gradients(study: Study) -> bool:
     """Return True where a site sends exact gradients."""
     method = study.method
     return isinstance(method, FAHMC) and bool(method.debias) and method.gradient_noise == 0
+
+
+def moves_once(study: Study) -> bool:
+    """Return True where a message holds one gradient of a minibatch and common noise."""
+    method = study.method
+    return (
+        isinstance(method, FAHMC)
+        and method.leapfrog_steps == method.local_steps == 1
+        and method.batch_size is not None
+        and method.replace
+        and not method.debias
+        and method.gradient_noise == 0
+        and method.momentum_correlation == 1
+        and method.temperature == 1
+    )
 
 
 def lying_server(stage: Stage, name: str, built: Built, steep: float) -> Reading:
@@ -143,6 +163,38 @@ def settled_rows(stage: Stage, name: str) -> list[str]:
     return [one.details[SETTLED] for one in entries if SETTLED in one.details]
 
 
+def looking_server(stage: Stage, name: str, built: Built) -> Reading:
+    """Run the study honestly; return what its messages tell, with the row numbers of the seed."""
+    stage.run()
+    weight, precision, x = _of_site(stage, name, built)
+    rounds = [one for one in stage.log[name] if one.request.kind == "round"]
+    index, chains = stage.names.index(name), stage.terms.chains
+    drawn = _drawn(stage, built, index)
+    positions, gradients, numbers = [], [], []
+    for one in rounds:
+        noise, shared = drawn(one.request.label[1])
+        size = noise.shape[-1]
+        which = random.below(jnp.asarray(noise), jnp.int32(len(x)))
+        (inbox,), (outbox,) = (_arrays(part) for part in (one.request, one.answer))
+        here, there = (np.float64(array).reshape(chains, -1) for array in (inbox, outbox))
+        step, momentum = float(shared.step_size.reshape(-1)[0]), np.float64(shared.momentum)
+        force = 2 * (here + step * momentum.reshape(chains, -1) - there) / step**2
+        positions.append(here)
+        gradients.append(weight * force - weight * precision * here)
+        numbers.append(np.asarray(which).reshape(chains, size))
+    rows_of_each = np.concatenate(numbers)
+    read, _ = from_minibatches(
+        np.concatenate(positions),
+        np.concatenate(gradients),
+        rows_of_each,
+        len(x),
+        rows_of_each.shape[1],
+    )
+    gaps = np.abs(read - x)  # the server knows which guess is of which row
+    near = int((gaps.max(axis=1) <= NEAR).sum())
+    return Reading(near, len(rounds), error=float(np.median(gaps)))
+
+
 def _of_site(stage: Stage, name: str, built: Built) -> tuple[float, float, np.ndarray]:
     """Return of a site w_c, the precision of the prior, and the features."""
     index = stage.names.index(name)
@@ -153,6 +205,29 @@ def _of_site(stage: Stage, name: str, built: Built) -> tuple[float, float, np.nd
     return float(weight), float(scale.sd[0] ** -2), x
 
 
+def _drawn(stage: Stage, built: Built, index: int) -> Any:
+    """Draw a round from the seed: words of a site's minibatches, and the shared numbers."""
+    seed, run = stage.study.run.seed, stage.study.run
+    target = Target(built.model, start.starting_parameters(built.model, None, seed, 1)[0])
+    phase = built.algorithm.build(target).phases[0]
+    layout = LocalEngine(block=1).layout(target, built.rows, built.algorithm, run.chains)
+    keys = rng.stage_keys((phase,), rng.ROUND, jnp.asarray(random.base_key(seed)), layout)[0]
+    weights = jnp.ones(layout.nodes) / layout.nodes
+
+    @jax.jit
+    def at(iteration: Any) -> Any:
+        counter = rng.Counter(iteration, jnp.int32(run.warmup))
+        found = rng.once_randomness(phase, keys, counter, rng.Source(layout, weights))
+        noise: Any = found.noise
+        return noise.first[index], found.shared
+
+    return lambda iteration: at(jnp.int32(iteration))
+
+
 def _key(message: Envelope, box: str, field: str) -> str:
     """Return the name in a message of a field of `fa_hmc.Report`."""
     return next(key for key in message.arrays if key.startswith(box) and key.endswith(field))
+
+
+def _arrays(message: Envelope) -> list[np.ndarray]:
+    return [message.arrays[key] for key in sorted(message.arrays) if "box" in key]

@@ -25,7 +25,7 @@ from consortia.core.arrays import VALUES_AT_ONCE, sum_rows, sums_of_groups
 from consortia.core.fingerprints import of_value
 from consortia.core.host import MOST_ROWS, Params, RowValues, SiteLikelihood
 from consortia.core.model import Model, no_rows
-from consortia.models._integrated import CHOICES, integration, weighted_nodes
+from consortia.models._integrated import CHOICES, integration, lower, weighted_nodes
 from consortia.models.regression.density import Density
 from consortia.models.regression.formula import SITE
 from consortia.models.regression.scores import OfScores, Scores
@@ -422,14 +422,16 @@ Weighing = Callable[[np.ndarray], np.ndarray]
 class SumsOfSquares(RowByRow):
     r"""A gaussian response: every point costs the square of its columns, whatever the rows.
 
-    Levels z ~ N(0, I) of a site's groups g are integrated out exactly,
+    Levels A z, z ~ N(0, I), of a site's groups g are integrated out exactly,
 
     .. math::
-        \log L = -\frac{w}{2} \log 2\pi\sigma^2 - \frac{r^T r}{2\sigma^2}
-            + \sum_g \tfrac12 u_g^T M_g^{-1} u_g - \tfrac12 \log |M_g|, \qquad
-        u_g = \frac{A^T S_g^T r_g}{\sigma^2}, \quad M_g = I + \frac{A^T S_g^T S_g A}{\sigma^2}
+        \log L = -\frac{w}{2} \log 2\pi\sigma^2
+            - \frac{1}{2\sigma^2} \Big(r^T r - \sum_g v_g^T v_g\Big)
+            - \frac12 \sum_g \Big(\frac{v_g^T M_g^{-1} v_g}{\sigma^2} + \log |M_g|\Big), \qquad
+        v_g = Q_g^T r_g, \quad M_g = I + \frac{R_g A A^T R_g^T}{\sigma^2}
 
-    of r = y − η without levels and the columns S of the levels, `Density.group_scale` being A.
+    of r = y − η without levels and of the levels' columns Q R with orthonormal Q, which may depend
+    on one another. However large A is, nothing cancels: the eigenvalues of M are at least 1.
     """
 
     way = "sums"
@@ -445,7 +447,14 @@ class SumsOfSquares(RowByRow):
             self._gram += Z.T @ weighted(Z)
             pull += Z.T @ weighted(y)
             products += self._by_group(block, weighted(levels), np.concatenate([Z, levels], axis=1))
-        self._cross, self._level_gram = products[..., :p], products[..., p:]
+        squares = np.diagonal(products[..., p:], axis1=-2, axis2=-1)
+        norms = np.sqrt(np.where(squares > 0, squares, 1.0))[..., None, :]
+        sizes, axes = np.linalg.eigh(products[..., p:] / norms / np.swapaxes(norms, -1, -2))
+        roots = np.sqrt(np.where(sizes > RANK, sizes, 0.0))[..., None]
+        inverse = np.divide(1.0, roots, out=np.zeros_like(roots), where=roots > 0)
+        self._R = roots * np.swapaxes(axes, -1, -2) * norms
+        to_levels = inverse * np.swapaxes(axes, -1, -2) / norms
+        self._cross = to_levels @ products[..., :p]
         self._best = np.linalg.lstsq(self._gram, pull, rcond=None)[0]
         self._rest, self._weight, self._pull = 0.0, 0.0, np.zeros(p)
         self._level_pull = np.zeros((self._groups, size))
@@ -455,7 +464,12 @@ class SumsOfSquares(RowByRow):
             self._rest += float(weighted(residual) @ residual)
             self._pull += Z.T @ weighted(residual)
             self._weight += float(weighted(np.ones(len(y))).sum())
-            self._level_pull += self._by_group(block, weighted(levels), residual[:, None])[..., 0]
+            sums = self._by_group(block, weighted(levels), residual[:, None])
+            self._level_pull += (to_levels @ sums)[..., 0]
+        # of the residuals that no level explains
+        self._rest -= float((self._level_pull**2).sum())
+        self._pull -= np.einsum("gkp,gk->p", self._cross, self._level_pull)
+        self._gram -= np.einsum("gkp,gkq->pq", self._cross, self._cross, optimize=True)
 
     def _block(self, block: slice) -> tuple[np.ndarray, np.ndarray, Weighing, np.ndarray]:
         """Return columns, response without offset, its weights' product, and levels' columns."""
@@ -484,42 +498,51 @@ class SumsOfSquares(RowByRow):
         squares = squares + np.einsum("ki,ij,kj->k", apart, self._gram, apart, optimize=True)
         log_sigma = params["log_sigma"]
         constant = 0.5 * math.log(2 * math.pi)
+        squares = np.maximum(squares, 0.0)  # of rows that levels and coefficients fit exactly
         total = -0.5 * squares * np.exp(-2 * log_sigma) - self._weight * (log_sigma + constant)
-        for at, gain, _ in self._integrated(params, apart):
-            total[at] += gain
+        for at, added, _ in self._integrated(params, apart):
+            total[at] += added
         return total
 
     def _integrated(
         self, params: Params, apart: np.ndarray
     ) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
-        """Yield of some points what levels add to log L, (n,), and their means (n, groups, K)."""
+        """Yield of some points what is added to log L, (n,), and M⁻¹ v, (n, groups, K)."""
         staying = self._density.specification.staying
-        width = max(VALUES_AT_ONCE // max(self._groups * len(staying) ** 2, 1), 1)
-        for first in range(0, len(apart) * bool(staying), width):
+        size, groups = len(staying), self._groups
+        width = max(VALUES_AT_ONCE // max(groups * size**2, 1), 1)
+        for first in range(0, len(apart) * bool(size), width):
             at = slice(first, first + width)
             part = {name: values[at] for name, values in params.items()}
-            A = self._density.group_scale(part, staying)[:, None]
-            precision = np.exp(-2 * part["log_sigma"])[:, None, None]
-            pull = self._level_pull + np.einsum("gkp,np->ngk", self._cross, apart[at])
-            u = (pull[..., None, :] @ A)[..., 0, :] * precision
-            M = np.swapaxes(A, -1, -2) @ self._level_gram @ A * precision[..., None]
-            M = np.eye(len(staying)) + M
-            z = np.linalg.solve(M, u[..., None])
-            gain = 0.5 * ((u * z[..., 0]).sum(axis=-1) - np.linalg.slogdet(M)[1])
-            yield at, gain.sum(axis=-1), (A @ z)[..., 0]
+            precision = np.exp(-2 * part["log_sigma"])[:, None]
+            A = self._density.group_scale(part, staying) * np.sqrt(precision)[..., None]
+            RA = self._R @ A[:, None]
+            L = lower(np.eye(size) + RA @ np.swapaxes(RA, -1, -2), 1.0)
+            v = self._level_pull + np.einsum("gkp,np->ngk", self._cross, apart[at])
+            for i in range(size):  # L⁻¹ v, in its place
+                v[..., i] = (v[..., i] - (L[..., i, :i] * v[..., :i]).sum(axis=-1)) / L[..., i, i]
+            logs = np.log(np.diagonal(L, axis1=-2, axis2=-1))
+            added = -(0.5 * v**2 * precision[..., None] + logs).sum(axis=(-2, -1))
+            for i in reversed(range(size)):
+                rest = (L[..., i + 1 :, i] * v[..., i + 1 :]).sum(axis=-1)
+                v[..., i] = (v[..., i] - rest) / L[..., i, i]
+            yield at, added, v
 
     def slopes(self, params: Params, nodes: int | None = None) -> dict[str, np.ndarray]:
         """Return the gradient by coefficients."""
         apart = self._best - columns_of(self._density, params)
         gradient = self._pull + apart @ self._gram
-        for at, _, levels in self._integrated(params, apart):
-            gradient[at] -= np.einsum("ngk,gkp->np", levels, self._cross)
+        for at, _, v in self._integrated(params, apart):
+            gradient[at] += np.einsum("ngk,gkp->np", v, self._cross)
         return by_name(self._density, params, gradient * np.exp(-2 * params["log_sigma"])[:, None])
 
     def errors(self, params: Params, nodes: tuple[int, ...]) -> np.ndarray:
         """Return zeros, (K, rules): no rule is used."""
         return np.zeros((len(params["log_sigma"]), len(nodes)))
 
+
+RANK = 1e-12
+"""Eigenvalue of the products of a group's columns of length 1, below which it is rounding."""
 
 MOST_NODE_VALUES = 1_000_000
 """Rows times nodes where levels are integrated out, likewise: an estimate."""
