@@ -28,6 +28,7 @@ from consortia.models.metric_learning import (
 )
 from experiments import records
 from experiments.claims import Finding, over_pairs
+from experiments.fsgld.averaging import federated_average, positions
 from experiments.fsgld.likelihood import mean_log_likelihoods
 
 SHARDS, TEST_PAIRS = 10, 1000
@@ -119,25 +120,10 @@ def climb(model: consortia.Model, draws: dict[str, np.ndarray], rows: Rows) -> A
     return chosen, mean_log_likelihoods(model, draws, rows, chosen - 1)
 
 
-def positions(tree: Any, chain: int = 0) -> dict[str, np.ndarray]:
-    """The draws of a chain by parameter, (draws, ...)."""
-    return {name: np.asarray(value)[chain] for name, value in tree["posterior"].data_vars.items()}
-
-
 def warm_start(model: consortia.Model, data: Problem, rounds: int, seed: int) -> Any:
     """Return a mode that no rows were pooled for, where chains start: federated averaging."""
     method = consortia.fa_ld(np.sqrt(STEP), LOCAL_STEPS, batch_size=BATCH, temperature=0.0)
-    tree = consortia.sample(
-        model,
-        data.sites,
-        method,
-        rounds=rounds,
-        seed=seed,
-        progress=False,
-        on_divergence="ignore",
-        chains=1,
-    )
-    return {name: value[-1] for name, value in positions(tree).items()}
+    return federated_average(model, data.sites, method, rounds, seed)
 
 
 def study(scale: str, seed: int) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from consortia.errors import InputError, NonFiniteError
 from consortia.surrogates import Recipe
 from experiments import records
 from experiments.claims import Finding, over_pairs, untuned
+from experiments.fsgld.averaging import federated_average, positions
 from experiments.fsgld.likelihood import mean_log_likelihoods
 from experiments.fsgld.susy import FEATURES, Problem, problem
 
@@ -103,11 +104,6 @@ def draws(
     )
 
 
-def positions(tree: Any) -> dict[str, np.ndarray]:
-    """The draws of one chain by parameter, (draws, ...)."""
-    return {name: np.asarray(value)[0] for name, value in tree["posterior"].data_vars.items()}
-
-
 def scores(model: consortia.Model, tree: Any, rows: Any, most: int = 200) -> np.ndarray:
     """Mean log-likelihood of a row under each of up to ``most`` evenly spaced draws."""
     drawn = positions(tree)
@@ -146,17 +142,7 @@ def logistic_control(data: Problem, rounds: int, seed: int) -> dict[str, float]:
 def warm_start(data: Problem, rounds: int, seed: int) -> Any:
     """Return a mode that no rows were pooled for: federated averaging, which is FA-LD at zero."""
     method = consortia.fa_ld(START_STEP, START_STEPS, batch_size=BATCH, temperature=0.0)
-    tree = consortia.sample(
-        models()["network"],
-        data.sites,
-        method,
-        rounds=rounds,
-        seed=seed,
-        progress=False,
-        on_divergence="ignore",
-        chains=1,
-    )
-    return {name: value[-1] for name, value in positions(tree).items()}
+    return federated_average(models()["network"], data.sites, method, rounds, seed)
 
 
 def network(data: Problem, start: Any, rounds: int, seed: int, **surrogates: Any) -> dict[str, Any]:

@@ -167,15 +167,15 @@ def looking_server(stage: Stage, name: str, built: Built) -> Reading:
     """Run the study honestly; return what its messages tell, with the row numbers of the seed."""
     stage.run()
     weight, precision, x = _of_site(stage, name, built)
-    rounds = [one for one in stage.log[name] if one.request.kind == "round"]
+    rounds = [message for message in stage.log[name] if message.request.kind == "round"]
     index, chains = stage.names.index(name), stage.terms.chains
     drawn = _drawn(stage, built, index)
     positions, gradients, numbers = [], [], []
-    for one in rounds:
-        noise, shared = drawn(one.request.label[1])
+    for message in rounds:
+        noise, shared = drawn(message.request.label[1])
         size = noise.shape[-1]
         which = random.below(jnp.asarray(noise), jnp.int32(len(x)))
-        (inbox,), (outbox,) = (_arrays(part) for part in (one.request, one.answer))
+        (inbox,), (outbox,) = (_arrays(part) for part in (message.request, message.answer))
         here, there = (np.float64(array).reshape(chains, -1) for array in (inbox, outbox))
         step, momentum = float(shared.step_size.reshape(-1)[0]), np.float64(shared.momentum)
         force = 2 * (here + step * momentum.reshape(chains, -1) - there) / step**2
@@ -217,9 +217,9 @@ def _drawn(stage: Stage, built: Built, index: int) -> Any:
     @jax.jit
     def at(iteration: Any) -> Any:
         counter = rng.Counter(iteration, jnp.int32(run.warmup))
-        found = rng.once_randomness(phase, keys, counter, rng.Source(layout, weights))
-        noise: Any = found.noise
-        return noise.first[index], found.shared
+        randomness = rng.once_randomness(phase, keys, counter, rng.Source(layout, weights))
+        noise: Any = randomness.noise
+        return noise.first[index], randomness.shared
 
     return lambda iteration: at(jnp.int32(iteration))
 

@@ -142,6 +142,7 @@ def rehearsed(
             yield _lying_queries(rehearsal)
         else:
             yield _lying(rehearsal)
+            yield _looking(rehearsal)
     yield _membership(loaded, built, names.index(name))
 
 
@@ -349,6 +350,38 @@ def _lying(on: Rehearsal) -> Finding:
             "messages_after": steep.messages,
             "refused": steep.refused,
             "read_within_limits": flat.rows,
+        },
+    )
+
+
+def _looking(on: Rehearsal) -> Finding:
+    attack = "a server that only looks"
+    if not (attacks.is_logistic(on.study) and attacks.moves_once(on.study)):
+        return Finding(
+            attack,
+            "not tried: it reads rows of logistic regression with an intercept from single steps "
+            "with minibatches (fa_ld, local_steps = 1, batch_size, no noise of the sites' own).",
+            {},
+            known=False,
+        )
+    x = on.rows
+    guess = float(np.median(np.abs(x - np.median(x, axis=0))))
+    from_seed = on.stage("seed", on.before, private=False)
+    known = attacks.looking_server(from_seed, on.name, on.built)
+    secret = attacks.looking_server(on.stage("secret", on.policy), on.name, on.built)
+    return Finding(
+        attack,
+        f"where row numbers follow from the seed it guesses a feature with a median error of "
+        f"{known.error:.2g} and reads {known.rows} of {len(x)} patients; with row numbers that "
+        f"only the site knows the error is {secret.error:.2g} and it reads {secret.rows}. Who "
+        f"always guesses the median is wrong by {guess:.2g}.",
+        {
+            "rows": len(x),
+            "error_before": known.error,
+            "read_before": known.rows,
+            "error_after": secret.error,
+            "read_after": secret.rows,
+            "error_of_guessing": guess,
         },
     )
 
