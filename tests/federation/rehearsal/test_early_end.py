@@ -157,8 +157,9 @@ def test_the_probability_beforehand_is_that_of_studies_like_it(
     north.write_text("\n".join([head, *rows * copies]))
     ended, runs = TRIED[exposed]
     text = beforehand(counted(tmp_path, formula, family), north, "north")
-    assert f"with probability {(ended + 0.5) / (runs + 1):.2f}, at most" in text
-    assert f"of {runs} made-up studies" in text
+    assert f"a probability of {(ended + 0.5) / (runs + 1):.2f}, at most" in text
+    assert f"Of {runs} made-up studies" in text
+    assert "if yours is like them: 3 to 25 sites of 60 to 3,000 rows, no level" in text
     assert ("as far out as yours of dose" in text) == exposed
     assert ("Ask for log() of the column." in text) == exposed
 
@@ -179,7 +180,8 @@ def test_check_gives_the_probability_and_so_does_the_plan(tmp_path: Path, north:
     words = ("site", "check", "--study", path, "--data", north)
     text = " ".join(invoke(*words).stderr.split())
     chance = (TRIED[False][0] + 0.5) / (TRIED[False][1] + 1)
-    assert f"Early end The run ends early, without a result, with probability {chance:.2f}" in text
+    assert f"Early end Of {TRIED[False][1]} made-up studies" in text
+    assert f"a probability of {chance:.2f}" in text
     plans: list[Plan] = []
     text = proposed(terms_of(load_study(path)))
     stage = Stage(path, dict.fromkeys(NAMES, north), tmp_path / "sites", text)

@@ -46,7 +46,7 @@ def far_out(study: Study, file: Path, site: str) -> tuple[dict[str, float], int]
 
 
 def beforehand(study: Study, file: Path | None, site: str) -> str:
-    """Say how probable an early end is at a site, by made-up studies like this one."""
+    """Say how probable an early end is at a site, by what made-up studies did."""
     question = study.model.question
     if file is None or question is None:
         return (
@@ -58,13 +58,12 @@ def beforehand(study: Study, file: Path | None, site: str) -> str:
     exposed = exposed if question.family.logarithmic else []
     ended, runs = TRIED[bool(exposed)]
     chance, most = early_end(ended, runs)
-    kind = "like this one"
+    kind = "in which no row is nearly all that a mean exp(...) tells of a column"
     if exposed:
         kind = f"in which a mean exp(...) has a value as far out as yours of {', '.join(exposed)}"
     return (
-        f"The run ends early, without a result, with probability {chance:.2f}, at most {most:.2f} "
-        f"(95 %): of {runs} made-up studies {kind} {ended} did, since an answer would have settled "
-        "a row. consortia site rehearse tries it with your rows."
-        + " Ask for log() of the column."
-        * bool(exposed)
+        f"Of {runs} made-up studies {kind} {ended} ended early, without a result, since an answer "
+        f"would have settled a row: a probability of {chance:.2f}, at most {most:.2f} (95 %), if "
+        "yours is like them: 3 to 25 sites of 60 to 3,000 rows, no level integrated out. consortia "
+        "site rehearse tries it with your rows." + " Ask for log() of the column." * bool(exposed)
     )
