@@ -43,8 +43,10 @@ PyTree = Any
 NODES = {1: 15, 2: 9, 3: 7}
 """Nodes of a rule along each of K dimensions; products of more dimensions have too many."""
 
-CHOICES = {1: (15, 30, 60, 120), 2: (5, 9, 18, 36), 3: (5, 7, 11)}
-"""Nodes that a run may take in their place: the first that are enough for its posterior."""
+CHOICES = {1: (7, 15, 30, 60, 120), 2: (3, 5, 9, 18, 36), 3: (3, 5, 7, 11)}
+"""Nodes that a run may take in their place: the first that are enough for its posterior. Groups
+within sites have few rows each, and begin with the second: three nodes of their skewed integrals
+were too coarse even for a surrogate."""
 
 AGAINST = {1: (240,), 2: (20, 36, 72), 3: (15,)}
 """Nodes that a rule in use is measured against: the first at least four times as many, else the
@@ -88,15 +90,18 @@ def differentiated(log_likelihoods: Callable[[Array], Array]) -> GroupDensity:
     return GroupDensity(log_likelihoods, 1, derivatives)
 
 
-def integration(of: Callable[..., Array], size: int, nodes: int | None = None) -> Integration:
+def integration(
+    of: Callable[..., Array], size: int, nodes: int | None = None, within: bool = False
+) -> Integration:
     """Return the rules of a likelihood of a site, for `consortia.core.model.Model`.
 
     Args:
         of: the likelihood, which takes ``nodes`` as `log_integrals` does.
         size: K, 1 to 3.
         nodes: the number that the user insists on; None: a run chooses.
+        within: whether the groups lie within sites.
     """
-    node_count, choices = (NODES[size], CHOICES[size]) if nodes is None else (nodes, (nodes,))
+    choices = CHOICES[size][within:] if nodes is None else (nodes,)
 
     def measured(used: int) -> tuple[int, ...]:
         finer = next((count for count in AGAINST[size] if count >= 4 * used), AGAINST[size][-1])
@@ -106,7 +111,7 @@ def integration(of: Callable[..., Array], size: int, nodes: int | None = None) -
     def with_nodes(count: int | tuple[int, ...]) -> Callable[..., Array]:
         return partial(of, nodes=count)
 
-    return Integration(node_count, choices, measured, with_nodes)
+    return Integration(nodes or NODES[size], choices, measured, with_nodes)
 
 
 def log_integrals(
@@ -274,10 +279,8 @@ class _State(NamedTuple):
 
 def _begun(shape: tuple[int, ...], like: Array) -> _State:
     xp, dtype = namespace(like), like.dtype
-    everywhere = xp.full(shape, xp.inf, dtype)
-    return _State(
-        xp.int32(0), xp.zeros(shape, dtype), xp.zeros((*shape, shape[-1]), dtype), everywhere
-    )
+    z, precision = xp.zeros(shape, dtype), xp.zeros((*shape, shape[-1]), dtype)
+    return _State(xp.int32(0), z, precision, xp.full(shape, xp.inf, dtype))
 
 
 def _stepped(density: GroupDensity, begun: _State, like: Array, most: int) -> _State:

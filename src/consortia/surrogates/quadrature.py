@@ -30,8 +30,8 @@ NEAREST = 0.005
 TOLERANCE = 0.01
 """Error of log π at any of the points, up to which a rule is fine enough."""
 
-NEAR = 0.1
-"""Error of log π up to which it will do for a surrogate."""
+NEAR = 0.2
+"""Error of log π up to which it will do for a surrogate, whose own is larger (0.3 to 0.7)."""
 
 
 class Effect(NamedTuple):

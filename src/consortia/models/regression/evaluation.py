@@ -81,7 +81,7 @@ class Evaluation:
         size = len(density.specification.staying)
         if not size:
             return "compiled" if rows > MOST_ROWS else RowByRow.way
-        nodes = CHOICES[size][0] ** size
+        nodes = CHOICES[size][1] ** size  # that of most studies
         return "compiled" if rows * nodes > MOST_NODE_VALUES else RowByRow.way
 
     def prior_slopes(self, params: Params) -> dict[str, np.ndarray]:
@@ -116,7 +116,7 @@ def model_of(density: Density) -> Model:
     if density.by_site:
         nodes, size = spec.question.nodes, len(spec.staying)
         of_site = scores.of(density.site_log_likelihood)
-        rule = integration(of_site, size, nodes) if size else None
+        rule = integration(of_site, size, nodes, spec.grouping != SITE) if size else None
         return Model(
             scores.log_prior,
             None,
