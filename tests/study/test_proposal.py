@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tomllib
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -385,3 +386,47 @@ def test_files_and_frames_have_the_proposal_of_their_arrays(
     assert found.toml(files, "title") == wanted.toml(files, "title")
     assert found.left_out == wanted.left_out
     assert found.why == wanted.why
+
+
+@pytest.mark.parametrize(
+    "name", ["followup_days", "fu_years", "person.years", "pyears", "time_at_risk"]
+)
+def test_the_time_in_which_counts_were_counted_is_their_exposure(name: str) -> None:
+    given = tables(
+        2, 30, events=lambda place, row: row % 4, **{name: lambda place, row: 1 + row % 20}
+    )
+    counts = proposed(given, "events")
+    assert counts.exposure == name
+    assert f"per unit of {name}" in counts.why
+    assert name not in counts.formula
+    offset = built(given, counts).sites.site("s0")["offset"]
+    np.testing.assert_allclose(offset, np.log(given["s0"][name]), rtol=1e-6)
+    assert proposed(given, "events", drop=[name]).exposure is None
+    assert proposed(given, "events", question=name).exposure is None  # it is a covariate
+    assert proposed(given, "y").exposure is None  # of no count
+
+
+def test_a_time_that_is_not_positive_or_misses_is_no_exposure() -> None:
+    for first in (0, math.nan):
+        given = tables(
+            2,
+            30,
+            events=lambda place, row: row % 4,
+            fu_days=lambda place, row, first=first: 1 + row if row else first,
+        )
+        assert proposed(given, "events").exposure is None
+
+
+def test_a_term_is_against_the_level_that_is_called_a_control() -> None:
+    def arms(*levels: str) -> dict[str, Any]:
+        return tables(2, 30, arm=lambda place, row: levels[row % len(levels)])
+
+    usual = arms("nurse-led", "usual care")
+    assert proposed(usual).levels == {"arm": ("usual care", "nurse-led")}
+    assert proposed(usual, references={"arm": "nurse-led"}).levels["arm"][0] == "nurse-led"
+    assert (
+        proposed(usual, levels={"arm": ("nurse-led", "usual care")}).levels["arm"][0] == "nurse-led"
+    )
+    # none, or two, or the one that comes first anyway
+    for levels in (("new", "old"), ("b", "placebo", "sham"), ("control", "treated")):
+        assert proposed(arms(*levels)).levels == {}

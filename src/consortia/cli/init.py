@@ -43,8 +43,8 @@ Reference = Annotated[
     list[str] | None,
     typer.Option(
         metavar="COLUMN=LEVEL",
-        help="The reference level; by default the most frequent one of the response, and "
-        "alphabetically the first of a term; repeatable.",
+        help="The reference level; by default the most frequent one of the response; of a term the "
+        "one called control or the like, else alphabetically the first; repeatable.",
     ),
 ]
 Levels = Annotated[

@@ -40,6 +40,21 @@ SITES_MAX = 8
 COUNTS = re.compile(r"^(freq|frequency|count|counts|weight|weights|wt)$", re.IGNORECASE)
 """Names of columns of how many persons a row stands for."""
 
+EXPOSURE = re.compile(
+    r"^(exposure|py|pyears|pyrs)$|"
+    r"(follow[_\W]?up|^fu|(person|patient|risk|exposure)s?)[_\W]?(time|days?|weeks?|months?|years?)$|"
+    r"(time|days|weeks|months|years)[_\W]?(at[_\W]?risk|(of[_\W]?)?follow[_\W]?up)$",
+    re.IGNORECASE,
+)
+"""Names of columns of the time in which a row's events were counted."""
+
+CONTROL = re.compile(
+    r"^(controls?|kontrolle|controllo|témoin|placebo|plazebo|sham|standard|usual|untreated|"
+    r"conventional|none)\b",
+    re.IGNORECASE,
+)
+"""Levels that others are compared with."""
+
 
 @dataclass(frozen=True)
 class Proposal:
@@ -61,6 +76,7 @@ class Proposal:
     levels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     trials: str | None = None  # of a binomial response, the column of how many could have been
     weights: str | None = None  # the column of how many persons a row stands for
+    exposure: str | None = None  # of counts, the column of the time in which they were counted
     keep: str | None = None  # expression that is true of the rows to be analysed
     question: str | None = None  # the column that the study is about
     persons: str | None = None  # the column of the person of each interval
@@ -105,6 +121,8 @@ class Proposal:
             lines.append(f"trials = {_text(in_formula(self.trials))}")
         if self.weights is not None:
             lines.append(f"weights = {_text(in_formula(self.weights))}")
+        if self.exposure is not None:
+            lines.append(f"exposure = {_text(in_formula(self.exposure))} # the counts are rates")
         if self.persons is not None:
             lines.append(f"persons = {_text(self.persons)} # each counts once")
         if self.missing != POLICIES[0]:
@@ -159,8 +177,8 @@ def propose(
         missing: the policy; ``"complete"`` where values miss, when None.
         drop: columns that are to be left out.
         by_site: a column whose effect is wanted for each site, around a common one.
-        references: level that the others of a column are against; when None of a response the
-            most frequent one, of a term the first in alphabetical order.
+        references: level that the others of a column are against; when None the most frequent one
+            of a response, and of a term the one called a control, else the first by alphabet.
         levels: of columns, the lowest of an ordinal response or the reference of a term first.
         group: a column whose values several rows share, for levels of it.
         trials: of family binomial, the column of how many could have been.
@@ -182,12 +200,12 @@ def propose(
     family, of_response = outcome.family, outcome.columns
     if family.startswith("binomial") != (trials is not None):
         raise InputError("--family binomial and --trials COLUMN need each other: give both.")
+    usable = [name for name in names if name not in drop]
     if weights is None and family != "cox":
-        weights = _counting(tables, [name for name in names if name not in drop], of_response)
-    intervals = parse(f"{outcome.left} ~ 1").entry is not None
-    if intervals and persons is None:
-        persons = _persons(tables, [name for name in names if name not in drop], outcome)
-    extra = [name for name in (group, trials, weights) if name is not None]
+        weights = _counting(tables, usable, of_response)
+    exposure = _exposure(tables, family, [*drop, *of_response, *named])
+    persons = persons or _persons(tables, usable, outcome)
+    extra = [name for name in (group, trials, weights, exposure) if name is not None]
     candidates = [name for name in names if name not in (*of_response, *extra, persons)]
     wanted = [name for name in (by_site, question, *chosen, *order) if name is not None]
     pooled = by_site is not None or _pooled(tables, family)
@@ -205,7 +223,7 @@ def propose(
     return Proposal(
         formula=f"{outcome.left} ~ {' + '.join(terms) or '1'}",
         family=family,
-        why=_why(tables, outcome, weights, persons, intervals=intervals),
+        why=_why(tables, outcome, weights, persons, exposure),
         missing=policy,
         integrate=integrate,
         algorithm=HIERARCHICAL if grouped and not integrate else EXACT,
@@ -218,6 +236,7 @@ def propose(
         levels={**outcome.levels, **of_terms},
         trials=trials,
         weights=weights,
+        exposure=exposure,
         keep=keep,
         question=question,
         persons=persons,
@@ -241,10 +260,11 @@ def _levels_of_terms(
     """Return the levels of the terms of which somebody chose them, the reference first."""
     if unused := [name for name in references if name not in (*terms, *of_response)]:
         raise InputError(f"reference of {unused[0]!r}: the formula has no such term.")
+    controls = {name: _control(SiteColumns.of(tables, name)) for name in terms if name not in order}
     levels = {
         name: SiteColumns.of(tables, name).against(reference)
-        for name, reference in references.items()
-        if name in terms
+        for name, reference in {**controls, **references}.items()
+        if name in terms and reference is not None
     }
     return levels | {name: order[name] for name in order if name in terms}
 
@@ -293,14 +313,38 @@ def _counting(
     return name
 
 
+def _exposure(tables: Mapping[str, Table], family: str, but: Sequence[str | None]) -> str | None:
+    """Return the column of the time in which events were counted, by its name and values."""
+    names = {name for table in tables.values() for name in table} - {*but}
+    called = [name for name in names if EXPOSURE.search(name)]
+    counts = FAMILIES[family].response == "count" and FAMILIES[family].logarithmic
+    if not counts or len(called) != 1 or any(called[0] not in table for table in tables.values()):
+        return None
+    column = SiteColumns.of(tables, called[0])
+    if column.sites_of_kinds.keys() != {"number"} or any(
+        at_site.missing.any() or at_site.doubt for at_site in column.by_site.values()
+    ):
+        return None
+    return called[0] if (column.numbers > 0).all() and len(column.counts) > 1 else None
+
+
+def _control(column: SiteColumns) -> str | None:
+    """Return the level of words that is called as controls are, unless it comes first anyway."""
+    if column.sites_of_kinds.keys() != {"text"}:
+        return None
+    controls = [level for level in column.counts if CONTROL.search(level)]
+    return controls[0] if len(controls) == 1 and controls[0] != min(column.counts) else None
+
+
 def _persons(tables: Mapping[str, Table], names: Sequence[str], outcome: Outcome) -> str | None:
-    """Return the column of whose values no two intervals overlap; None of none or of several.
+    """Return the column of whose values no two intervals overlap; None without one or of several.
 
     A column of another name than a patient's numbers persons where their intervals follow each
     other; an exact age, which does so too, is never one.
     """
     parsed = parse(f"{outcome.left} ~ 1")
-    assert parsed.entry is not None
+    if parsed.entry is None:
+        return None
     columns, suitable = (parsed.entry, parsed.response[0]), []
     for name in names:
         if name in outcome.columns or any(name not in table for table in tables.values()):
@@ -339,10 +383,11 @@ def _why(
     outcome: Outcome,
     weights: str | None,
     persons: str | None,
-    *,
-    intervals: bool,
+    exposure: str | None,
 ) -> str:
     """Describe the choices behind the study, in sentences."""
+    if exposure is not None:
+        return f"{outcome.why} Counts are per unit of {exposure}; --drop {exposure} leaves it out."
     rows = sum(map(rows_of, tables.values()))
     if persons is not None:
         number = sum(map(len, SiteColumns.of(tables, persons).levels.values()))
@@ -350,7 +395,7 @@ def _why(
             f"{outcome.why} {persons} identifies the person of each interval: {rows:,} intervals "
             f"are of {number:,} persons."
         )
-    if intervals:
+    if parse(f"{outcome.left} ~ 1").entry is not None:
         return (
             f"{outcome.why} No column was found that identifies the person of each interval, so "
             f"{rows:,} intervals count as {rows:,} persons: --persons COLUMN names it."
