@@ -209,9 +209,7 @@ def propose(
     candidates = [name for name in names if name not in (*of_response, *extra, persons)]
     wanted = [name for name in (by_site, question, *chosen, *order) if name is not None]
     pooled = by_site is not None or _pooled(tables, family)
-    names, left_out = _covariates(
-        tables, candidates, of_response, drop=drop, wanted=wanted, pooled=pooled
-    )
+    names, left_out = _covariates(tables, candidates, of_response, drop, wanted, pooled=pooled)
     of_terms = _levels_of_terms(tables, names, of_response, chosen, order)
     column_of = partial(SiteColumns.of, tables)
     used = [used_of(column_of(name), levels=of_terms.get(name, ())) for name in names]
@@ -413,9 +411,9 @@ def _covariates(
     tables: Mapping[str, Table],
     candidates: Sequence[str],
     of_response: Sequence[str],
-    *,
     drop: Sequence[str],
     wanted: Sequence[str],
+    *,
     pooled: bool,
 ) -> tuple[list[str], list[tuple[str, str]]]:
     """Return the columns that can be used, and the others with the reason.
