@@ -11,6 +11,7 @@ from cli.irises import invoke
 
 from consortia.errors import InputError
 from consortia.federation.governance import terms_of
+from consortia.federation.governance.declared import declared_of
 from consortia.study.build import load_study, study_of
 from consortia.study.dictionary import made_up, read_dictionary, registration_of
 
@@ -161,3 +162,60 @@ def test_register_writes_no_digits_of_the_rows_that_it_reads(folder: Path) -> No
     assert age.scale == pytest.approx(9, rel=0.2)
     assert float(f"{age.scale:.1e}") == age.scale
     assert round(age.centre, 1) == age.centre
+
+
+def test_a_number_beyond_the_bounds_of_the_dictionary_is_refused_with_its_line(
+    folder: Path,
+) -> None:
+    assert init("--response", "ill")[0] == 0
+    study = load_study(folder / "study.toml")
+    assert study.registered is not None
+    assert study.registered.ranges["visits"] == [0, 10]
+    files = made_up(read_dictionary(folder / "columns.csv"), ["north", "south"], folder)
+    lines = files["north"].read_text().splitlines()
+    head = lines[0].split(",")
+    for code, line in (("-9", 3), ("11", 5)):
+        cells = lines[line - 1].split(",")
+        cells[head.index("visits")] = code
+        changed = [*lines[: line - 1], ",".join(cells), *lines[line:]]
+        files["north"].write_text("\n".join(changed) + "\n")
+        with pytest.raises(InputError) as refused:
+            study.contribution(files["north"], 0)
+        message = str(refused.value)
+        assert f"line {line}: visits is {code}; the study registers 0 to 10, and 1 val" in message
+        assert f"[harmonise.north.missing_values] visits = [{code}]" in message
+    # a code for a missing value is none
+    text = (folder / "study.toml").read_text()
+    with_code = f"{text}\n[harmonise.north.missing_values]\nvisits = [11]\n"
+    Path("study.toml").write_text(with_code)
+    load_study(folder / "study.toml").contribution(files["north"], 0)
+    for wrong in ("x = [0, 1]", "age = [1, 1]", "age = [0]"):
+        Path("study.toml").write_text(
+            text.replace("[registered.ranges]", f"[registered.ranges]\n{wrong}").replace(
+                "age = [18.0, 98.0]\n", "" if "age" in wrong else "age = [18.0, 98.0]\n"
+            )
+        )
+        with pytest.raises(InputError, match="registered.ranges"):
+            load_study(folder / "study.toml")
+
+
+def test_copies_of_a_site_s_file_are_read_as_it_is(folder: Path) -> None:
+    """What a study says of another site's columns is not so of copies that stand for its file."""
+    assert init("--response", "ill")[0] == 0
+    with Path("study.toml").open("a") as file:
+        file.write('\n[harmonise.south.rename]\n"Dose (mg)" = "dose"\n')
+        file.write('[harmonise.north.recode.sex]\nf = "female"\n')
+    files = made_up(read_dictionary(folder / "columns.csv"), ["north", "south"], folder)
+    files["north"] = files["north"].rename(folder / "north.csv")
+    files["south"] = files["south"].rename(folder / "south.csv")
+    files["north"].write_text(files["north"].read_text().replace("female", "f"))
+    files["south"].write_text(files["south"].read_text().replace("dose", "Dose (mg)", 1))
+    study = load_study(folder / "study.toml")
+    for index, site in enumerate(("north", "south")):
+        assert declared_of(study, files[site], index)[0].usual > 0
+        words = "--study", "study.toml", "--data", f"{site}.csv", "--two-sites"
+        done = invoke("site", "check", *words)
+        assert done.exit_code == 0, done.output
+        copies = dict.fromkeys(("north", "south"), files[site])
+        built = study.of_copies(site).build(own=dict(enumerate(copies.values())))
+        np.testing.assert_array_equal(built.rows.sizes[0], built.rows.sizes[1])

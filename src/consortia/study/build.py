@@ -227,6 +227,12 @@ class Study(Table):
         question, keep = self.model.question, kept_rows(self.data.keep)
         return question and replace(question, harmonise=self.harmonise, keep=keep)
 
+    def of_copies(self, site: str) -> Study:
+        """Return the study for copies of one site's file, which all sites read as it does."""
+        changes = self.harmonise.get(site)
+        names = [] if changes is None else names_of(self.data.files or [])
+        return self.model_copy(update={"harmonise": dict.fromkeys(names, changes)})
+
     @property
     def awaits_weights(self) -> bool:
         """True if it is the study of who was treated, from whose run the weights follow."""

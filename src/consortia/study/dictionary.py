@@ -154,7 +154,9 @@ def registration_of(study: Study, entries: Mapping[str, Entry]) -> Registration:
         built = plain.build(own=dict(enumerate(files.values())))
     assert built.regression is not None
     specification = built.regression.specification
-    return rounded(Registration.of(specification), rows=UNKNOWN_ROWS)
+    numbers = {name: entries[name] for name in question.columns if not entries[name].levels}
+    ranges = {name: (entry.low, entry.high) for name, entry in numbers.items()}
+    return replace(rounded(Registration.of(specification), rows=UNKNOWN_ROWS), ranges=ranges)
 
 
 def rounded(registration: Registration, rows: int | None = None) -> Registration:

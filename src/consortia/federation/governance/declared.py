@@ -16,6 +16,7 @@ from consortia.engines.flower.stages import Stage, Stages
 from consortia.engines.phases import site_arrays
 from consortia.run.conversation import usual_messages
 from consortia.runtime.late import jax, jnp
+from consortia.study.files import names_of
 
 if TYPE_CHECKING:
     from consortia.core.contract import Method
@@ -42,14 +43,14 @@ def declared_of(study: Study, file: Path, index: int) -> list[Declared]:
     Raises:
         InputError: the file cannot be used.
     """
-    files = dict.fromkeys(range(len(study.data.files or ())), file)
-    counts, targets = [], {}
+    names = names_of(study.data.files or [])
+    files, counts, targets = dict.fromkeys(range(len(names)), file), [], {}
     for studied in (study, *study.besides):
         key = studied.model.model_dump_json()
         if key not in targets:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", UserWarning)
-                model = studied.build(own=files).model
+                model = studied.of_copies(names[index]).build(own=files).model
             parameters = starting_parameters(model, None, 0, 1)[0]
             targets[key] = Target(model, parameters)
         rounds, dimension = studied.run.warmup + studied.run.rounds, targets[key].dimension

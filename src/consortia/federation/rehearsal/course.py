@@ -85,7 +85,8 @@ class Rehearsal(NamedTuple):
 
     def stage(self, part: str, policy: str, *, private: bool = True) -> Stage:
         """Return the study in one process, with a folder of its own."""
-        return Stage(self.path, self.files, self.folder / part, policy, private=private)
+        given = self.path, self.files, self.folder / part, policy, self.name
+        return Stage(*given, private=private)
 
 
 def rehearsed(
@@ -127,7 +128,7 @@ def rehearsed(
         text = Path(policy).read_text(encoding="utf-8")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
-        built = loaded.build(own=dict.fromkeys(range(len(names)), file))
+        built = loaded.of_copies(name).build(own=dict.fromkeys(range(len(names)), file))
     yield _count(loaded, built, file, names.index(name))
     with tempfile.TemporaryDirectory() as folder:
         more = before, text, Path(folder), policy is not None

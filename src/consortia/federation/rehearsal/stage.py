@@ -39,6 +39,7 @@ class Stage:
         files: data of each site, by its name.
         folder: for what sites keep; empty.
         policy: text of the policy of each site.
+        copies_of: the site of whose file copies stand for the others'; None: each has its own.
         private: sites draw what is private from secrets of their own, as between institutions;
             else all random numbers follow from the seed.
         origin: where a copy of a study file comes from, beside which its other files are.
@@ -55,12 +56,14 @@ class Stage:
         files: Mapping[str, Path],
         folder: Path,
         policy: str,
+        copies_of: str | None = None,
         *,
         private: bool = True,
         origin: Path | None = None,
     ) -> None:
         self.path, self.folder = study, folder
-        self.study = load_study(study, origin)
+        loaded = load_study(study, origin)
+        self.study = loaded if copies_of is None else loaded.of_copies(copies_of)
         self.terms = terms_of(self.study)
         self.names = names_of(self.study.data.files or [])
         self.log: dict[str, list[Exchange]] = {name: [] for name in self.names}

@@ -75,7 +75,8 @@ def days(
         path.write_text(variant.study, encoding="utf-8")
         try:
             text = _proposed(path, study) if policy is None else policy
-            stage = Stage(path, dict.fromkeys(sites, file), folder / "sites", text, origin=study)
+            files = dict.fromkeys(sites, file)
+            stage = Stage(path, files, folder / "sites", text, name, origin=study)
         except ConsortiaError as error:
             yield Day(variant.title, untried=str(error))
             continue

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -49,6 +49,8 @@ class Registration:
     numbers: Mapping[str, Unit]
     fills: Mapping[str, float]  # what stands for a missing number, by column
     earlier: Earlier | None = None  # an earlier posterior in these units, which is the prior
+    # least and largest value of a column that the study takes for one
+    ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, agreed: Specification) -> Registration:
@@ -71,7 +73,8 @@ class Registration:
         }
         levels = {name: tuple(words) for name, words in plain["levels"].items()}
         earlier = Earlier.read(plain["prior_from"]) if "prior_from" in plain else None
-        return cls(levels, numbers, dict(plain["fills"]), earlier)
+        ranges = {name: (low, high) for name, (low, high) in plain.get("ranges", {}).items()}
+        return cls(levels, numbers, dict(plain["fills"]), earlier, ranges)
 
     def plain(self) -> dict[str, Any]:
         """Return the table of a study file as plain values."""
@@ -82,6 +85,7 @@ class Registration:
         }
         levels = {name: list(words) for name, words in self.levels.items()}
         table = {"levels": levels, "numbers": numbers, "fills": dict(self.fills)}
+        table |= {"ranges": {name: [*ends] for name, ends in self.ranges.items()}}
         return table if self.earlier is None else table | {"prior_from": self.earlier.plain()}
 
     def toml(self) -> str:
@@ -93,6 +97,8 @@ class Registration:
         for name, number in self.plain()["numbers"].items():
             parts = ", ".join(f"{part} = {value!r}" for part, value in number.items())
             lines.append(f"{key(name)} = {{ {parts} }}")
+        lines += ["[registered.ranges]"] if self.ranges else []
+        lines += [f"{key(name)} = {[*ends]}" for name, ends in self.ranges.items()]
         lines += ["[registered.fills]"] if self.fills else []
         lines += [f"{key(name)} = {value!r}" for name, value in self.fills.items()]
         if self.earlier is not None:
@@ -160,6 +166,11 @@ class Registration:
             for name in given:
                 if name not in places:
                     faults.add(f"registered.{table}: {name!r} is {unknown(name, places)}.")
+        for name, (low, high) in self.ranges.items():
+            if name not in question.columns or low >= high:
+                faults.add(
+                    f"registered.ranges.{key(name)}: give a column of the formula, and low < high."
+                )
         faults.check()
         for name in self.fills:
             if question.missing != "indicator" or name not in question.parsed.columns:
@@ -208,7 +219,7 @@ class Registration:
     def check(
         self, question: Question, table: Table, site: str, located: Callable[[str, str], Place]
     ) -> None:
-        """Refuse the table of a site that has a level which is not registered.
+        """Refuse the table of a site that has a level, or a number, which is not registered.
 
         ``located`` returns where a level of a column is first.
 
@@ -228,6 +239,20 @@ class Registration:
                     f"that the study registers ({', '.join(levels)}). Where it is another word for "
                     f"one of these: {line}; where it is a level of its own, the study has to be "
                     "registered anew with it."
+                )
+        for name, (low, high) in self.ranges.items():
+            at_site = kept[name]
+            values = at_site.values if at_site.kind == "number" else np.full(1, low)
+            outside = np.flatnonzero(~at_site.missing & ((values < low) | (values > high)))
+            if len(outside):
+                first = located(name, str(as_levels(at_site)[outside[0]]))
+                missing = mend(site, "missing_values", f"{key(name)} = [{first.written}]")
+                faults.add(
+                    f"{first.where}: {name} is {first.written}; the study registers {low:g} to "
+                    f"{high:g}, and {len(outside)} values here are outside. Where that stands "
+                    f"for a missing value: {missing}; where it is in another unit: "
+                    f"{mend(site, 'scale', f'{key(name)} = ...')}; where it is right, the study "
+                    "has to be registered anew with a wider range."
                 )
         for name in kept:
             if kept[name].missing.any() and name not in self.fills and self._marked(question, name):
