@@ -141,8 +141,8 @@ def _read_public(path: Path) -> tuple[bytes, dict[str, bytes]]:
     texts = [coordinator, *keys.values()]
     if not keys or not all(isinstance(text, str) and PUBLIC.fullmatch(text) for text in texts):
         raise InputError(
-            f"{path}: expected {COORDINATOR} = KEY and, below, a table [{SITES}] of SITE = KEY, each of "
-            "64 digits 0-9 and a-f, as in the sites' policies."
+            f"{path}: expected {COORDINATOR} = KEY and, below it, a table [{SITES}] of SITE = KEY, "
+            "each of 64 digits 0-9 and a-f, as in the sites' policies."
         )
     fault = faulty_key(str(coordinator), keys)
     if fault is not None:
