@@ -27,7 +27,7 @@ from consortia.core.queries import Conversation
 from consortia.data.columns import Table as Columns
 from consortia.data.digest import RowDigests
 from consortia.data.facts import SiteFacts, run_on_all
-from consortia.data.harmonisation import Harmonisation, read_harmonisations
+from consortia.data.harmonisation import NONE, Harmonisation, read_harmonisations
 from consortia.data.sites import Sites
 from consortia.diagnostics.site_sums import LEFT_OUT, SiteSums, compared, side_by_side
 from consortia.diagnostics.site_sums import SEED as SUMS_SEED
@@ -108,6 +108,7 @@ class Study(Table):
     output: Output = Output()
     _path: Path | None = PrivateAttr(None)
     _imputation: int | None = PrivateAttr(None)
+    _copies_of: str | None = PrivateAttr(None)
 
     @model_validator(mode="after")
     def _consistent(self) -> Study:
@@ -225,13 +226,17 @@ class Study(Table):
     def asked(self) -> Question | None:
         """The question of a formula, with what the study says of the rows of each site."""
         question, keep = self.model.question, kept_rows(self.data.keep)
-        return question and replace(question, harmonise=self.harmonise, keep=keep)
+        harmonise: Mapping[str, Harmonisation] = self.harmonise
+        if self._copies_of is not None:
+            alike = harmonise.get(self._copies_of, NONE)
+            harmonise = dict.fromkeys(names_of(self.data.files or []), alike)
+        return question and replace(question, harmonise=harmonise, keep=keep)
 
     def of_copies(self, site: str) -> Study:
         """Return the study for copies of one site's file, which all sites read as it does."""
-        changes = self.harmonise.get(site)
-        names = [] if changes is None else names_of(self.data.files or [])
-        return self.model_copy(update={"harmonise": dict.fromkeys(names, changes)})
+        study = self.model_copy()
+        study._copies_of = site
+        return study
 
     @property
     def awaits_weights(self) -> bool:
