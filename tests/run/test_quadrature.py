@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import consortia
+from consortia.algorithms.few_rounds import MOST_RULES
 from consortia.algorithms.few_rounds import quadrature as few_rounds_quadrature
 from consortia.algorithms.few_rounds.quadrature import with_rule
 from consortia.algorithms.few_rounds.site_functions import FUNCTIONS
@@ -22,6 +23,7 @@ from consortia.core.queries import Batch, Outcome, Query
 from consortia.core.target import Target
 from consortia.diagnostics.verdict import Severity
 from consortia.errors import InputError
+from consortia.models._integrated import integration
 from consortia.surrogates.quadrature import effect_of, points_among, points_around
 
 TITLE = "Is the model's quadrature accurate enough?"
@@ -288,6 +290,14 @@ def hospitals(count: int, rows: tuple[int, int] = (20, 120)) -> dict[str, Any]:
         y = 0.7 * rng.normal() + 0.6 * x + 0.8 * rng.normal(size=len(x))
         found[f"h{index}"] = {"x": x, "y": y}
     return found
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize("within", [False, True])
+def test_a_site_is_asked_about_as_many_rules_as_a_policy_was_told(size: int, within: bool) -> None:
+    rules = integration(lambda *_: None, size, within=within)
+    most = max(len(rules.measured(nodes)) for nodes in (rules.own, *rules.choices))
+    assert most <= MOST_RULES
 
 
 def test_25_hospitals_with_their_own_levels_take_three_messages() -> None:

@@ -57,7 +57,7 @@ USUAL_MESSAGES, USUAL_OF_MANY, USUAL_BY_GRADIENTS = 3, 7, 100
 
 MOST_MESSAGES = 500
 
-MOST_RULES = 5
+MOST_RULES = 6
 """Rules of quadrature that are compared in a message."""
 
 
