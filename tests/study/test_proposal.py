@@ -113,6 +113,24 @@ def test_a_column_that_somebody_named_is_never_left_out(option: dict[str, str]) 
     assert f"({option['by_site']} || site)" in proposed(given, **option).formula
 
 
+@pytest.mark.parametrize(
+    ("number", "left_out"),
+    [
+        (lambda place, row: 20_230_101 + 100 * (row % 12) + place, True),
+        (lambda place, row: 20_230_101 + 100 * (row % 14) + place, False),  # a 14th month
+        (lambda place, row: 20_230_101 + 100 * (row % 12) + place + 0.5, False),
+        (lambda place, row: 200_000 + 7_919 * row + place, False),
+    ],
+)
+def test_dates_of_eight_digits_are_no_numbers(
+    number: Callable[[int, int], float], left_out: bool
+) -> None:
+    made = proposed(tables(3, 40, seen=number, age=lambda place, row: 40 + row % 9))
+    assert ("seen" in dict(made.left_out)) is left_out
+    if left_out:
+        assert "write them as 2024-01-31" in dict(made.left_out)["seen"]
+
+
 def test_what_other_columns_or_the_sites_tell_is_left_out() -> None:
     given = tables(
         3,
