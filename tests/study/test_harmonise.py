@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from consortia.data.tables import read_table
+from consortia.data.harmonisation import Harmonisation
 from consortia.errors import InputError
 from consortia.study.build import load_study
 from consortia.study.likeness import suggestions
@@ -130,4 +131,12 @@ def test_the_record_has_the_changes_of_each_site(folder: Path) -> None:
         "lima: age is multiplied by 12",
         "oslo: sex: 'f' is 'w'",
         "oslo: age: missing is 999",
+    ]
+
+
+def test_a_column_without_codes_is_described_so() -> None:
+    changes = Harmonisation(missing_values={"age": [], "bmi": [-9, "?"]})
+    assert changes.sentences("oslo") == [
+        "oslo: age: missing is none of the values",
+        "oslo: bmi: missing is -9, '?'",
     ]

@@ -19,8 +19,8 @@ from consortia.models.regression.formula import SITE
 from consortia.models.regression.question import in_order
 
 IDENTIFIER = re.compile(
-    r"(^|[_\W])(id|ids|uuid|guid|mrn|nhs|record|patient|subject|case|pseudonym|barcode|"
-    r"(patient|subject|case|record)?(nr|no|number|code))$",
+    r"(^|[_\W])(ids?|(p|pt|pat|subj|usubj|case|rec|stud)id|uuid|guid|mrn|nhs|record|patient|subject|"
+    r"case|pseudonym|barcode|(patient|subject|case|record)?(nr|no|number|code))$",
     re.IGNORECASE,
 )
 """Names of columns that number their rows, where nearly all values differ."""
@@ -237,14 +237,16 @@ def _tells_rows_apart(column: SiteColumns) -> bool:
     if known < 5:
         return False
     if column.kind != "text" and by_site == known:
-        numbered = [
-            bool((values == np.round(values)).all()) and np.ptp(values) == len(values) - 1
-            for values in column.known
-        ]
-        if all(numbered):
+        alone = len(column.counts) == known  # no site has another's numbers
+        if all(map(_consecutive, column.known)) or (alone and _consecutive(column.numbers)):
             return True
     apart = by_site if named else len(column.counts)
     return (column.kind == "text" or named) and apart >= DIFFERENT * known
+
+
+def _consecutive(values: np.ndarray) -> bool:
+    """Return True if distinct values are integers without a gap."""
+    return bool((values == np.round(values)).all()) and bool(np.ptp(values) == len(values) - 1)
 
 
 def _repeated(column: SiteColumns) -> str:
