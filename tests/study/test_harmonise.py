@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from consortia.data.tables import read_table
 from consortia.data.harmonisation import Harmonisation
+from consortia.data.tables import read_table
 from consortia.errors import InputError
 from consortia.study.build import load_study
 from consortia.study.likeness import suggestions
