@@ -795,16 +795,19 @@ def test_intervals_of_persons_are_written_with_a_title_without_a_formula(tmp_pat
     assert "analysed persons" in told
 
 
+@pytest.mark.parametrize("hidden", ["\u200b", "\u00ad", "\u2060"])
+@pytest.mark.parametrize("dirty", [0, 1])
 def test_the_clean_spelling_is_proposed_and_not_the_one_with_a_hidden_character(
-    tmp_path, monkeypatch
+    hidden, dirty, tmp_path, monkeypatch
 ):
     monkeypatch.chdir(tmp_path)
-    arms = [["pla\u200bcebo", "verum"], ["placebo", "verum"]]
+    arms = [["placebo", "verum"], ["placebo", "verum"]]
+    arms[dirty][0] = f"pla{hidden}cebo"
     files = columns(tmp_path, 60, arm=lambda place, row: arms[place][row % 2])
     outcome = invoke("init", *files, "--response", "y", "--yes")
     assert outcome.exit_code == 0, outcome.output
     changes = tomllib.loads((tmp_path / "study.toml").read_text())["harmonise"]
-    assert changes == {"one": {"recode": {"arm": {"pla\u200bcebo": "placebo"}}}}
+    assert changes == {("one", "two")[dirty]: {"recode": {"arm": {arms[dirty][0]: "placebo"}}}}
     assert "arm[verum]" in load_study("study.toml").build().regression.names
 
 
