@@ -78,6 +78,35 @@ def test_a_factor_is_proposed_where_one_unit_explains_the_sites(
     assert made == pytest.approx(scales)
 
 
+@pytest.mark.parametrize(
+    ("elsewhere", "values"),
+    [
+        ([991, 400, 12], {"lima": []}),  # days: other sites have as long times
+        ([60, 70, 80], {"lima": [999]}),  # ages
+        ([60, 70, 999], {"oslo": [999], "lima": [999], "bern": [999]}),
+        ([9910, 4000, 9120], {"lima": [999]}),  # another unit
+    ],
+)
+def test_a_number_that_other_sites_have_values_near_is_no_code(
+    folder: Path, elsewhere: list[int], values: dict[str, list[int]]
+) -> None:
+    for site in SITES:
+        column = [*range(20, 60)] if site == "lima" else [*range(20, 57), *elsewhere]
+        if min(elsewhere) > 90 and site != "lima":
+            column = [10 * one for one in range(200, 237)] + elsewhere
+        if site == "lima":
+            column[-1] = 999
+        rewritten(folder / f"{site}.csv", "age", lambda row, column=column: str(column[row]))
+    assert init("--response", "died", "--yes").exit_code == 0
+    changes = tomllib.loads((folder / "study.toml").read_text()).get("harmonise", {})
+    made = {
+        site: table["missing_values"]["age"]
+        for site, table in changes.items()
+        if "age" in table.get("missing_values", {})
+    }
+    assert made == values
+
+
 # --- what is written -----------------------------------------------------------------------------
 
 
@@ -766,16 +795,19 @@ def test_intervals_of_persons_are_written_with_a_title_without_a_formula(tmp_pat
     assert "analysed persons" in told
 
 
+@pytest.mark.parametrize("hidden", ["\u200b", "\u00ad", "\u2060"])
+@pytest.mark.parametrize("dirty", [0, 1])
 def test_the_clean_spelling_is_proposed_and_not_the_one_with_a_hidden_character(
-    tmp_path, monkeypatch
+    hidden, dirty, tmp_path, monkeypatch
 ):
     monkeypatch.chdir(tmp_path)
-    arms = [["pla\u200bcebo", "verum"], ["placebo", "verum"]]
+    arms = [["placebo", "verum"], ["placebo", "verum"]]
+    arms[dirty][0] = f"pla{hidden}cebo"
     files = columns(tmp_path, 60, arm=lambda place, row: arms[place][row % 2])
     outcome = invoke("init", *files, "--response", "y", "--yes")
     assert outcome.exit_code == 0, outcome.output
     changes = tomllib.loads((tmp_path / "study.toml").read_text())["harmonise"]
-    assert changes == {"one": {"recode": {"arm": {"pla\u200bcebo": "placebo"}}}}
+    assert changes == {("one", "two")[dirty]: {"recode": {"arm": {arms[dirty][0]: "placebo"}}}}
     assert "arm[verum]" in load_study("study.toml").build().regression.names
 
 

@@ -115,13 +115,79 @@ def test_three_decimals_behind_a_comma_are_read_where_they_can_be_nothing_else(
         assert (column.kind, column.doubt) == ("number", "")
 
 
-@pytest.mark.parametrize("form", ["%d/%m/%Y", "%m-%d-%y", "%d.%m.%Y", "%Y/%m/%d"])
+FORMS = [
+    "%d/%m/%Y",
+    "%m-%d-%y",
+    "%d.%m.%Y",
+    "%Y/%m/%d",
+    "%d.%m.%Y %H:%M",
+    "%m/%d/%Y %I:%M %p",
+    "%d%b%Y",
+    "%d. %B %Y",
+    "%d-%b-%y",
+]
+
+
+@pytest.mark.parametrize("form", FORMS)
 def test_dates_in_another_order_than_that_of_iso_are_doubted(tmp_path: Path, form: str) -> None:
     days = pd.date_range("2024-01-01", periods=20, freq="11D").strftime(form)
     column = read_table(written(tmp_path, "a,b\n" + "".join(f"{d},1\n" for d in days)), "it")["a"]
     assert column.kind == "text"
-    assert "write them as year-month-day" in column.doubt
-    assert "its strings seem to be dates" in read_table({"a": days}, "it")["a"].doubt
+    assert f"its strings look like dates, the first in line 2: {days[0]!r}; only" in column.doubt
+    assert "look like dates, the first in row 1" in read_table({"a": days}, "it")["a"].doubt
+
+
+@pytest.mark.parametrize(
+    ("given", "remedy"),
+    [
+        ("31.01.2024", "write 2024-01-31;"),
+        ("1/31/2024", "write 2024-01-31;"),
+        ("3/3/2024", "write 2024-03-03;"),
+        ("03/04/2024", "write 2024-04-03 if the day comes first, 2024-03-04 if the month comes"),
+        ("3.4.2024", "write 2024-04-03 if the day comes first, 2024-03-04 if the month comes"),
+        ("3.4.24", "write 2024-01-31 for 31 January 2024;"),  # of which century?
+        ("2024/04/03", "write 2024-01-31 for 31 January 2024;"),
+    ],
+)
+def test_a_date_is_written_out_and_its_order_is_never_guessed(given: str, remedy: str) -> None:
+    assert remedy in read_table({"a": [given, "13.12.2023"]}, "it")["a"].doubt
+
+
+@pytest.mark.parametrize("form", ["%Y-%m-%d", *FORMS])
+@pytest.mark.parametrize("odd", ["unknown", "2021", "offen"])
+def test_what_is_no_date_among_dates_is_named_and_no_date_is_called_no_number(
+    tmp_path: Path, form: str, odd: str
+) -> None:
+    days = [*pd.date_range("2024-01-01", periods=9, freq="31D").strftime(form), odd]
+    for column, where in (
+        (
+            read_table(written(tmp_path, "a;b\n" + "".join(f"{d};1\n" for d in days)), "it")["a"],
+            "line 11",
+        ),
+        (read_table({"a": days}, "it")["a"], "row 10"),
+    ):
+        assert column.kind == "text"
+        assert column.doubt.startswith(
+            f"1 of 10 values are not dates, the first in {where}: {odd!r}: write C(a)"
+        )
+
+
+@pytest.mark.parametrize(
+    "numbers", [("1,5", "2,25"), ("1.234,5", "2"), ("12", "13"), ("1,234", "2,345")]
+)
+def test_german_dates_beside_german_numbers_are_called_dates(
+    tmp_path: Path, numbers: tuple[str, str]
+) -> None:
+    rows = "".join(
+        f"{day};{number}\n"
+        for day, number in zip(("31.12.2023", "01.02.2024"), numbers, strict=True)
+    )
+    assert "look like dates" in read_table(written(tmp_path, f"a;b\n{rows}"), "it")["a"].doubt
+
+
+def test_words_that_are_no_dates_stay_levels() -> None:
+    for words in (["1a", "2b"], ["12 may", "3 oct"], ["stage 1.2", "3.1.2"], ["5/10", "6/10"]):
+        assert read_table({"a": words * 3}, "it")["a"].doubt == "", words
 
 
 def test_an_empty_text_of_a_frame_misses(tmp_path: Path) -> None:

@@ -92,7 +92,7 @@ def test_the_sentence_states_sure_directions_the_surest_first_and_no_site():
     text = interpretation(regression())
     assert text.startswith("Each unit of age goes with higher odds of death (odds ratio 1.05")
     assert "arm new goes with lower odds of death (odds ratio 0.49" in text
-    assert "For the other column the direction is not clear." in text
+    assert "For the other effect the direction is not clear." in text
     assert "lima" not in text
     assert "sex" not in text
 
@@ -155,10 +155,11 @@ def test_a_sentence_has_no_words_of_a_formula(name, words):
 @pytest.mark.parametrize(
     ("family", "words"),
     [
-        ("poisson", "rate of"),
-        ("cox", "hazard of"),
-        ("lognormal", "median of"),
-        ("gaussian", "goes with higher died"),
+        ("bernoulli", "goes with higher odds of"),
+        ("poisson", "goes with a higher rate of"),
+        ("cox", "goes with a higher hazard of"),
+        ("lognormal", "goes with a higher median of"),
+        ("gaussian", "goes with a higher died"),
     ],
 )
 def test_a_ratio_is_called_what_it_is_a_ratio_of(family, words):

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import xarray
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.collections import PathCollection
 from sklearn.metrics import roc_auc_score, roc_curve
 
 import consortia
@@ -254,6 +255,26 @@ def test_parameters_of_unlike_sizes_have_figures_of_their_own():
     assert plots.together_on_an_axis(low, high) == [[0, 2], [1], [3]]
     wide = np.array([10.0**-place for place in range(1, 20, 3)])
     assert len(plots.together_on_an_axis(0 * wide, wide)) == plots.MOST_AXES
+
+
+def test_a_mean_that_is_withheld_is_not_drawn():
+    rng = np.random.default_rng(0)
+    draws = {"a": rng.normal(size=(4, 900)), "tail": rng.pareto(0.4, size=(4, 900))}
+    posterior = xarray.Dataset(
+        {name: (("chain", "draw"), values) for name, values in draws.items()}
+    )
+    tree = xarray.DataTree.from_dict({"/posterior": posterior})
+    tree.attrs |= {name: RECORD[name] for name in ("algorithm", "chains", "iterations_run", "end")}
+    report = report_of(tree)
+    assert np.isnan(report.shown_table["mean"]).tolist() == [False, True]
+    means = {}
+    for plot in plots.forest([report]):
+        names, axes = plot.figure.axes
+        (points,) = (made for made in axes.collections if isinstance(made, PathCollection))
+        drawn = np.ma.filled(points.get_offsets()[:, 0], np.nan)
+        means |= dict(zip([label.get_text() for label in names.texts], drawn, strict=True))
+    assert abs(means["a"] - draws["a"].mean()) < 1e-6
+    assert np.isnan(means["tail"])
 
 
 def many_parameters() -> Any:

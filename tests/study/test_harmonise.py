@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from consortia.data.harmonisation import Harmonisation
+from consortia.data.mending import key, text
 from consortia.data.tables import read_table
 from consortia.errors import InputError
 from consortia.study.build import load_study
@@ -131,3 +134,20 @@ def test_the_record_has_the_changes_of_each_site(folder: Path) -> None:
         "oslo: sex: 'f' is 'w'",
         "oslo: age: missing is 999",
     ]
+
+
+def test_a_column_without_codes_is_described_so() -> None:
+    changes = Harmonisation(missing_values={"age": [], "bmi": [-9, "?"]})
+    assert changes.sentences("oslo") == [
+        "oslo: age: missing is none of the values",
+        "oslo: bmi: missing is -9, '?'",
+    ]
+
+
+@pytest.mark.parametrize(
+    "symbol", ["\x7f", "\x85", "\x9b", "\xad", "\u200b", "\u2028", "\U000e0001"]
+)
+def test_a_character_that_nobody_sees_is_a_code_that_toml_reads(symbol: str) -> None:
+    written = text(f"a{symbol}b")
+    assert written.isprintable()
+    assert tomllib.loads(f"{key(symbol)} = {written}") == {symbol: f"a{symbol}b"}

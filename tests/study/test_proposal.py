@@ -77,6 +77,25 @@ def test_integers_that_hardly_overlap_between_sites_are_numbers(name: str) -> No
     assert proposed(given).formula == f"y ~ x + {name} + site"
 
 
+@pytest.mark.parametrize(
+    ("name", "number", "left_out"),
+    [
+        ("pid", lambda place, row: 7 * (3 * row + place), True),
+        ("subjid", lambda place, row: 1000 * place + 3 * row, True),
+        ("entry", lambda place, row: 1 + 3 * row + place, True),  # 1 to 180 over all sites
+        ("entry", lambda place, row: 1 + 5 * row + place, False),
+        ("lipid", lambda place, row: 7 * (3 * row + place), False),
+        ("sids", lambda place, row: 7 * (3 * row + place), False),
+    ],
+)
+def test_numbers_of_persons_that_are_spread_over_sites_identify_rows(
+    name: str, number: Callable[[int, int], float], left_out: bool
+) -> None:
+    made = proposed(tables(3, 60, **{name: number}))
+    assert (dict(made.left_out).get(name) == "it identifies rows") is left_out
+    assert (name in made.formula) is not left_out
+
+
 def test_integers_that_are_called_patients_are_still_asked_about() -> None:
     given = tables(3, 60, patient=lambda place, row: 100 * place + row // 4)
     assert "45 values in 180 rows" in dict(proposed(given).left_out)["patient"]
@@ -112,6 +131,24 @@ def test_a_column_that_somebody_named_is_never_left_out(option: dict[str, str]) 
     for table in given.values():
         table["came"] = np.array(table["came"], "datetime64[s]")
     assert f"({option['by_site']} || site)" in proposed(given, **option).formula
+
+
+@pytest.mark.parametrize(
+    ("number", "left_out"),
+    [
+        (lambda place, row: 20_230_101 + 100 * (row % 12) + place, True),
+        (lambda place, row: 20_230_101 + 100 * (row % 14) + place, False),  # a 14th month
+        (lambda place, row: 20_230_101 + 100 * (row % 12) + place + 0.5, False),
+        (lambda place, row: 200_000 + 7_919 * row + place, False),
+    ],
+)
+def test_dates_of_eight_digits_are_no_numbers(
+    number: Callable[[int, int], float], left_out: bool
+) -> None:
+    made = proposed(tables(3, 40, seen=number, age=lambda place, row: 40 + row % 9))
+    assert ("seen" in dict(made.left_out)) is left_out
+    if left_out:
+        assert "write them as 2024-01-31" in dict(made.left_out)["seen"]
 
 
 def test_what_other_columns_or_the_sites_tell_is_left_out() -> None:

@@ -41,5 +41,9 @@ def is_printable(text: str) -> bool:
     return text.isprintable() or printable(text) == text
 
 
-def _code(one: str) -> str:
-    return one.encode("ascii", "backslashreplace").decode() if ord(one) > 127 else repr(one)[1:-1]
+def _code(symbol: str) -> str:
+    """Return the code, beyond ASCII as TOML reads it."""
+    number = ord(symbol)
+    if number < 127:
+        return repr(symbol)[1:-1]
+    return f"\\u{number:04x}" if number < 0x10000 else f"\\U{number:08x}"

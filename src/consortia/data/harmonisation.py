@@ -85,7 +85,9 @@ class Harmonisation(BaseModel):
             pairs = [f"{old!r} is {new!r}" for old, new in entries.items()]
             lines.append(f"{name}: {', '.join(pairs)}")
         for name, codes in self.missing_values.items():
-            lines.append(f"{name}: missing is {', '.join(map(repr, codes)) or 'no word'}")
+            lines.append(
+                f"{name}: missing is {', '.join(map(repr, codes)) or 'none of the values'}"
+            )
         lines += [f"{name} is multiplied by {factor:g}" for name, factor in self.scale.items()]
         return [f"{site}: {line}" for line in lines]
 

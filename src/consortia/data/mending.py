@@ -28,3 +28,8 @@ def in_formula(name: str) -> str:
     """Return a column's name as a formula writes it."""
     bare = re.fullmatch(r"[^\W\d]\w*", name) and not keyword.iskeyword(name)
     return name if bare else f"`{name}`"
+
+
+def rows_text(count: int) -> str:
+    """Return a number of rows in words."""
+    return "1 row" if count == 1 else f"{count:,} rows"

@@ -27,7 +27,7 @@ from consortia.data.dialect import (
 )
 from consortia.data.exports import READERS, Export, read_export, texts_of
 from consortia.data.fields import LINE, Fields, Strings, cut, indexed
-from consortia.data.mending import in_formula, key, mend, text
+from consortia.data.mending import in_formula, key, mend, rows_text, text
 from consortia.data.numerals import Numerals
 from consortia.data.writing import one_writing
 from consortia.errors import InputError
@@ -44,10 +44,16 @@ ZONE = r"(Z|[+-][0-9]{2}:?[0-9]{2})"
 DATE = re.compile(
     rf"[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}([ T][0-9]{{2}}:[0-9]{{2}}(:[0-9]{{2}}(\.[0-9]+)?)?{ZONE}?)?"
 )
+MONTH = r"(jan|feb|m[aä]r|apr|ma[iy]|jun|jul|aug|sep|o[ck]t|nov|de[cz])[a-zä]*"
 OTHER_DATE = re.compile(
-    r"[0-9]{1,2}[./-][0-9]{1,2}[./-]([0-9]{2}|[0-9]{4})|[0-9]{4}[./][0-9]{1,2}[./][0-9]{1,2}"
+    r"((?P<first>[0-9]{1,2})[./-](?P<second>[0-9]{1,2})[./-](?P<year>[0-9]{4})"
+    r"|[0-9]{1,2}[./-][0-9]{1,2}[./-][0-9]{2}"
+    r"|[0-9]{4}[./-][0-9]{1,2}[./-][0-9]{1,2}"
+    rf"|[0-9]{{1,2}}[. -]*{MONTH}[. -]*([0-9]{{2}}|[0-9]{{4}}))"
+    r"([ T,]+[0-9]{1,2}:[0-9]{2}(:[0-9]{2})?( ?[ap]m)?)?",
+    re.IGNORECASE,
 )
-"""A date in another order or with other marks than ISO 8601's."""
+"""A date in another order, with other marks or other words than ISO 8601's."""
 
 YEARS = (1678, 2261)
 """Years of dates that every version of pandas has; others usually stand for no date."""
@@ -307,7 +313,7 @@ def _finished(
         counts = Counter[str](column.given[words].tolist())
         column = column._replace(words=words)
         for word, count in counts.items():
-            sentence = f"{_at(source)}{name}: {_shown(word)} is missing, in {_rows(count)}"
+            sentence = f"{_at(source)}{name}: {_shown(word)} is missing, in {rows_text(count)}"
             guesses = [*guesses, Guess(name, sentence, "", count)]
     if changes.scale.get(name, 1.0) != 1.0:
         if column.kind != "number":
@@ -344,7 +350,7 @@ def _as_kind(
             return of("number", numbers)
         if all(DATE.fullmatch(text) for text in known):
             return _of_dates(name, given[rows], missing, source)
-    doubt = reason or _doubt(name, texts, rows, absent, source, dialect)
+    doubt = _doubt(name, texts, rows, absent, source, dialect, reason)
     return Column("text", np.where(absent, "", given).astype(str)[rows], missing, doubt)
 
 
@@ -355,27 +361,41 @@ def _doubt(
     absent: np.ndarray,
     source: Source,
     dialect: Dialect | None,
+    reason: str,
 ) -> str:
-    """Find what suggests that strings are numbers or dates; "" where nothing does."""
+    """Find what suggests that strings are numbers or dates; "" where nothing does.
+
+    Unless most of them are dates, the reason why it cannot be read as numbers comes first.
+    """
     known = [text for text, gone in zip(texts, absent, strict=True) if not gone]
     levels = f"write C({in_formula(name)}) for a factor"
-    if all(OTHER_DATE.fullmatch(text) for text in known):
-        return (
-            f"its strings seem to be dates: write them as year-month-day, 2024-01-31; or {levels}"
-        )
     if dialect is None and all(DATE.fullmatch(text) for text in known):
         return f"its strings are dates: convert them (pandas.to_datetime), or {levels}"
-    no_number = ~absent & [
-        number_of(text) is None and (dialect is None or not dialect.is_number(text))
-        for text in texts
-    ]
-    if dialect is None and not no_number.any():
-        if len(known) <= FEW:  # somebody has made strings of codes
+    dated = np.array([bool(DATE.fullmatch(text) or OTHER_DATE.fullmatch(text)) for text in texts])
+    odd, of = ~absent & ~dated, "dates"
+    if 2 * odd.sum() >= len(known):
+        if reason:
+            return reason
+        of = "numbers"
+        odd = ~absent & [
+            number_of(text) is None and (dialect is None or not dialect.is_number(text))
+            for text in texts
+        ]
+        if dialect is None and not odd.any():
+            if len(known) <= FEW:  # somebody has made strings of codes
+                return ""
+            return f"its strings are numbers: convert them (pandas.to_numeric), or {levels}"
+        if odd.sum() == len(known) and not all(NEARLY.fullmatch(text) for text in known):
             return ""
-        return f"its strings are numbers: convert them (pandas.to_numeric), or {levels}"
-    if no_number.sum() == len(known) and not all(NEARLY.fullmatch(text) for text in known):
-        return ""
-    wrong = no_number[rows]
+    elif not odd.any():
+        odd = ~absent & [DATE.fullmatch(text) is None for text in texts]
+        row = int(np.argmax(odd[rows]))
+        first = texts[rows[row]]
+        return (
+            f"its strings look like dates, the first in {source.at(row)}: {_shown(first)}; "
+            f"only year-month-day is read as a date: write {_written_out(first)}; or {levels}"
+        )
+    wrong = odd[rows]
     row = int(np.argmax(wrong))
     where = source.at(row)
     first = texts[rows[row]]
@@ -384,10 +404,24 @@ def _doubt(
         hint = ", whose digits are not 0 to 9"
     code = mend(source.site, "missing_values", f"{key(name)} = [{text(first)}]")
     return (
-        f"{int(wrong.sum())} of {int((~absent)[rows].sum())} values are not numbers, the first "
+        f"{int(wrong.sum())} of {int((~absent)[rows].sum())} values are not {of}, the first "
         f"in {where}: {_shown(first)}{hint}: {levels}, or {code} if it means a missing value, or "
         "correct them"
     )
+
+
+def _written_out(date: str) -> str:
+    """Return a date as year-month-day, twice where its day and month can be either."""
+    match = OTHER_DATE.fullmatch(date)
+    if match is None or match["year"] is None:
+        return "2024-01-31 for 31 January 2024"
+    first, second, year = match["first"].zfill(2), match["second"].zfill(2), match["year"]
+    forms = {"day": f"{year}-{second}-{first}", "month": f"{year}-{first}-{second}"}
+    if first == second or first > "12":
+        return forms["day"]
+    if second > "12":
+        return forms["month"]
+    return ", ".join(f"{form} if the {unit} comes first" for unit, form in forms.items())
 
 
 def _too_large(numbers: np.ndarray) -> str:
@@ -450,7 +484,9 @@ def _declared_missing(texts: Sequence[str], codes: Sequence[str | int | float]) 
 def word_kept(name: str, site: str, word: str, count: int) -> Guess:
     """Report a word such as NA that is taken as a level."""
     where = f"{site}: " if site else ""
-    sentence = f"{where}{name}: {_shown(word)} is a level, not a missing value, in {_rows(count)}"
+    sentence = (
+        f"{where}{name}: {_shown(word)} is a level, not a missing value, in {rows_text(count)}"
+    )
     line = mend(site, "missing_values", f"{key(name)} = []")
     return Guess(name, sentence, f"{line} confirms it, [{text(word)}] makes it missing", count)
 
@@ -465,10 +501,6 @@ def _unused(name: str, words: Mapping[str, str], there: set[str], source: Source
 
 def _at(source: Source) -> str:
     return f"{source.site}: " if source.site else ""
-
-
-def _rows(count: int) -> str:
-    return "1 row" if count == 1 else f"{count:,} rows"
 
 
 def _shown(value: str) -> str:

@@ -286,8 +286,8 @@ def interpretation(report: RunReport) -> str:
     if rest > 0:
         text += f" {rest} more {'have' if rest > 1 else 'has'} a clear direction, in the table."
     if others > 0:
-        columns = "the other column" if others == 1 else f"the other {others} columns"
-        text += f" For {columns} the direction is not clear."
+        effect = "the other effect" if others == 1 else f"the other {others} effects"
+        text += f" For {effect} the direction is not clear."
     return text + _from_prior(unknown, response)
 
 
@@ -344,13 +344,16 @@ def _what(response: Response) -> str:
     return f"the {NOUNS.get(response.effect, 'odds')} of {of}"
 
 
+def _moved(way: str, response: Response) -> str:
+    """Return higher odds, or a higher rate."""
+    what = _what(response).removeprefix("the ")
+    return f"{'' if what.startswith('odds') else 'a '}{way} {what}"
+
+
 def _stated(found: Estimates, row: int, response: Response) -> str:
     """Return one effect in words."""
-    higher = "higher" if found.above[row] > 0.5 else "lower"
-    who = _who(found.names[row], response)
-    return (
-        f"{who} goes with {higher} {_what(response).removeprefix('the ')} ({_interval(found, row)})"
-    )
+    moved = _moved("higher" if found.above[row] > 0.5 else "lower", response)
+    return f"{_who(found.names[row], response)} goes with {moved} ({_interval(found, row)})"
 
 
 def _open(found: Estimates, row: int, response: Response) -> str:
@@ -358,8 +361,8 @@ def _open(found: Estimates, row: int, response: Response) -> str:
     above = found.above[row]
     way = "higher" if above > 0.5 else "lower"
     return (
-        f"whether {_who(found.names[row], response)} goes with higher or lower "
-        f"{_what(response).removeprefix('the ')} is not clear ({_interval(found, row)}; {way} with "
+        f"whether {_who(found.names[row], response)} goes with "
+        f"{_moved('higher or lower', response)} is not clear ({_interval(found, row)}; {way} with "
         f"probability {max(above, 1 - above):.2f})"
     )
 

@@ -93,7 +93,7 @@ def proportional_table(found: Examined) -> Table | None:
     if one is None:
         return None
     rows = tuple(
-        (name, f"{change:+.3f}", f"{error:.3f}", share_of(p))
+        (name, f"{change:+.3g}", f"{error:.3g}", share_of(p))
         for name, change, error, p in zip(one.names, one.change, one.error, one.p, strict=True)
     )
     heads = ("", "change with log(time)", "standard error", "p")

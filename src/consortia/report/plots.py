@@ -120,9 +120,9 @@ def forest(reports: Sequence[RunReport]) -> list[Plot]:
     for name, tree, table in sides:
         indices = [table.coordinates.index(coordinate) for coordinate in wanted]
         values = selected(tree, indices)
-        series[name] = Intervals(
-            np.quantile(values, (0.05, 0.25, 0.75, 0.95), axis=(0, 1)), values.mean(axis=(0, 1))
-        )
+        withheld = np.isnan(table["mean"][indices])
+        mean = np.where(withheld, np.nan, values.mean(axis=(0, 1)))
+        series[name] = Intervals(np.quantile(values, (0.05, 0.25, 0.75, 0.95), axis=(0, 1)), mean)
     together = ", ".join(series)
     caption = f"Mean, 50 % (thick) and 90 % (thin) intervals of {which}"
     caption += "." if len(series) == 1 else f"; {together} side by side."

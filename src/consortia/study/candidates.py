@@ -13,14 +13,14 @@ import numpy as np
 from consortia.core.arguments import unknown
 from consortia.core.printable import is_printable
 from consortia.data.columns import Column, Table, as_levels
-from consortia.data.mending import in_formula
+from consortia.data.mending import in_formula, rows_text
 from consortia.errors import InputError
 from consortia.models.regression.formula import SITE
 from consortia.models.regression.question import in_order
 
 IDENTIFIER = re.compile(
-    r"(^|[_\W])(id|ids|uuid|guid|mrn|nhs|record|patient|subject|case|pseudonym|barcode|"
-    r"(patient|subject|case|record)?(nr|no|number|code))$",
+    r"(^|[_\W])(ids?|(p|pt|pat|subj|usubj|case|rec|stud)id|uuid|guid|mrn|nhs|record|patient|subject|"
+    r"case|pseudonym|barcode|(patient|subject|case|record)?(nr|no|number|code))$",
     re.IGNORECASE,
 )
 """Names of columns that number their rows, where nearly all values differ."""
@@ -172,6 +172,8 @@ def reason_of(column: SiteColumns, *, wanted: bool = False) -> str:
         return ""
     if column.kind == "date":
         return "a date; in a formula it is a number of days"
+    if column.kind == "number" and _are_dates(column.numbers):
+        return "its numbers look like dates, as 20240131: write them as 2024-01-31"
     if repeated := _repeated(column):
         return repeated
     if column.kind == "text" and len(column.counts) > LEVELS_MAX:
@@ -219,6 +221,15 @@ def _follow(column: SiteColumns, other: SiteColumns) -> bool:
     return len(pairs) == len({level for level, _ in pairs}) == len({level for _, level in pairs})
 
 
+def _are_dates(numbers: np.ndarray) -> bool:
+    """Return True if all numbers are year, month and day in eight digits."""
+    if len(numbers) < 5 or (numbers != np.round(numbers)).any():
+        return False
+    year, month, day = numbers // 10_000, numbers // 100 % 100, numbers % 100
+    ends = ((year, 1900, 2100), (month, 1, 12), (day, 1, 31))
+    return all(bool(((low <= part) & (part <= high)).all()) for part, low, high in ends)
+
+
 def _tells_rows_apart(column: SiteColumns) -> bool:
     """Return True if a column looks like an identifier: nearly all values of all rows differ."""
     known, by_site = sum(map(len, column.known)), sum(map(len, column.levels.values()))
@@ -226,14 +237,16 @@ def _tells_rows_apart(column: SiteColumns) -> bool:
     if known < 5:
         return False
     if column.kind != "text" and by_site == known:
-        numbered = [
-            bool((values == np.round(values)).all()) and np.ptp(values) == len(values) - 1
-            for values in column.known
-        ]
-        if all(numbered):
+        alone = len(column.counts) == known  # no site has another's numbers
+        if all(map(_consecutive, column.known)) or (alone and _consecutive(column.numbers)):
             return True
     apart = by_site if named else len(column.counts)
     return (column.kind == "text" or named) and apart >= DIFFERENT * known
+
+
+def _consecutive(values: np.ndarray) -> bool:
+    """Return True if distinct values are integers without a gap."""
+    return bool((values == np.round(values)).all()) and bool(np.ptp(values) == len(values) - 1)
 
 
 def _repeated(column: SiteColumns) -> str:
@@ -277,7 +290,7 @@ def used_of(column: SiteColumns, *, response: bool = False, levels: Sequence[str
             for level in shown
         }
         alone = [
-            f"{level} at {sites[0]} only ({counts[level]} rows)"
+            f"{level} at {sites[0]} only ({rows_text(counts[level])})"
             for level, sites in owners.items()
             if len(sites) == 1 < len(column.by_site)
         ]

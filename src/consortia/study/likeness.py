@@ -13,11 +13,11 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from consortia.data.codes import CODE, suspicious
+from consortia.data.codes import CODE, Outlier, suspicious
 from consortia.data.columns import Column, Table, as_levels
 from consortia.data.dialect import NUMBER, WORDS
 from consortia.data.harmonisation import NONE, Harmonisation
-from consortia.data.mending import key, text
+from consortia.data.mending import key, rows_text, text
 from consortia.data.preparation import Moments
 from consortia.data.writing import (
     abbreviations,
@@ -257,7 +257,7 @@ def _missing_words(name: str, columns: Mapping[str, Column]) -> Iterator[Suggest
         if column.doubt:
             words |= _words_among_numbers(found)
         if words:
-            listed = ", ".join(f"{word!r} in {count} rows" for word, count in words.items())
+            listed = ", ".join(f"{word!r} in {rows_text(count)}" for word, count in words.items())
             sentence = f"{site}: {name}: {listed} stands for a missing value"
             yield Suggestion(site, "words", sentence, "missing_values", {name: list(words)})
 
@@ -290,7 +290,7 @@ def _truths(
         words = {old: new for old, new in words.items() if old != new}
         if words:
             listed = ", ".join(
-                f"{old!r} ({levels[old]} rows) as {new!r}" for old, new in words.items()
+                f"{old!r} ({rows_text(levels[old])}) as {new!r}" for old, new in words.items()
             )
             sentence = f"{site}: {name}: {listed}"
             yield Suggestion(site, "words", sentence, "recode", {name: words})
@@ -328,7 +328,8 @@ def _writings(name: str, counts: Mapping[str, Counter[str]]) -> Iterator[Suggest
                 words[level] = new
         if words:
             listed = ", ".join(
-                f"{old!r} ({levels[old]} rows) as {new!r} ({total[new]} rows at all sites)"
+                f"{old!r} ({rows_text(levels[old])}) as {new!r} "
+                f"({rows_text(total[new])} at all sites)"
                 for old, new in words.items()
             )
             sentence = f"{site}: {name}: {listed}"
@@ -342,22 +343,29 @@ def _numbers(
     tables: Mapping[str, Table], made: Mapping[str, Harmonisation]
 ) -> Iterator[Suggestion]:
     """Return codes for missing values, and factors of columns in another unit."""
-    moments: dict[str, dict[str, Moments]] = {}
+    numbers: dict[str, dict[str, np.ndarray]] = {}
     for site, table in tables.items():
         for name in table:
             column = _column(table, name)
-            if column is None or column.kind != "number" or column.doubt:
-                continue
-            known = column.values[~column.missing]
-            codes = [one for one in suspicious(known) if CODE.fullmatch(f"{one.value:g}")]
+            if column is not None and column.kind == "number" and not column.doubt:
+                numbers.setdefault(name, {})[site] = column.values[~column.missing]
+    moments: dict[str, dict[str, Moments]] = {}
+    for name, known in numbers.items():
+        for site, (codes, usual) in _codes(known).items():
+            listed = [f"{code.value:g} in {rows_text(code.rows)}" for code in (*codes, *usual)]
             if codes:
-                listed = ", ".join(f"{one.value:g} in {one.rows} rows ({one.why})" for one in codes)
-                sentence = f"{site}: {name}: {listed} stands for a missing value"
+                sentence = (
+                    f"{', '.join(listed[: len(codes)])} ({codes[0].why}) stands for a missing value"
+                )
+            elif usual:
+                sentence = f"{', '.join(listed)} is a number: other sites have values near it"
+            if codes or usual:
                 # integers without a point
-                plain = [int(v) if v == int(v) else v for v in (one.value for one in codes)]
-                yield Suggestion(site, "numbers", sentence, "missing_values", {name: plain})
-                known = known[~np.isin(known, [one.value for one in codes])]
-            moments.setdefault(name, {})[site] = Moments.of(known)
+                plain = [int(v) if v == int(v) else v for v in (code.value for code in codes)]
+                yield Suggestion(
+                    site, "numbers", f"{site}: {name}: {sentence}", "missing_values", {name: plain}
+                )
+            moments.setdefault(name, {})[site] = Moments.of(_without(known[site], codes))
     factors: dict[str, dict[str, tuple[float, str]]] = {}
     for apart in scales_apart(moments, made):
         ratios = apart.usual / apart.size
@@ -370,6 +378,34 @@ def _numbers(
             continue  # no two units: the sites differ
         for site, (factor, sentence) in by_site.items():
             yield Suggestion(site, "numbers", sentence, "scale", {name: factor})
+
+
+def _codes(
+    numbers: Mapping[str, np.ndarray],
+) -> dict[str, tuple[list[Outlier], list[Outlier]]]:
+    """Return the codes of each site, and what is near values of other sites with the same unit.
+
+    A survival time of 999 days is not a code where another hospital has one of 991.
+    """
+    candidates = {
+        site: [code for code in suspicious(known) if CODE.fullmatch(f"{code.value:g}")]
+        for site, known in numbers.items()
+    }
+    plain = {site: _without(known, candidates[site]) for site, known in numbers.items()}
+    divided = {}
+    for site, codes in candidates.items():
+        far = set()
+        if codes:
+            low, high = plain[site].min(), plain[site].max()
+            alike = [known for known in plain.values() if low <= np.median(known) <= high]
+            far = {code.value for code in suspicious(np.concatenate([numbers[site], *alike]))}
+        usual = [code for code in codes if code.value not in far]
+        divided[site] = [code for code in codes if code.value in far], usual
+    return divided
+
+
+def _without(values: np.ndarray, codes: Sequence[Outlier]) -> np.ndarray:
+    return values[~np.isin(values, [code.value for code in codes])]
 
 
 def _unit(ratio: float) -> float | None:

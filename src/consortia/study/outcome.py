@@ -10,7 +10,7 @@ import numpy as np
 
 from consortia.core.arguments import unknown
 from consortia.data.columns import Table, as_levels
-from consortia.data.mending import in_formula, key, mend, text
+from consortia.data.mending import in_formula, key, mend, rows_text, text
 from consortia.data.writing import loosely, same_loosely, truth_of
 from consortia.errors import InputError
 from consortia.models.regression.families import ALIASES, FAMILIES
@@ -221,7 +221,7 @@ def _event_of(
         return response, "", _codes_said(tables, event)
     column = SiteColumns.of(tables, name)
     counts, kinds = column.counts, column.sites_of_kinds
-    listed = ", ".join(f"{level} ({rows:,} rows)" for level, rows in counts.items())
+    listed = ", ".join(f"{level} ({rows_text(rows)})" for level, rows in counts.items())
     if value is not None:
         made = _compared(column, value)
     elif "truth" in kinds:
@@ -303,7 +303,7 @@ def _codes_said(tables: Mapping[str, Table], event: Factor) -> dict[str, str]:
     meant = {1.0: "the event", 0.0: "the end of follow-up"}
     return {
         name: "; ".join(
-            f"code {code}: {value:g}, {meant.get(value, 'neither 0 nor 1')} ({count:,} rows)"
+            f"code {code}: {value:g}, {meant.get(value, 'neither 0 nor 1')} ({rows_text(count)})"
             for (code, value), count in sorted(rows.items())
         )
     }

@@ -387,6 +387,19 @@ def test_the_error_of_a_beta_density_in_32_bits(size: float, error: float) -> No
     np.testing.assert_allclose(values, expected, atol=error)
 
 
+@pytest.mark.parametrize("size", [1e8, 1e13, 1e16, 1e19, 1e26])
+@pytest.mark.parametrize("family", ["negative_binomial", "zero_inflated_negative_binomial"])
+def test_counts_without_overdispersion_are_poisson_by_numpy(family: str, size: float) -> None:
+    y, eta = np.array([0.0, 1, 5, 50, 500]), np.log([2.0, 1, 7, 40, 520])
+    own = {"phi": np.full((1, 1), size), "zero_odds": np.full((1, 1), 0.3)}
+    counts = FAMILIES[family].log_likelihood(eta[None], {"y": y}, own)
+    limit = FAMILIES[family.replace("negative_binomial", "poisson")].log_likelihood(
+        eta[None], {"y": y}, own
+    )
+    # The terms of (y - m)^2 / φ are below 4e-6 from φ = 10^8 on.
+    np.testing.assert_allclose(counts, limit, atol=5e-6)
+
+
 @pytest.mark.parametrize("size", [1e4, 1e6, 1e8, 1e12])
 def test_a_large_size_is_the_limit_of_the_family_in_32_bits(size: float) -> None:
     y, eta = np.array([0, 1, 5, 50, 500], np.float32), np.log(np.float32([2, 1, 7, 40, 520]))

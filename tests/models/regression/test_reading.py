@@ -767,6 +767,8 @@ def test_numbers_of_another_kind_at_one_site_are_asked_about(here, there, said) 
         (HALF, np.zeros(ROWS)),
         (np.arange(ROWS) % 5, np.arange(ROWS) % 3 + 1),
         (100 * Z, np.array([27.0, 28.0])),  # two rows always have two values
+        (1986 + HALF, 1988 + HALF),  # years
+        (70 + 4 * X, 71 + HALF),  # ages
     ],
 )
 def test_honest_differences_between_sites_are_not_asked_about(here, there) -> None:

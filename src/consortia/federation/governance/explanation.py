@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from typing import TYPE_CHECKING, Any
 
+from consortia.data.mending import rows_text
 from consortia.diagnostics.site_sums import LEFT_OUT
 from consortia.federation.governance.proposal import proposed_messages
 from consortia.federation.governance.terms import MASKED, PLAIN, StudyTerms
@@ -216,18 +217,14 @@ def _chosen(study: Study, choices: RowChoices | None) -> list[str]:
     texts = []
     if choices.used < choices.given:
         texts.append(
-            f"{_rows(choices.given - choices.used)} of your {choices.given:,} are left out: those "
-            "with a missing value, and those that data.keep and data.require leave out. Another "
-            "study that uses them tells what they are, unless they are many."
+            f"{rows_text(choices.given - choices.used)} of your {choices.given:,} are left out: "
+            "those with a missing value, and those that data.keep and data.require leave out. "
+            "Another study that uses them tells what they are, unless they are many."
         )
     for column, value, to, rows in choices.changes:
         taken = f"is taken for {to}" if to else "counts as missing"
-        texts.append(f"In {column} the value {value} {taken}: {_rows(rows)} of yours.")
+        texts.append(f"In {column} the value {value} {taken}: {rows_text(rows)} of yours.")
     return texts
-
-
-def _rows(count: int) -> str:
-    return f"{count:,} row" if count == 1 else f"{count:,} rows"
 
 
 def _nonlinear(study: Study) -> list[str]:

@@ -318,10 +318,9 @@ def _poisson_slopes(eta: Array, batch: PyTree, own: Own) -> Slopes:
 
 def _negative_binomial(eta: Array, batch: PyTree, own: Own) -> Array:
     xp, y, phi = namespace(eta), _y(batch, eta), own["phi"]
-    apart = eta - xp.log(phi)  # log(mean / φ)
     # In 32 bits log Γ(y + φ) - log Γ(φ) is off by .9 at φ = 10⁶, and by 150 at 10⁸.
     ways = -special(eta).betaln(phi, y + 1) - xp.log(phi + y)
-    return ways - phi * softplus(apart) - y * softplus(-apart)
+    return ways + _log_zero_negative_binomial(eta, own) - y * softplus(xp.log(phi) - eta)
 
 
 def _negative_binomial_slopes(eta: Array, batch: PyTree, own: Own) -> Slopes:
@@ -381,7 +380,9 @@ def _log_zero_poisson(eta: Array, own: Own) -> Array:
 
 
 def _log_zero_negative_binomial(eta: Array, own: Own) -> Array:
-    return -own["phi"] * softplus(eta - namespace(eta).log(own["phi"]))
+    xp, phi = namespace(eta), own["phi"]
+    # Not softplus: φ multiplies its rounding, which at φ = 10¹⁶ is larger than the likelihood.
+    return -phi * xp.logaddexp(eta - xp.log(phi), 0.0)
 
 
 # --- classes -------------------------------------------------------------------------------------

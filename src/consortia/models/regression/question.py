@@ -34,7 +34,7 @@ from consortia.data.description import Wanted
 from consortia.data.digest import of_label as label_digest
 from consortia.data.followup import tied_times
 from consortia.data.imputation import cumulative_hazard, imputed
-from consortia.data.mending import key, mend, text
+from consortia.data.mending import key, mend, rows_text, text
 from consortia.data.preparation import Moments
 from consortia.data.tables import word_kept
 from consortia.data.writing import loosely, preferred, same_loosely
@@ -313,8 +313,8 @@ class Question:
                 guesses.append(
                     Guess(
                         name,
-                        f"{site}: {name}: {value} is taken as a {column.kind}, in {one.rows} rows; "
-                        f"{one.why}",
+                        f"{site}: {name}: {value} is taken as a {column.kind}, in "
+                        f"{rows_text(one.rows)}; {one.why}",
                         f"{line} makes it missing, [] confirms it",
                         one.rows,
                     )

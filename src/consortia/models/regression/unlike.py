@@ -246,7 +246,7 @@ def supports_apart(
 def _unlike_codes(one: Moments, others: Mapping[str, Moments]) -> str:
     """Return that a column is two codes, and not the same ones elsewhere; "" where it is not so."""
     low = _lower_of_two(one)
-    if low is None or one.rows < FEWEST:
+    if low is None or one.rows < FEWEST or abs(low) > 9:  # two years, or two ages
         return ""
     two = f"{low:g} or {low + 1:g} in all rows"
     lows = {name: _lower_of_two(other) for name, other in others.items()}
