@@ -285,7 +285,7 @@ def _begun(shape: tuple[int, ...], like: Array) -> _State:
     return _State(xp.int32(0), zeros, precision, everywhere, -everywhere, everywhere)
 
 
-@np.errstate(all="ignore")  # of NumPy: a step that is no number is not taken
+@np.errstate(all="ignore")  # of NumPy: a step of NaN is not taken
 def _stepped(density: GroupDensity, begun: _State, like: Array, most: int) -> _State:
     """Take Newton steps until they are short, up to the ``most``-th."""
     xp = namespace(like)
@@ -306,7 +306,7 @@ def _stepped(density: GroupDensity, begun: _State, like: Array, most: int) -> _S
         return _State(state.count + 1, state.z + move, precision, xp.abs(move), low, high)
 
     def goes_on(state: _State) -> Any:
-        # a level whose likelihood is no number ends no search but its own
+        # a level whose likelihood is not a number ends its own search alone
         return (state.count < most) & xp.any(_moves(state))
 
     return repeat(step, goes_on, begun, like)
