@@ -1125,6 +1125,20 @@ def test_a_start_from_which_no_fit_ends_costs_no_message(below: str) -> None:
     assert np.all(np.abs(draws_of(tree).mean((0, 1)) - mean) < 0.12 * sd)
 
 
+def test_no_local_fit_begins_at_an_absurd_spread_of_levels() -> None:
+    """The normal law of a prior on a logarithm of a small spread has its centre at e^25."""
+    rng = np.random.default_rng(0)
+    table = {"x": rng.normal(size=60), "y": rng.poisson(1.0, 60), "ward": np.arange(60) // 3}
+    made = consortia.regression("y ~ x + (1 | site:ward)", {"a": table}, family="poisson")
+    start = np.asarray(made.model.init["log_sd"], float)
+    target = Target(made.model, made.model.init)
+    at = np.array(target.ravel(made.model.init), float)
+    first = next(consortia.few_rounds().converse(Known(target, at, np.array([60]), 2, 10, 1)))
+    starts = first.arrays["starts"][:, target.layout.places["log_sd"][0]]
+    assert len(starts) > 1
+    assert np.abs(starts - start).max() <= 1
+
+
 def test_fits_stay_those_of_their_starts_where_the_first_reaches_no_mode() -> None:
     def log_likelihood(x: Any, rows: Any) -> Any:  # modes at -1.5 and 1.5; exp of exp
         return -0.5 * (rows["y"] - x[0] ** 2) ** 2 - jnp.exp(jnp.exp(x[1])) / 10 + x[1]

@@ -16,9 +16,10 @@ from tests.federation.hospitals import HOSPITALS
 from tests.federation.test_registered import AGREED, of_one_process
 
 
-def done(*words: str) -> None:
+def done(*words: str) -> str:
     found = CliRunner().invoke(app, list(words))
     assert found.exit_code == 0, found.output
+    return found.output
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +33,9 @@ def stated(tmp_path_factory: pytest.TempPathFactory) -> str:
     done("run", str(folder / "earlier.toml"), "--output", str(folder / "2025"), "--no-reference")
     (folder / "study.toml").write_text(AGREED)
     weighted = ("--prior-from", str(folder / "2025"), "--weight", "0.5")
-    done("register", str(folder / "study.toml"), *weighted)
+    text = done("register", str(folder / "study.toml"), *weighted)
+    assert "Its prior is the posterior of" in text
+    assert ", k-hat " in text
     return (folder / "study.toml").read_text()
 
 

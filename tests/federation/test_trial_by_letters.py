@@ -15,10 +15,15 @@ from tests.federation.hospitals import NAMES, deal, moments
 
 HEAD = '[data]\nfiles = ["north.csv", "south.csv", "west.csv"]\n[model]\n'
 TAIL = '[algorithm]\nname = "few_rounds"\n[run]\nchains = 4\n[output]\nfigure = false\n'
-FRAILTY = """formula = "Surv(start, stop, event) ~ arm + (1 | site:patient)"
+FRAILTY = {
+    "piecewise_exponential": """formula = "Surv(time, event) ~ a + b + (1 | site:group)"
 family = "piecewise_exponential"
-breaks = [5]
-"""
+breaks = [6, 18, 36]
+""",
+    "weibull": """formula = "Surv(time, event) ~ a + b + (1 | site:group)"
+family = "weibull"
+""",
+}
 SUMMARIES = """formula = "event ~ age + arm + (1 | site)"
 family = "bernoulli"
 levels = { arm = ["none", "hormone"] }
@@ -30,23 +35,6 @@ point = [-2.0, -1.5, -1.0, -0.5, 0.0, 0.5, 1.0, 1.5]
 value = [-9.5, -5.0, -2.0, -0.4, 0.0, -0.7, -2.4, -5.0]
 """
 CAUSE = 'formula = "Surv(months, cause == {}) ~ age + male"\nfamily = "cox"\n'
-
-
-def recurring(folder: Path) -> Path:
-    """Write rows of patients with events that recur for a year, 60 at each site."""
-    folder.mkdir()
-    rng = np.random.default_rng(4)
-    for name in NAMES:
-        lines = ["patient,arm,start,stop,event"]
-        for patient in range(60):
-            arm, end = patient % 2, rng.uniform(6, 12)
-            rate = 0.12 * np.exp(0.8 * rng.normal() - 0.5 * arm)
-            times = np.cumsum(rng.exponential(1 / rate, 3))
-            stops = [*times[times < end], end]
-            for start, stop in zip([0.0, *stops], stops, strict=False):
-                lines.append(f"{patient},{arm},{start:.3f},{stop:.3f},{int(stop < end)}")
-        (folder / f"{name}.csv").write_text("\n".join(lines))
-    return folder
 
 
 def alone(now: Correspondence, data: Path) -> Any:
@@ -74,25 +62,13 @@ def test_estimates_and_profiles_beside_rows_are_those_of_one_process(tmp_path: P
 
 
 @pytest.mark.slow
-def test_frailties_of_few_patients_need_a_site_that_permits_settled_rows(tmp_path: Path) -> None:
-    data = recurring(tmp_path / "data")
-    now = Correspondence(tmp_path / "study", keys=True, asked=HEAD + FRAILTY + TAIL, data=data)
+@pytest.mark.parametrize("family", ["piecewise_exponential", "weibull"])
+def test_frailties_of_patients_are_those_of_one_process(family: str, tmp_path: Path) -> None:
+    data = deal("diabetic", tmp_path / "diabetic", "group")  # two eyes of a patient
+    asked = HEAD + FRAILTY[family] + TAIL
+    now = Correspondence(tmp_path / "study", keys=True, asked=asked, data=data)
     now.permit_as_proposed()
-    refused, progress = set[str](), now.proceed()
-    while progress.result is None:
-        for name, number in progress.awaited.items():
-            error, policy = now.answer(name, number).error, now.site(name) / "site-policy.toml"
-            if error is not None:  # nothing has left; whoever is responsible permits it
-                assert "maximum_settled_rows: the answers of this run" in str(error)
-                assert name not in refused
-                refused.add(name)
-                text = policy.read_text().replace("settled_rows = 0", "settled_rows = 1000")
-                policy.write_text(text.replace("maximum_refusals = 3", "maximum_refusals = 9"))
-                error = now.answer(name, number).error
-            assert error is None, f"{name}, letter {number}: {error}"
-        progress = now.proceed()
-    assert refused
-    assert moments(consortia.open_run(progress.result)).keys() >= {"coefficients[arm]"}
+    check(now, data, now.answered())
 
 
 @pytest.mark.slow

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy.optimize import least_squares
+from sparse import sparse
 
 import consortia
 from consortia.core.queries import Revealed
@@ -34,9 +36,15 @@ CASES = {
 }
 
 
+FRAILTIES = {
+    "times": CASES["times"],
+    "patients": ("Surv(w, y) ~ x + z + (1 | site:ward)", "weibull", {}),
+}
+
+
 def site_of(case: str, rows: int = 14) -> tuple[Target, dict[str, np.ndarray]]:
     """A regression at two sites, and the rows of the first."""
-    formula, family, options = CASES[case]
+    formula, family, options = (CASES | FRAILTIES)[case]
     tables = {}
     for seed, name in enumerate(("a", "b")):
         rng = np.random.default_rng(seed)
@@ -57,6 +65,28 @@ def measure_of(target: Target, rows: dict[str, np.ndarray], folder: Path) -> Set
 def test_times_in_the_intervals_of_a_hazard_are_one_response(tmp_path: Path) -> None:
     columns = measure_of(*site_of("times"), tmp_path).unknowns.columns
     assert list(columns.counted) == [True, True, False]  # x, z and the time
+
+
+@np.errstate(over="ignore")
+@pytest.mark.parametrize("log_sd", [1.0, 3.0, 4.0, 9.0])
+@pytest.mark.parametrize("case", FRAILTIES)
+def test_the_derivatives_by_rows_are_right_where_levels_are_far_too_wide(
+    case: str, log_sd: float, tmp_path: Path
+) -> None:
+    target, rows = site_of(case, rows=8)
+    measure, host = measure_of(target, rows, tmp_path), target.model.host
+    assert host is not None
+    points = np.random.default_rng(5).normal(0, 0.7, (6, target.dimension))
+    points[:, target.layout.places["log_sd"][0]] = log_sd
+    level = "intercept" if case == "patients" else "hazard_contrasts"
+    points[:, target.layout.places[level][0].start] += np.array([8, -8] * 3)  # rates as wrong
+    made, params = measure._derivatives((0,), points, ())[0], target.layout.params(points)
+    for column, (row, unknown) in enumerate(np.ndindex(8, measure.unknowns.each)):
+        ends = [host.site(moved(measure, rows, row, unknown, sign)) for sign in (1, -1)]
+        high, low = (site.values(params, 240) for site in ends)
+        exact = (high - low) / (2 * CELL_STEP * measure.unknowns.units[unknown])
+        np.testing.assert_allclose(made[:, column], exact, atol=0.1 * np.abs(made).max())
+    assert np.abs(made).max() < 100
 
 
 def moved(
@@ -176,6 +206,45 @@ def test_what_a_fit_gives_away_is_measured_in_the_numbers_that_leave(
             for part in (slice(0, d), slice(d, None)):
                 unit = np.abs(jacobian[part]).max()
                 np.testing.assert_allclose(jacobian[part, column], exact[part], atol=0.02 * unit)
+
+
+@pytest.mark.parametrize("case", sparse(range(12), [2]))
+def test_an_attack_on_frailties_reads_no_more_rows_than_are_called_settled(
+    case: int, tmp_path: Path
+) -> None:
+    """By least squares for all columns and times of the site, at points that are far out, too."""
+    rng, count = np.random.default_rng(case), 5
+    target, rows = site_of(list(FRAILTIES)[case % 2], rows=count)
+    host, layout = target.model.host, target.layout
+    assert host is not None
+    points = rng.normal(0, rng.choice([0.5, 1.5]), (int(rng.integers(10, 80)), target.dimension))
+    points[:, layout.places["log_sd"][0]] += rng.uniform(-1, 3)
+    params, noise = layout.params(points), rng.choice([0.0, 0.01, 0.15])
+    values = np.column_stack([rows["x"], rows["y"]]).astype(float)
+    middle, sd = values.mean(axis=0), values.std(axis=0)
+
+    @np.errstate(all="ignore")
+    def sums(flat: np.ndarray) -> np.ndarray:
+        table = middle + sd * flat.reshape(count, 3)
+        changed = {"x": table[:, :2], "y": np.maximum(table[:, 2], 0.01)}
+        return np.nan_to_num(host.site(rows | changed).values(params, None), neginf=-1e6)
+
+    at = sums(((values - middle) / sd).ravel())
+    errors = noise * (1 + 0.02 * np.abs(at - at[0]) / 0.15)
+    answer = at + errors * rng.normal(size=len(at))
+    revealed = Revealed(points, (0,), errors={0: errors[:, None]})
+    statement = measure_of(target, rows, tmp_path).add([revealed])
+    weights = 1 / np.maximum(errors, 1e-9 * np.abs(answer).max())
+    starts = rng.normal(size=(3, 3 * count))
+    solved = np.stack(
+        [
+            least_squares(lambda flat: (sums(flat) - answer) * weights, start, max_nfev=15).x
+            for start in starts
+        ]
+    ).reshape(3, count, 3)[..., :2]
+    agreed = (np.ptp(solved, axis=0) < 0.1).any(axis=1)
+    right = np.abs(solved[0] - (values[:, :2] - middle[:2]) / sd[:2]) < 0.1
+    assert (agreed & right.any(axis=1)).sum() <= statement.settled <= count
 
 
 def test_distances_between_rules_are_counted(tmp_path: Path) -> None:

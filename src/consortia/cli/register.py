@@ -107,6 +107,8 @@ def register(
         if propensity is not None:
             stated = "the weights of its rows, which each site computes"
         typer.echo(f"{study} states {stated}.")
+        if prior := given.registered and given.registered.registration.earlier:
+            typer.echo(f"Its prior is {prior}. With a k-hat above 0.7 run all sites anew.")
         typer.echo(
             "For the protocol; everybody with this study gets the same hash (title, comments and "
             "order of the file do not count):"

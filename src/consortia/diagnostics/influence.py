@@ -106,7 +106,8 @@ class WithoutSites(Shown):
         if not bad:
             return ()
         return (
-            f"k-hat is above {RELIABLE}: the effect of {', '.join(bad)} needs a run without it",
+            f"k-hat is above {RELIABLE}: do not use the line of {', '.join(bad)}; run the study "
+            "without the rows of that site",
         )
 
     def to_dataframe(self) -> Any:

@@ -55,12 +55,15 @@ last. The finer ones that may take its place are measured against the same."""
 NODES_AT_ONCE = 256
 """Nodes that are computed side by side; more would take too much memory."""
 
-NEWTON_STEPS, STAGES = 12, (3, 4, 6, 12)
+NEWTON_STEPS, STAGES = 24, (3, 4, 6, 12, 24)
 """Newton steps to a mode, at most, and those after which NumPy continues with the rest alone."""
 
-STEP_MOST, STEP_LEAST = 2.0, 1e-2
-"""Longest Newton step, in standard deviations of the level; and that of the last, which leaves an
-error of its square: a rule of quadrature is as good around any point so near."""
+STEP_MOST, STEP_LEAST = 2.0, {4: 1e-2, 8: 1e-5}
+"""Longest Newton step, in standard deviations of the level; and that of the last, in those of it
+given its rows, by the bytes of a number. It leaves an error of its square: a rule of quadrature is
+as good around any point so near, but what is differentiated by differences must not see that the
+steps end at one or another.
+"""
 
 
 class GroupDensity(NamedTuple):
@@ -249,17 +252,18 @@ def _modes(
     """Find the same; of NumPy, few points with far modes do not keep all others waiting."""
     if not is_host(like) or len(shape) != 3:
         return _mode(given(params), shape, like)
-    state, late = _begun(shape, like), np.arange(len(like))
-    z, precision = state.z, state.precision
+    whole, late = _begun(shape, like), np.arange(len(like))
+    count = whole.count
     for most in STAGES:
         some = {name: values[late] for name, values in params.items()}
-        begun = _State(state.count, z[late], precision[late], np.full_like(z[late], np.inf))
-        state = _stepped(given(some), begun, like[late], most)
-        z[late], precision[late] = state.z, state.precision
-        late = late[state.move.reshape(len(late), -1).max(axis=1) > STEP_LEAST]
+        begun = _State(count, *(part[late] for part in whole[1:]))
+        count, *parts = state = _stepped(given(some), begun, like[late], most)
+        for part, values in zip(whole[1:], parts, strict=True):
+            part[late] = values
+        late = late[_moves(state).reshape(len(late), -1).any(axis=1)]
         if not len(late):
             break
-    return z, lower(_inverse(_at_least(0.25, precision)))
+    return whole.z, lower(_inverse(_at_least(0.25, whole.precision)))
 
 
 def _mode(density: GroupDensity, shape: tuple[int, ...], like: Array) -> tuple[Array, Array]:
@@ -275,14 +279,18 @@ class _State(NamedTuple):
     z: Array
     precision: Array
     move: Array
+    low: Array  # the largest z from which h was seen to rise, and the smallest from which to fall
+    high: Array
 
 
 def _begun(shape: tuple[int, ...], like: Array) -> _State:
     xp, dtype = namespace(like), like.dtype
-    z, precision = xp.zeros(shape, dtype), xp.zeros((*shape, shape[-1]), dtype)
-    return _State(xp.int32(0), z, precision, xp.full(shape, xp.inf, dtype))
+    zeros, everywhere = xp.zeros(shape, dtype), xp.full(shape, xp.inf, dtype)
+    precision = xp.zeros((*shape, shape[-1]), dtype)
+    return _State(xp.int32(0), zeros, precision, everywhere, -everywhere, everywhere)
 
 
+@np.errstate(all="ignore")  # of NumPy: a step of NaN is not taken
 def _stepped(density: GroupDensity, begun: _State, like: Array, most: int) -> _State:
     """Take Newton steps until they are short, up to the ``most``-th."""
     xp = namespace(like)
@@ -290,17 +298,51 @@ def _stepped(density: GroupDensity, begun: _State, like: Array, most: int) -> _S
 
     def step(state: _State) -> _State:
         gradient, second = density.derivatives(state.z)
-        gradient, precision = gradient - state.z, xp.broadcast_to(eye, second.shape) - second
+        gradient = gradient - state.z
+        precision = (xp.broadcast_to(eye, second.shape) - second).astype(eye.dtype)
         # where h is convex, a step of the prior's length uphill
         move = (_inverse(_at_least(1.0, precision)) @ gradient[..., None])[..., 0]
+        low = xp.where(gradient > 0, state.z, state.low)
+        high = xp.where(gradient < 0, state.z, state.high)
+        if eye.size == 1:
+            state = state._replace(low=low, high=high)
+            move = _bracketed(move, gradient, precision[..., 0], state)
         move = xp.clip(move, -STEP_MOST, STEP_MOST).astype(state.z.dtype)
-        precision = precision.astype(state.z.dtype)
-        return _State(state.count + 1, state.z + move, precision, xp.abs(move))
+        return _State(state.count + 1, state.z + move, precision, xp.abs(move), low, high)
 
     def goes_on(state: _State) -> Any:
-        return (state.count < most) & (xp.max(state.move) > STEP_LEAST)
+        # a level whose likelihood is not a number ends its own search alone
+        return (state.count < most) & xp.any(_moves(state))
 
     return repeat(step, goes_on, begun, like)
+
+
+def _moves(state: _State) -> Array:
+    """Return True where the last step was not short beside a level's spread."""
+    xp = namespace(state.z)
+    spread = 1 / xp.sqrt(xp.maximum(xp.diagonal(state.precision, axis1=-2, axis2=-1), 1))
+    return state.move > STEP_LEAST[state.z.dtype.itemsize] * spread
+
+
+def _bracketed(move: Array, gradient: Array, precision: Array, state: _State) -> Array:
+    r"""Return a Newton step where it is good, else one to where the mode may be.
+
+    Where a rate e^{κz} is far too large, Newton's step is 1/κ however far the mode is. There the
+    fall of the precision P by the last step gives κ, and with h' = C − (P − 1)/κ the step to the
+    mode. What is not between the places of which h rises and falls is halved into the middle.
+    """
+    xp, before = namespace(move), state.precision[..., 0]
+    kappa = xp.log(before / precision) / state.move
+    excess = (precision - 1) / kappa
+    rest = xp.maximum(excess - xp.abs(gradient), 0) + 1 / kappa
+    far = xp.log(excess / rest) / kappa
+    slow = (precision < before / 2) & (far > xp.abs(move))
+    move = xp.where(slow, xp.sign(gradient) * far, move)
+    to = state.z + xp.clip(move, -STEP_MOST, STEP_MOST)
+    middle = (state.low + state.high) / 2 - state.z
+    middle = xp.where(xp.isfinite(middle), middle, xp.sign(gradient) * STEP_MOST)
+    within = (to >= state.low) & (to <= state.high) & xp.isfinite(precision)
+    return xp.where(within, move, middle)
 
 
 def _at_least(least: float, matrix: Array) -> Array:

@@ -17,6 +17,7 @@ from consortia.data.tables import read_table
 from consortia.errors import InputError
 from consortia.models._integrated import (
     GroupDensity,
+    _mode,
     differentiated,
     host_noise,
     noise_of_key,
@@ -106,6 +107,42 @@ def test_a_level_is_drawn_from_its_density_at_the_site(x64: None) -> None:
     assert abs(drawn.mean() - mean) < 0.06 * sd
     assert drawn.std() == pytest.approx(sd, rel=0.05)
     np.testing.assert_array_equal(drawn, np.asarray(one.levels_of(raw, "lima", seed=1)))
+
+
+def rates(events: np.ndarray, log_hazards: np.ndarray, sd: float) -> GroupDensity:
+    """Groups with so many events each, of which a level of this spread multiplies the rate."""
+
+    def log_likelihoods(z: Any) -> Any:
+        return events * sd * z[..., 0] - np.exp(log_hazards + sd * z[..., 0])
+
+    @np.errstate(all="ignore")
+    def derivatives(z: Any) -> Any:
+        rate = np.exp(log_hazards + sd * z[..., 0])
+        return (sd * (events - rate))[..., None], -(sd**2 * rate)[..., None, None]
+
+    return GroupDensity(log_likelihoods, 1, derivatives)
+
+
+@pytest.mark.parametrize(("dtype", "close"), [(np.float64, 1e-5), (np.float32, 0.03)])
+@pytest.mark.parametrize("sd", [0.3, 2.0, 60.0, 1e4])
+def test_the_mode_of_a_level_is_found_however_wide_levels_are(
+    sd: float, dtype: Any, close: float
+) -> None:
+    rng = np.random.default_rng(1)
+    events, log_hazards = rng.integers(0, 5, 3000), rng.normal(0, 6 if sd > 1 else 2, 3000)
+    events[0], log_hazards[0] = 1, np.inf  # has no mode, and keeps no other from its own
+    of = rates(events.astype(dtype), log_hazards.astype(dtype), sd)
+    with np.errstate(all="ignore"):
+        found, _ = _mode(of, (3000, 1), np.zeros(3000, dtype))
+    low, high = np.full(3000, -40.0), np.full(3000, 40.0)
+    for _ in range(60):
+        middle = (low + high) / 2
+        with np.errstate(over="ignore"):
+            rises = sd * events - sd * np.exp(log_hazards + sd * middle) > middle
+        low, high = np.where(rises, middle, low), np.where(rises, high, middle)
+    spread = 1 / np.sqrt(1 + sd**2 * np.exp(log_hazards + sd * low))[1:]
+    apart = np.abs(found[1:, 0] - low[1:]) / spread
+    assert apart.max() < close  # standard deviations of a level given its rows
 
 
 @pytest.mark.parametrize("rows", [0.01, 1.0, 200.0])

@@ -137,8 +137,9 @@ SLOWLY = (
 )
 """The fault of a far tail that is not sampled."""
 
-ELSEWHERE = 1.0
-"""Standard deviations of the starts of further local fits where the prior is wider."""
+ELSEWHERE, FAR_CENTRE = 1.0, 2.0
+"""Standard deviations of the starts of further local fits where the prior is wider, and those by
+which its centre lies so far from the model's start that they are around this."""
 
 
 class Sent(NamedTuple):
@@ -429,25 +430,26 @@ def _local_fits(server: Server) -> Generator[Query, Arrays, local_fits.Guesses]:
     """Ask for local fits; return the guesses that differ.
 
     Beside the model's start two more are sent, in every parameter a prior standard deviation to
-    either side of its centre, and further ones drawn from the prior's normal law where the model is
-    not a formula: where guesses differ there are several modes. One more leaves out sites with few
-    rows.
+    either side of its centre, or of the start where that is far from it, and further ones drawn
+    from the prior's normal law where the model is not a formula: where guesses differ there are
+    several modes. One more leaves out sites with few rows.
     """
     start, d, scale = server.known.start, server.dimension, server.scale
     wide = np.minimum(scale.sd, ELSEWHERE)
     away = wide * np.sign(server.rng.standard_normal(d))
+    # the normal law of the prior of a logarithm of a small scale is centred at absurd scales
+    centre = np.where(scale.distance(start) < FAR_CENTRE, scale.centre, start)
     # further fits cost little with few rows; of log τ a site alone knows nothing
     several = np.max(server.known.sizes) * d**2 <= FITTED_WORK and server.groups is None
-    starts = [start, scale.centre + away, scale.centre - away][: FITS if several else 1]
+    starts = [start, centre + away, centre - away][: FITS if several else 1]
     if several and d <= FEW_COORDINATES and server.known.target.model.host is None:
         # numbers of their own: the others stay those of a model with one mode
         rng = np.random.Generator(np.random.Philox(np.random.SeedSequence([server.known.seed, 2])))
         drawn = rng.standard_normal((STARTS - FITS, d))
         starts += list(scale.centre + scale.sd * drawn)
-    arrays = {"reference": start, "starts": np.stack(starts)}
-    arrays["share"] = np.array(1 / len(server.known.sizes))
-    answer = yield server.query("local_fits", arrays, "local fits")
     sites, eps = len(server.known.sizes), float(np.finfo(server.dtype).eps)
+    arrays = {"reference": start, "starts": np.stack(starts), "share": np.array(1 / sites)}
+    answer = yield server.query("local_fits", arrays, "local fits")
     found = local_fits.guesses(answer, start, scale, wide, eps, sites)
     server.records[-1]["apart"] = float(f"{found.parted:.3g}")
     if server.groups is None:

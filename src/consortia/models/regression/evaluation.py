@@ -373,7 +373,8 @@ class RowByRow:
         shape = (len(like), self._groups, len(density.specification.staying))
         group, total = rows.get("group", np.zeros(1, int)), np.zeros((len(like), len(rows["y"])))
         for z, share in weighted_nodes(groups, shape, like, nodes or self._nodes):
-            total += (density.weighted(of(predictor(z)), rows) * share[..., group]).sum(axis=0)
+            values, shares = density.weighted(of(predictor(z)), rows), share[..., group]
+            total += np.where(shares > 0, values * shares, 0).sum(axis=0)  # 0 of a rate of e^1000
         return total
 
     def by_values(self, params: Params, values: RowValues, nodes: int | None) -> np.ndarray:
