@@ -151,6 +151,9 @@ def test_the_entry_of_the_algorithm_store_names_the_functions_and_their_argument
         "central": "central",
         "answer": "federated",
     }
+    assert entry.keys() >= {"image", "partitioning", "vantage6_version", "code_url"}  # required
+    types = {one["type"] for function in entry["functions"] for one in function["arguments"]}
+    assert types <= {"string", "organization_list", "float"}  # of those that the store 4.15 knows
     defined = {node.name: node for node in ast.parse(source).body if hasattr(node, "args")}
     for function in entry["functions"]:
         given = [argument.arg for argument in defined[function["name"]].args.args]
