@@ -56,7 +56,7 @@ FEATURES = (
         ("models/regression", "models/_integrated.py", "core/arrays.py", "study/formulas.py"),
         8918,
     ),
-    Feature("between institutions", ("federation", "engines/flower", "engines/letters"), 8980),
+    Feature("between institutions", ("federation", "engines/flower", "engines/letters"), 8995),
     Feature("run and store", ("run", "store"), 4898),
     Feature("report", ("report", "diagnostics/figures"), 3523),
     Feature("theory", ("theory",), 3830),

@@ -104,6 +104,27 @@ def test_every_kind_of_file_gives_the_columns_of_a_text_file(
             assert (as_levels(column)[order] == as_levels(wanted)[at]).all(), name
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["xlsx", "sav", "zsav", "dta", "rds", "sql"])
+def test_a_hundred_thousand_rows_of_every_kind_are_those_of_a_text_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setenv(DATABASE, f"sqlite:///{tmp_path}/hospital.db")
+    count = 100_000
+    age = np.arange(count) * 1.0  # in the order that the rows of a query have
+    days = [datetime.date(2020, 1, 1) + datetime.timedelta(day % 700) for day in range(count)]
+    arm = np.array(["placebo", "würde", "ß"])[np.arange(count) % 3]
+    frame = pd.DataFrame({"age": age, "arm": arm, "seen": days, "died": np.arange(count) % 2 * 1.0})
+    frame.loc[::1000, "died"] = np.nan
+    given, plain = read(written(tmp_path, kind, frame)), read(written(tmp_path, "csv", frame))
+    order = np.argsort(given["age"].values) if kind == "sql" else np.arange(count)
+    for name, wanted in plain.items():
+        column, kept = given[name], ~wanted.missing
+        assert (column.missing[order] == wanted.missing).all(), name
+        assert wanted.missing.sum() == (100 if name == "died" else 0)
+        assert (column.values[order][kept] == wanted.values[kept]).all(), name
+
+
 def test_a_query_gives_its_rows_in_one_order_whatever_the_database_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -17,7 +18,8 @@ from typer.testing import CliRunner
 import consortia
 from consortia.cli.commands import app
 from tests.federation.correspondence import Correspondence
-from tests.federation.hospitals import NAMES, check_posterior
+from tests.federation.hospitals import HOSPITALS, NAMES, check_posterior
+from tests.federation.hospitals import study as text_of_study
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "jobs.md"
 
@@ -64,20 +66,55 @@ def submit(folder: Path, environment: dict[str, str], name: str) -> int:
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True).returncode
 
 
-@pytest.mark.engines
-def test_three_sites_answer_as_jobs_of_slurm(study: Correspondence) -> None:
+def cancel(folder: Path, environment: dict[str, str], name: str) -> None:
+    """Submit the job of a site, and end it as soon as it runs."""
+
+    def said(*words: str) -> str:
+        done = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True)
+        return done.stdout.strip()
+
+    number = said("sbatch", "--parsable", f"{name}.sbatch")
+    while said("squeue", "--noheader", f"--jobs={number}", "--format=%T") == "PENDING":
+        time.sleep(0.05)
+    said("scancel", "--signal=KILL", "--full", number)
+
+
+def with_slurm(root: Path) -> dict[str, str]:
+    """Return an environment with the command; skip the test where there is no Slurm."""
     if shutil.which("sbatch") is None or subprocess.run(["sinfo"], capture_output=True).returncode:
         pytest.skip("no Slurm: apt-get install slurm-wlm, and start munged, slurmctld and slurmd")
-    root, command = study.root, study.root / "bin" / "consortia"
+    command = root / "bin" / "consortia"
     command.parent.mkdir()
     command.write_text(f'#!/bin/sh\nexec {sys.executable} -m consortia "$@"\n')
     command.chmod(0o755)
+    return os.environ | {"PATH": f"{command.parent}:{os.environ['PATH']}"}
+
+
+@pytest.mark.engines
+def test_processes_under_srun_find_one_another(tmp_path: Path) -> None:
+    environment = with_slurm(tmp_path)
+    (tmp_path / "study.toml").write_text(text_of_study())
+    for name in NAMES:
+        shutil.copy(HOSPITALS / f"{name}.csv", tmp_path)
+    (line,) = [line for line in PAGE.read_text().splitlines() if "--coordinator slurm" in line]
+    words = line.replace("=4", "=2").replace("STUDY.toml", "study.toml").split()
+    done = subprocess.run(
+        [*words, "--no-reference"], cwd=tmp_path, env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "process 1" in done.stdout + done.stderr
+    check_posterior(consortia.open_run(tmp_path / "RUN"))
+
+
+@pytest.mark.engines
+def test_three_sites_answer_as_jobs_of_slurm_of_which_one_is_killed(study: Correspondence) -> None:
+    root, environment = study.root, with_slurm(study.root)
     for name in NAMES:
         shutil.copy(study.site(name) / "rows.csv", root / f"{name}.csv")
         (root / f"{name}.sbatch").write_text(block("bash").replace("north", name))
     paths = {"POST": study.shared, "SITES": root / "sites", "ROWS": root}
-    environment = os.environ | {name: str(path) for name, path in paths.items()}
-    environment["PATH"] = f"{command.parent}:{os.environ['PATH']}"
+    environment |= {name: str(path) for name, path in paths.items()}
+    cancel(root, environment, "north")
     for _ in range(6):
         with ThreadPoolExecutor() as pool:
             done = pool.map(lambda name: submit(root, environment, name), NAMES)

@@ -52,3 +52,22 @@ def test_three_hospitals_from_r_have_the_posterior_by_letters_too(library: Path)
     first, *_, last = found
     assert abs(first[0] - 0.97) < 0.05
     assert abs(first[0] - last[0]) < 0.15 * first[1]
+
+
+@pytest.mark.slow
+@needs_r
+def test_the_readme_runs_to_its_end(
+    library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for path in (PACKAGE / "inst" / "hospitals").glob("*.csv"):
+        shutil.copy(path, tmp_path)
+    text = (PACKAGE / "README.md").read_text(encoding="utf-8")
+    first, *blocks = re.findall(r"(?:^    .*\n|^\n(?=    ))+", text, re.MULTILINE)
+    assert "pip install consortia" in first
+    code = "\n".join([first.partition("R CMD INSTALL r/consortia")[2], *blocks])
+    (tmp_path / "readme.R").write_text(code)
+    monkeypatch.chdir(tmp_path)
+    said = run_r(library, 'source("readme.R", echo = TRUE, max.deparse.length = 1e5)')
+    assert said.count("Levels: good care bad unknown") == 2
+    assert "[1] good" in said.rpartition("verdict(result)")[2]
+    assert "20" in said.rpartition("cons_ledger")[2]  # a date: something left

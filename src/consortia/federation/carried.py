@@ -21,6 +21,9 @@ from consortia.study.build import study_of
 SITE = "site.toml"
 """File in a site's folder with what the site itself says of its rows."""
 
+DEADLINE_SECONDS = 600.0
+"""Time that a site has for an answer, unless the task says otherwise."""
+
 
 def keep_study(text: str, folder: Path) -> Path:
     """Write a study that came as text into a folder; return its file.
@@ -63,7 +66,13 @@ def answer_carried(
     return answer(keep_study(text, folder), message, {**node, "folder": str(folder)}, {})
 
 
-def serve_carried(text: str, transport: Transport, folder: Path, output: Path | None = None) -> str:
+def serve_carried(
+    text: str,
+    transport: Transport,
+    folder: Path,
+    output: Path | None = None,
+    deadline: float = DEADLINE_SECONDS,
+) -> str:
     """Run a study over a transport, or resume it; return the summary of its posterior.
 
     Args:
@@ -71,6 +80,7 @@ def serve_carried(text: str, transport: Transport, folder: Path, output: Path | 
         transport: carries the messages.
         folder: of the coordinator: its key and ``identities.toml`` are in ``keys`` there.
         output: directory of the run; by default beside the study in the folder.
+        deadline: seconds that a site has for an answer.
 
     Raises:
         ConsortiaError: as `consortia.sample`.
@@ -81,5 +91,5 @@ def serve_carried(text: str, transport: Transport, folder: Path, output: Path | 
     output = output or path.with_name("run")
     keys = folder / "keys"
     given = {"output": str(output), "quiet": True, "keys": str(keys) if keys.is_dir() else ""}
-    serve(path, transport, given)
+    serve(path, transport, {**given, "deadline": deadline, "join-deadline": deadline})
     return summary(open_run(output)).text()

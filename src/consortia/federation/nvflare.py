@@ -7,7 +7,6 @@ last there: keys, and at a client policy, ledger and ``site.toml``. No job can b
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -21,11 +20,15 @@ from nvflare.job_config.api import FedJob
 from nvflare.recipe.spec import Recipe
 
 from consortia.engines.flower.transport import NVFLARE, Arrival
-from consortia.federation.carried import answer_carried, serve_carried
+from consortia.errors import DeploymentError
+from consortia.federation.carried import DEADLINE_SECONDS, answer_carried, serve_carried
 
 FOLDER, TASK, MESSAGE, RUN = "consortia", "answer", "message", "consortia"
 
-SECONDS_BETWEEN_LOOKS = 0.05
+ENDED = (
+    "NVFlare has ended the job: somebody aborted it, or a client has left, which the server's log "
+    "names. Run the job again once all clients are there."
+)
 
 
 class TaskTransport:
@@ -35,8 +38,8 @@ class TaskTransport:
     seconds = 1.0
     riding = 0
 
-    def __init__(self, controller: Controller, context: Any) -> None:
-        self._controller, self._context = controller, context
+    def __init__(self, controller: Controller, context: Any, ended: Any) -> None:
+        self._controller, self._context, self._ended = controller, context, ended
         self._names = [client.name for client in context.get_engine().get_clients()]
         self._arrived: list[Arrival] = []
         self._lock, self._count = threading.Lock(), 0
@@ -67,11 +70,15 @@ class TaskTransport:
         return name
 
     def replies(self, messages: Sequence[str]) -> list[Arrival]:
-        """Return the replies since the last call."""
+        """Return the replies since the last call.
+
+        Raises:
+            DeploymentError: NVFlare has ended the job.
+        """
+        if self._ended.triggered:
+            raise DeploymentError(ENDED)
         with self._lock:
             arrived, self._arrived = self._arrived, []
-        if not arrived:
-            time.sleep(SECONDS_BETWEEN_LOOKS)
         return arrived
 
 
@@ -80,11 +87,12 @@ class StudyController(Controller):
 
     Args:
         study: the study file, as text.
+        deadline: seconds that a client has for each answer.
     """
 
-    def __init__(self, study: str) -> None:
+    def __init__(self, study: str, deadline: float = DEADLINE_SECONDS) -> None:
         super().__init__()
-        self.study = study
+        self.study, self.deadline = study, deadline
 
     def start_controller(self, fl_ctx: Any) -> None:
         """Do nothing before the study."""
@@ -99,10 +107,9 @@ class StudyController(Controller):
         """Run the study; its directory is in that of the job, which a download brings."""
         workspace = fl_ctx.get_workspace()
         output = Path(workspace.get_run_dir(fl_ctx.get_job_id())) / RUN
-        folder = _folder(fl_ctx)
-        self.log_info(
-            fl_ctx, serve_carried(self.study, TaskTransport(self, fl_ctx), folder, output)
-        )
+        transport, folder = TaskTransport(self, fl_ctx, abort_signal), _folder(fl_ctx)
+        said = serve_carried(self.study, transport, folder, output, deadline=self.deadline)
+        self.log_info(fl_ctx, said)
 
 
 class StudyExecutor(Executor):
@@ -141,16 +148,21 @@ class StudyRecipe(Recipe):
         study: the study file.
         clients: fewest that must be there; by default as many as the study has sites.
         name: of the job.
+        deadline: seconds that a client has for each answer.
     """
 
     def __init__(
-        self, study: str | Path, clients: int | None = None, name: str = "consortia"
+        self,
+        study: str | Path,
+        clients: int | None = None,
+        name: str = "consortia",
+        deadline: float = DEADLINE_SECONDS,
     ) -> None:
         from consortia.study.build import load_study
 
         text = Path(study).read_text(encoding="utf-8")
         sites = load_study(study).data.files or ()
         job = FedJob(name=name, min_clients=clients or len(sites))
-        job.to_server(StudyController(text))
+        job.to_server(StudyController(text, deadline))
         job.to_clients(StudyExecutor(text), tasks=[TASK])
         super().__init__(job)

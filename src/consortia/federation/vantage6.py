@@ -17,7 +17,7 @@ from vantage6.algorithm.tools.decorators import algorithm_client
 from vantage6.common.task_status import has_task_failed, has_task_finished
 
 from consortia.engines.flower.transport import VANTAGE6, Arrival
-from consortia.federation.carried import answer_carried, serve_carried
+from consortia.federation.carried import DEADLINE_SECONDS, answer_carried, serve_carried
 
 FOLDER = "/mnt/data/consortia"
 """Folder of a node, where ``algorithm_env`` gives no ``CONSORTIA_FOLDER``."""
@@ -79,16 +79,23 @@ class TaskTransport:
 
 
 @algorithm_client
-def central(client: Any, study: str, organizations: list[int] | None = None) -> str:
+def central(
+    client: Any,
+    study: str,
+    organizations: list[int] | None = None,
+    deadline: float = DEADLINE_SECONDS,
+) -> str:
     """Run a study over organizations of the collaboration; return its summary.
 
     Args:
         client: of vantage6, which its wrapper gives.
         study: the study file, as text.
         organizations: their numbers; by default all.
+        deadline: seconds that a node has for each answer.
     """
     every = organizations or [one["id"] for one in client.organization.list()]
-    return serve_carried(study, TaskTransport(client, every, study), _folder())
+    transport = TaskTransport(client, every, study)
+    return serve_carried(study, transport, _folder(), deadline=deadline)
 
 
 def answer(study: str, message: str) -> str:

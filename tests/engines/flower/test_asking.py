@@ -97,3 +97,30 @@ def test_answers_that_cannot_be_read_are_named_where_the_run_stops(clock):
 
     with pytest.raises(SiteMissingError, match=r"'north': malformed: array 'x' is float64"):
         channel.ask({0: channel.request("round", 0)}, unread)
+
+
+class Failing(Slow):
+    """A node that fails at the first message, and answers each later one after so many seconds."""
+
+    def replies(self, messages):
+        if "message 0" in messages and "message 0" in self.asked:
+            self.asked.pop("message 0")
+            return [Arrival("message 0", 7, None, "it failed")]
+        return super().replies(messages)
+
+    def push(self, messages, ttl):
+        self.pushed = [*getattr(self, "pushed", []), self.clock.now]
+        names = [f"message {len(self.pushed) - 1}" for _ in messages]
+        self.asked |= {
+            name: (self.clock.now, body) for name, (_, body) in zip(names, messages, strict=True)
+        }
+        return names
+
+
+def test_after_a_failure_a_request_is_sent_once_more_and_then_awaited(clock):
+    node = Failing(clock, takes=60.0)
+    channel = RequestChannel(node, ("north",), "run", "study", 600.0, resend=120.0)
+    channel.node[0] = 7
+    channel.ask({0: channel.request("round", 0)}, lambda site, answer: answer.kind)
+    first, second = node.pushed
+    assert asking.AGAIN <= second - first < asking.AGAIN + 1

@@ -86,6 +86,12 @@ test_that("factors keep their levels in their order, and arguments of the model 
   expect_true("levels = { \"arm\" = [\"placebo\", \"active\"] }" %in% lines)
   expect_true("missing = \"complete\"" %in% lines)
   expect_true("integrate = true" %in% lines)
+  made <- lapply(made, function(one) {
+    one$grade <- cut(one$age, c(-Inf, 0, Inf), labels = c("mild", "severe"), ordered_result = TRUE)
+    one
+  })
+  lines <- readLines(cons_study(grade ~ age, made, "ordinal")$path)
+  expect_true("levels = { \"grade\" = [\"mild\", \"severe\"] }" %in% lines)
   made$south$arm <- factor(made$south$arm, levels = c("active", "placebo"))
   expect_error(cons_study(ill ~ arm, made), "factor arm has not the same levels")
   expect_error(cons_study(ill ~ age, made, "bernoulli", NULL, tempfile(), NULL, 4L, 1L,

@@ -35,7 +35,7 @@ REQUEST = "request"
 """Key under which a reply names the request that it answers."""
 
 AGAIN = 2.0
-"""Seconds after which a site that could not answer receives the request again."""
+"""Seconds after a failure until the site receives the request again, once for each failure."""
 
 GIVEN_UP = 2
 """Failures after which a site is not waited for until the deadline, where others are enough."""
@@ -207,7 +207,7 @@ class RequestChannel:
         unused.clear()
         began = time.monotonic()
         self.since = dict.fromkeys(bodies, began)
-        sent: dict[int, float] = {}
+        due_at = dict.fromkeys(bodies, began)
         polls, waiting, last = 0, None, began
         while len(answers) < len(bodies):
             now = time.monotonic()
@@ -224,12 +224,8 @@ class RequestChannel:
                     round=iteration,
                     rejected="; ".join(unused[site] for site in open_sites if site in unused),
                 )
-            due = []
-            for site in open_sites:
-                again = min(self.resend, AGAIN) if failures[site] else self.resend
-                if site not in sent or now - sent[site] > again:
-                    due.append(site)
-                    sent[site] = now
+            due = [site for site in open_sites if now >= due_at[site]]
+            due_at.update(dict.fromkeys(due, now + self.resend))
             if due:
                 leaving = [(self.node[site], self.sealed(bodies[site])) for site in due]
                 names = self.transport.push(leaving, left)
@@ -254,7 +250,8 @@ class RequestChannel:
                         continue
                 except EnvelopeError as error:
                     self._reject(iteration, asked, f"malformed: {error}")
-                failures[asked] += 1
+                failures[asked] += 1  # sent again once: the next may take long, too
+                due_at[asked] = min(due_at[asked], last + AGAIN)
                 self.check_lasting(asked, iteration)
             polls = 0 if arrivals else polls + 1
             if len(answers) < len(bodies):
