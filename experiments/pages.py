@@ -201,8 +201,10 @@ def card(paper: Paper) -> str:
 def _row(claim: Claim, finding: Finding | None, verdict: str) -> str:
     law = "" if finding is None or finding.law is None else f"{finding.law:.4g}"
     ours = "" if finding is None else finding.text
-    coarse = "" if finding is None or not finding.untuned else f"{finding.untuned}."
-    because = " ".join(filter(None, (coarse, claim.reading, claim.why)))
+    unsure = "" if finding is None else finding.untuned
+    if finding is not None and claim.judged and not unsure:
+        unsure = claim.open_because(finding)
+    because = " ".join(filter(None, (unsure and f"{unsure}.", claim.reading, claim.why)))
     if finding is None and claim.estimate:
         because = " ".join(filter(None, (because, f"Estimate: {claim.estimate}.")))
     verdict = f"**{verdict}**" + (f". {because}" if because else "")
