@@ -46,6 +46,8 @@ WITHIN_AXIS, OUTSIDE_AXIS = "within the axis", "outside the axis"
 CONSISTENT, BEYOND_BOUND = "consistent with", "beyond the bound as printed"
 BEYOND_READING = "beyond the bound under this reading"
 OURS, OURS_HOLDS, OURS_FAILS = "ours", "ours: holds", "ours: does not hold"
+UNSIZED = OURS_HOLDS, OURS_FAILS, OURS, NO_NUMBER, NOT_RUN
+"""Verdicts that compare with nothing in the paper: they are the same at every size."""
 UNTUNED = "untuned"
 UNDECIDED = "undecided"
 MEANT: dict[float, tuple[str, ...]] = {

@@ -273,6 +273,16 @@ def test_pictures_name_no_number_of_the_paper_that_no_claim_has(paper):
     assert unclaimed(paper, words(records.RESULTS / paper.name / "sheet.svg")) == []
 
 
+def test_pictures_without_a_claim_of_the_paper_name_none_of_its_sizes():
+    whole = []
+    for paper, study in STUDIES:
+        kinds = {pages.kind(v) for one, _, _, v in pages.rows(paper) if one is study}
+        if "At the paper's size." in " ".join(words(records.picture(paper, study))):
+            assert not kinds <= set(claims.UNSIZED), study.name
+            whole.append(study.name)
+    assert {"dimension", "gaussian_mean"} <= set(whole)
+
+
 def test_a_label_of_an_axis_that_a_picture_calls_the_papers_is_told_apart():
     assert unclaimed(PAPERS[0], ["paper 4332", "paper: T = 70 is best"]) == [" 4332"]
 
