@@ -46,6 +46,8 @@ WITHIN_AXIS, OUTSIDE_AXIS = "within the axis", "outside the axis"
 CONSISTENT, BEYOND_BOUND = "consistent with", "beyond the bound as printed"
 BEYOND_READING = "beyond the bound under this reading"
 OURS, OURS_HOLDS, OURS_FAILS = "ours", "ours: holds", "ours: does not hold"
+UNSIZED = OURS_HOLDS, OURS_FAILS, OURS, NO_NUMBER, NOT_RUN
+"""Verdicts that compare with nothing in the paper: they are the same at every size."""
 UNTUNED = "untuned"
 UNDECIDED = "undecided"
 MEANT: dict[float, tuple[str, ...]] = {
@@ -301,8 +303,7 @@ class Claim:
         """Return the verdict at the paper's size."""
         if finding.untuned:
             return UNTUNED
-        few = self.paired and (finding.pairs or 0) < FEWEST_PAIRS
-        if few or self._open(finding, holds):
+        if self.open_because(finding):
             return UNDECIDED
         if self.source == "ours":
             return OURS_HOLDS if holds else OURS_FAILS
@@ -316,30 +317,40 @@ class Claim:
             return UNDER_THIS_READING if holds else NOT_UNDER_THIS_READING
         return REPRODUCED if holds else NOT_REPRODUCED
 
-    def _open(self, finding: Finding, holds: bool) -> bool:
-        """Return True if what is known of the error leaves both sides open.
+    def open_because(self, finding: Finding) -> str:
+        """Explain why what is known leaves both sides open, or return "" where it does not.
 
         A number from Monte Carlo has an error, or a law that is on the same side. Distances in
         standard errors, which are ours, have theirs in them.
         """
+        pairs = finding.pairs or 0
+        if self.paired and pairs < FEWEST_PAIRS:
+            return f"{pairs} of the {FEWEST_PAIRS} pairs of runs that decide"
         if finding.value is None or not math.isfinite(finding.value):
-            return False
+            return ""
+        holds = self.holds(finding)
         if finding.error is None:
             if finding.law is None:
-                return self.source != "ours"
-            return self.holds(replace(finding, value=finding.law)) != holds
+                return "" if self.source == "ours" else "One run, which has no standard error"
+            same = self.holds(replace(finding, value=finding.law)) == holds
+            return "" if same else "The exact law is on the other side"
         slack = STANDARD_ERRORS * finding.error
         if self.band is not None:
-            return slack >= self.band[1] - self.band[0]
+            return "The error is as wide as the axis" * (slack >= self.band[1] - self.band[0])
         limit = self.below if self.above is None else self.above
         if limit is not None:
             side = -self.tolerance if self.above is not None else self.tolerance
-            return abs(finding.value - limit - side) <= slack
+            away = abs(finding.value - limit - side)
+            if away > slack:
+                return ""
+            parts = away / finding.error if finding.error else 0.0
+            return f"{parts:.1f} of the {STANDARD_ERRORS:g} standard errors that decide"
         centre = self.near if self.number is None else self.number
         if not holds or centre is None or self.null is None:
-            return False
+            return ""
         # An error as wide as the effect itself would find it anywhere.
-        return slack >= min(abs(finding.value - self.null), abs(centre - self.null))
+        wide = slack >= min(abs(finding.value - self.null), abs(centre - self.null))
+        return "The error is as wide as the effect" * wide
 
 
 def meant(number: float, quote: str) -> bool:

@@ -23,6 +23,7 @@ from experiments.claims import (
     OURS,
     SCALES,
     UNDECIDED,
+    UNSIZED,
     UNTUNED,
     Claim,
     Paper,
@@ -111,7 +112,8 @@ def _draw(
         text = textwrap.fill(text, VERDICT_LETTERS)
         lines = "\n" * (1 + text.count("\n"))
         axis.set_title(f"{title}{', smaller run' if smaller[place] else ''}{lines}", loc="left")
-        bad = any(NOT_REPRODUCED in v or "does not hold" in v for v in verdicts)
+        against = NOT_REPRODUCED, "does not hold", "beyond"
+        bad = any(word in v for v in verdicts for word in against)
         unsure = any(word in v for v in verdicts for word in (UNDECIDED, UNTUNED, NOT_RUN))
         colour = "#b00020" if bad else "#606060" if unsure else "#206020"
         label = axis.text(0, 1.02, text, transform=axis.transAxes, fontsize=6, color=colour)
@@ -119,7 +121,7 @@ def _draw(
     told = f"{study.title}."
     if share:
         told += f" Smaller: {share}."
-    elif any(claim.verdict(found.get(claim.id)) != NO_NUMBER for claim in study.claims):
+    elif any(claim.verdict(found.get(claim.id)) not in UNSIZED for claim in study.claims):
         told += " At the paper's size."
     inches = figure.bbox.width / figure.dpi
     told = textwrap.fill(told, int(LETTERS * inches))

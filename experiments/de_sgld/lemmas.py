@@ -190,9 +190,9 @@ def draw(results: dict[str, Any], axes: Any) -> None:
         axis.set(ylabel=name)
     steps = [one["step"] for one in results["by_step"]]
     axes[4].loglog(steps, [one["iterations"] for one in results["by_step"]], "o-", ms=3, **LAW)
-    axes[4].set(xlabel="step size η, complete network", ylabel="iterations to arrive")
+    axes[4].set(xlabel="1000 η, complete network", ylabel="iterations to arrive")
     axes[4].minorticks_off()
-    axes[4].set_xticks(steps, [f"{step:g}" for step in steps])
+    axes[4].set_xticks(steps, [f"{1000 * step:g}" for step in steps])
     counts = [one["iterations"] for one in results["by_network"]]
     axes[5].bar(list(NETWORKS), counts, 0.6)
     axes[5].set(xlabel=f"network, η = {NETWORK_STEP:g}", ylabel="iterations to arrive")

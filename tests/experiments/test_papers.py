@@ -110,6 +110,28 @@ def test_the_verdict_follows_from_claim_finding_and_tolerance(one, finding, shar
     assert one.verdict(finding, share) == verdict
 
 
+@pytest.mark.parametrize(
+    ("one", "finding", "reason"),
+    [
+        (claim(above=0.0), Finding(0.05), "One run, which has no standard error"),
+        (claim(above=0.0), Finding(0.05, law=-0.01), "The exact law is on the other side"),
+        (claim(above=0.0), Finding(0.06, 0.05), "1.2 of the 2 standard errors that decide"),
+        (claim(above=0.0), Finding(0.0, 0.0), "0.0 of the 2 standard errors that decide"),
+        (claim(above=0.0, paired=True), Finding(1.0, 0.1, pairs=4),
+         "4 of the 5 pairs of runs that decide"),
+        (claim(near=1.0, tolerance=0.05), Finding(0.2, 0.5), "The error is as wide as the effect"),
+        (claim(source="tick", band=(0.7, 0.9)), Finding(0.2, 5.0),
+         "The error is as wide as the axis"),
+        (claim(above=0.0), Finding(0.06, 0.02), ""),
+    ],
+)  # fmt: skip
+def test_what_is_undecided_says_why(one, finding, reason):
+    assert one.open_because(finding) == reason
+    assert (one.verdict(finding) == "undecided") == bool(reason)
+    row = pages._row(one, finding, one.verdict(finding))
+    assert reason in row.rpartition("**")[2]
+
+
 def test_a_comparison_takes_the_pairs_together_and_not_the_runs_apart():
     one, other = [1.0, 2.0, 3.0, 4.0, 5.5], [0.9, 1.9, 2.9, 3.9, 5.3]
     parts = [
@@ -249,6 +271,16 @@ def test_pictures_name_no_number_of_the_paper_that_no_claim_has(paper):
         numbered = any(one.number is not None for one in study.claims)
         assert numbered or "paper" not in texts, f"{study.name}: a legend without a claim"
     assert unclaimed(paper, words(records.RESULTS / paper.name / "sheet.svg")) == []
+
+
+def test_pictures_without_a_claim_of_the_paper_name_none_of_its_sizes():
+    whole = []
+    for paper, study in STUDIES:
+        kinds = {pages.kind(v) for one, _, _, v in pages.rows(paper) if one is study}
+        if "At the paper's size." in " ".join(words(records.picture(paper, study))):
+            assert not kinds <= set(claims.UNSIZED), study.name
+            whole.append(study.name)
+    assert {"dimension", "gaussian_mean"} <= set(whole)
 
 
 def test_a_label_of_an_axis_that_a_picture_calls_the_papers_is_told_apart():

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import math
+import statistics
 from collections.abc import Callable
 
 import numpy as np
@@ -147,6 +149,8 @@ def rate_apart() -> float:
 
 # --- stale gradients: x' = x − a x_τ + N(0, 2a), the average of x² from the start N(0, 1) ---------
 
+DELAYS = np.array([1, 2, 5, 10, 20])
+
 
 def average_error(a: float, tau: int, length: int) -> tuple[float, float]:
     """Return bias and variance of the average, by the matrix of all covariances."""
@@ -167,6 +171,42 @@ def least_ratio() -> float:
         errors = (average_error(a, tau, 500 * tau) for a in tries)
         found.append(min(bias**2 + variance for bias, variance in errors))
     return found[0] / found[1]
+
+
+@functools.cache
+def least_by_delay() -> tuple[np.ndarray, np.ndarray]:
+    """Return the least MSE at L = 500 τ and the step that has it, for τ = 1, 2, 5, 10 and 20."""
+    found = []
+    for tau in DELAYS:
+        tries = np.log(np.geomspace(0.7, 1.4, 5) * 0.09 / (tau + 0.15))
+        errors = np.log([by_lags(float(np.exp(log)), tau, 500 * tau) for log in tries])
+        bent, slope, level = np.polyfit(tries, errors, 2)
+        found.append((np.exp(level - slope**2 / (4 * bent)), np.exp(-slope / (2 * bent))))
+    errors, steps = np.array(found).T
+    return errors, steps
+
+
+def by_lags(a: float, tau: int, length: int) -> float:
+    """Return the mean square error of the average of x², lag by lag while there is correlation."""
+    start, answer = np.ones(length + 1), np.zeros(length + 1)
+    answer[1] = 1.0
+    for at in range(length):
+        start[at + 1] = start[at] - a * start[max(at - tau, 0)]
+        if at:
+            answer[at + 1] = answer[at] - a * answer[max(at - tau, 0)]
+    answer, start = answer[1:], start[1:]
+    total, bias = 0.0, 0.0
+    for lag in range(int(4 / a)):
+        part = slice(0, length - lag)
+        covariance = start[part] * start[lag:] + 2 * a * np.cumsum(answer[part] * answer[lag:])
+        total += (1 if lag == 0 else 2) * (covariance**2).sum()
+        bias = bias if lag else float(covariance.mean() - 1)
+    return float(2 * total / length**2 + bias**2)
+
+
+def exponent_by_delay(of: int) -> float:
+    """Return the exponent of τ in the least MSE (0) or in the step that has it (1)."""
+    return float(np.polyfit(np.log(DELAYS), np.log(least_by_delay()[of]), 1)[0])
 
 
 def splitting(h: float, tau: int) -> np.ndarray:
@@ -305,6 +345,128 @@ def bias_at_rest() -> float:
     return abs(settled(0.5, 5, debias=False)[0] - CENTRE) / np.sqrt(SPREAD)
 
 
+# --- FA-HMC, section 5.1: clients that meet every T leapfrog steps of trajectories of 100 ---------
+
+ETA, STEPS, NOISE = 0.01, 100, 100.0
+LEVELS = (np.arange(200) + 0.5) / 200
+
+
+@functools.cache
+def logistic_clients(d: int, rows: int):
+    """Return curvatures (20, d, d) and modes (20, d) around the mode of all rows."""
+    rng = np.random.default_rng(5)
+    truth, x = rng.normal(size=d), rng.normal(size=(rows, d))
+    x /= np.linalg.norm(x, axis=1, keepdims=True)
+    y = rng.uniform(size=rows) < 1 / (1 + np.exp(-x @ truth))
+    mode = np.zeros(d)
+    for _ in range(20):
+        p = 1 / (1 + np.exp(-x @ mode))
+        hessian = (x.T * (p * (1 - p))) @ x + np.eye(d)
+        mode -= np.linalg.solve(hessian, x.T @ (p - y) + mode)
+    slopes, modes = [], []
+    for part in np.arange(rows).reshape(20, -1):
+        own = 20 * (x[part].T * (p * (1 - p))[part]) @ x[part] + np.eye(d)
+        slopes.append(own)
+        modes.append(-np.linalg.solve(own, 20 * x[part].T @ (p - y)[part] + mode))
+    return np.array(slopes), np.array(modes)
+
+
+@functools.cache
+def meeting(every: int, noise: float = NOISE, d: int = 40, rows: int = 40):
+    """Return bias, sd and the posterior's sd of all averages; ``every`` divides 100."""
+    slopes, modes = logistic_clients(d, rows)
+    count, eye = len(slopes), np.eye(d)
+    leap = np.zeros((count, 2 * d, 2 * d))
+    half = -ETA / 2 * slopes
+    leap[:, :d, :d] = leap[:, d:, d:] = eye + ETA * half
+    leap[:, :d, d:], leap[:, d:, :d] = ETA * eye, half @ (2 * eye + ETA * half)
+    kick = np.block([[-(ETA**2) / 2 * eye, 0 * eye], [-ETA / 2 * eye, -ETA / 2 * eye]])
+    power, wide = np.tile(np.eye(2 * d), (count, 1, 1)), np.zeros((2 * d, 2 * d))
+    for _ in range(every):
+        pushed = power @ kick
+        wide += noise * np.tensordot(pushed, pushed, ((0, 2), (0, 2))) / count**2
+        power = leap @ power
+    centres = np.concatenate([modes, 0 * modes], axis=1)[..., None]
+    window, shift = power.mean(axis=0), ((np.eye(2 * d) - power) @ centres).mean(axis=0)[:, 0]
+    matrix, moved, added, path = np.eye(2 * d), np.zeros(2 * d), np.zeros((2 * d, 2 * d)), []
+    for _ in range(STEPS // every):
+        added = window @ added @ window.T + wide
+        matrix, moved = window @ matrix, window @ moved + shift
+        path.append((matrix, moved, added))
+    fresh = np.diag(np.repeat([0.0, 1.0], d))
+    whole, mean = matrix[:d, :d], np.linalg.solve(eye - matrix[:d, :d], moved[:d])
+    covariance = (matrix @ fresh @ matrix.T + added)[:d, :d]
+    for _ in range(30):
+        covariance, whole = covariance + whole @ covariance @ whole.T, whole @ whole
+    fresh[:d, :d] = covariance
+    means = [(matrix[:d, :d] @ mean + moved[:d]) for matrix, moved, _ in path]
+    squares = [np.diag(matrix @ fresh @ matrix.T + added)[:d] for matrix, _, added in path]
+    sd = np.sqrt(np.mean(squares, axis=0) + np.var(means, axis=0))
+    return np.mean(means, axis=0), sd, np.sqrt(np.diag(np.linalg.inv(slopes.mean(axis=0))))
+
+
+def expected_error(law, draws: float = np.inf) -> float:
+    """Return the marginal error to expect of so many independent draws."""
+    bias, sd, target = law
+    score, cdf, density = np.array([normal(level) for level in LEVELS]).T
+    centre = np.abs(bias[:, None] + (sd - target)[:, None] * score)
+    if np.isinf(draws):
+        return float(centre.mean())
+    wide = sd[:, None] * np.sqrt(cdf * (1 - cdf) / draws) / density
+    ratio = centre / wide
+    folded = centre * (2 * np.vectorize(statistics.NormalDist().cdf)(ratio) - 1)
+    folded += wide * np.sqrt(2 / np.pi) * np.exp(-(ratio**2) / 2)
+    return float(folded.mean())
+
+
+def normal(level: float) -> tuple[float, float, float]:
+    score = statistics.NormalDist().inv_cdf(level)
+    return score, level, statistics.NormalDist().pdf(score)
+
+
+def rounds_to(every: int, error: float) -> float:
+    """Return the rounds of independent trajectories that come down to an error."""
+    law = meeting(every)
+    if expected_error(law) >= error:
+        return np.inf
+    low, high = 0.0, 20.0
+    while high - low > 1e-3:
+        middle = (low + high) / 2
+        above = expected_error(law, np.exp(middle)) > error
+        low, high = (middle, high) if above else (low, middle)
+    return float(np.exp(low)) * STEPS / every
+
+
+def fewest_rounds() -> int:
+    return min((1, 10, 50, 100), key=lambda every: rounds_to(every, 0.1012))
+
+
+def hundred_over_fifty() -> float:
+    over = [rounds_to(100, error) / rounds_to(50, error) for error in (0.1012, 0.11)]
+    return over[0] / over[1]
+
+
+def iterations_over_steps() -> float:
+    """Return ME of ten whole trajectories of each client over that of ten leapfrog steps."""
+    slopes, modes = logistic_clients(40, 40)
+    values, axes = np.linalg.eigh(slopes)
+    angle = STEPS * np.arccos(1 - ETA**2 * values / 2)
+    push = np.sin(angle) / np.sqrt(values * (1 - ETA**2 * values / 4))
+
+    def matrices(diagonal):
+        return (axes * diagonal[:, None]) @ axes.transpose(0, 2, 1)
+
+    powers = [matrices(np.cos(angle) ** j).mean(axis=0) for j in range(11)]
+    pushed = [matrices(np.cos(angle) ** j * push).mean(axis=0) for j in range(10)]
+    still = (modes - np.einsum("nij,nj->ni", matrices(np.cos(angle) ** 10), modes)).mean(axis=0)
+    covariance, whole = sum(one @ one.T for one in pushed), powers[10]
+    mean = np.linalg.solve(np.eye(40) - whole, still)
+    for _ in range(30):
+        covariance, whole = covariance + whole @ covariance @ whole.T, whole @ whole
+    law = mean, np.sqrt(np.diag(covariance)), meeting(10, 0.0)[2]
+    return expected_error(law) / expected_error(meeting(10, 0.0))
+
+
 # --- FA-HMC, appendix K: noise that grows with the gradient, moment by moment --------------------
 
 
@@ -374,6 +536,32 @@ def noise_exponent() -> float:
     return float(np.log(limits[1] / limits[0]) / np.log(5))
 
 
+# --- FSGLD, figure 1: three shards of ten tosses, five of them a gradient, by counts of ones ------
+
+
+def wider(surrogates: str) -> float:
+    """Return the sd of the gradient's estimate at θ = ½ over that of SGLD."""
+    ones = np.array([1.0, 5.0, 9.0])
+    a, b = ones + 1, 11 - ones
+    pulls = {
+        "none": 0 * ones,
+        "anchored": 2 * ones - 2 * (10 - ones),
+        "moments": (a / 12 - 0.5) / (a * b / 12**2 / 13),
+        "laplace": (ones / 10 - 0.5) / (ones * (10 - ones) / 1000),
+    }[surrogates]
+    counts = np.arange(6)
+
+    def moments(chances, shifts):
+        ways = np.array([math.comb(5, k) for k in counts])
+        chances = np.array(chances)[:, None]
+        weights = ways * chances**counts * (1 - chances) ** (5 - counts) / len(chances)
+        values = 30 / 5 * (4 * counts - 10) + np.array(shifts)[:, None]
+        mean = (weights * values).sum()
+        return np.sqrt((weights * (values - mean) ** 2).sum())
+
+    return float(moments(ones / 10, pulls.sum() - 3 * pulls) / moments([0.5], [0.0]))
+
+
 # --- FSGLD, algorithm 1: steps that fall within a visit ------------------------------------------
 
 
@@ -415,12 +603,22 @@ CHECKS: dict[tuple[str, str], tuple[Callable[[], float], float, float]] = {
     ("de-sgld", "fig4b-sooner"): (sooner, 16.9, 17.1),
     ("de-sgld", "fig4c-fastest"): (fastest, 0.79, 0.81),
     ("de-sgld", "fig4c-rate"): (rate_apart, 0.165, 0.167),
+    ("stale-gradients", "thm3-delay"): (lambda: exponent_by_delay(0), -0.11, -0.07),
+    ("stale-gradients", "thm3-step"): (lambda: exponent_by_delay(1), -0.95, -0.87),
     ("stale-gradients", "thm3-alike"): (least_ratio, 1.15, 1.25),
     ("stale-gradients", "thm2-order2"): (lambda: bias_exponent(0), 1.99, 2.01),
     ("stale-gradients", "thm2-order2-stale"): (lambda: bias_exponent(1), 1.01, 1.03),
     ("stale-gradients", "cor5-order2"): (length_exponent, -0.81, -0.79),
     ("stale-gradients", "thm6-unequal"): (lambda: unequal(0), 0.2, 0.5),
     ("stale-gradients", "thm7-unequal"): (lambda: unequal(1), 0.9, 1.0),
+    ("fa-hmc", "sync-a"): (lambda: expected_error(meeting(10, 0.0)), 0.0012, 0.0022),
+    ("fa-hmc", "sync-b"): (lambda: expected_error(meeting(10)), 0.0035, 0.0045),
+    ("fa-hmc", "sync-d"): (lambda: expected_error(meeting(10, NOISE, 10, 1000)), 0.0015, 0.0035),
+    ("fa-hmc", "sync-reach"): (lambda: expected_error(meeting(50)), 0.02, 0.101),
+    ("fa-hmc", "sync-best"): (fewest_rounds, 49, 71),
+    ("fa-hmc", "sync-gain"): (lambda: rounds_to(1, 0.1012) / rounds_to(50, 0.1012), 40, 60),
+    ("fa-hmc", "sync-hundred"): (hundred_over_fifty, 1.05, 2.0),
+    ("fa-hmc", "sampled-readings"): (iterations_over_steps, 50, 500),
     ("fa-hmc", "b2-error"): (error_gain, 12.8, 13.0),
     ("fa-hmc", "b2-mean"): (mean_left, -1e-9, 1e-9),
     ("fa-hmc", "b2-rounds"): (rounds_gain, 4.6, 5.4),
@@ -428,6 +626,10 @@ CHECKS: dict[tuple[str, str], tuple[Callable[[], float], float, float]] = {
     ("fa-hmc", "appk-dimension"): (rounds_exponent, 0.97, 1.0),
     ("fa-hmc", "appk-leapfrogs"): (noise_exponent, 0.99, 1.02),
     ("fsgld", "fig3b-as-fast"): (slope_ratio, 0.8, 1.2),
+    ("fsgld", "fig1-dsgld"): (lambda: wider("none"), 1.644, 1.646),
+    ("fsgld", "fig1-fsgld"): (lambda: wider("anchored"), 0.756, 0.758),
+    ("fsgld", "fig1-moments"): (lambda: wider("moments"), 1.580, 1.582),
+    ("fsgld", "fig1-laplace"): (lambda: wider("laplace"), 2.704, 2.706),
     ("fsgld", "alg1-steps"): (falling_within, 4.7, 4.95),
 }
 """By paper and claim: a second implementation, and between what its number must be."""

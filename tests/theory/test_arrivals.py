@@ -133,6 +133,7 @@ def sites(sizes, modes) -> consortia.Sites:
 
 SIZES, FAR = (200, 20, 20, 20), (0, 8, 8, 8)
 ALIKE, SLOW = (65, 65, 65, 65), latency.lognormal((8.0, 1.0, 1.0, 1.0))
+SPLITTING = {"integrator": "splitting"}
 CASES = {
     "unlike sizes, h = .01": (SIZES, FAR, 0.01, {}),
     "unlike sizes, h = .02": (SIZES, FAR, 0.02, {}),
@@ -145,39 +146,48 @@ CASES = {
     "a cap": (SIZES, FAR, 0.04, {"max_staleness": 6}),
     "two sizes": ((150, 50), (0, 10), 0.05, {}),
     "a slow large site": (SIZES, (0, 5, 5, 5), 0.02, {"latency": SLOW}),
+    "momentum": (SIZES, FAR, 0.2, {"friction": 2.0}),
+    "momentum, one slow": (ALIKE, (20, 0, 0, 0), 0.08, {"friction": 2.5, "latency": SLOW}),
+    "splitting": (SIZES, FAR, 0.2, {"friction": 2.0, **SPLITTING}),
+    "splitting, a cap": (SIZES, FAR, 0.2, {"friction": 2.0, "max_staleness": 6, **SPLITTING}),
 }
+LANGEVIN = {name: case for name, case in CASES.items() if "friction" not in case[3]}
 
 
-def method(h: float, rows: int, workers: int, aggregate: str, **options):
-    return consortia.stale_sgld(h / rows, workers=workers, aggregate=aggregate, **options)
+def method(h: float, rows: int, workers: int, aggregate: str, *, friction=None, **options):
+    """Return stale SGLD, or SGHMC with a friction, both in posterior standard deviations."""
+    options |= {"workers": workers, "aggregate": aggregate}
+    if friction is None:
+        return consortia.stale_sgld(h / rows, **options)
+    return consortia.stale_sghmc(h / np.sqrt(rows), friction * np.sqrt(rows), **options)
 
 
 def mean_along(sizes, modes, h: float, options, seed: int) -> float:
     """Return the mean shift along a trace of another seed, one update after the other."""
     events = simulate(
         options.get("latency", latency.lognormal()),
-        workers=len(sizes), updates=8_000, seed=seed,
+        workers=len(sizes), updates=50_000, seed=seed,
         max_staleness=options.get("max_staleness"),
     )  # fmt: skip
-    part = np.array(sizes) / sum(sizes)
+    part, share = np.array(sizes) / sum(sizes), events.shares[0]
     own = np.array(modes) - part @ modes
     at, held, path = 0.0, np.zeros(len(sizes)), []
     for site, dropped in zip(events.worker, events.dropped, strict=True):
         if not dropped:
-            at -= h * part[site] * (held[site] - own[site]) / events.shares[0][site]
+            at -= h * part[site] * (held[site] - own[site]) / share[site]
             path.append(at)
         held[site] = at
     return float(np.mean(path))
 
 
-@pytest.mark.parametrize("name", sparse(CASES, ("one slow, 20 sds away", "a cap")))
+@pytest.mark.parametrize("name", sparse(LANGEVIN, ("unlike sizes, h = .01", "a cap")))
 def test_the_forecast_has_the_bias_of_the_mean_and_the_latest_sum_has_none(name):
     sizes, modes, h, options = CASES[name]
     data, rows, workers = sites(sizes, modes), sum(sizes), len(sizes)
     each = predict_bias(model(), data, method(h, rows, workers, "each", **options))
+    # Traces of 50,000 updates differ by 2 % at h = .01 and by less elsewhere.
     shifts = [mean_along(sizes, modes, h, options, seed) for seed in range(1, 4)]
-    error = np.std(shifts, ddof=1)
-    assert each.shift[0] == pytest.approx(np.mean(shifts), rel=0.1, abs=3 * error)
+    assert each.shift[0] == pytest.approx(np.mean(shifts), rel=0.06)
     assert abs(each.shift[0]) > 0.01
     latest = predict_bias(model(), data, method(h, rows, workers, "latest", **options))
     assert abs(latest.shift[0]) < 0.2 * abs(each.shift[0])
@@ -197,9 +207,9 @@ def test_the_draws_have_the_forecast(case, aggregate):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             tree = consortia.sample(
-                model(), data, chosen, rounds=8000, warmup=500, chains=200, thin=4, seed=seed,
+                model(), data, chosen, rounds=60_000, warmup=500, chains=20, thin=3, seed=seed,
                 progress=False,
-            )  # fmt: skip
+            )  # fmt: skip  # no thin of 2 or 4: of workers in turn it takes the same ones
         draws = np.asarray(next(iter(tree.posterior.data_vars.values())), np.float64)
         away = (draws - expected.mean) / expected.sd
         shifts.append(away.mean())

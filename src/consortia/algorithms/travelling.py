@@ -61,10 +61,11 @@ class DSGLD(SelfSetting):
 
     **Samples** a law near exp(−U) for T = 1 and sites that agree. Sites that differ add the
     variance of their pulls, up to the spread of the local posteriors' means as T grows: the chain
-    then samples a mixture of local posteriors. The mean of the ends of visits is that of U only
-    when the sites' curvatures are in proportion to f_s, or T = 1. Minibatches add variance, often
-    many times the posterior's. `consortia.oracles.travelling_law` gives all of it exactly on
-    Gaussian targets; `fsgld` removes most.
+    then samples a mixture of p(θ) p(x_s | θ)^(1/f_s), each as narrow as a posterior of all rows.
+    The mean of the ends of visits is that of U only when the sites' curvatures are in proportion to
+    f_s, or T = 1. Minibatches add variance, often many times the posterior's.
+    `consortia.oracles.travelling_law` gives all of it exactly on Gaussian targets; `fsgld` removes
+    most.
 
     **Draw**: θ at the end of each visit, or after each update (``record="updates"``). Thinning the
     updates by a multiple of T keeps ends of visits only, where the spread is largest.
@@ -109,7 +110,7 @@ class DSGLD(SelfSetting):
 
     name = "dsgld"
     claims = Claims(
-        samples="a law between the posterior and a mixture of local posteriors",
+        samples="a law between the posterior and a mixture of p(θ) p(x_s | θ)^(1/f_s) over sites s",
         bias="variance: the spread of the sites' pulls, growing with T, and that of the "
         "minibatches, O(h); mean O(h T) with different curvatures",
         draw="the position after each visit, or after each update (record='updates')",

@@ -194,14 +194,21 @@ class ArrivalRecursion(Recursion):
         """Return the mean of θ after each update, from rest at the origin."""
         _, points, rows = self._rows
         sites, blocks, width = self.gradients.pulls.shape
-        state, pulls = np.zeros((blocks, rows, width, 1)), self.gradients.pulls.swapaxes(0, 1)
-        state[:, points : points + sites, :, 0] = pulls[:, : rows - points]
-        means = []
-        for event, dropped in enumerate(self.arrivals.dropped):
-            self._apply(state, event, self.gradients, pulled=True)
-            if not dropped:
-                means.append(state[:, 0, :, 0].flatten())
-        return np.stack(means)
+        wide, pulls = np.zeros((blocks, rows, width)), self.gradients.pulls.swapaxes(0, 1)
+        wide[:, points : points + sites] = pulls[:, : rows - points]
+        state = np.append(wide.reshape(blocks, -1, 1), np.ones((blocks, 1, 1)), axis=1)
+        known: dict[tuple[int, bool], Array] = {}
+        means = np.empty((len(self.arrivals.worker), blocks, width))
+        for event, kind in enumerate(zip(*self.arrivals, strict=True)):
+            if kind not in known:
+                # Moved once, the unit matrix is the event itself, and one product does it again.
+                unit = np.tile(np.eye(rows * width, rows * width + 1), (blocks, 1, 1))
+                moved = unit.reshape(blocks, rows, width, -1)
+                self._apply(moved, event, self.gradients, pulled=True)
+                known[kind] = moved.reshape(unit.shape)
+            state[:, :-1] = known[kind] @ state
+            means[event] = state[:, :width, 0]
+        return means[~self.arrivals.dropped].reshape(-1, blocks * width)
 
     def path(self, start: Normal) -> Iterator[Normal]:
         """Yield the law of θ after 0, 1, 2, ... updates; all workers hold the start."""

@@ -88,8 +88,10 @@ TURNED = (
     "the sites' curvatures are taken along the posterior's principal directions, as there are too "
     "many parameters and workers for the whole matrices"
 )
-TRACE_UPDATES, STRETCH, STRETCH_A_WORKER = 10_000, 400, 40
-"""Updates of a simulated trace; and events of the part that is repeated, at least and a worker."""
+TRACE_UPDATES, TRACE_VALUES = 100_000, 4_000_000
+"""Updates of a simulated trace, by which a shift is some 3 % off, and the most values of them."""
+STRETCH, STRETCH_A_WORKER = 400, 40
+"""Events of the part that is repeated, at least and a worker."""
 
 NOTED_SHIFT = 0.1
 """Posterior standard deviations of the mean's bias from which on a remedy is named."""
@@ -424,13 +426,8 @@ def _stale(method: StaleSGLD | StaleSGHMC, problem: Problem) -> Law:
     if isinstance(method, StaleSGLD) and method.adaptation is not None:
         if method.adaptation < 1:
             raise InputError("the preconditioner follows the chain: with adaptation=1 it has a law")
-        return psgld_law(
-            step,
-            problem.near.precision,
-            floor=method.floor,
-            staleness=late,
-            gradient_noise=at_server,
-        )
+        curvature, floor = problem.near.precision, method.floor
+        return psgld_law(step, curvature, floor=floor, staleness=late, gradient_noise=at_server)
     values, axes = np.linalg.eigh(problem.near.precision)
     noise = np.sum(axes * (at_server @ axes), axis=0)
     law = stale_server_law(server_of(method, step, np.maximum(noise, 0)), values, late)
@@ -445,10 +442,11 @@ def _stale(method: StaleSGLD | StaleSGHMC, problem: Problem) -> Law:
 def _along_arrivals(method: StaleSGLD | StaleSGHMC, step: float, problem: Problem) -> Law:
     """Return the law along a simulated trace, in which workers hold their own sites."""
     near, sites = problem.near, len(problem.near.sizes)
+    stretch = max(STRETCH, STRETCH_A_WORKER * method.workers)
     trace = simulate(
         method.latency,
         workers=method.workers,
-        updates=_trace_updates(method, sites),
+        updates=_trace_updates(method, sites, stretch, len(near.sd)),
         max_staleness=method.max_staleness,
         sites=tuple(problem.sites.names) if sites > 1 else None,
     )
@@ -469,7 +467,7 @@ def _along_arrivals(method: StaleSGLD | StaleSGHMC, step: float, problem: Proble
         np.repeat(noise / share[:, None, None] ** 2, times, axis=0),
     )
     events = server_of(method, step), Arrivals(trace.worker, trace.dropped), gradients
-    latest, stretch = method.latest_only and sites > 1, min(_stretch(method), len(trace.worker))
+    latest, stretch = method.latest_only and sites > 1, min(stretch, len(trace.worker))
     recursion = ArrivalRecursion(*events, latest=latest, stretch=stretch)
     if method.steps_a_task > 1:
         recursion = TaskRecursion(*events, latest, stretch, steps=method.steps_a_task)
@@ -488,14 +486,10 @@ def _along_arrivals(method: StaleSGLD | StaleSGHMC, step: float, problem: Proble
     return replace(law, notes=(OWN_SITES,) if away.max() > SEEN_SHIFT else ())
 
 
-def _stretch(method: StaleGradients) -> int:
-    return max(STRETCH, STRETCH_A_WORKER * method.workers)
-
-
-def _trace_updates(method: StaleGradients, sites: int) -> int:
+def _trace_updates(method: StaleGradients, sites: int, least: int, dimension: int) -> int:
     """Return the updates of a trace; the mean of summed gradients does not depend on the order."""
     still = sites == 1 or method.latest_only
-    wanted = _stretch(method) if still else max(TRACE_UPDATES, _stretch(method))
+    wanted = max(least, 0 if still else min(TRACE_UPDATES, TRACE_VALUES // dimension))
     if isinstance(method.latency, Recorded):
         return min(wanted, method.latency.updates(method.max_staleness))
     return wanted
