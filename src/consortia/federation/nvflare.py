@@ -108,8 +108,8 @@ class StudyController(Controller):
         workspace = fl_ctx.get_workspace()
         output = Path(workspace.get_run_dir(fl_ctx.get_job_id())) / RUN
         transport, folder = TaskTransport(self, fl_ctx, abort_signal), _folder(fl_ctx)
-        said = serve_carried(self.study, transport, folder, output, deadline=self.deadline)
-        self.log_info(fl_ctx, said)
+        summary = serve_carried(self.study, transport, folder, output, deadline=self.deadline)
+        self.log_info(fl_ctx, summary)
 
 
 class StudyExecutor(Executor):
