@@ -513,3 +513,22 @@ def test_a_column_without_a_name_is_given_one(tmp_path):
 def test_a_slip_of_the_pen_is_one_letter_of_a_long_word(one, other, slip):
     assert one_slip(one, other) is slip
     assert one_slip(other, one) is slip
+
+
+@pytest.mark.parametrize(
+    ("written", "number"),
+    [("90+", "90"), ("<0.5", "0.5"), (">= 200", "200"), ("≤3", "3"), ("12,5", None), ("x+1", None)],
+)
+def test_a_number_that_is_a_bound_has_a_line_that_takes_it_for_one(
+    tmp_path: Path, written: str, number: str | None
+) -> None:
+    path = tmp_path / "turin.csv"
+    path.write_text("age;y\n" + "".join(f"{age};1\n" for age in ("31.5", written, "47.0", "52.1")))
+    doubt = read_table(path, "turin", site="turin")["age"].doubt
+    line = f'[harmonise.turin.recode.age] "{written}" = "{number}" takes it for the number'
+    assert (line in doubt) == (number is not None), doubt
+    if number is not None:
+        changes = Harmonisation.model_validate({"recode": {"age": {written: number}}})
+        column = read_table(path, "turin", site="turin", harmonise=changes)["age"]
+        assert (column.kind, column.doubt) == ("number", "")
+        assert column.values[1] == float(number)

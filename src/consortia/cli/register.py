@@ -103,10 +103,9 @@ def register(
         if as_json:
             typer.echo(json.dumps({"study": str(study), "digest": digest}))
             return
-        stated = "the levels and scales of its formula; no site is queried for them"
-        if propensity is not None:
-            stated = "the weights of its rows, which each site computes"
-        typer.echo(f"{study} states {stated}.")
+        weights = "the weights of its rows, which each site computes"
+        levels = "the levels and scales of its formula; no site is queried for them"
+        typer.echo(f"{study} states {levels if propensity is None else weights}.")
         if prior := given.registered and given.registered.registration.earlier:
             typer.echo(f"Its prior is {prior}. With a k-hat above 0.7 run all sites anew.")
         typer.echo(

@@ -55,6 +55,9 @@ OTHER_DATE = re.compile(
 )
 """A date in another order, with other marks or other words than ISO 8601's."""
 
+BOUND = re.compile(r"(?=.*[<>≤≥~+])[<>≤≥~]?=? ?([0-9]+([.,][0-9]+)?) ?\+?")
+"""A number with a sign that it is a bound, as of ages from 90 on, or below a limit of detection."""
+
 YEARS = (1678, 2261)
 """Years of dates that every version of pandas has; others usually stand for no date."""
 
@@ -403,6 +406,10 @@ def _doubt(
     if first.isdigit() and not first.isascii():
         hint = ", whose digits are not 0 to 9"
     code = mend(source.site, "missing_values", f"{key(name)} = [{text(first)}]")
+    bound = BOUND.fullmatch(first)
+    if bound:
+        value = mend(source.site, f"recode.{key(name)}", f"{text(first)} = {text(bound[1])}")
+        levels = f"{value} takes it for the number; {levels}"
     return (
         f"{int(wrong.sum())} of {int((~absent)[rows].sum())} values are not {of}, the first "
         f"in {where}: {_shown(first)}{hint}: {levels}, or {code} if it means a missing value, or "
