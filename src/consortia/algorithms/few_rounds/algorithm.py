@@ -182,6 +182,7 @@ class Server:
         others: guesses of modes that lie apart from the best.
         records: one entry for each message of points.
         exact: sites may be queried for gradients and curvatures.
+        disagreement: Cochran's Q of the sites' fits and its degrees of freedom, where known.
     """
 
     known: Known
@@ -197,11 +198,12 @@ class Server:
     records: list[dict[str, Any]] = field(default_factory=list)
     covariance: Float[np.ndarray, "d d"] = field(default_factory=lambda: np.zeros((0, 0)))
     groups: SpreadOf | None = None
-    rises: list[np.ndarray] = field(default_factory=list)
     slow: list[np.ndarray] = field(default_factory=list)
+    rises: list[np.ndarray] = field(default_factory=list)
     modes: list[several_modes.Mode] = field(default_factory=list)
     others: list[local_fits.Law] = field(default_factory=list)
     exact: bool = True
+    disagreement: tuple[float, int] | None = None
 
     @property
     def dtype(self) -> Any:
@@ -454,6 +456,7 @@ def _local_fits(server: Server) -> Generator[Query, Arrays, local_fits.Guesses]:
     arrays["share"] = np.array(1 / len(server.known.sizes))
     answer = yield server.query("local_fits", arrays, "local fits")
     sites, eps = len(server.known.sizes), float(np.finfo(server.dtype).eps)
+    server.disagreement = local_fits.disagreement(answer, server.known.sizes)
     found = local_fits.guesses(answer, start, scale, wide, eps, sites)
     server.records[-1]["apart"] = float(f"{found.parted:.3g}")
     if server.groups is None:
@@ -491,10 +494,10 @@ def _exploration(
     server.centre = centres[0]
     if server.swept and not server.modes:
         lines += several_modes.lines_to_prior(server.centre, server.scale, server.rng)
+        lines += far_lines(server.scale)
     return _drawn(server, Proposal(envelope, None, server.coordinates), lines, exploring=True)
 
 
-        lines += far_lines(server.scale)
 def _climb(server: Server) -> Generator[Query, Arrays, Sent | None]:
     """Find modes from rises and guesses; return an exploration of them, or None of a single one.
 
@@ -515,9 +518,6 @@ def _climb(server: Server) -> Generator[Query, Arrays, Sent | None]:
     return _exploration(server, [m.position for m in reached], [m.covariance for m in reached])
 
 
-def _with_parabolas(server: Server, lines: list[Line]) -> list[Line]:
-    """Return the straight lines, and the parabolas that there is room for and weighted points."""
-    lines, d = [one for one in lines if not one.bent], server.dimension
 def _climbed(
     server: Server, places: list[np.ndarray]
 ) -> Generator[Query, Arrays, list[several_modes.Mode]]:
@@ -526,6 +526,9 @@ def _climbed(
     return (yield from server.counted(several_modes.climb(starts, server.reference, bound)))
 
 
+def _with_parabolas(server: Server, lines: list[Line]) -> list[Line]:
+    """Return the straight lines, and the parabolas that there is room for and weighted points."""
+    lines, d = [one for one in lines if not one.bent], server.dimension
     if d <= FEW_PARAMETERS and (weighted := server.memory.weighted()).effective >= FEW * d:
         own, room = normalised(weighted.log_weights), server.rays - len(lines)
         lines += parabolas_through(weighted.points, own, server.memory.best, room)
@@ -873,6 +876,8 @@ def _outcome(
 ) -> Outcome:
     """Return the end of a run that has draws."""
     report: dict[str, Any] = {"rounds_used": server.records}
+    if server.disagreement is not None:
+        report["disagreement"] = server.disagreement
     if server.known.target.model.host is None:
         report["modes_sought"] = server.swept
     if kept:
