@@ -603,8 +603,7 @@ def _evaluate(
     profiles = [profile_of(*one) for one in along_lines(sent.lines, ray_heights)]
     straight = [one for one in profiles if one.line.steps[0] < 0 and not one.line.bent]
     if sent.exploring and len(straight) < len(profiles):
-        above = float(heights.max() - ray_heights[-1])
-        above = above if math.isfinite(above) else 0.0
+        above = float(heights.max() - ray_heights[-1]) if np.isfinite(ray_heights[-1]) else 0.0
         rises = several_modes.rises(profiles, sent.centre, above)
         server.suspect(several_modes.spread_out(rises, server.modes, server.scale.sd))
         far, sd = profiles[-2 * server.dimension :], np.sqrt(np.diag(server.covariance))

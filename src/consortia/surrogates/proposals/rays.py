@@ -136,8 +136,10 @@ class Profile(NamedTuple):
             best: log-density of the highest point of all above that of the centre.
         """
         steps, fall = (values[1:] for values in self._outwards(1))
+        if not np.isfinite(fall).all():
+            return 0.0
         falls = np.diff(fall)
-        if not np.isfinite(fall).all() or (falls[1:] > 2 * np.maximum(falls[:-1], 0.0)).any():
+        if (falls[1:] > 2 * np.maximum(falls[:-1], 0.0)).any():
             return 0.0
         width = np.sqrt(2 * np.pi) * np.min(sd / np.maximum(np.abs(self.line.direction), 1e-300))
         return float(np.sum(steps * np.exp(-fall - best)) * np.log(FAR[0]) / width)
