@@ -69,15 +69,6 @@ def test_a_rise_is_the_highest_place_behind_a_valley() -> None:
     assert several_modes.rises([profile_of(line, falling)], centre) == []
 
 
-def test_a_rise_without_a_valley_counts_only_near_the_best_point() -> None:
-    """A guess far from the mode lies below almost everything: of that no climb learns anything."""
-    line = Line(np.ones(1), np.array([-1.0, 0, 1, 2, 3]))
-    rising = [profile_of(line, np.array([-9.0, 0, 40, 80, 120]))]
-    (top,) = several_modes.rises(rising, np.zeros(1), 125.0)
-    assert top == 3
-    assert several_modes.rises(rising, np.zeros(1), 300.0) == []
-
-
 def test_a_climb_alone_tries_several_steps_in_a_message() -> None:
     """Beside modes that have ended, eight steps are tried at once; one took 9 messages."""
 

@@ -45,8 +45,8 @@ WIDEST = 2.5
 
 RISE, ROUNDED, DEEP = 3.0, 1e-5, 20.0
 """Smallest rise behind a valley that counts, the share of a fall that may be rounding, and how far
-below the best point, by the number of parameters and one more, a rise leads nowhere. Without a
-valley the centre is only not quite the mode, unless the rise is large and ends near the best."""
+below the centre, by the number of parameters and one more, a rise leads nowhere. Without a valley
+the centre is only not quite the mode, unless the rise is large."""
 
 MOST_CLIMBED = 14
 """Messages of the climbs."""
@@ -112,16 +112,8 @@ def lines_to_prior(
     return [Line(end - centre, SHARES) for end in np.concatenate([ends, *along])]
 
 
-def rises(
-    profiles: Sequence[Profile], centre: Float[np.ndarray, " d"], best: float = 0.0
-) -> list[np.ndarray]:
-    """Return the highest points behind a rise along each line, the highest first.
-
-    Args:
-        profiles: of the lines.
-        centre: of the lines.
-        best: log-density of the highest point of all above that of the centre.
-    """
+def rises(profiles: Sequence[Profile], centre: Float[np.ndarray, " d"]) -> list[np.ndarray]:
+    """Return the highest points behind a rise along each line, the highest first."""
     seen = []
     for profile in profiles:
         for side in (-1, 1):
@@ -133,8 +125,7 @@ def rises(
                 continue
             lowest = np.maximum.accumulate(fall)
             valley = np.where(lowest > RISE, RISE, deepest(centre.size))
-            deep = np.where(lowest > RISE, DEEP * (1 + centre.size), deepest(centre.size))
-            behind = (lowest - fall > valley + ROUNDED * lowest) & (fall + best < deep)
+            behind = (lowest - fall > valley + ROUNDED * lowest) & (fall < DEEP * (1 + centre.size))
             if behind.any():
                 top = int(np.argmin(np.where(behind, fall, np.inf)))
                 seen.append((fall[top], profile.line.at(centre)[outwards][order][top]))

@@ -604,7 +604,7 @@ def _evaluate(
     straight = [one for one in profiles if one.line.steps[0] < 0 and not one.line.bent]
     if sent.exploring and len(straight) < len(profiles):
         above = float(heights.max() - ray_heights[-1]) if np.isfinite(ray_heights[-1]) else 0.0
-        rises = several_modes.rises(profiles, sent.centre, above)
+        rises = several_modes.rises(profiles, sent.centre)
         server.suspect(several_modes.spread_out(rises, server.modes, server.scale.sd))
         far, sd = profiles[-2 * server.dimension :], np.sqrt(np.diag(server.covariance))
         server.slow = [
