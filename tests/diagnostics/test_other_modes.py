@@ -10,6 +10,8 @@ import pytest
 from statistical.unseen import CASES, contradicting
 
 import consortia
+from consortia.core.target import Target
+from consortia.diagnostics import other_modes
 from consortia.diagnostics.verdict import Severity
 
 EXACT = consortia.federated_hmc()
@@ -54,3 +56,21 @@ def test_where_nobody_looked_the_verdict_says_so() -> None:
     verdict = consortia.summary(consortia.sample(model, sites, given, **length)).verdict
     assert verdict.severity is Severity.GOOD
     assert verdict.explanation.endswith("Not checked: are there other modes?")
+    assert verdict.headline.endswith(", unless it has other modes, for which nobody looked")
+
+
+def test_of_a_formula_modes_are_sought_and_the_sites_compared() -> None:
+    """Nobody had looked, and the verdict did not say so."""
+    rng, sites = np.random.default_rng(3), {}
+    for name, slope in (("a", 1.0), ("b", 1.0), ("c", 4.0)):
+        x = rng.normal(size=40)
+        sites[name] = {"x": x, "y": slope * x + rng.normal(size=40)}
+    made = consortia.regression("y ~ x", sites)
+    target = Target(made.model, made.model.init)
+    draws = rng.normal([0.0, 2.0, 0.5], 0.1, (4, 200, 3))
+    record = other_modes.record_of(target, made.sites, np.zeros(3), draws)
+    assert record["modes_sought"]
+    assert record["faults"] == []
+    q, freedom = record["disagreement"]
+    assert freedom == 2 * 3  # three sites, three parameters
+    assert q > 5 * freedom

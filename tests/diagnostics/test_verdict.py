@@ -136,6 +136,29 @@ def test_draws_of_the_predicted_law_are_good():
     assert exact.lines() == ["GOOD: This posterior can be used."]
 
 
+def test_where_nobody_looked_for_other_modes_good_has_the_words():
+    unless = "unless it has other modes, for which nobody looked."
+    for prediction in (SMALL, EXACT):
+        verdict = judged(draws(), prediction, modes_sought=json.dumps(False))
+        assert verdict.word == "good"
+        assert verdict.lines()[0].endswith(unless)
+        assert unless not in judged(draws(), prediction, modes_sought=json.dumps(True)).lines()[0]
+
+
+@pytest.mark.parametrize(
+    ("q", "words"), [(9.0, "hardly more than chance explains (I² 0 %)"), (40.0, "(I² 75 %)")]
+)
+def test_how_much_sites_disagree_is_a_sentence_and_no_fault(q, words):
+    by_record = judged(draws(), EXACT, disagreement=json.dumps([q, 10]))
+    by_law = judged(draws(), dataclasses.replace(SMALL, disagreement=(q, 10)))
+    for verdict in (by_record, by_law):
+        assert verdict.word == "good"
+        (found,) = [check for check in verdict.checks if "disagree" in check.title]
+        assert words in found.reason
+        assert bool(found.action) == (q > 20)
+    assert not any("disagree" in check.title for check in judged(draws()).checks)
+
+
 def test_an_exact_method_is_good_without_a_reference_and_says_nothing_of_unseen_bias():
     verdict = judged(antithetic(draws()), EXACT)  # antithetic draws are no fault there
     assert verdict.word == "good"

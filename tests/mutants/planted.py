@@ -58,8 +58,8 @@ MUTANTS = (
         "surrogates/local_fits.py",
         "return float(square - pull @ mean) / ((sites - 1) * len(pull))",
         "return 0.0",
-        "statistical/test_several.py::test_a_run_has_every_mode_with_its_mass"
-        "[sites that contradict one another]",
+        "statistical/test_several.py::"
+        "test_the_scalar_of_the_sites_says_whether_they_ended_together",
     ),
     Mutant(
         "dynamics/ensemble/chains.py",
@@ -128,6 +128,12 @@ MUTANTS = (
         "(falls[1:] < POWER * falls[:-1]).all()",
         "(falls[1:] < 0 * falls[:-1]).all()",
         "surrogates/test_ray_bounds.py::test_a_tail_like_a_power_is_seen_on_a_ray",
+    ),
+    Mutant(  # the same, far out along a parameter
+        "surrogates/proposals/rays.py",
+        "if (falls[1:] > 2 * np.maximum(falls[:-1], 0.0)).any():",
+        "if (falls[1:] > 0 * falls[:-1]).any():",
+        "surrogates/test_ray_bounds.py::test_a_slow_tail_is_seen_far_out_with_its_share",
     ),
     Mutant(  # the same, of a formula
         "models/regression/scores.py",

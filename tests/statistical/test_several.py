@@ -45,3 +45,13 @@ def test_the_scalar_of_the_sites_says_whether_they_ended_together() -> None:
         wanted = np.einsum("ni,ij,nj->", apart, matrix, apart) / 2 if expected is None else expected
         found = local_fits.cochran(2 * precision, pulls.sum(axis=0), square, 2)
         assert found == pytest.approx(wanted, abs=1e-9)
+
+
+def test_sites_with_few_rows_are_not_compared() -> None:
+    """Two of three sites have two rows a parameter: Q has their difference alone."""
+    triangle, pulls = np.array([[2.0, 0.0, 2.0]]), np.array([[4.0, 0.0]])
+    answer = {"precisions": triangle, "pulls": pulls, "squares": np.array([[16.0]])}
+    assert local_fits.disagreement(answer, np.array([9, 4, 3])) == pytest.approx((8.0, 2))
+    assert local_fits.disagreement(answer, np.array([9, 3, 3])) is None
+    hidden = answer | {"squares": np.array([[7.0]])}  # by rounding below what the mean takes
+    assert local_fits.disagreement(hidden, np.array([9, 4, 3])) is None

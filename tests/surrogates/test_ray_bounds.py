@@ -17,6 +17,7 @@ from consortia.surrogates.proposals.rays import (
     Line,
     Profile,
     along_lines,
+    far_lines,
     lines_through,
     not_covered,
     parabolas_through,
@@ -54,6 +55,10 @@ FALLS: dict[str, tuple[Callable[[np.ndarray], np.ndarray], bool]] = {
     "an exponential law": (lambda s: 0.3 * np.abs(s), False),
     "a normal law": (lambda s: s**2 / 200, False),
     "rows of a t": (lambda s: 40 * np.log1p(s**2 / 3), False),  # nothing is out there
+    "a plateau before an exponential law": (
+        lambda s: 6 * (1 - np.exp(-(s**2) / 9)) + 0.2 * np.abs(s),
+        False,
+    ),
     "another mode": (lambda s: np.abs(s) * np.abs(s - 40) / 50, False),
 }
 
@@ -63,6 +68,25 @@ def test_a_tail_like_a_power_is_seen_on_a_ray(name: str) -> None:
     fall, heavy = FALLS[name]
     steps = np.concatenate([-STEPS[::-1], [0.0], STEPS])
     assert Profile(Line(np.ones(1), steps), fall(steps)).heavy is heavy
+
+
+@pytest.mark.parametrize(
+    ("fall", "share"),
+    [
+        (lambda s: np.log1p(s**2), 0.08),  # of a Cauchy law .08 lies beyond 8, on a side
+        (lambda s: s**2 / 2, 0.0),
+        (np.abs, 0.0),
+        (lambda s: np.where(s > 0, 30 + np.log1p(s**2), 0.0), 0.0),  # rows have ended it
+    ],
+)
+def test_a_slow_tail_is_seen_far_out_with_its_share(
+    fall: Callable[[np.ndarray], np.ndarray], share: float
+) -> None:
+    line = far_lines(PriorScale(np.zeros(1), np.full(1, 2.0)))[1]
+    steps = np.concatenate([[0.0], line.steps])
+    profile = Profile(line._replace(steps=steps), fall(2 * steps))
+    assert profile.far_share(np.ones(1), 0.0) == pytest.approx(share, abs=0.05)
+    assert (profile.far_share(np.ones(1), 0.0) > MOST_MISSED) == (share > 0)
 
 
 def banana(rng: np.random.Generator, count: int) -> tuple[np.ndarray, np.ndarray]:

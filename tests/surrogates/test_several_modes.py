@@ -69,6 +69,32 @@ def test_a_rise_is_the_highest_place_behind_a_valley() -> None:
     assert several_modes.rises([profile_of(line, falling)], centre) == []
 
 
+def test_a_climb_alone_tries_several_steps_in_a_message() -> None:
+    """Beside modes that have ended, eight steps are tried at once; one took 9 messages."""
+
+    def answer(points: np.ndarray) -> dict[str, np.ndarray]:
+        b, s = points.T  # a coefficient, and the logarithm of a scale, of 20 rows
+        flat, square = 20 * np.exp(-2 * s), b**2 + 1
+        curvature = [flat + 0.01, -2 * b * flat, 2 * square * flat]
+        return {
+            "potentials": square * flat / 2 + 20 * s + 0.005 * b**2,
+            "gradients": np.stack([b * flat + 0.01 * b, 20 - square * flat], axis=1),
+            "curvatures": np.stack(curvature, axis=1),
+        }
+
+    starts = np.array([[0.0, 0.0], [-18.0, 2.3]])
+    asking = several_modes.climb(starts, np.zeros(2), lambda best, points: points)
+    query, messages, ended = next(asking), 1, None
+    while ended is None:
+        try:
+            query, messages = asking.send(answer(query.arrays["points"])), messages + 1
+        except StopIteration as end:
+            ended = end.value
+    assert [mode.reached for mode in ended] == [True, True]
+    np.testing.assert_allclose(ended[1].position, [0, 0], atol=0.02)
+    assert messages <= 7
+
+
 def test_climbs_share_their_messages_and_end_at_unlike_modes() -> None:
     def answer(points: np.ndarray) -> dict[str, np.ndarray]:
         x = points[:, 0]  # U = 3 (x² − 4)² / 16, modes ±2, curvature 6
@@ -144,7 +170,7 @@ def test_points_that_a_proposal_does_not_reach_are_uncovered_with_their_mass() -
 def test_places_to_climb_from_are_spread_and_apart_from_known_modes() -> None:
     known = Mode(np.zeros(1), np.eye(1), 0.0, True)
     points = np.array([[20.0], [20.1], [19.9], [3.0], [-30.0], [40.0]])
-    chosen = several_modes.spread_out(points, [known], np.array([10.0]))
+    chosen = several_modes.spread_out([*points], [known], np.array([10.0]))
     assert [float(one[0]) for one in chosen[:3]] == [20.0, -30.0, 40.0]
     assert 3.0 not in [float(one[0]) for one in chosen]
 

@@ -20,9 +20,10 @@ from consortia.core.prior import prior_scale
 from consortia.core.queries import Query
 from consortia.core.target import Target
 from consortia.data.sites import Sites
-from consortia.diagnostics.prediction import MODES_SOUGHT
+from consortia.diagnostics.prediction import DISAGREEMENT, MODES_SOUGHT
 from consortia.engines.local import LocalEngine
 from consortia.surrogates import several_modes
+from consortia.surrogates.local_fits import disagreement
 from consortia.surrogates.mode_search import CANDIDATES, within
 from consortia.surrogates.proposals import FEW_PARAMETERS
 from consortia.surrogates.proposals.memory import Memory
@@ -38,17 +39,25 @@ def record_of(
     start: Float[np.ndarray, " d"],
     draws: Float[np.ndarray, "chains draws d"],
 ) -> dict[str, Any]:
-    """Return the record's entries on modes without draws; empty of a formula.
+    """Return the record's entries on modes without draws, of a formula on the sites' differences.
 
-    They are sought where lines reach the whole prior, all rows are here and draws are kept.
+    They are found where lines reach the whole prior, all rows are here and draws are kept.
     """
-    if target.model.host is not None:
-        return {}
     flat = draws.reshape(-1, target.dimension)
     seen = len(flat) > 0 and bool(np.isfinite(flat).all())
-    sought = seen and target.dimension <= FEW_PARAMETERS and not sites.elsewhere
-    faults = unvisited_modes(target, sites, start, flat) if sought else ()
-    return {MODES_SOUGHT: sought, "faults": [fault._asdict() for fault in faults]}
+    if not seen or target.dimension > FEW_PARAMETERS or sites.elsewhere:
+        return {MODES_SOUGHT: False}
+    faults = unvisited_modes(target, sites, start, flat)
+    record: dict[str, Any] = {MODES_SOUGHT: True, "faults": [fault._asdict() for fault in faults]}
+    if target.model.host is None:  # it would take a compiled program of its own
+        return record
+    centre = np.median(flat, axis=0).astype(target.dtype)
+    share = np.array(1 / len(sites), target.dtype)
+    arrays = {"reference": centre, "starts": centre[None], "share": share}
+    ask = LocalEngine().panel(target, sites, few_rounds()).ask
+    if apart := disagreement(ask(Query("local_fits", arrays, "local fits")), sites.sizes):
+        record[DISAGREEMENT] = apart
+    return record
 
 
 def unvisited_modes(

@@ -17,8 +17,10 @@ ARRAYS = ("mean", "sd", "shift", "sd_ratio")
 OPTIMISER = "at temperature 0 it is an optimiser, whose iterates are not draws from a posterior"
 
 MODES_SOUGHT = "modes_sought"
-"""Attribute of a run of an exact method, of a model without a formula: whether it looked for modes
-that no chain has visited."""
+"""Attribute of a run: whether it looked for modes that no chain has visited."""
+
+DISAGREEMENT = "disagreement"
+"""Attribute of a run: Cochran's Q of the sites' own estimates and its degrees of freedom."""
 
 ABSENT = "averages over the sites that take part"
 """Words of the basis of a prediction that takes the absence of sites into account."""
@@ -48,6 +50,9 @@ class BiasPrediction:
     # rounds that an independent draw takes in the slowest direction, near the mode; None where that
     # is not known
     rounds_per_draw: float | None = None
+    # Cochran's Q of the sites' own estimates, from their expansion at the mode, and its degrees of
+    # freedom; None where it is not known
+    disagreement: tuple[float, int] | None = None
     unsure: str | None = None  # why the prediction may not hold on this posterior, or None
     # True if there is none, and trying again would say less than ``reason`` does
     settled: bool = False

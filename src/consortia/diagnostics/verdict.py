@@ -15,7 +15,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from consortia.core.parameters import sampled_draws
-from consortia.diagnostics.prediction import ABSENT, MODES_SOUGHT, OPTIMISER, BiasPrediction
+from consortia.diagnostics.prediction import (
+    ABSENT,
+    DISAGREEMENT,
+    MODES_SOUGHT,
+    OPTIMISER,
+    BiasPrediction,
+)
 from consortia.diagnostics.stein import Stein
 from consortia.store.ending import RunEnd
 from consortia.store.metadata import decoded, recorded
@@ -57,6 +63,12 @@ RARE = 0.01
 
 SINGLE, COARSE = 2.0**-24, 0.02
 """Relative rounding error of 32 bits, and how much of a standard deviation it may be."""
+
+I_SQUARED = 0.5
+"""Share of the differences between sites that is not chance, from which on it is substantial
+(Higgins et al., "Measuring inconsistency in meta-analyses", 2003, call 50 % moderate)."""
+
+OTHER_MODES = "Are there other modes?"
 
 STUCK = 0.95
 """Share of draws equal to the one before from which on a chain counts as stuck."""
@@ -159,12 +171,15 @@ class Verdict:
                 f"An optimiser has {'found' if arrived else 'not found'} a mode; nothing was "
                 "sampled"
             )
-        if self.approximate and self.drawn and self.severity is Severity.GOOD:
-            return f"This posterior can be used within {TOLERANCE}"
+        words = self.severity.headline if self.drawn else self.severity.forecast
         if self.estimates:
-            words = self.severity.headline.replace("This posterior", "These estimates")
-            return words.replace("this posterior", "these estimates")
-        return self.severity.headline if self.drawn else self.severity.forecast
+            words = words.replace("This posterior", "These estimates")
+            words = words.replace("this posterior", "these estimates")
+        if self.drawn and self.severity is Severity.GOOD:
+            words += f" within {TOLERANCE}" * self.approximate
+            if any(check.title == OTHER_MODES for check in self.checks):
+                words += ", unless it has other modes, for which nobody looked"
+        return words
 
     @property
     def explanation(self) -> str:
@@ -366,6 +381,7 @@ def judge(
         _diverging(run),
         _precise(run),
         _modes(run.record),
+        _disagreement(run.record, prediction),
         *_faults(run),
     ]
     findings = tuple(check for check in checks if check is not None)
@@ -453,12 +469,27 @@ def _modes(record: Mapping[str, Any]) -> Check | None:
     """Say where nobody looked for modes that no chain has visited."""
     if decoded(record.get(MODES_SOUGHT, True)):
         return None
-    title, reason = (
-        "Are there other modes?",
-        "Chains that agree may all be at one of several modes.",
-    )
+    reason = "Chains that agree may all be at one of several modes."
     action = "Start chains elsewhere (init), or take few_rounds with all rows here."
-    return Check(Severity.UNKNOWN, title, "not looked for", reason, action, counts=False)
+    return Check(Severity.UNKNOWN, OTHER_MODES, "not looked for", reason, action, counts=False)
+
+
+def _disagreement(record: Mapping[str, Any], prediction: BiasPrediction | None) -> Check | None:
+    """Say how much the sites' own estimates differ, where that is known."""
+    known = decoded(record.get(DISAGREEMENT)) or (prediction and prediction.disagreement)
+    if not known:
+        return None
+    q, freedom = known
+    more = max(1 - freedom / q, 0.0)
+    value = f"Q = {q / freedom:.2g} times its degrees of freedom"
+    reason = (
+        "By Cochran's Q, the estimates of single sites differ "
+        f"{'more than' if more > I_SQUARED else 'hardly more than'} chance explains"
+        f" (I² {100 * more:.0f} %)."
+    )
+    action = "Ask whether an effect differs by site: (1 + x | site)." if more > I_SQUARED else ""
+    title = "How much do the sites disagree?"
+    return Check(Severity.GOOD, title, value, reason, action, counts=False)
 
 
 def _finite(run: Evidence) -> Check | None:

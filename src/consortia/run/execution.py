@@ -18,7 +18,7 @@ from consortia.core.parameters import join, variables
 from consortia.core.queries import Conversation
 from consortia.core.target import Target
 from consortia.data.sites import Sites
-from consortia.diagnostics.prediction import BiasPrediction
+from consortia.diagnostics.prediction import MODES_SOUGHT, BiasPrediction
 from consortia.engines.contract import Run
 from consortia.engines.mailbox import servers_of
 from consortia.errors import InputError, NonFiniteError, RankError, WarmupError, warn
@@ -414,6 +414,8 @@ class PhaseRun:
             from consortia.diagnostics import other_modes  # heavy: SciPy, for the end of a run
 
             record.update(other_modes.record_of(target, sites, self._begin.positions[0], draws))
+        else:
+            record[MODES_SOUGHT] = False
         record["end"], record["stopped"] = ending.kind.value, ending.text
         record["seconds"] = loop.seconds
         parts = target, self._task.sites, self._begin.chains, loop.done, full

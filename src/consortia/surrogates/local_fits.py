@@ -33,6 +33,9 @@ WIDER = 1.5
 FARTHEST = 100.0
 """Standard deviations of the prior from its centre beyond which a fit of few rows ran off."""
 
+ROWS_PER_PARAMETER = 2
+"""Rows of a site by parameters, below which its local fit is not trusted."""
+
 PARTED = 8.0
 """Cochran's Q by (S − 1) d, from which on sites ended at unlike modes: sites of one mode that
 differ by more than their rows tell, as hospitals do, have up to some 4 (of ten regressions)."""
@@ -121,6 +124,24 @@ def cochran(triangle: np.ndarray, pull: np.ndarray, square: float, sites: int) -
         return 0.0
     mean = np.linalg.lstsq(symmetric(triangle, len(pull)), pull, rcond=None)[0]
     return float(square - pull @ mean) / ((sites - 1) * len(pull))
+
+
+def disagreement(answer: Arrays, rows: np.ndarray) -> tuple[float, int] | None:
+    """Compute Q of the sites with enough rows for a fit, and its degrees of freedom.
+
+    Args:
+        answer: as in `guess_of`; the last fit is that of these sites.
+        rows: of every site.
+
+    Returns:
+        None with fewer than two such sites, or where rounding has hidden Q.
+    """
+    triangle, pull, square = (answer[name][-1] for name in ("precisions", "pulls", "squares"))
+    sites = int(np.sum(np.asarray(rows) >= ROWS_PER_PARAMETER * len(pull)))
+    if sites < 2 or not (np.isfinite(triangle).all() and np.isfinite(pull).all()):
+        return None
+    freedom, q = (sites - 1) * len(pull), cochran(triangle, pull, float(square[0]), sites)
+    return (q * freedom, freedom) if q > 0 else None
 
 
 def _add(found: Guesses, centre: np.ndarray, covariance: np.ndarray, finest: np.ndarray) -> None:

@@ -20,7 +20,14 @@ from consortia.core.contract import Fault
 from consortia.core.prior import PriorScale
 from consortia.core.queries import Arrays, Query
 from consortia.surrogates.local_fits import Law
-from consortia.surrogates.mode_search import CANDIDATES, CONVERGED, Bound, Local, newton, symmetric
+from consortia.surrogates.mode_search import (
+    CANDIDATES,
+    CONVERGED,
+    Bound,
+    Local,
+    newton,
+    symmetric,
+)
 from consortia.surrogates.proposals.memory import Density, Memory, Weighted
 from consortia.surrogates.proposals.mixture import mixture_of, normalised
 from consortia.surrogates.proposals.proposal import Proposal
@@ -122,7 +129,7 @@ def rises(profiles: Sequence[Profile], centre: Float[np.ndarray, " d"]) -> list[
             if behind.any():
                 top = int(np.argmin(np.where(behind, fall, np.inf)))
                 seen.append((fall[top], profile.line.at(centre)[outwards][order][top]))
-    return [point for _, point in sorted(seen, key=lambda pair: pair[0])[:CANDIDATES]]
+    return [point for _, point in sorted(seen, key=lambda pair: pair[0])]
 
 
 def climb(
@@ -136,32 +143,38 @@ def climb(
         along: bound of the steps, see `consortia.surrogates.mode_search.within`.
     """
     count, d = starts.shape
-    damping, best = np.full(count, 0.1), list[Local | None]([None] * count)
-    points, done = starts.copy(), np.zeros(count, bool)
+    nowhere = Local(reference, np.inf, np.zeros(d), np.eye(d))
+    best, damping, done = [nowhere] * count, np.full(count, 0.1), np.zeros(count, bool)
+    points, climbers = np.resize(starts, (CANDIDATES, d)), np.arange(CANDIDATES) % count
+    tried = damping[climbers]
     for _ in range(MOST_CLIMBED):
-        arrays = {"reference": reference, "points": np.resize(points, (CANDIDATES, d))}
-        answer = yield Query("derivatives", arrays, "modes")
+        answer = yield Query("derivatives", {"reference": reference, "points": points}, "modes")
+        places = [_local(answer, points, k) or nowhere for k in range(CANDIDATES)]
         for i in np.flatnonzero(~done).tolist():
-            seen = _local(answer, points, i)
-            before = best[i]
-            better = seen is not None and (before is None or seen.potential < before.potential)
-            if better:
-                best[i], damping[i] = seen, damping[i] / 8
+            slots = np.flatnonzero(climbers == i).tolist()
+            top = min(slots, key=lambda k: places[k].potential)
+            if places[top].potential < best[i].potential:
+                best[i], damping[i] = places[top], tried[top] / 8
             else:
-                damping[i] = 8 * max(damping[i], 1e-2)
-            at = best[i]
-            if at is None:  # nothing is finite there
-                done[i] = True
-                continue
-            curved = newton(at)
-            done[i] = curved.convex and curved.decrement < CONVERGED
-            step = curved.gradient / (curved.size + damping[i] * curved.size.mean())
-            points[i] = along(at.position, (at.position - curved.axes @ step / curved.scale)[None])[
-                0
-            ]
+                damping[i] = 8 * max(tried[slots].max(), 1e-2)
+            curved = newton(best[i])
+            done[i] = best[i] is nowhere or (curved.convex and curved.decrement < CONVERGED)
         if done.all():
             break
-    return [_mode(at, bool(end)) for at, end in zip(best, done, strict=True) if at is not None]
+        # those that have ended leave room for shorter steps of the others; longer ones might end
+        # at another mode
+        climbers = np.resize(np.flatnonzero(~done), CANDIDATES)
+        tried = damping[climbers] * 8.0 ** (np.arange(CANDIDATES) // (~done).sum())
+        steps = zip(climbers.tolist(), tried, strict=True)
+        points = np.stack([_uphill(best[i], along, damped) for i, damped in steps])
+    return [_mode(at, bool(end)) for at, end in zip(best, done, strict=True) if at is not nowhere]
+
+
+def _uphill(at: Local, along: Bound, damping: float) -> Float[np.ndarray, " d"]:
+    """Return the end of a damped Newton step."""
+    curved = newton(at)
+    step = curved.gradient / (curved.size + damping * curved.size.mean())
+    return along(at.position, (at.position - curved.axes @ step / curved.scale)[None])[0]
 
 
 def _local(answer: Arrays, points: Float[np.ndarray, "c d"], index: int) -> Local | None:
@@ -239,7 +252,7 @@ def uncovered(
 
 
 def spread_out(
-    points: Float[np.ndarray, "m d"], modes: Sequence[Mode], sd: Float[np.ndarray, " d"]
+    points: Sequence[Float[np.ndarray, " d"]], modes: Sequence[Mode], sd: Float[np.ndarray, " d"]
 ) -> list[np.ndarray]:
     """Choose points apart from the modes and from one another, the highest first.
 
@@ -248,10 +261,11 @@ def spread_out(
         modes: that are known.
         sd: of the prior, the unit of distances.
     """
-    points = points[[apart(point, (mode.law for mode in modes)) for point in points]]
-    chosen = list(points[:1])
+    points = [point for point in points if apart(point, (mode.law for mode in modes))]
+    chosen = points[:1]
     while chosen and len(chosen) < min(CANDIDATES - 1, len(points)):
-        away = (np.abs(points[:, None] - np.stack(chosen)) / sd).max(axis=2).min(axis=1)
+        away = np.abs(np.stack(points)[:, None] - np.stack(chosen)) / sd
+        away = away.max(axis=2).min(axis=1)
         chosen.append(points[np.argmax(away)])
     return chosen
 

@@ -693,6 +693,7 @@ def prediction_by(algorithm: Method, problem: Problem, law: Law) -> BiasPredicti
         gaussian=gaussian.gaussian,
         k_hat=gaussian.k_hat,
         rounds_per_draw=law.rounds_per_draw,
+        disagreement=gaussian.disagreement,
         unsure=None if gaussian.gaussian or not law.unsure else law.unsure,
     )
 

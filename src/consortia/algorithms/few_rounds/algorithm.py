@@ -55,9 +55,11 @@ from consortia.surrogates.proposals.memory import Memory, Weighted
 from consortia.surrogates.proposals.mixture import Mixture, normalised
 from consortia.surrogates.proposals.proposal import Proposal, effective_share
 from consortia.surrogates.proposals.rays import (
+    MOST_MISSED,
     Line,
     Profile,
     along_lines,
+    far_lines,
     lines_through,
     not_covered,
     parabolas_through,
@@ -175,11 +177,13 @@ class Server:
         centre: the best guess.
         covariance: the posterior's, as far as it is known.
         groups: which parameters are standard deviations between sites, if any.
+        slow: ways along which the density falls slowly far out.
         rises: where the exploration saw the log-density rise, the highest first.
         modes: the ends of climbs from there that lie apart, the highest first.
         others: guesses of modes that lie apart from the best.
         records: one entry for each message of points.
         exact: sites may be queried for gradients and curvatures.
+        disagreement: Cochran's Q of the sites' fits and its degrees of freedom, where known.
     """
 
     known: Known
@@ -195,10 +199,12 @@ class Server:
     records: list[dict[str, Any]] = field(default_factory=list)
     covariance: Float[np.ndarray, "d d"] = field(default_factory=lambda: np.zeros((0, 0)))
     groups: SpreadOf | None = None
+    slow: list[np.ndarray] = field(default_factory=list)
     rises: list[np.ndarray] = field(default_factory=list)
     modes: list[several_modes.Mode] = field(default_factory=list)
     others: list[local_fits.Law] = field(default_factory=list)
     exact: bool = True
+    disagreement: tuple[float, int] | None = None
 
     @property
     def dtype(self) -> Any:
@@ -326,7 +332,9 @@ def converse(known: Known, count: int, wanted: float | None, *, gradients: bool)
     searched, next_step = not agree or d > MOST_QUADRATIC or not server.exact, "draw"
     batches, earlier, missed = [], 0, list[np.ndarray]()
     shares, errors = list[float](), list[float]()
-    server.others = several_modes.further(list(zip(centres, covariances, strict=True)))
+    guesses = list(zip(centres, covariances, strict=True))
+    # sites with few rows fit each of them exactly, wherever they begin
+    server.others = several_modes.further(guesses) if agree else []
     if searched and server.exact:  # no regression could follow, or guesses are no use
         starts = centres if agree else [*centres, server.scale.centre]
         starts = [*starts[: search.CANDIDATES - 1], *starts[search.CANDIDATES - 1 :][-1:]]
@@ -450,6 +458,7 @@ def _local_fits(server: Server) -> Generator[Query, Arrays, local_fits.Guesses]:
     sites, eps = len(server.known.sizes), float(np.finfo(server.dtype).eps)
     arrays = {"reference": start, "starts": np.stack(starts), "share": np.array(1 / sites)}
     answer = yield server.query("local_fits", arrays, "local fits")
+    server.disagreement = local_fits.disagreement(answer, server.known.sizes)
     found = local_fits.guesses(answer, start, scale, wide, eps, sites)
     server.records[-1]["apart"] = float(f"{found.parted:.3g}")
     if server.groups is None:
@@ -487,6 +496,7 @@ def _exploration(
     server.centre = centres[0]
     if server.swept and not server.modes:
         lines += several_modes.lines_to_prior(server.centre, server.scale, server.rng)
+        lines += far_lines(server.scale)
     return _drawn(server, Proposal(envelope, None, server.coordinates), lines, exploring=True)
 
 
@@ -497,9 +507,8 @@ def _climb(server: Server) -> Generator[Query, Arrays, Sent | None]:
     """
     guesses, server.others = server.others[:CLIMBED], server.others[CLIMBED:]
     places = [server.memory.best, server.centre, *(centre for centre, _ in guesses), *server.rises]
-    starts = np.stack(places[: search.CANDIDATES])
-    bound, server.rises = search.within(*server.scale), []
-    ended = yield from server.counted(several_modes.climb(starts, server.reference, bound))
+    server.rises = []
+    ended = yield from _climbed(server, places)
     ended = [mode._replace(potential=mode.potential - server.offset) for mode in ended]
     before = sum(mode.reached for mode in server.modes)
     server.modes = several_modes.distinct([*server.modes, *ended])
@@ -509,6 +518,14 @@ def _climb(server: Server) -> Generator[Query, Arrays, Sent | None]:
     server.memory.forget_drawn()
     server.reference, server.covariance = reached[0].position, reached[0].covariance
     return _exploration(server, [m.position for m in reached], [m.covariance for m in reached])
+
+
+def _climbed(
+    server: Server, places: list[np.ndarray]
+) -> Generator[Query, Arrays, list[several_modes.Mode]]:
+    """Climb from the first of some places."""
+    starts, bound = np.stack(places[: search.CANDIDATES]), search.within(*server.scale)
+    return (yield from server.counted(several_modes.climb(starts, server.reference, bound)))
 
 
 def _with_parabolas(server: Server, lines: list[Line]) -> list[Line]:
@@ -588,7 +605,13 @@ def _evaluate(
     profiles = [profile_of(*one) for one in along_lines(sent.lines, ray_heights)]
     straight = [one for one in profiles if one.line.steps[0] < 0 and not one.line.bent]
     if sent.exploring and len(straight) < len(profiles):
-        server.suspect(several_modes.rises(profiles, sent.centre))
+        above = float(heights.max() - ray_heights[-1]) if np.isfinite(ray_heights[-1]) else 0.0
+        rises = several_modes.rises(profiles, sent.centre)
+        server.suspect(several_modes.spread_out(rises, server.modes, server.scale.sd))
+        far, sd = profiles[-2 * server.dimension :], np.sqrt(np.diag(server.covariance))
+        server.slow = [
+            each.line.direction for each in far if each.far_share(sd, above) > MOST_MISSED
+        ]
     before = server.memory.weighted() if server.memory.drawn else None
     points, density = np.concatenate([sent.points, on_rays]), sent.proposal.log_density
     server.memory.add(points, heights[: len(points)], count, density)
@@ -636,7 +659,7 @@ def _judged(
         beyond, points = several_modes.uncovered(before, sent.proposal.log_density, log_mean)
         if beyond > several_modes.FORGOTTEN:
             missed, ways = max(missed, beyond), [*ways, (points[0] - server.memory.best) / 2]
-            server.suspect(several_modes.spread_out(points, server.modes, server.scale.sd))
+            server.suspect(several_modes.spread_out([*points], server.modes, server.scale.sd))
     inside = own > 0  # where log π is finite
     judged = Judged(
         chains,
@@ -673,15 +696,15 @@ def _with_other_modes(
     if not best.converged:
         return [known[0][0]], [known[0][1]]
     server.reference, suspected = best.best, list[local_fits.Law]()
-    for law in server.others:
-        if several_modes.apart(law[0], known):
-            mode = yield from _search(server, law[0][None])
-            high = mode.potential < several_modes.deepest(server.dimension)
-            if not mode.converged:
-                suspected.append(law)
-            elif high and several_modes.apart(mode.position, known):
-                known.append((mode.position, mode.root @ mode.root.T))
-                suspected.append(known[-1])
+    starts = [at for at, _ in server.others if several_modes.apart(at, known)]
+    for mode in (yield from _climbed(server, starts)) if starts else ():
+        if not mode.reached:
+            suspected.append(mode.law)
+        elif mode.potential < several_modes.deepest(server.dimension) and several_modes.apart(
+            mode.position, known
+        ):
+            known.append(mode.law)
+            suspected.append(mode.law)
     server.others = suspected
     return [centre for centre, _ in known], [covariance for _, covariance in known]
 
@@ -820,12 +843,12 @@ def _batch(judged: Judged) -> Batch:
 
 def _heavy(server: Server, profiles: list[Profile]) -> tuple[Fault, ...]:
     """Describe parameters along which the density falls so slowly that draws miss the far tail."""
-    slowly = [profile.line.direction for profile in profiles if profile.heavy]
-    if not slowly:
+    sd, structure = np.sqrt(np.diag(server.covariance)), server.known.target.structure
+    ways = [profile.line.direction for profile in profiles if profile.heavy] + server.slow
+    if not ways:
         return ()
-    structure, sd = server.known.target.structure, np.sqrt(np.diag(server.covariance))
     names = [n for each in variables(structure) for n in coordinate_names(each.name, each.shape)]
-    text = ", ".join(dict.fromkeys(names[np.argmax(np.abs(way) / sd)] for way in slowly))
+    text = ", ".join(dict.fromkeys(names[np.argmax(np.abs(way) / sd)] for way in ways))
     return (Fault(SLOWLY.format(text), unseen=True),)
 
 
@@ -854,6 +877,8 @@ def _outcome(
 ) -> Outcome:
     """Return the end of a run that has draws."""
     report: dict[str, Any] = {"rounds_used": server.records}
+    if server.disagreement is not None:
+        report["disagreement"] = server.disagreement
     if server.known.target.model.host is None:
         report["modes_sought"] = server.swept
     if kept:

@@ -19,11 +19,9 @@ from consortia.core.queries import Arrays, Noise, Reply, Revealed, SiteFunction
 from consortia.core.target import Target
 from consortia.runtime.late import Array, jax, jnp
 from consortia.surrogates.fit_rounding import revealed_by_fits, rounded_fits, wrong_share
+from consortia.surrogates.local_fits import ROWS_PER_PARAMETER
 from consortia.surrogates.newton import newton
 from consortia.surrogates.proposals.mixture import Mixture, envelope_points
-
-ROWS_PER_PARAMETER = 2
-"""Rows of a site by parameters, below which its local fit is not trusted."""
 
 HIGHEST = 2.0**16
 """Height of a site's potential above that at the reference from which on it counts as infinite."""

@@ -29,10 +29,15 @@ follows a tail, and answers settle rows of sites with few of them."""
 DROP = 25.0
 """A ray reaches to where the log-posterior has fallen by so much."""
 
-HEAVY, POWER = 18.0, 1.7
+HEAVY, POWER, SLOWER = 18.0, 1.7, 0.9
 """A far tail that has fallen by more holds nothing. One like a power falls equally wherever the
 distance doubles, an exponential one twice as much each time. The limit is nearer to this one, since
-a ray does not run quite along the tail."""
+a ray does not run quite along the tail. In the last quarter a power falls by .71 of what it falls
+in the third: behind a plateau an exponential tail passes for a power but for that."""
+
+FAR = 4.0 ** np.arange(1, 6)
+"""Far places, in standard deviations of the prior: from one to the next an exponential law falls
+four times as much as before, a power equally."""
 
 UNCOVERED = 1.2
 """log π/q above which a proposal does not cover a place: its draws would stay there for long."""
@@ -115,11 +120,29 @@ class Profile(NamedTuple):
         for side in (-1, 1):
             steps, fall = (values[1:] for values in self._outwards(side))
             if len(steps) and steps[0] > 0 and fall[-1] < HEAVY:
-                octaves = np.log(steps[-1] / np.array([8.0, 4.0, 2.0, 1.0]))
-                falls = np.diff(np.interp(octaves, np.log(steps), fall))
-                if falls.min() > 0 and (falls[1:] < POWER * falls[:-1]).all():
+                places = np.log(steps[-1] / np.array([8.0, 4.0, 2.0, 4 / 3, 1.0]))
+                *falls, third, last = np.diff(np.interp(places, np.log(steps), fall))
+                falls = np.array([*falls, third + last])
+                slower = last < SLOWER * third and (falls[1:] < POWER * falls[:-1]).all()
+                if slower and falls.min() > 0:
                     return True
         return False
+
+    def far_share(self, sd: Float[np.ndarray, " d"], best: float) -> float:
+        """Estimate the share of the mass at the places of `far_lines`, 0 of a tail that ends.
+
+        Args:
+            sd: of the posterior, as far as it is known.
+            best: log-density of the highest point of all above that of the centre.
+        """
+        steps, fall = (values[1:] for values in self._outwards(1))
+        if not np.isfinite(fall).all():
+            return 0.0
+        falls = np.diff(fall)
+        if (falls[1:] > 2 * np.maximum(falls[:-1], 0.0)).any():
+            return 0.0
+        width = np.sqrt(2 * np.pi) * np.min(sd / np.maximum(np.abs(self.line.direction), 1e-300))
+        return float(np.sum(steps * np.exp(-fall - best)) * np.log(FAR[0]) / width)
 
     @property
     def lopsided(self) -> float:
@@ -186,6 +209,12 @@ def lines_through(
             sides.append(side * steps)
         lines.append(Line(direction, np.concatenate([sides[0][::-1], sides[1]])))
     return lines
+
+
+def far_lines(scale: PriorScale) -> list[Line]:
+    """Return half-lines along each parameter to where only a law like a power holds anything."""
+    axes = np.diag(scale.sd)
+    return [Line(side * axis, FAR) for axis in axes for side in (-1, 1)]
 
 
 def parabolas_through(
