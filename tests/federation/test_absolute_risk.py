@@ -58,14 +58,21 @@ def test_risks_are_those_of_one_process(which: str, tmp_path: Path) -> None:
     alone = consortia.sample(*parts, seed=3, progress=False, metadata=every.metadata)
 
     def check(here: Any, site: str | None) -> None:
-        """Compare means and spreads of the risks of all patients at all times."""
+        """Compare means and spreads of the risks of all patients at all times.
+
+        Risks at a new site have a kurtosis of up to 140, with which the standard deviation of 1,000
+        draws errs by 19 %; the range from 5 to 95 % by some 3 %.
+        """
         found, wanted = (
             np.asarray(of.predict(result, patients, site, at=times, seed=2)).reshape(-1, 4)
             for of, result in ((here, tree), (every, alone))
         )
         sd = wanted.std(axis=0)
         assert np.abs((found.mean(axis=0) - wanted.mean(axis=0)) / sd).max() < 0.15
-        np.testing.assert_allclose(found.std(axis=0), sd, rtol=0.12)
+        ranges = (
+            np.ptp(np.quantile(each, (0.05, 0.95), axis=0), axis=0) for each in (found, wanted)
+        )
+        np.testing.assert_allclose(*ranges, rtol=0.12)
 
     columns = rows["south"].read_text().splitlines()[0].split(",")
     nobody = {name: np.ones(1) for name in columns}

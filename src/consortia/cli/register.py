@@ -94,8 +94,7 @@ def register(
             else:
                 known = _of_files(given)
             found = known if prior_from is None else _with_prior(known, prior_from, weight, robust)
-            text = study.read_text(encoding="utf-8")
-            made = f"{text.rstrip()}\n\n{found.toml()}"
+            made = f"{study.read_text(encoding='utf-8').rstrip()}\n\n{found.toml()}"
             study_of(tomllib.loads(made), study)  # refuses it before anything is written
             replace_file(study, [made.encode()])
             given = load_study(study)
