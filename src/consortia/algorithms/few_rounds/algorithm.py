@@ -843,10 +843,10 @@ def _batch(judged: Judged) -> Batch:
 
 def _heavy(server: Server, profiles: list[Profile]) -> tuple[Fault, ...]:
     """Describe parameters along which the density falls so slowly that draws miss the far tail."""
-    sd, structure = np.sqrt(np.diag(server.covariance)), server.known.target.structure
     ways = [profile.line.direction for profile in profiles if profile.heavy] + server.slow
     if not ways:
         return ()
+    sd, structure = np.sqrt(np.diag(server.covariance)), server.known.target.structure
     names = [n for each in variables(structure) for n in coordinate_names(each.name, each.shape)]
     text = ", ".join(dict.fromkeys(names[np.argmax(np.abs(way) / sd)] for way in ways))
     return (Fault(SLOWLY.format(text), unseen=True),)
