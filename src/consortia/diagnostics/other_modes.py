@@ -22,6 +22,7 @@ from consortia.core.target import Target
 from consortia.data.sites import Sites
 from consortia.diagnostics.prediction import DISAGREEMENT, MODES_SOUGHT
 from consortia.engines.local import LocalEngine
+from consortia.runtime.late import jax
 from consortia.surrogates import several_modes
 from consortia.surrogates.local_fits import disagreement
 from consortia.surrogates.mode_search import CANDIDATES, within
@@ -41,11 +42,14 @@ def record_of(
 ) -> dict[str, Any]:
     """Return the record's entries on modes without draws, of a formula on the sites' differences.
 
-    They are found where lines reach the whole prior, all rows are here and draws are kept.
+    They are found where lines reach the whole prior, one process has all rows, and draws are kept.
     """
     flat = draws.reshape(-1, target.dimension)
     seen = len(flat) > 0 and bool(np.isfinite(flat).all())
-    if not seen or target.dimension > FEW_PARAMETERS or sites.elsewhere:
+    alone = (
+        not sites.elsewhere and jax.process_count() == 1
+    )  # others have ended, and answer nothing
+    if not seen or target.dimension > FEW_PARAMETERS or not alone:
         return {MODES_SOUGHT: False}
     faults = unvisited_modes(target, sites, start, flat)
     record: dict[str, Any] = {MODES_SOUGHT: True, "faults": [fault._asdict() for fault in faults]}
