@@ -11,6 +11,7 @@ import pytest
 import xarray
 
 import consortia
+from consortia.diagnostics.verdict import Severity
 from consortia.errors import InputError
 from consortia.report.effects import interpretation
 from consortia.report.examined import examined
@@ -177,6 +178,35 @@ def test_the_report_is_that_of_a_row_a_person(kind: str) -> None:
     number = sum(len(one["arm" if kind == "intervals" else "kind"]) for one in persons.values())
     assert f"{number} persons in " in paragraph(reports[0])
     assert f" to {number} rows at 2 sites" in paragraph(reports[1])
+
+
+@pytest.mark.parametrize("kind", ["weights", "intervals"])
+def test_runs_of_such_rows_and_of_a_row_a_person_have_one_posterior(kind: str) -> None:
+    if kind == "weights":
+        given = {name: cells(number) for number, name in enumerate(SITES)}
+        persons = {name: expanded(table) for name, table in given.items()}
+        formula, options = "seen ~ kind + age", {"family": "bernoulli"}
+        parts = consortia.regression(formula, given, weights="freq", **options)
+    else:
+        persons = {name: patients(number) for number, name in enumerate(SITES)}
+        given = {name: intervals(table) for name, table in persons.items()}
+        formula, options = "Surv(time, death) ~ arm", {"family": "cox"}
+        left = formula.replace("time", "start, stop")
+        parts = consortia.regression(left, given, persons="id", **options)
+    trees = []
+    for seed, made in enumerate((parts, consortia.regression(formula, persons, **options))):
+        more = {"seed": seed, "metadata": made.metadata, "progress": False}
+        trees.append(consortia.sample(made.model, made.sites, consortia.few_rounds(), **more))
+    verdicts = [consortia.summary(tree).verdict for tree in trees]
+    assert [verdict.severity for verdict in verdicts] == [Severity.GOOD] * 2
+    for name, draws in trees[0].posterior.data_vars.items():
+        others = trees[1].posterior[name]
+        sd = draws.std(("chain", "draw"))
+        # of 1,000 effective draws each: means within four, sds within six Monte Carlo errors
+        assert (
+            abs(draws.mean(("chain", "draw")) - others.mean(("chain", "draw"))) < 0.18 * sd
+        ).all()
+        assert (abs(others.std(("chain", "draw")) / sd - 1) < 0.19).all()
 
 
 @pytest.mark.parametrize(
