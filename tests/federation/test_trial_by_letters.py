@@ -11,7 +11,7 @@ import pytest
 import consortia
 from consortia.study.build import load_study
 from tests.federation.correspondence import Correspondence
-from tests.federation.hospitals import NAMES, deal, moments
+from tests.federation.hospitals import NAMES, deal
 
 HEAD = '[data]\nfiles = ["north.csv", "south.csv", "west.csv"]\n[model]\n'
 TAIL = '[algorithm]\nname = "few_rounds"\n[run]\nchains = 4\n[output]\nfigure = false\n'
@@ -42,6 +42,20 @@ def alone(now: Correspondence, data: Path) -> Any:
     built = load_study(now.root / "study.toml").build(data_folder=data)
     parts = built.model, built.sites, consortia.few_rounds(effective_size=2000)
     return consortia.sample(*parts, seed=3, progress=False, metadata=built.metadata)
+
+
+def moments(tree: Any) -> dict[str, tuple[float, float]]:
+    """Return mean and sd of each parameter, of standard deviations those of their logarithms.
+
+    Between three sites these have a kurtosis of 50, with which the sd of 1,000 draws errs by 11 %.
+    """
+    found = {}
+    for name, draws in tree.posterior.data_vars.items():
+        values = np.asarray(draws, float).reshape(draws.shape[0] * draws.shape[1], -1)
+        values = np.log(values) if name == "sd" else values
+        for index, column in enumerate(values.T):
+            found[f"{name} {index}"] = float(column.mean()), float(column.std())
+    return found
 
 
 def check(now: Correspondence, data: Path, run: Path) -> None:
