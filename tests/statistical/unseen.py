@@ -226,16 +226,16 @@ def wrong(case: Unseen, law: Law, tree: Any) -> list[str]:
         x, order = draws[..., i].ravel(), np.argsort(law.points[:, i])
         values, below = law.points[order, i], np.cumsum(law.weights[order])
         size = min(sizes[i], x.size)
-        mean = law.weights @ law.points[:, i]
-        away = law.points[:, i] - mean
-        variance = law.weights @ away**2
-        sd = np.sqrt(variance)
         if i in case.heavy:
             sd = (np.interp(0.84, below, values) - np.interp(0.16, below, values)) / 2
-        elif law.effective > 1000:
+        else:
+            away = law.points[:, i] - law.weights @ law.points[:, i]
+            variance = law.weights @ away**2
+            sd = np.sqrt(variance)
             peaked = min(law.weights @ away**4 / variance**2 - 1, size)
             ratio = x.std() / sd - 1
-            if abs(ratio) > LARGEST_SD + ERRORS * np.sqrt(peaked / size) / 2:
+            far_off = abs(ratio) > LARGEST_SD + ERRORS * np.sqrt(peaked / size) / 2
+            if law.effective > 1000 and far_off:
                 faults.append(f"sd of {i} {1 + ratio:.2f}")
         for level in LEVELS:
             at = np.interp(level, below, values)

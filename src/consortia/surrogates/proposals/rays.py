@@ -239,7 +239,8 @@ def parabolas_through(
     if d == 1:  # nothing can bend
         return []
     away = points - centre
-    steps = away / np.sqrt(np.maximum(weights @ away**2, 1e-300))
+    # points without a weight lie so far out that their fourth powers are infinite
+    steps = np.clip(away / np.sqrt(np.maximum(weights @ away**2, 1e-300)), -1e30, 1e30)
     far, near = (STEPS[reach >= STEPS] for reach in (FARTHEST_BENT, FARTHEST_SIDE))
     parabolas: list[Line] = []
     for side, along in ((0, np.concatenate([-far[::-1], far])), (1, near), (-1, -near[::-1])):
