@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -69,6 +71,16 @@ def test_a_rise_is_the_highest_place_behind_a_valley() -> None:
     assert several_modes.rises([profile_of(line, falling)], centre) == []
 
 
+def climbed(asking: Any, answer: Callable[[np.ndarray], dict[str, np.ndarray]]) -> tuple[Any, int]:
+    """Return the ends of climbs, and how many messages they took."""
+    query, messages = next(asking), 1
+    while True:
+        try:
+            query, messages = asking.send(answer(query.arrays["points"])), messages + 1
+        except StopIteration as end:
+            return end.value, messages
+
+
 def test_a_climb_alone_tries_several_steps_in_a_message() -> None:
     """Beside modes that have ended, eight steps are tried at once; one took 9 messages."""
 
@@ -84,12 +96,7 @@ def test_a_climb_alone_tries_several_steps_in_a_message() -> None:
 
     starts = np.array([[0.0, 0.0], [-18.0, 2.3]])
     asking = several_modes.climb(starts, np.zeros(2), lambda best, points: points)
-    query, messages, ended = next(asking), 1, None
-    while ended is None:
-        try:
-            query, messages = asking.send(answer(query.arrays["points"])), messages + 1
-        except StopIteration as end:
-            ended = end.value
+    ended, messages = climbed(asking, answer)
     assert [mode.reached for mode in ended] == [True, True]
     np.testing.assert_allclose(ended[1].position, [0, 0], atol=0.02)
     assert messages <= 7
@@ -110,12 +117,7 @@ def test_climbs_share_their_messages_and_end_at_unlike_modes() -> None:
     asking = several_modes.climb(
         np.array([[0.3], [-5.0], [2.2]]), np.zeros(1), lambda best, points: points
     )
-    query, messages, ended = next(asking), 1, None
-    while ended is None:
-        try:
-            query, messages = asking.send(answer(query.arrays["points"])), messages + 1
-        except StopIteration as end:
-            ended = end.value
+    ended, messages = climbed(asking, answer)
     modes = several_modes.distinct(ended)
     assert messages < several_modes.MOST_CLIMBED
     assert all(mode.reached for mode in modes)

@@ -99,7 +99,9 @@ def guesses(
     if enough:  # theirs is the guess to begin with
         fits = [last, *fits]
     known = [fit for fit in fits if fit[0].any() and _law(*fit[:2], start) is not None]
-    apart = [cochran(*fit[:2], float(fit[2][0]), sites) for fit in known]
+    apart = [
+        cochran(symmetric(fit[0], len(fit[1])), fit[1], float(fit[2][0]), sites) for fit in known
+    ]
     order = sorted(range(len(known)), key=lambda index: apart[index] >= PARTED)
     laws = [law for index in order if (law := _law(*known[index][:2], start)) is not None]
     together = sum(value < PARTED for value in apart)
@@ -118,11 +120,11 @@ def guesses(
     return candidates._replace(agree=agree, parted=max(apart, default=0.0), sure=sure)
 
 
-def cochran(triangle: np.ndarray, pull: np.ndarray, square: float, sites: int) -> float:
+def cochran(precision: np.ndarray, pull: np.ndarray, square: float, sites: int) -> float:
     """Compute Q by (S − 1) d from the sums over sites, 0 of a single one."""
     if sites < 2 or not math.isfinite(square):
         return 0.0
-    mean = np.linalg.lstsq(symmetric(triangle, len(pull)), pull, rcond=None)[0]
+    mean = np.linalg.lstsq(precision, pull, rcond=None)[0]
     return float(square - pull @ mean) / ((sites - 1) * len(pull))
 
 
@@ -140,7 +142,14 @@ def disagreement(answer: Arrays, rows: np.ndarray) -> tuple[float, int] | None:
     sites = int(np.sum(np.asarray(rows) >= ROWS_PER_PARAMETER * len(pull)))
     if sites < 2 or not (np.isfinite(triangle).all() and np.isfinite(pull).all()):
         return None
-    freedom, q = (sites - 1) * len(pull), cochran(triangle, pull, float(square[0]), sites)
+    return q_of(symmetric(triangle, len(pull)), pull, float(square[0]), sites)
+
+
+def q_of(
+    precision: np.ndarray, pull: np.ndarray, square: float, sites: int
+) -> tuple[float, int] | None:
+    """Compute Q and its degrees of freedom; None where rounding has hidden it."""
+    q, freedom = cochran(precision, pull, square, sites), (sites - 1) * len(pull)
     return (q * freedom, freedom) if q > 0 else None
 
 

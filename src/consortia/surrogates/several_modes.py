@@ -20,14 +20,7 @@ from consortia.core.contract import Fault
 from consortia.core.prior import PriorScale
 from consortia.core.queries import Arrays, Query
 from consortia.surrogates.local_fits import Law
-from consortia.surrogates.mode_search import (
-    CANDIDATES,
-    CONVERGED,
-    Bound,
-    Local,
-    newton,
-    symmetric,
-)
+from consortia.surrogates.mode_search import CANDIDATES, CONVERGED, Bound, Local, newton, symmetric
 from consortia.surrogates.proposals.memory import Density, Memory, Weighted
 from consortia.surrogates.proposals.mixture import mixture_of, normalised
 from consortia.surrogates.proposals.proposal import Proposal

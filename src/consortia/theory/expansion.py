@@ -10,7 +10,7 @@ from jaxtyping import Float
 from consortia.core import arguments
 from consortia.core.pareto import shape_of
 from consortia.errors import InputError
-from consortia.surrogates.local_fits import ROWS_PER_PARAMETER
+from consortia.surrogates.local_fits import ROWS_PER_PARAMETER, q_of
 from consortia.theory.potentials import SitePotentials
 
 RATIOS = 500
@@ -79,7 +79,7 @@ class Expansion:
 
     @property
     def disagreement(self) -> tuple[float, int] | None:
-        """Cochran's Q of the sites with enough rows, and its degrees of freedom; None of fewer."""
+        """Cochran's Q of the sites with enough rows and its degrees of freedom, where known."""
         enough = self.sizes >= ROWS_PER_PARAMETER * self.mode.size
         if enough.sum() < 2:
             return None
@@ -87,9 +87,8 @@ class Expansion:
         curvatures = (self.curvatures + share * self.prior_curvature)[enough]
         pulls = -(self.gradients + share * self.prior_gradient)[enough]
         fits = np.einsum("sij,sj->si", np.linalg.pinv(curvatures, hermitian=True), pulls)
-        mean = np.linalg.pinv(curvatures.sum(axis=0), hermitian=True) @ pulls.sum(axis=0)
-        q = float((fits * pulls).sum() - mean @ pulls.sum(axis=0))
-        return q, (int(enough.sum()) - 1) * self.mode.size
+        sums = curvatures.sum(axis=0), pulls.sum(axis=0), float((fits * pulls).sum())
+        return q_of(*sums, int(enough.sum()))
 
     def scaled(self, scales: Float[np.ndarray, " d"]) -> Expansion:
         """Return the expansion in φ = θ / scales."""
