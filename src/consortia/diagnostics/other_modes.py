@@ -7,6 +7,7 @@ mode that holds something has to have draws.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -22,6 +23,7 @@ from consortia.core.target import Target
 from consortia.data.sites import Sites
 from consortia.diagnostics.prediction import DISAGREEMENT, MODES_SOUGHT
 from consortia.engines.local import LocalEngine
+from consortia.engines.panel import Answer
 from consortia.runtime.late import jax
 from consortia.surrogates import several_modes
 from consortia.surrogates.local_fits import disagreement
@@ -46,19 +48,18 @@ def record_of(
     """
     flat = draws.reshape(-1, target.dimension)
     seen = len(flat) > 0 and bool(np.isfinite(flat).all())
-    alone = (
-        not sites.elsewhere and jax.process_count() == 1
-    )  # others have ended, and answer nothing
+    # other processes have ended, and answer nothing
+    alone = not sites.elsewhere and jax.process_count() == 1
     if not seen or target.dimension > FEW_PARAMETERS or not alone:
         return {MODES_SOUGHT: False}
-    faults = unvisited_modes(target, sites, start, flat)
+    ask = LocalEngine().panel(target, sites, few_rounds()).ask
+    faults = unvisited_modes(target, ask, start, flat)
     record: dict[str, Any] = {MODES_SOUGHT: True, "faults": [fault._asdict() for fault in faults]}
     if target.model.host is None:  # it would take a compiled program of its own
         return record
     centre = np.median(flat, axis=0).astype(target.dtype)
     share = np.array(1 / len(sites), target.dtype)
     arrays = {"reference": centre, "starts": centre[None], "share": share}
-    ask = LocalEngine().panel(target, sites, few_rounds()).ask
     if apart := disagreement(ask(Query("local_fits", arrays, "local fits")), sites.sizes):
         record[DISAGREEMENT] = apart
     return record
@@ -66,7 +67,7 @@ def record_of(
 
 def unvisited_modes(
     target: Target,
-    sites: Sites,
+    ask: Callable[[Query], Answer],
     start: Float[np.ndarray, " d"],
     draws: Float[np.ndarray, "n d"],
 ) -> tuple[Fault, ...]:
@@ -74,7 +75,7 @@ def unvisited_modes(
 
     Args:
         target: the posterior.
-        sites: with their rows.
+        ask: answers of all sites together.
         start: of the chains, where the prior's scale is taken.
         draws: of the run.
     """
@@ -83,7 +84,6 @@ def unvisited_modes(
     middle = np.median(draws, axis=0)
     centre = draws[np.argmin(scale.distance(draws, middle).max(axis=1))]
     lines = several_modes.lines_to_prior(centre, scale, rng)
-    ask = LocalEngine().panel(target, sites, few_rounds()).ask
     typed = partial(np.asarray, dtype=target.dtype)
     arrays = {"reference": typed(centre), "points": typed(points_of(lines, centre))}
     heights = -ask(Query("log_densities", arrays, "modes"))["potentials"]
