@@ -532,3 +532,11 @@ def test_a_number_that_is_a_bound_has_a_line_that_takes_it_for_one(
         column = read_table(path, "turin", site="turin", harmonise=changes)["age"]
         assert (column.kind, column.doubt) == ("number", "")
         assert column.values[1] == float(number)
+
+
+def test_a_bound_among_dates_is_not_taken_for_a_number(tmp_path: Path) -> None:
+    path = tmp_path / "turin.csv"
+    path.write_text("seen,y\n2024-01-31,1\n90+,1\n2024-02-03,1\n2024-02-09,1\n")
+    doubt = read_table(path, "turin", site="turin")["seen"].doubt
+    assert "1 of 4 values are not dates, the first in" in doubt
+    assert "recode" not in doubt

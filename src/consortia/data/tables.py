@@ -407,7 +407,7 @@ def _doubt(
         hint = ", whose digits are not 0 to 9"
     code = mend(source.site, "missing_values", f"{key(name)} = [{text(first)}]")
     bound = BOUND.fullmatch(first)
-    if bound:
+    if bound and of == "numbers":
         value = mend(source.site, f"recode.{key(name)}", f"{text(first)} = {text(bound[1])}")
         levels = f"{value} takes it for the number; {levels}"
     return (
