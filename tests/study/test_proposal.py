@@ -454,6 +454,16 @@ def test_a_time_that_is_not_positive_or_misses_is_no_exposure() -> None:
         assert proposed(given, "events").exposure is None
 
 
+def test_the_sentence_on_the_exposure_is_beside_that_on_the_weights() -> None:
+    given = tables(
+        2, 24, events=lambda site, row: row % 4, fu_days=lambda site, row: 1 + row,
+        freq=lambda site, row: 2,
+    )  # fmt: skip
+    found = proposed(given, "events", weights="freq", drop=["y", "x"])
+    assert "Counts are per unit of fu_days" in found.why
+    assert "48 rows are 96 persons" in found.why
+
+
 def test_a_term_is_against_the_level_that_is_called_a_control() -> None:
     def arms(*levels: str) -> dict[str, Any]:
         return tables(2, 30, arm=lambda place, row: levels[row % len(levels)])

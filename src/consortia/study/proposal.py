@@ -384,25 +384,26 @@ def _why(
     exposure: str | None,
 ) -> str:
     """Describe the choices behind the study, in sentences."""
+    why = outcome.why
     if exposure is not None:
-        return f"{outcome.why} Counts are per unit of {exposure}; --drop {exposure} leaves it out."
+        why += f" Counts are per unit of {exposure}; --drop {exposure} leaves it out."
     rows = sum(map(rows_of, tables.values()))
     if persons is not None:
         number = sum(map(len, SiteColumns.of(tables, persons).levels.values()))
         return (
-            f"{outcome.why} {persons} identifies the person of each interval: {rows:,} intervals "
+            f"{why} {persons} identifies the person of each interval: {rows:,} intervals "
             f"are of {number:,} persons."
         )
     if parse(f"{outcome.left} ~ 1").entry is not None:
         return (
-            f"{outcome.why} No column was found that identifies the person of each interval, so "
+            f"{why} No column was found that identifies the person of each interval, so "
             f"{rows:,} intervals count as {rows:,} persons: --persons COLUMN names it."
         )
     if weights is None:
-        return outcome.why
+        return why
     number = SiteColumns.of(tables, weights).numbers.sum()
     return (
-        f"{outcome.why} {weights} is the number of persons of a row: {rows:,} rows are "
+        f"{why} {weights} is the number of persons of a row: {rows:,} rows are "
         f"{number:,.0f} persons; --drop {weights} counts rows as persons."
     )
 
