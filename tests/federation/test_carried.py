@@ -190,16 +190,20 @@ def test_the_page_on_vantage6_calls_the_central_function_with_its_arguments(
     assert (asked[0]["input_"]["method"], kwargs) == ("central", {})
 
 
+def job_of_nvflare(root: Path) -> tuple[Path, str]:
+    """Lay out the folders of a job; return its workspace, and the page's code that runs it."""
+    workspace = root / "workspace" / "consortia"
+    for name, folder in made(root / "made").items():
+        to = workspace / "local" / "consortia"
+        shutil.copytree(folder, to if name == "coordinator" else to / name, dirs_exist_ok=True)
+    (root / "study.toml").write_text(study())
+    return workspace, blocks("nvflare")[-1].replace("WORKSPACE", str(root / "workspace"))
+
+
 @pytest.mark.engines
 def test_three_client_processes_run_a_study_as_a_job_of_nvflare(tmp_path: Path) -> None:
     pytest.importorskip("nvflare", reason="no nvflare: pip install nvflare")
-    folders = made(tmp_path / "made")
-    workspace = tmp_path / "workspace" / "consortia"
-    for name, folder in folders.items():
-        to = workspace / "local" / "consortia"
-        shutil.copytree(folder, to if name == "coordinator" else to / name, dirs_exist_ok=True)
-    (tmp_path / "study.toml").write_text(study())
-    code = blocks("nvflare")[-1].replace("WORKSPACE", str(tmp_path / "workspace"))
+    workspace, code = job_of_nvflare(tmp_path)
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True
     )

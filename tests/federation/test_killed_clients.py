@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import json
 import os
-import shutil
 import subprocess
 import sys
 import time
@@ -19,7 +18,7 @@ import pytest
 from consortia.errors import DeploymentError, SiteMissingError
 from consortia.federation.governance.gate import LEDGER
 from tests.federation.hospitals import HOSPITALS, NAMES, study
-from tests.federation.test_carried import ROOT, blocks, check, made
+from tests.federation.test_carried import ROOT, check, job_of_nvflare, made
 
 pytestmark = pytest.mark.engines
 
@@ -154,13 +153,7 @@ def test_a_node_of_vantage6_that_fails_to_the_end_is_named_and_the_study_resumes
 
 def test_a_client_of_nvflare_that_is_killed_ends_the_job_with_its_name(tmp_path: Path) -> None:
     pytest.importorskip("nvflare", reason="no nvflare: pip install nvflare")
-    folders = made(tmp_path / "made")
-    workspace = tmp_path / "workspace" / "consortia"
-    for name, folder in folders.items():
-        to = workspace / "local" / "consortia"
-        shutil.copytree(folder, to if name == "coordinator" else to / name, dirs_exist_ok=True)
-    (tmp_path / "study.toml").write_text(study())
-    code = blocks("nvflare")[-1].replace("WORKSPACE", str(tmp_path / "workspace"))
+    workspace, code = job_of_nvflare(tmp_path)
     code = code.replace('"study.toml"', '"study.toml", deadline=60.0')
     with (tmp_path / "log").open("w") as log:
         job = subprocess.Popen(
@@ -176,7 +169,7 @@ def test_a_client_of_nvflare_that_is_killed_ends_the_job_with_its_name(tmp_path:
     ]
     for process in killed:
         process.kill()
-    job.wait()
+    job.wait(timeout=600)
     assert killed
     said = (tmp_path / "log").read_text()
     wanted = f"SiteMissingError: site '{KILLED}' did not answer within 60 s in round"

@@ -148,20 +148,25 @@ def of_draws(made: consortia.Regression) -> RunReport:
     return report_of(tree, model=made.model, sites=made.sites, regression=made)
 
 
-@pytest.mark.parametrize("kind", ["weights", "intervals"])
-def test_the_report_is_that_of_a_row_a_person(kind: str) -> None:
+def two_ways(kind: str, more: str = "") -> tuple[consortia.Regression, consortia.Regression, Any]:
+    """Return a regression of such rows, that of a row a person, and the persons' tables."""
     if kind == "weights":
-        given = {name: cells(place) for place, name in enumerate(SITES)}
+        given = {name: cells(number) for number, name in enumerate(SITES)}
         persons = {name: expanded(table) for name, table in given.items()}
-        formula, options = "seen ~ kind", {"family": "bernoulli"}
+        formula, options = f"seen ~ kind{more}", {"family": "bernoulli"}
         parts = consortia.regression(formula, given, weights="freq", **options)
     else:
-        persons = {name: patients(place) for place, name in enumerate(SITES)}
+        persons = {name: patients(number) for number, name in enumerate(SITES)}
         given = {name: intervals(table) for name, table in persons.items()}
         formula, options = "Surv(time, death) ~ arm", {"family": "cox"}
         left = formula.replace("time", "start, stop")
         parts = consortia.regression(left, given, persons="id", **options)
-    single = consortia.regression(formula, persons, **options)
+    return parts, consortia.regression(formula, persons, **options), persons
+
+
+@pytest.mark.parametrize("kind", ["weights", "intervals"])
+def test_the_report_is_that_of_a_row_a_person(kind: str) -> None:
+    parts, single, persons = two_ways(kind)
     reports = of_draws(parts), of_draws(single)
     sentences = [interpretation(one) for one in reports]
     assert sentences[0] == sentences[1] != ""
@@ -182,19 +187,8 @@ def test_the_report_is_that_of_a_row_a_person(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["weights", "intervals"])
 def test_runs_of_such_rows_and_of_a_row_a_person_have_one_posterior(kind: str) -> None:
-    if kind == "weights":
-        given = {name: cells(number) for number, name in enumerate(SITES)}
-        persons = {name: expanded(table) for name, table in given.items()}
-        formula, options = "seen ~ kind + age", {"family": "bernoulli"}
-        parts = consortia.regression(formula, given, weights="freq", **options)
-    else:
-        persons = {name: patients(number) for number, name in enumerate(SITES)}
-        given = {name: intervals(table) for name, table in persons.items()}
-        formula, options = "Surv(time, death) ~ arm", {"family": "cox"}
-        left = formula.replace("time", "start, stop")
-        parts = consortia.regression(left, given, persons="id", **options)
     trees = []
-    for seed, made in enumerate((parts, consortia.regression(formula, persons, **options))):
+    for seed, made in enumerate(two_ways(kind, " + age")[:2]):
         more = {"seed": seed, "metadata": made.metadata, "progress": False}
         trees.append(consortia.sample(made.model, made.sites, consortia.few_rounds(), **more))
     verdicts = [consortia.summary(tree).verdict for tree in trees]
