@@ -397,8 +397,11 @@ def _codes(
         far = set()
         if codes:
             low, high = plain[site].min(), plain[site].max()
-            alike = [known for known in plain.values() if low <= np.median(known) <= high]
-            far = {code.value for code in suspicious(np.concatenate([numbers[site], *alike]))}
+            same_unit = [
+                known for known in plain.values() if known.size and low <= np.median(known) <= high
+            ]
+            pooled = np.concatenate([numbers[site], *same_unit])
+            far = {code.value for code in suspicious(pooled)}
         usual = [code for code in codes if code.value not in far]
         divided[site] = [code for code in codes if code.value in far], usual
     return divided
