@@ -9,9 +9,12 @@ import numpy as np
 import pytest
 from cli.irises import invoke
 
-from consortia.errors import InputError
+from consortia.errors import InputError, SiteMissingError
 from consortia.federation.governance import terms_of
+from consortia.federation.governance.approved import differences
 from consortia.federation.governance.declared import declared_of
+from consortia.federation.governance.proposal import proposed
+from consortia.federation.rehearsal.stage import Stage
 from consortia.study.build import load_study, study_of
 from consortia.study.dictionary import made_up, read_dictionary, registration_of
 
@@ -213,11 +216,66 @@ def test_copies_of_a_site_s_file_are_read_as_it_is(folder: Path) -> None:
     study = load_study(folder / "study.toml")
     for index, site in enumerate(("north", "south")):
         assert declared_of(study, files[site], index)[0].usual > 0
-        words = "--study", "study.toml", "--data", f"{site}.csv", "--two-sites"
-        done = invoke("site", "check", *words)
+        words = "--study", "study.toml", "--two-sites", "--data"
+        done = invoke("site", "check", *words, f"{site}.csv")
         assert done.exit_code == 0, done.output
+        export = files[site].with_name("export.csv")  # whose name says nothing of the site
+        export.write_bytes(files[site].read_bytes())
+        named = invoke("site", "check", *words, "export.csv", "--site", site)
+        assert named.stdout == done.stdout
+        unnamed = invoke("site", "check", *words, "export.csv")
+        assert unnamed.exit_code == 2
+        assert "the study has the sites north, south, not 'export': give --site" in unnamed.output
         copies = dict.fromkeys(("north", "south"), files[site])
         of_copies = study.of_copies(site)
         assert terms_of(of_copies) == terms_of(study)  # a policy permits both or none
         built = of_copies.build(own=dict(enumerate(copies.values())))
         np.testing.assert_array_equal(built.rows.sizes[0], built.rows.sizes[1])
+
+
+def test_bounds_with_decimal_commas_have_a_line_that_works(folder: Path) -> None:
+    assert init("--response", "ill")[0] == 0
+    files = made_up(read_dictionary(folder / "columns.csv"), ["north", "south"], folder)
+    head, *rows = [line.split(",") for line in files["north"].read_text().splitlines()]
+    rows[1][head.index("dose")] = "-9.5"
+    lines = [";".join(cell.replace(".", ",") for cell in row) for row in (head, *rows)]
+    files["north"].write_text("\n".join(lines) + "\n")
+    with pytest.raises(InputError, match=r"dose is -9,5") as refused:
+        load_study(folder / "study.toml").contribution(files["north"], 0)
+    remedy = str(refused.value).split("missing value: ")[1].split("; where")[0]
+    table, line = remedy.split("] ")
+    with Path("study.toml").open("a") as file:
+        file.write(f"\n{table}]\n{line}\n")
+    load_study(folder / "study.toml").contribution(files["north"], 0)
+
+
+def test_a_study_with_other_bounds_is_refused_before_rows_are_read(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bounds that are moved from study to study would find the largest value of a file."""
+    assert init("--response", "ill")[0] == 0
+    files = made_up(read_dictionary(folder / "columns.csv"), ["north", "south"], folder)
+    text = (folder / "study.toml").read_text()
+    study = load_study(folder / "study.toml")
+    policy = proposed(terms_of(study), two_sites=True, rows=1)
+    read = []
+    monkeypatch.setattr("consortia.study.formulas.read_table", lambda *_, **__: read.append(1))
+    for high in ("9.0", "11.0"):  # a value of 10 is outside, or inside
+        Path("other.toml").write_text(
+            text.replace("visits = [0.0, 10.0]", f"visits = [0.0, {high}]")
+        )
+        stage = Stage(folder / "other.toml", files, folder / high, policy)
+        with pytest.raises(SiteMissingError, match=r"does not permit this \(studies"):
+            stage.run()
+        other = load_study(folder / "other.toml")
+        assert f"bounds: visits from 0 to {float(high):g}" in differences(other, [study])
+    assert not read
+
+
+def test_a_registration_without_bounds_has_the_fingerprint_that_it_had(folder: Path) -> None:
+    assert init("--response", "ill")[0] == 0
+    text = (folder / "study.toml").read_text()
+    start, end = text.index("[registered.ranges]"), len(text)
+    Path("study.toml").write_text(text[:start] + text[end:])
+    stated = load_study(folder / "study.toml")._settings()["registered"]
+    assert set(stated) == {"levels", "numbers", "fills"}

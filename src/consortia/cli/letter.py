@@ -215,7 +215,7 @@ def _show_request(shown: Shown, data: Path | None) -> None:
     if shown.study is not None:
         from consortia.cli.site import show_study
 
-        show_study(shown.study, data, shown.folder)
+        show_study(shown.study, data, shown.folder, shown.site)
     for line in shown.lines:
         typer.echo(line)
 

@@ -30,6 +30,11 @@ site = typer.Typer(
 )
 
 
+SiteName = Annotated[
+    str | None, typer.Option("--site", help="The site's name in the study; by default FILE's.")
+]
+
+
 @site.command()
 def check(
     policy: Annotated[
@@ -61,6 +66,7 @@ def check(
             metavar="FILE", help="Public keys of coordinator and sites, for the policy proposed."
         ),
     ] = None,
+    name: SiteName = None,
     folder: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Of the site: studies that it answered are compared."),
@@ -87,7 +93,7 @@ def check(
             and (site_policy.studies or site_policy.models)
         ):
             warn(UNBOUND)
-        terms, of_app, explained, limits = _terms(study, app, data, folder)
+        terms, of_app, explained, limits = _terms(study, app, data, folder, name)
         if terms is None:
             if site_policy is None:
                 raise InputError("give a policy, or --study, or --app.")
@@ -230,9 +236,7 @@ def rehearse(
         typer.Argument(metavar="STUDY", help="The study file, or an app's folder or .fab file."),
     ],
     data: Annotated[Path, typer.Option(metavar="FILE", help="The rows of the site.")],
-    name: Annotated[
-        str | None, typer.Option("--site", help="The site's name in the study; by default FILE's.")
-    ] = None,
+    name: SiteName = None,
     policy: Annotated[
         Path | None,
         typer.Option(metavar="POLICY", help="The site's policy; by default the proposed one."),
@@ -293,9 +297,9 @@ def _study_in(path: Path) -> Iterator[Path]:
         yield study
 
 
-def show_study(path: Path, data: Path | None, folder: Path | None) -> None:
+def show_study(path: Path, data: Path | None, folder: Path | None, name: str | None) -> None:
     """Print what a study asks of a site, in sentences; compare it with others in its folder."""
-    terms, of_app, explained, _ = _terms(path, None, data, folder)
+    terms, of_app, explained, _ = _terms(path, None, data, folder, name)
     assert terms is not None
     _show(terms, of_app, explained)
 
@@ -304,21 +308,21 @@ def show_study(path: Path, data: Path | None, folder: Path | None) -> None:
 
 
 def _terms(
-    study: Path | None, app: Path | None, data: Path | None, folder: Path | None
+    study: Path | None, app: Path | None, data: Path | None, folder: Path | None, name: str | None
 ) -> tuple[StudyTerms | None, str | None, list[tuple[str, str]], dict[str, Any]]:
     """Return the terms of a study or of that in an app, its hash, sentences, and counted limits."""
     from consortia.federation.bundle import app_hash, study_of
 
     if study is not None:
-        return _explained(study, data, None, folder)
+        return _explained(study, data, None, folder, name)
     if app is None:
         return None, None, [], {}
     with study_of(app) as path:
-        return _explained(path, data, app_hash(app), folder)
+        return _explained(path, data, app_hash(app), folder, name)
 
 
 def _explained(
-    path: Path, data: Path | None, hashed: str | None, folder: Path | None
+    path: Path, data: Path | None, hashed: str | None, folder: Path | None, name: str | None
 ) -> tuple[StudyTerms, str | None, list[tuple[str, str]], dict[str, Any]]:
     from consortia.federation.governance import terms_of
     from consortia.federation.governance.approved import answered_before, differences
@@ -326,7 +330,7 @@ def _explained(
     from consortia.federation.governance.early_end import beforehand
     from consortia.federation.governance.explanation import sentences
     from consortia.study.build import load_study
-    from consortia.study.files import names_of
+    from consortia.study.files import names_of, site_of_file
 
     study = load_study(path)
     terms = terms_of(study)
@@ -335,7 +339,9 @@ def _explained(
     limits: dict[str, Any] = {}
     if data is not None and study.data.files is not None:
         names = names_of(study.data.files)
-        index = names.index(data.stem) if data.stem in names else 0
+        # without changes of some site's values every site reads a file in the same way
+        named = name is not None or study.harmonise or data.stem in names
+        index = names.index(site_of_file(names, data, name)) if named else 0
         facts, choices = study.contribution(data, index), study.row_choices(data, index)
         rows = facts.rows
         columns = sum(math.prod(shape) for shape, _ in facts.arrays.values())
@@ -349,7 +355,7 @@ def _explained(
         "choices": choices,
     }
     if terms.measured:
-        given["ends"] = beforehand(study, data, "" if data is None else data.stem)
+        given["ends"] = beforehand(study, data, "" if data is None else name or data.stem)
     if folder is not None:
         given["before"] = differences(study, answered_before(folder, terms.study))
     explained = sentences(study, terms, **given)

@@ -228,8 +228,8 @@ class Study(Table):
         question, keep = self.model.question, kept_rows(self.data.keep)
         harmonise: Mapping[str, Harmonisation] = self.harmonise
         if self._copies_of is not None:
-            alike = harmonise.get(self._copies_of, NONE)
-            harmonise = dict.fromkeys(names_of(self.data.files or []), alike)
+            changes = harmonise.get(self._copies_of, NONE)
+            harmonise = dict.fromkeys(names_of(self.data.files or []), changes)
         return question and replace(question, harmonise=harmonise, keep=keep)
 
     def of_copies(self, site: str) -> Study:

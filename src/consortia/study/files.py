@@ -59,6 +59,18 @@ def names_of(files: list[str]) -> tuple[str, ...]:
     return stems if len(set(stems)) == len(stems) else tuple(files)
 
 
+def site_of_file(names: Sequence[str], file: Path, site: str | None = None) -> str:
+    """Return the name of the site whose rows a file has, by default the file's.
+
+    Raises:
+        InputError: the study has no site of that name.
+    """
+    name = file.stem if site is None else site
+    if name not in names:
+        raise InputError(f"the study has the sites {', '.join(names)}, not {name!r}: give --site.")
+    return name
+
+
 # --- what the files have in common ---------------------------------------------------------------
 
 

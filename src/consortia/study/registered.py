@@ -75,8 +75,9 @@ class Registered(Table):
         default_factory=dict,
         description="with model.missing = 'indicator': the number that replaces a missing one",
     )
-    ranges: dict[str, Annotated[list[Finite], Field(min_length=2, max_length=2)]] = Field(
-        default_factory=dict,
+    # None, not empty: the fingerprint of a study without bounds is the one that it had before
+    ranges: dict[str, Annotated[list[Finite], Field(min_length=2, max_length=2)]] | None = Field(
+        None,
         description="by column its least and largest value `[low, high]`, as in the data "
         "dictionary; a site with a number outside does not take part",
     )

@@ -96,6 +96,11 @@ def _parts(study: Study) -> Iterator[tuple[str, str]]:
         yield from (("terms", name) for name in question.parsed.factors)
         yield from (("terms", group.text) for group in question.parsed.groups)
         yield "models", question.family.name
+    if (stated := study.registration) is not None:
+        for name, levels in stated.levels.items():
+            yield "levels", f"{name} in {', '.join(levels)}"
+        for name, (low, high) in stated.ranges.items():
+            yield "bounds", f"{name} from {low:g} to {high:g}"
     for site, changes in study.harmonise.items():
         for name, value in changes.model_dump(exclude_defaults=True).items():
             items = value.items() if isinstance(value, dict) else [("", value)]

@@ -54,6 +54,7 @@ class Shown:
     study: Path | None  # the study file, when the first letter has come; else None
     lines: list[str]  # sentences on what the letter requests and what would leave
     folder: Path | None = None  # of the site, with the studies that it has answered
+    site: str | None = None  # its name in the study
 
 
 Permit = Callable[[Shown], bool]
@@ -91,7 +92,7 @@ class AskingGate(Gate):
         """Check the question; ask a person about a description."""
         again = super().admit(kind, question)
         if question.message == DESCRIPTION:
-            self._ask(Shown(self._study.path, [], self._folder))
+            self._ask(Shown(self._study.path, [], self._folder, self.site))
         return again
 
     def place(self, place: Place, *, again: bool) -> None:

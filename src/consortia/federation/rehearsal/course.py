@@ -32,7 +32,7 @@ from consortia.federation.rehearsal.stage import Stage
 from consortia.federation.rehearsal.week import days
 from consortia.runtime.late import jax, jnp
 from consortia.study.build import Built, Study, load_study
-from consortia.study.files import names_of
+from consortia.study.files import names_of, site_of_file
 
 WITHOUT = {
     "maximum_position": "1e300",
@@ -118,9 +118,7 @@ def rehearsed(
             "the study deals out a data set that one machine has: nothing to rehearse."
         )
     names = names_of(loaded.data.files)
-    name = file.stem if site is None else site
-    if name not in names:
-        raise InputError(f"the study has the sites {', '.join(names)}, not {name!r}: give --site.")
+    name = site_of_file(names, file, site)
     terms = terms_of(loaded)
     before = _without(text := proposed(terms, two_sites=True, rows=1))
     if policy is not None:

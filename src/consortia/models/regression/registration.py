@@ -84,8 +84,9 @@ class Registration:
             for name, (centre, scale, rows) in self.numbers.items()
         }
         levels = {name: list(words) for name, words in self.levels.items()}
+        ranges = {"ranges": {name: [*ends] for name, ends in self.ranges.items()}}
         table = {"levels": levels, "numbers": numbers, "fills": dict(self.fills)}
-        table |= {"ranges": {name: [*ends] for name, ends in self.ranges.items()}}
+        table |= ranges if self.ranges else {}
         return table if self.earlier is None else table | {"prior_from": self.earlier.plain()}
 
     def toml(self) -> str:
@@ -246,7 +247,10 @@ class Registration:
             outside = np.flatnonzero(~at_site.missing & ((values < low) | (values > high)))
             if len(outside):
                 first = located(name, str(as_levels(at_site)[outside[0]]))
-                missing = mend(site, "missing_values", f"{key(name)} = [{first.written}]")
+                changes = question.harmonise.get(site)
+                factor = 1.0 if changes is None else changes.scale.get(name, 1.0)
+                code = f"{values[outside[0]] / factor:.12g}"  # as in the file, with a point
+                missing = mend(site, "missing_values", f"{key(name)} = [{code}]")
                 faults.add(
                     f"{first.where}: {name} is {first.written}; the study registers {low:g} to "
                     f"{high:g}, and {len(outside)} values here are outside. Where that stands "
