@@ -107,7 +107,7 @@ def test_made_up_rows_lie_within_the_bounds_and_have_every_level(folder: Path) -
     [
         ("column,low", "name,low", "no column is named 'column'"),
         ("18,98", "98,18", "columns.csv, line 4: age: low is 98 and high 18: give low < high"),
-        ("18,98", "18,", "line 4: age: give low and high of a number, or its levels"),
+        ("18,98", "18,", "line 4: age: give low and high of a number, its levels, or"),
         ("no|yes", "no", "line 3: ill: give two different levels"),
         ("no|yes", "no|no", "line 3: ill: give two different levels"),
         ("age,", "dose,", "line 5: dose: the column has a line already"),
@@ -116,7 +116,8 @@ def test_made_up_rows_lie_within_the_bounds_and_have_every_level(folder: Path) -
             "0.5,10,,integer",
             "line 7: visits: low is 0.5 and high 10: give integers",
         ),
-        ("0,10,,integer", "0,10,,whole", "line 7: visits: give its name, and as type number"),
+        ("0,10,,integer", "0,10,,whole", "line 7: visits: give its name, and as type one of num"),
+        ("0,10,,integer", "0,10,,identifier", "line 7: visits: an identifier has neither levels"),
     ],
 )
 def test_a_line_that_cannot_be_used_is_named(folder: Path, old: str, new: str, words: str) -> None:
@@ -125,6 +126,28 @@ def test_a_line_that_cannot_be_used_is_named(folder: Path, old: str, new: str, w
     assert code == 2
     assert words in " ".join(output.split())
     assert not Path("study.toml").exists()
+
+
+def test_an_identifier_is_what_patients_with_several_rows_are_called_by(folder: Path) -> None:
+    Path("columns.csv").write_text(COLUMNS.replace("1,99999,,integer", ",,,identifier"))
+    code, output = init("--response", "visits", "--group", "patient")
+    assert code == 0, output
+    study = load_study(folder / "study.toml")
+    assert study.model.formula.endswith("+ site + (1 | site:patient)")
+    assert study.registered is not None
+    assert "patient" not in {**study.registered.levels, **study.registered.numbers}
+    assert "patient" not in study.registered.ranges
+    rows, sexes = ["patient,ill,age,dose,sex,visits"], ("male", "female")
+    rows += [
+        f"P-{row // 3},no,{28 + row},{1 + row % 4},{sexes[row % 2]},{row % 5}" for row in range(60)
+    ]
+    for site in ("north", "south"):
+        (folder / f"{site}.csv").write_text("\n".join([*rows, ""]))
+    built = study.build().regression
+    assert built is not None
+    assert "sd(Intercept | patient)" in str(built)
+    code, output = init("--response", "visits", "--force")
+    assert "left out: patient: --group patient writes (1 | site:patient)" in output
 
 
 @pytest.mark.parametrize(

@@ -252,6 +252,7 @@ def _write_registered(
     """Write the study of a dictionary, with levels and scales that no row was read for; show it."""
     import tomllib
 
+    from consortia.data.mending import in_formula
     from consortia.store.durable import replace_file, writing
     from consortia.study.build import study_of
     from consortia.study.dictionary import registration_of
@@ -268,6 +269,9 @@ def _write_registered(
     with writing(output):
         replace_file(output, [content.encode()])
     for name, reason in proposal.left_out:
+        if entries[name].identifier:  # without the counts of what was made up
+            reason = f"--group {name} writes (1 | site:{in_formula(name)})"
+            reason += "; without it all rows count as independent"
         typer.echo(f"left out: {name}: {reason}")
     typer.echo(f"{registered}\n{proposal.formula}\n\nwritten: {output}. Next:")
     typer.echo(f"  consortia register {output}      # its digest, for the protocol")

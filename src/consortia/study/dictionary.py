@@ -38,7 +38,11 @@ SCALES = 4.0
 DIGITS = 2
 """Digits of a scale, and of a centre up to the same decimal: both are only coordinates."""
 
-NEEDED, NUMBER, INTEGER, LEVELS = ("column", "low", "high", "levels"), "number", "integer", "levels"
+NEEDED = "column", "low", "high", "levels"
+NUMBER, INTEGER, LEVELS, IDENTIFIER = KINDS = "number", "integer", "levels", "identifier"
+
+ROWS_OF_ONE = 4
+"""Made-up rows of a patient, or whatever an identifier is of."""
 
 
 class Entry(NamedTuple):
@@ -49,9 +53,12 @@ class Entry(NamedTuple):
     high: float = math.nan
     integer: bool = False  # whether its numbers are integers
     levels: tuple[str, ...] = ()  # of a number ()
+    identifier: bool = False  # whether it names what several rows are of, such as a patient
 
     def values(self, rng: np.random.Generator) -> np.ndarray:
         """Return made-up values, (ROWS,): of integers all between the bounds, equally often."""
+        if self.identifier:
+            return np.array([f"made up {row // ROWS_OF_ONE}" for row in range(ROWS)], object)
         if self.levels:
             return rng.permutation(np.resize(np.array(self.levels, object), ROWS))
         if self.integer and self.high - self.low < ROWS:
@@ -99,8 +106,12 @@ def read_dictionary(path: Path) -> dict[str, Entry]:
 
 def _entry(line: Mapping[str, str]) -> Entry:
     kind = line.get("type", "") or (LEVELS if line["levels"] else NUMBER)
-    if not line["column"] or kind not in (NUMBER, INTEGER, LEVELS):
-        raise ValueError(f"give its name, and as type {NUMBER}, {INTEGER} or {LEVELS}, not {kind}")
+    if not line["column"] or kind not in KINDS:
+        raise ValueError(f"give its name, and as type one of {', '.join(KINDS)}, not {kind}")
+    if kind == IDENTIFIER:
+        if line["levels"] or line["low"] or line["high"]:
+            raise ValueError("an identifier has neither levels nor bounds")
+        return Entry(line["column"], identifier=True)
     if kind == LEVELS:
         levels = tuple(level.strip() for level in line["levels"].split("|"))
         if len({*levels} - {""}) < max(len(levels), 2) or line["low"] or line["high"]:
@@ -111,7 +122,10 @@ def _entry(line: Mapping[str, str]) -> Entry:
     try:
         low, high = float(line["low"]), float(line["high"])
     except ValueError:
-        raise ValueError("give low and high of a number, or its levels") from None
+        raise ValueError(
+            f"give low and high of a number, its levels, or the type {IDENTIFIER} where it names "
+            "patients or wards"
+        ) from None
     if not (math.isfinite(low) and math.isfinite(high) and low < high):
         raise ValueError(f"low is {low:g} and high {high:g}: give low < high")
     integer = kind == INTEGER
@@ -155,7 +169,8 @@ def registration_of(study: Study, entries: Mapping[str, Entry]) -> Registration:
         built = plain.build(own=dict(enumerate(files.values())))
     assert built.regression is not None
     specification = built.regression.specification
-    numbers = {name: entries[name] for name in question.columns if not entries[name].levels}
+    used = {name: entries[name] for name in question.columns}
+    numbers = {name: entry for name, entry in used.items() if math.isfinite(entry.low)}
     ranges = {name: (entry.low, entry.high) for name, entry in numbers.items()}
     return replace(rounded(Registration.of(specification), rows=UNKNOWN_ROWS), ranges=ranges)
 

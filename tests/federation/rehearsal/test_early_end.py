@@ -164,6 +164,16 @@ def test_the_probability_beforehand_is_that_of_studies_like_it(
     assert ("Ask for log() of the column." in text) == exposed
 
 
+def test_a_file_is_read_as_the_study_says_of_its_site(tmp_path: Path, north: Path) -> None:
+    head, *rows = north.read_text().replace("dose", "Dosis für").splitlines()
+    north.write_text("\n".join([head, *rows, ""]), encoding="cp1252")
+    study = FORMULA.format(**{**PLAIN, "formula": "ill ~ age + dose"})
+    study += '\n[harmonise.north]\nencoding = "cp1252"\nrename = { "Dosis für" = "dose" }\n'
+    study = study.replace('"bernoulli"', '"poisson"')
+    text = beforehand(study_of(tomllib.loads(study), tmp_path / "study.toml"), north, "north")
+    assert "as far out as yours of dose" in text
+
+
 def test_without_rows_or_a_formula_the_probability_is_unknown(tmp_path: Path, north: Path) -> None:
     for given in (
         (counted(tmp_path, "ill ~ age"), None, "north"),

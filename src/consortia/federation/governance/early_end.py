@@ -32,7 +32,7 @@ def far_out(study: Study, file: Path, site: str) -> tuple[dict[str, float], int]
 
     Distances are from a column's mean, in its standard deviations.
     """
-    question = study.model.question
+    question = study.asked
     if question is None:
         return {}, 0
     table = read_table(file, site, site=site, harmonise=question.harmonise.get(site))
@@ -47,7 +47,7 @@ def far_out(study: Study, file: Path, site: str) -> tuple[dict[str, float], int]
 
 def beforehand(study: Study, file: Path | None, site: str) -> str:
     """Say how probable an early end is at a site, by what made-up studies did."""
-    question = study.model.question
+    question = study.asked
     if file is None or question is None:
         return (
             "Whether an answer would settle one of your rows, with which a run ends early, is "
