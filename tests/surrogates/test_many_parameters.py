@@ -14,9 +14,11 @@ from sparse import sparse
 
 import consortia
 from consortia.surrogates.proposals import mixture, rays, regression
-from consortia.surrogates.proposals.learning import learn
+from consortia.surrogates.proposals.learning import Missed, learn
 from consortia.surrogates.proposals.memory import Memory, Weighted
 from consortia.surrogates.proposals.warp import Plain
+
+NOTHING = Missed([], 0)
 
 
 def test_a_quadratic_regression_finds_a_gaussian_from_points_of_another():
@@ -44,7 +46,7 @@ def test_a_quadratic_regression_serves_up_to_sixty_parameters(d, parts):
     memory, heights = Memory(np.zeros((0, d))), -(points**2).sum(axis=1) / 2
     memory.add(points, heights, len(points), lambda at: mixture.log_density(begun, at))
     found = learn(
-        memory, [], np.eye(d), [], rng, Plain(), guess=np.eye(d), bent=False, doubted=False
+        memory, [], np.eye(d), NOTHING, rng, Plain(), guess=np.eye(d), bent=False, doubted=False
     )
     assert found.proposal is not None
     assert len(found.proposal.envelope.centres) == parts  # one is by the regression
@@ -62,7 +64,7 @@ def test_an_exploration_that_no_quadratic_follows_is_lost(quartic, lost):
     memory = Memory(np.zeros((0, d)))
     memory.add(points, heights, len(points), lambda at: mixture.log_density(begun, at))
     found = learn(
-        memory, [], np.eye(d), [], rng, Plain(), guess=np.eye(d), bent=False, doubted=False
+        memory, [], np.eye(d), NOTHING, rng, Plain(), guess=np.eye(d), bent=False, doubted=False
     )
     assert memory.weighted().effective < 10
     assert found.lost == lost
@@ -105,7 +107,7 @@ def test_proposals_cover_the_long_tail_of_a_skewed_posterior():
     memory = Memory(np.zeros((0, d)))
     memory.add(points, log_density(points), len(points), lambda at: mixture.log_density(begun, at))
     found = learn(
-        memory, [], covariance, [], rng, Plain(), guess=covariance, bent=False, doubted=False
+        memory, [], covariance, NOTHING, rng, Plain(), guess=covariance, bent=False, doubted=False
     ).proposal
     assert found is not None
 
@@ -183,6 +185,6 @@ def test_points_beyond_all_coordinates_do_not_shift_those_that_are_held_out():
     memory.add(far, np.full(30, -50.0), 0, lambda at: mixture.log_density(begun, at))
     memory.add(points, heights, len(points), lambda at: mixture.log_density(begun, at))
     found = learn(
-        memory, [], np.eye(d), [], rng, Nowhere(), guess=np.eye(d), bent=False, doubted=True
+        memory, [], np.eye(d), NOTHING, rng, Nowhere(), guess=np.eye(d), bent=False, doubted=True
     )
     assert found.proposal is not None

@@ -50,7 +50,7 @@ from consortia.surrogates.heterogeneity import with_spreads
 from consortia.surrogates.proposals import FEW_PARAMETERS, mixture
 from consortia.surrogates.proposals.batches import LEAST_SHARE, Judged
 from consortia.surrogates.proposals.groups import Groups, SpreadOf, groups_of
-from consortia.surrogates.proposals.learning import FEW, learn
+from consortia.surrogates.proposals.learning import FEW, Missed, learn
 from consortia.surrogates.proposals.memory import Memory, Weighted
 from consortia.surrogates.proposals.mixture import Mixture, normalised
 from consortia.surrogates.proposals.proposal import Proposal, effective_share
@@ -377,7 +377,7 @@ def converse(known: Known, count: int, wanted: float | None, *, gradients: bool)
             server.memory,
             profiles,
             server.covariance,
-            missed,
+            Missed(missed, sum(share >= STANDING for share in shares)),
             server.rng,
             base,
             guess=guess,

@@ -45,6 +45,13 @@ STRETCHED, STRETCHED_SHARE, OF_GROUPS = 3.0, 0.15, 0.1
 hierarchical models: their long tails hold little."""
 
 
+class Missed(NamedTuple):
+    """Lines that proposals left out, by their directions; and how many that came near did so."""
+
+    directions: list[Float[np.ndarray, " d"]]
+    proposals: int
+
+
 class Learnt(NamedTuple):
     """The next proposal; None where no regression is finite.
 
@@ -66,7 +73,7 @@ def learn(
     memory: Memory,
     profiles: list[Profile],
     covariance: Float[np.ndarray, "d d"],
-    missed: list[Float[np.ndarray, " d"]],
+    missed: Missed,
     rng: np.random.Generator,
     base: Coordinates,
     *,
@@ -81,7 +88,7 @@ def learn(
         memory: all points.
         profiles: of the lines of the last message.
         covariance: by which these were chosen.
-        missed: directions of lines on which the last proposal was too low.
+        missed: what the last proposals left out.
         rng: random numbers of the server.
         base: the parameters themselves, or coordinates that the model suggests.
         guess: the covariance by the curvature at the mode.
@@ -117,7 +124,7 @@ def _definite(covariance: Float[np.ndarray, "d d"]) -> bool:
 def _weighted(
     memory: Memory,
     guess: Float[np.ndarray, "d d"],
-    missed: list[Float[np.ndarray, " d"]],
+    missed: Missed,
     rng: np.random.Generator,
 ) -> Learnt:
     """Return proposals from one or two t near weighted points.
@@ -197,7 +204,7 @@ def _following(
     coordinates: Coordinates,
     memory: Memory,
     covariance: Float[np.ndarray, "d d"],
-    missed: list[Float[np.ndarray, " d"]],
+    missed: Missed,
     rng: np.random.Generator,
     *,
     bent: bool,
@@ -207,7 +214,7 @@ def _following(
     begun = _begun(fitted, coordinates, memory.weighted(), covariance, rng, bent=bent)
     envelope = proposal.envelope_of(fitted.log_density, begun, bulk, rng, bent=bent)
     envelope = _stretched(envelope, missed, coordinates, memory.best)
-    clipped = proposal.clipped(fitted, envelope, coordinates, rng)
+    clipped = proposal.clipped(fitted, envelope, coordinates, rng, missed=missed.proposals)
     z = mixture.draw(envelope, rng, 3000)
     ratio = clipped.ratio(z)
     return Learnt(clipped, _robust_covariance(coordinates.positions(z), ratio), fitted.error)
@@ -217,7 +224,7 @@ def _pooled(
     fitted: Surrogate,
     coordinates: Coordinates,
     memory: Memory,
-    missed: list[Float[np.ndarray, " d"]],
+    missed: Missed,
     rng: np.random.Generator,
 ) -> Learnt:
     """Return proposals that cover weighted points, and follow the surrogate as far as it earned."""
@@ -231,7 +238,7 @@ def _pooled(
         fitted = refitted
     power = _earned(fitted, envelope, memory, coordinates)
     envelope = _stretched(envelope, missed, coordinates, memory.best)
-    clipped = proposal.clipped(fitted, envelope, coordinates, rng, power)
+    clipped = proposal.clipped(fitted, envelope, coordinates, rng, power, missed=missed.proposals)
     lost = fitted.error > TRUSTED and weighted.effective < LOST
     return Learnt(clipped, mixture.moments(weighted.points, shares)[1], fitted.error, lost)
 
@@ -368,21 +375,21 @@ def _earned(
 
 def _stretched(
     envelope: Mixture,
-    missed: list[Float[np.ndarray, " d"]],
+    missed: Missed,
     coordinates: Coordinates,
     centre: Float[np.ndarray, " d"],
 ) -> Mixture:
     """Return the envelope with components along the lines that were not covered."""
-    if not missed:
+    if not missed.directions:
         return envelope
     middle = coordinates.white(centre[None])[0][0]
     whole = envelope.roots[-1] @ envelope.roots[-1].T
     share = OF_GROUPS if isinstance(coordinates, Groups) else STRETCHED_SHARE
     scales = []
-    for direction in missed:
+    for direction in missed.directions:
         ends = coordinates.white(np.stack([centre - direction, centre + direction]))[0]
         along = STRETCHED * (ends[1] - ends[0]) / 2
         scales.append(whole + np.outer(along, along))
-    shares = [*((1 - share) * envelope.shares), *[share / len(missed)] * len(missed)]
+    shares = [*((1 - share) * envelope.shares), *[share / len(scales)] * len(scales)]
     old = [root @ root.T for root in envelope.roots]
-    return mixture.mixture_of(shares, [*envelope.centres, *[middle] * len(missed)], [*old, *scales])
+    return mixture.mixture_of(shares, [*envelope.centres, *[middle] * len(scales)], [*old, *scales])

@@ -31,16 +31,16 @@ REFITS = 6
 WANTED_SHARE, WORST = 0.35, 3.0
 """The fit ends at this effective share of the surrogate's weights, and largest log s/e."""
 
-CAPS = (0.9999, 0.9995, 0.998, 0.99, 0.97, 0.93, 0.85, 0.7, 0.5, 0.3, 0.1)
-"""Quantiles of s/e under s at which the ratio may be cut: the first that accepts enough."""
+CAP = 0.9999
+"""Quantile of s/e under s at which the ratio is cut, or lower, until enough is accepted."""
 
-FLOOR = 20.0
-"""The ratio is at least its mean divided by this."""
+FLOOR, RISING = 20.0, 4.0
+"""The ratio is at least its mean divided by this, a quarter of it after each tail left out."""
 
 LEAST_ACCEPTED, MOST_TRIED = 0.08, 250_000
 """Share of the envelope's points that are accepted, at least, and how many are tried."""
 
-HALVINGS = 60
+HALVINGS = 40
 
 COMPONENTS = 9
 """Components of a mixture, with the one that keeps the covariance of all points."""
@@ -122,32 +122,43 @@ def clipped(
     coordinates: Coordinates,
     rng: np.random.Generator,
     power: float = 1.0,
+    *,
+    missed: int,
 ) -> Proposal:
-    """Return the proposal with bounds at which enough of the envelope's points are accepted."""
+    """Return the proposal with bounds at which enough of the envelope's points are accepted.
+
+    Args:
+        surrogate: s.
+        envelope: e.
+        coordinates: of both.
+        rng: random numbers of the server.
+        power: γ.
+        missed: how many proposals that came near left out a tail: the lower bound rises.
+    """
     points = mixture.draw(envelope, rng, 2 * TRIALS)
     ratio = power * (surrogate.log_density(points) - mixture.log_density(envelope, points))
-    floor = float(special.logsumexp(ratio) - math.log(len(ratio) * FLOOR))
+    lowest = math.log(len(ratio) * FLOOR / RISING**missed)
+
+    def floor_of(cap: float) -> float:  # far out a surrogate may be absurdly high
+        return min(float(special.logsumexp(np.minimum(ratio, cap))) - lowest, cap - 1e-9)
+
+    def accepts(cap: float) -> bool:
+        return float(np.exp(np.clip(ratio, floor_of(cap), cap) - cap).mean()) >= LEAST_ACCEPTED
+
     order = np.argsort(ratio)
     mass = np.cumsum(np.exp(ratio[order] - special.logsumexp(ratio)))
-    for quantile in CAPS:
-        cap = float(ratio[order][min(np.searchsorted(mass, quantile), len(order) - 1)])
-        if _accepted(ratio, floor, cap) >= LEAST_ACCEPTED:
-            break
-    low = min(floor, cap)
-    for _ in range(HALVINGS):  # towards the envelope itself
-        if _accepted(ratio, floor, cap) >= LEAST_ACCEPTED:
-            break
-        cap = (low + cap) / 2
-    floor = min(floor, cap - 1e-9)
+    cap = float(ratio[order][min(np.searchsorted(mass, CAP), len(order) - 1)])
+    if not accepts(cap):
+        low, high = float(ratio.min()), cap  # at the lowest q is e, all of which is accepted
+        for _ in range(HALVINGS):
+            middle = (low + high) / 2
+            low, high = (middle, high) if accepts(middle) else (low, middle)
+        cap = low
+    floor = floor_of(cap)
     inside = np.clip(ratio, floor, cap)
     log_mass = float(special.logsumexp(inside) - math.log(len(inside)))
     error = math.sqrt(max(1 / effective_share(inside) - 1, 0) / len(inside))
     return Proposal(envelope, surrogate, coordinates, power, floor, cap, log_mass, error)
-
-
-def _accepted(ratio: Float[np.ndarray, " n"], floor: float, cap: float) -> float:
-    """Return the share of the envelope's points that are accepted."""
-    return float(np.exp(np.clip(ratio, min(floor, cap), cap) - cap).mean())
 
 
 def envelope_of(
