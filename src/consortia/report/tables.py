@@ -199,7 +199,7 @@ def _totals(report: RunReport, columns: Sequence[np.ndarray]) -> list[int]:
 
 
 def prior_table(found: Sequence[PriorBeside], priors: Mapping[str, str]) -> Table | None:
-    """Return each prior in words and its interval, beside the posterior's."""
+    """Return each prior in words and its interval beside the posterior, and what it moves."""
     if not found and not priors:
         return None
     shown = {one.name for one in found}
@@ -208,13 +208,15 @@ def prior_table(found: Sequence[PriorBeside], priors: Mapping[str, str]) -> Tabl
             one.name,
             one.words,
             *(f"{number(at[0])} to {number(at[2])}" for at in (one.prior, one.posterior)),
+            f"{one.without:+.2f}" if math.isfinite(one.without) else MISSING,
         )
         for one in found
     )
     rows += tuple(
-        (name, words, MISSING, MISSING) for name, words in priors.items() if name not in shown
+        (name, words, *[MISSING] * 3) for name, words in priors.items() if name not in shown
     )
-    heads = ("parameter", "prior", "95 % of the prior", "95 % of the posterior")
+    intervals = ("95 % of the prior", "95 % of the posterior")
+    heads = ("parameter", "prior", *intervals, "without priors, mean moves by (sd)")
     return Table("Priors and posteriors, on the scale of the link", heads, rows)
 
 
