@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterator
 
 from consortia.errors import InputError
+
+COLON = re.compile(": ")
+REMEDY = 60
+"""Characters of the start and of the end of a message from which on its end is said once."""
 
 
 class Faults:
@@ -27,8 +32,14 @@ class Faults:
         return bool(self._texts)
 
     def __str__(self) -> str:
-        """Return a line for each fault."""
-        return "\n".join(self._texts)
+        """Return a line for each fault; what several end with, such as a remedy, ends the last."""
+        lines, seen = [], set[str]()
+        for line in reversed(self._texts):
+            ends = [line[colon.end() :] for colon in COLON.finditer(line, REMEDY)]
+            again = next((end for end in ends if end in seen and len(end) >= REMEDY), None)
+            lines.append(line if again is None else line.removesuffix(f": {again}"))
+            seen.update(ends)
+        return "\n".join(reversed(lines))
 
     def add(self, text: str) -> None:
         """Collect the lines of a message, each once."""
