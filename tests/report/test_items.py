@@ -294,6 +294,8 @@ def test_a_caption_is_not_torn_from_its_table_on_paper(
         assert {*browser.value(of.format(what, "breakAfter"))} == {"avoid"}, what
     for what in (".scroll", ".card", "figure"):
         assert {*browser.value(of.format(what, "breakInside"))} == {"avoid"}, what
+    for what in ("ul.plain", "footer"):  # notes and the last words
+        assert {*browser.value(of.format(what, "breakBefore"))} == {"avoid"}, what
     cells = browser.value("[...document.querySelectorAll('td')].map(e => e.innerText)")
     assert any("\u00a0%" in cell for cell in cells)
     assert not any(" %" in cell for cell in cells)
