@@ -188,8 +188,8 @@ class Verdict:
             unknown = [check for check in self.checks if check.severity is Severity.UNKNOWN]
             if not unknown:
                 return "All checks passed."
-            left = ", ".join(f"{check.title[:1].lower()}{check.title[1:]}" for check in unknown)
-            return f"All checks that were made passed. Not checked: {left}"
+            left = " ".join(check.title for check in unknown)
+            return f"All checks that were made passed. Not checked: {left[:1].lower()}{left[1:]}"
         return " ".join(f"{check.title} {check.value}." for check in self.reasons)
 
     @property
