@@ -7,7 +7,7 @@ import sys
 import warnings
 from collections.abc import Iterator
 from types import FrameType
-from typing import Any
+from typing import Any, Self
 
 __all__ = [
     "ConsortiaError",
@@ -41,19 +41,59 @@ def warn(text: str) -> None:
 class ConsortiaError(Exception):
     """Base class of every error that this package raises on purpose.
 
+    Attributes:
+        argument: name of the argument, or dotted key of the file, that is wrong; None where there
+            is none, as of the next three.
+        site: name of the site.
+        file: path of the file, as it was given.
+        line: of the file, from 1.
+
     Example:
         >>> issubclass(InputError, ConsortiaError)
         True
     """
 
+    argument: str | None = None
+    site: str | None = None
+    file: str | None = None
+    line: int | None = None
+
+    def at(self, **places: Any) -> Self:
+        """Note places that are not known yet, by the names of the attributes; return the error."""
+        for name, value in places.items():
+            if getattr(self, name) is None and value not in (None, ""):
+                setattr(self, name, value)
+        return self
+
 
 class InputError(ConsortiaError, ValueError):
     """An argument, a model or a data set cannot be used; raised before anything is compiled.
+
+    Attributes:
+        faults: the errors that this one lists, each with a place of its own; empty of a single one.
 
     Example:
         >>> issubclass(InputError, ValueError)
         True
     """
+
+    faults: tuple[InputError, ...] = ()
+
+    def at(self, **places: Any) -> Self:
+        """Note places also in the faults."""
+        for fault in self.faults:
+            fault.at(**places)
+        return super().at(**places)
+
+
+@contextlib.contextmanager
+def located(**places: Any) -> Iterator[None]:
+    """Note the place in errors that pass, see `ConsortiaError.at`."""
+    try:
+        yield
+    except ConsortiaError as error:
+        error.at(**places)
+        raise
 
 
 class KeywordError(InputError, TypeError):

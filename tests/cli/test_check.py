@@ -266,6 +266,22 @@ def test_the_page_of_the_command_line_has_every_command_option_and_exit_code():
         assert f"| {code} | {meaning} |" in text
 
 
+def helps(command: Any, name: str = "consortia") -> list[tuple[str, str]]:
+    """Every help text of a command, of its options and of its commands."""
+    texts = [command.help or "", *(getattr(one, "help", None) or "" for one in command.params)]
+    further = getattr(command, "commands", {}).items()
+    return [(name, text) for text in texts] + [
+        pair for word, inner in further for pair in helps(inner, f"{name} {word}")
+    ]
+
+
+def test_no_help_text_has_a_word_in_brackets_that_a_terminal_takes_for_a_style():
+    texts = helps(typer.main.get_command(app))
+    assert len(texts) > 100
+    for name, text in texts:
+        assert not re.search(r"\[[a-z#/@]", text), f"{name}: {text}"
+
+
 def test_the_table_of_methods_names_every_algorithm():
     section = (ROOT / "docs" / "methods" / "index.md").read_text()
     named = re.findall(

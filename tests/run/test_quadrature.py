@@ -399,6 +399,13 @@ def test_levels_of_a_gaussian_response_need_no_rule():
         for x in [rng.normal(size=40)]
     }
     made = consortia.regression("y ~ x + (1 | site)", tables, family="gaussian")
-    tree = consortia.sample(made.model, made.sites, consortia.few_rounds(), seed=1, progress=False)
+    plans = list[Any]()
+    tree = consortia.sample(
+        *(made.model, made.sites, consortia.few_rounds()),
+        seed=1,
+        progress=False,
+        on_plan=plans.append,
+    )
     [check] = [row for row in consortia.summary(tree).verdict.checks if row.title == TITLE]
     assert (check.value, check.severity.name) == ("exact", "GOOD")
+    assert "quadrature" not in dict(plans[0].lines)["bias"]

@@ -160,7 +160,7 @@ def init(
         Path | None,
         typer.Option(
             metavar="FILE.toml",
-            help="Begin with the [harmonise.SITE] tables of this file, such as an earlier study.",
+            help="Begin with the harmonise.SITE tables of this file, such as an earlier study.",
         ),
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Accept every proposal.")] = False,
@@ -350,7 +350,7 @@ def _read(paths: Mapping[str, Path], changes: Mapping[str, Harmonisation]) -> di
 
     faults, tables = Faults(), {}
     for name, path in paths.items():
-        with faults.noted():
+        with faults.noted(site=name):
             tables[name] = read_table(
                 path, f"site {name!r}", site=name, harmonise=changes.get(name)
             )

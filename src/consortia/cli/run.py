@@ -82,8 +82,8 @@ def run(
 ) -> None:
     """Sample the posterior of a study; write draws, summary and figure to a directory.
 
-    A study with [propensity] has two: of who was treated, and of the outcome with the weights that
-    follow from the first.
+    A study with a propensity table has two posteriors: of who was treated, and of the outcome with
+    the weights that follow from the first.
     """
     over = engine_of(engine, devices, (coordinator, processes, process))
     quiet = quiet or not over.root

@@ -211,7 +211,8 @@ def ledger(
         else:
             _show_ledger(verified, totals, run, lines)
         if verified.problem is not None:
-            raise LedgerError(f"{path}, line {verified.line}: {verified.problem}.")
+            broken = LedgerError(f"{path}, line {verified.line}: {verified.problem}.")
+            raise broken.at(file=str(path), line=verified.line)
         if head is not None and head not in {"0" * 64, *(entry.hash for entry in verified.entries)}:
             raise LedgerError(
                 f"{path}: no line has the hash {head}: lines were removed from the end, or the "

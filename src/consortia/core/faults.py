@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Iterator
+from typing import Any
 
 from consortia.errors import InputError
 
@@ -18,14 +19,15 @@ class Faults:
 
     def __init__(self) -> None:
         self._texts: dict[str, None] = {}
+        self._errors: list[InputError] = []
 
     @contextlib.contextmanager
-    def noted(self) -> Iterator[None]:
-        """Collect an `InputError` in the place of raising it."""
+    def noted(self, **places: Any) -> Iterator[None]:
+        """Collect an `InputError` in the place of raising it, with the place where it was."""
         try:
             yield
         except InputError as error:
-            self.add(str(error))
+            self.take(error.at(**places))
 
     def __bool__(self) -> bool:
         """Return True if there are any."""
@@ -41,11 +43,23 @@ class Faults:
             seen.update(ends)
         return "\n".join(reversed(lines))
 
-    def add(self, text: str) -> None:
-        """Collect the lines of a message, each once."""
-        self._texts.update(dict.fromkeys(text.splitlines()))
+    def add(self, text: str, **places: Any) -> None:
+        """Collect a message."""
+        self.take(InputError(text).at(**places))
+
+    def take(self, error: InputError) -> None:
+        """Collect an error, and the lines of its message, each once."""
+        self._texts.update(dict.fromkeys(str(error).splitlines()))
+        self._errors += error.faults or [error]
 
     def check(self) -> None:
         """Raise one `InputError`, a line for each fault, where there are any."""
         if self:
-            raise InputError(str(self))
+            raise self.joined()
+
+    def joined(self, error: InputError | None = None) -> InputError:
+        """Return the one error, a given one or a new one, at the place of the first."""
+        error, first = error or InputError(str(self)), self._errors[0]
+        error.at(argument=first.argument, site=first.site, file=first.file, line=first.line)
+        error.faults = tuple(self._errors)
+        return error

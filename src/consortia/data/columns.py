@@ -57,6 +57,12 @@ class Source(NamedTuple):
         """Describe the place of a row in words."""
         return f"{self.name}, {self.at(place)}"
 
+    def place(self, row: int) -> dict[str, Any]:
+        """Return site, file and line of a row, for `consortia.errors.ConsortiaError.at`."""
+        if self.lines is None:
+            return {"site": self.site}
+        return {"site": self.site, "file": self.name, "line": int(self.lines[row])}
+
     def at(self, place: int) -> str:
         """Describe the place of a row in its file in words."""
         if self.lines is None:

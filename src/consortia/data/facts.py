@@ -232,7 +232,7 @@ class Gatherer:
         """
         faults, facts = Faults(), []
         for index in range(len(gathering.names)):
-            with faults.noted():
+            with faults.noted(site=gathering.names[index]):
                 facts.append(gathering.contribute(index))
         faults.check()
         return facts, gathering.contribute_root()

@@ -159,7 +159,8 @@ def _by_csv(text: str, separator: str, path: Path, skipped: int) -> Fields:
                 rows.append((len(row), reader.line_num + skipped))
     except csv.Error as error:
         hint = " (is it UTF-16? write its encoding)" if "\0" in text.partition("\n")[0] else ""
-        raise InputError(f"{path}, line {reader.line_num + skipped}: {error}{hint}.") from error
+        line = reader.line_num + skipped
+        raise InputError(f"{path}, line {line}: {error}{hint}.").at(line=line) from error
     content, starts, ends = Strings.of(parts)
     counts, lines = np.array(rows, dtype=np.intp).reshape(-1, 2).T
     return Fields(content, starts, ends, counts, lines)

@@ -13,7 +13,7 @@ import numpy as np
 from consortia.core import trees
 from consortia.core.arguments import hinted
 from consortia.data import digest
-from consortia.errors import InputError
+from consortia.errors import InputError, located
 from consortia.runtime.late import PyTree, jax
 
 NUMERIC_KINDS = "biufc"
@@ -89,10 +89,12 @@ class Sites:
         shards = list(shards)
         if not shards:
             raise InputError("shards is empty: give at least one site.")
-        names = site_names(names, len(shards))
-        parts = [
-            read_rows(shard, f"site {name!r}") for shard, name in zip(shards, names, strict=True)
-        ]
+        with located(argument="names"):
+            names = site_names(names, len(shards))
+        parts = []
+        for shard, name in zip(shards, names, strict=True):
+            with located(site=name):
+                parts.append(read_rows(shard, f"site {name!r}"))
         parts = [replace(part, leaves=tuple(map(_unchanging, part.leaves))) for part in parts]
         kept = alike(names, parts)
         for name, part in zip(names, parts, strict=True):
@@ -390,14 +392,14 @@ def _same_structure(name: str, part: Rows, first_name: str, first: Rows) -> None
         raise InputError(
             f"Site {name!r} differs in structure from site {first_name!r}: {difference}. Give "
             "all sites the same pytree."
-        )
+        ).at(site=name)
     for leaf_name, leaf, model in zip(part.names, part.leaves, first.leaves, strict=True):
         if leaf.shape[1:] != model.shape[1:]:
             raise InputError(
                 f"Site {name!r}, leaf {leaf_name!r}: rows of shape {leaf.shape[1:]}, but at site "
                 f"{first_name!r} they have shape {model.shape[1:]}. All sites need the same "
                 "shape."
-            )
+            ).at(site=name)
 
 
 def _common_dtypes(names: Sequence[str], parts: Sequence[Rows]) -> list[np.dtype]:
@@ -413,7 +415,7 @@ def _common_dtypes(names: Sequence[str], parts: Sequence[Rows]) -> list[np.dtype
                     f"Site {name!r}, leaf {leaf_name!r}: the type is {dtype}, but {first} at "
                     f"site {names[0]!r}, and no single type of that kind can hold the values of "
                     "all sites. Cast them to one type."
-                )
+                ).at(site=name)
         common.append(widest)
     return common
 

@@ -30,7 +30,7 @@ from consortia.data.fields import LINE, Fields, Strings, cut, indexed
 from consortia.data.mending import in_formula, key, mend, rows_text, text
 from consortia.data.numerals import Numerals
 from consortia.data.writing import one_writing
-from consortia.errors import InputError
+from consortia.errors import InputError, located
 
 if TYPE_CHECKING:
     from consortia.data.harmonisation import Harmonisation
@@ -92,7 +92,8 @@ def read_table(
 
     changes = harmonise or NONE
     if isinstance(source, (str, Path)):
-        return _read_file(Path(source), site, changes)
+        with located(site=site, file=str(source)):
+            return _read_file(Path(source), site, changes)
     import pandas as pd  # heavy, and no text file needs it
 
     frame = source.to_pandas() if hasattr(source, "to_pandas") else source
@@ -206,12 +207,12 @@ def _check_header(path: Path, fields: Fields, separator: str) -> None:
         raise InputError(
             f"{path}, line {fields.lines[0]}: {_shown(given[0]) if given else 'it'} seems to be "
             "a title, not a header: delete everything above the column names."
-        )
+        ).at(line=int(fields.lines[0]))
     for row in np.flatnonzero(counts != len(header))[:1]:
         raise InputError(
             f"{path}, line {fields.lines[row]}: {counts[row]} fields under {len(header)} names "
             f"(the separator is {separator!r})."
-        )
+        ).at(line=int(fields.lines[row]))
 
 
 def _without_empty(fields: Fields) -> list[tuple[str, Strings]]:

@@ -74,7 +74,7 @@ class Engine(Gatherer, metaclass=Hinted):
             local = self.local_sites(len(names), gathering.method)
             facts, faults = {}, Faults()
             for index in map(int, local):
-                with faults.noted():
+                with faults.noted(site=names[index]):
                     facts[index] = gathering.contribute(index).plain()
             faults.check()
             return facts, gathering.contribute_root() if self.root else None

@@ -173,7 +173,7 @@ def plan_of(panel: Panel, task: Task, posterior: Posterior, method: Conversation
     claims |= sandwich.claims_in_place(target)
     lines = [
         ("algorithm", f"{method.name}: samples {claims['samples']}"),
-        ("bias", quadrature.bias_of(claims["bias"], target)),
+        ("bias", quadrature.bias_of(claims["bias"], target, exact=panel.way == "sums")),
         ("nodes", planning.rows_of(panel.sizes)),
         ("chains", f"{request.chains}, all at the hub"),
         ("parameters", f"{target.dimension}, {target.dtype}"),

@@ -27,9 +27,9 @@ def unmeasured(target: Target) -> dict[str, Any]:
     return {} if rules is None else {"quadrature": {"nodes": rules.own}}
 
 
-def bias_of(claim: str, target: Target) -> str:
-    """Return the line of a plan on the bias, of a method and of the model's own quadrature."""
-    if target.model.integration is None:
+def bias_of(claim: str, target: Target, *, exact: bool = False) -> str:
+    """Return the line of a plan on the bias, of a method and of quadrature, unless it is exact."""
+    if target.model.integration is None or exact:
         return claim
     return f"{claim}; what quadrature inside the model adds is measured, see the verdict"
 

@@ -13,7 +13,7 @@ import numpy as np
 from consortia.core.arguments import unknown
 from consortia.core.printable import is_printable
 from consortia.data.columns import Column, Table, as_levels
-from consortia.data.mending import in_formula, rows_text
+from consortia.data.mending import in_formula, key, mend, rows_text, text
 from consortia.errors import InputError
 from consortia.models.regression.formula import SITE
 from consortia.models.regression.question import in_order
@@ -149,7 +149,10 @@ def reason_of(column: SiteColumns, *, wanted: bool = False) -> str:
     if lacking:
         if len(by_site) == 1:
             return f"only {next(iter(by_site))} has it"
-        return f"{listed(lacking)} {'has' if len(lacking) == 1 else 'have'} none"
+        if len(lacking) > 1:
+            return f"{listed(lacking)} have none"
+        line = mend(lacking[0], "rename", f"NAME = {text(name)}")
+        return f"{lacking[0]} has none; where it has another name, --changes FILE.toml with {line}"
     empty = [site for site, at_site in by_site.items() if at_site.kind == "empty"]
     if empty:
         return f"no value at {listed(empty)}"
@@ -271,7 +274,7 @@ def _repeated(column: SiteColumns) -> str:
         return ""
     return (
         f"{values} values in {known} rows: do these identify a patient or a ward? --group {name} "
-        f"writes (1 | {SITE}:{in_formula(name)})"
+        f"writes (1 | {SITE}:{in_formula(name)}); without it all rows count as independent"
     )
 
 
@@ -294,6 +297,14 @@ def used_of(column: SiteColumns, *, response: bool = False, levels: Sequence[str
             for level, sites in owners.items()
             if len(sites) == 1 < len(column.by_site)
         ]
+        for site, at_site in column.levels.items():  # perhaps in another language
+            several = len(column.levels) > 1 and len(at_site) > 0
+            if several and all(owners.get(level) == [site] for level in at_site):
+                line = mend(site, f"recode.{key(name)}", f"{text(min(at_site))} = ...")
+                alone.append(
+                    f"{site} shares no level with others; where these are other words for the "
+                    f"same, --changes FILE.toml with {line}"
+                )
         what += f"; the reference is {shown[0]}"
         return Used(name, what, missing, "; ".join(alone), coded=not of_words)
     values = column.numbers

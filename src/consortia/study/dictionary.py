@@ -90,7 +90,8 @@ def read_dictionary(path: Path) -> dict[str, Entry]:
                     raise ValueError("the column has a line already")
             except ValueError as error:
                 where = str(path) if source is None else source.row(row)
-                raise InputError(f"{where}: {column or 'no column'}: {error}.") from None
+                fault = InputError(f"{where}: {column or 'no column'}: {error}.")
+                raise fault.at(**({} if source is None else source.place(row))) from None
             entries[entry.column] = entry
     faults.check()
     return entries

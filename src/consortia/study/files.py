@@ -206,4 +206,7 @@ def _numbers(name: str, column: Column) -> np.ndarray:
     elif numbers[row]:
         fault = "its decimal mark is ambiguous: write numbers as 1234.5"
     assert column.source is not None
-    raise InputError(f"{column.source.row(row)}, column {name!r}: {fault}.")
+    where = column.source.row(row)
+    raise InputError(f"{where}, column {name!r}: {fault}.").at(
+        argument=name, **column.source.place(row)
+    )

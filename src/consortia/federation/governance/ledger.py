@@ -275,7 +275,7 @@ class Ledger:
                 _check_seen(seen, entry)
             except ValueError as error:
                 line_number = 1 if self._last is None else self._last.index + 2
-                raise LedgerError(_broken(self.path, line_number, str(error))) from None
+                raise _broken(self.path, line_number, str(error)) from None
             self._take(entry)
             self._offset += len(line) + 1
         head = _read_head(_head_of(self.path))
@@ -285,7 +285,7 @@ class Ledger:
             problem = f"{self.path.name}.head is gone, which would tell of lines that were removed"
         if problem is not None:
             line_number = 1 if self._last is None else self._last.index + 1
-            raise LedgerError(_broken(self.path, line_number, problem))
+            raise _broken(self.path, line_number, problem)
         return torn
 
     def _take(self, entry: Entry) -> None:
@@ -411,11 +411,11 @@ def _parse(line: bytes, last: Entry | None) -> Entry:
     return Entry(**record)
 
 
-def _broken(path: Path, line_number: int, problem: str) -> str:
-    return (
+def _broken(path: Path, line_number: int, problem: str) -> LedgerError:
+    return LedgerError(
         f"{path}, line {line_number}: {problem}. Nothing leaves the site while its ledger is "
         "broken: find out who wrote there, keep the file, and begin in a new folder."
-    )
+    ).at(file=str(path), line=line_number)
 
 
 # --- the head ------------------------------------------------------------------------------------

@@ -426,8 +426,8 @@ def load_policy(path: str | os.PathLike[str]) -> Policy:
     try:
         policy = Policy.model_validate(given)
     except pydantic.ValidationError as error:
-        lines = [_explained(item) for item in error.errors()]
-        raise InputError("\n".join(f"{path}: {line}" for line in lines)) from None
+        lines = [f"{path}: {_explained(item)}" for item in error.errors()]
+        raise InputError("\n".join(lines)).at(file=str(path)) from None
     policy._digest = hashlib.sha256(content).hexdigest()
     return policy
 

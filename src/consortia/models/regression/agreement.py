@@ -115,7 +115,7 @@ class Answers:
         where = located or (lambda site, column, level: Place(f"site {site!r}", level))
         faults, kinds = Faults(), {SITE: "text"}
         for name in self.question.columns:
-            with faults.noted():
+            with faults.noted(argument=name):
                 kinds[name] = common_kind(name, self.facts, self.levels[name], where)
                 if name not in self.question.levels:
                     check_writing(name, self.levels[name], where)

@@ -514,7 +514,8 @@ def gathered(
             Answers(question, known).kinds(_locator(names, read))
         if not faults:
             raise
-        raise InputError(f"{error}\n{faults}") from error
+        faults.take(error)
+        raise faults.joined(InputError(f"{error}\n{faults}")) from error
 
 
 def assembled(

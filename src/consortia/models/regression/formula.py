@@ -33,7 +33,7 @@ from consortia.core.arguments import unknown
 from consortia.data.columns import Column, Table, as_levels, column_of, level
 from consortia.data.mending import key, mend, text
 from consortia.data.writing import loosely
-from consortia.errors import InputError
+from consortia.errors import InputError, located
 from consortia.models.regression.r_words import check_words
 from consortia.models.regression.remedies import missing_code
 from consortia.models.regression.splines import WORDS, Basis, bases
@@ -147,7 +147,7 @@ class Factor(NamedTuple):
                     raise InputError(
                         f"{where}: {self.text} is outside its boundary in {int(beyond.sum())} of "
                         f"{len(beyond)} rows{self.first(table, beyond, BOUNDARY)}."
-                    )
+                    ).at(**self.place(table, beyond))
                 numbers = self.basis.of(numbers)
         wrong = ~np.isfinite(numbers) & ~missing
         if wrong.any():
@@ -155,8 +155,13 @@ class Factor(NamedTuple):
             raise InputError(
                 f"{where}: {self.text} is not finite in {int(wrong.sum())} of {len(wrong)} rows"
                 f"{self.first(table, wrong, remedy)}."
-            )
+            ).at(**self.place(table, wrong))
         return np.where(missing, np.nan, numbers)
+
+    def place(self, table: Table, wrong: np.ndarray) -> dict[str, Any]:
+        """Return the column, and the place of the first of some rows."""
+        source, row = table[self.columns[0]].source, int(np.flatnonzero(wrong)[0])
+        return {"argument": self.columns[0]} | ({} if source is None else source.place(row))
 
     def first(self, table: Table, wrong: np.ndarray, remedy: str) -> str:
         """Describe the first of some rows: its place, its value, and the remedy."""
@@ -206,6 +211,7 @@ class Parsed:
         return tuple(dict.fromkeys(name for factor in factors for name in factor.columns))
 
 
+@located(argument="formula")
 def parse(text: Any) -> Parsed:
     """Return a formula taken apart; no data are needed.
 

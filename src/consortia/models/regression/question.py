@@ -293,7 +293,7 @@ class Question:
                     f"which differ only in spelling: {line}"
                 )
         if faults:
-            raise InputError("\n".join(faults))
+            raise InputError("\n".join(faults)).at(argument=name, site=site)
 
     def guesses(self, kept: Table, site: str, least: int) -> tuple[Guess, ...]:
         """List the guesses about the columns of `kept`, made in ``least`` rows or more."""
@@ -461,7 +461,7 @@ class Question:
                 for text, column_levels in levels.items()
             }
             known = TableFacts(rows_of(table), shown, missing, {}, one_of_each)
-            raise TableError(str(faults), known)
+            raise faults.joined(TableError(str(faults), known))
         return TableFacts(
             rows_of(table),
             shown,
@@ -530,7 +530,7 @@ class Question:
         try:
             return self._kept(used, table, site)
         except InputError as error:
-            faults.add(str(error))
+            faults.take(error)
         always = [used[name].missing for name in self.always if name in used]
         rows = ~np.any(always, axis=0) if always else np.ones(rows_of(used), bool)
         return self._beside_site({name: column.take(rows) for name, column in used.items()}, site)
