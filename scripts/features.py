@@ -54,7 +54,7 @@ FEATURES = (
     Feature(
         "formulas",
         ("models/regression", "models/_integrated.py", "core/arrays.py", "study/formulas.py"),
-        8935,
+        8936,
     ),
     Feature("between institutions", ("federation", "engines/flower", "engines/letters"), 8999),
     Feature("run and store", ("run", "store"), 4900),

@@ -49,8 +49,10 @@ class Faults:
 
     def take(self, error: InputError) -> None:
         """Collect an error, and the lines of its message, each once."""
-        self._texts.update(dict.fromkeys(str(error).splitlines()))
-        self._errors += error.faults or [error]
+        faults = error.faults or (error,)
+        for fault in faults:  # whole, where the error says what they share once
+            self._texts.update(dict.fromkeys(str(fault).splitlines()))
+        self._errors += faults
 
     def check(self) -> None:
         """Raise one `InputError`, a line for each fault, where there are any."""

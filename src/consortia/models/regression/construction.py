@@ -514,8 +514,9 @@ def gathered(
             Answers(question, known).kinds(_locator(names, read))
         if not faults:
             raise
+        message = f"{error}\n{faults}"
         faults.take(error)
-        raise faults.joined(InputError(f"{error}\n{faults}")) from error
+        raise faults.joined(InputError(message)) from error
 
 
 def assembled(
