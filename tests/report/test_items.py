@@ -293,7 +293,7 @@ def test_a_caption_is_not_torn_from_its_table_on_paper(
     of = "[...document.querySelectorAll('{}')].map(e => getComputedStyle(e).{})"
     for what in (".caption", "h2", "h2 + p", "summary"):
         assert {*browser.value(of.format(what, "breakAfter"))} == {"avoid"}, what
-    for what in (".scroll", ".card", "figure"):
+    for what in (".scroll", ".card", "figure", "blockquote"):
         assert {*browser.value(of.format(what, "breakInside"))} == {"avoid"}, what
     for what in ("ul.plain", "footer"):  # notes and the last words
         assert {*browser.value(of.format(what, "breakBefore"))} == {"avoid"}, what
