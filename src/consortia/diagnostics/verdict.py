@@ -487,7 +487,10 @@ def _disagreement(record: Mapping[str, Any], prediction: BiasPrediction | None) 
         f"{'more than' if more > I_SQUARED else 'hardly more than'} chance explains"
         f" (I² {100 * more:.0f} %)."
     )
-    action = "Ask whether an effect differs by site: (1 + x | site)." if more > I_SQUARED else ""
+    # without a level, which Cox's partial likelihood does not have
+    action = (
+        "Ask whether an effect differs by site: x + (0 + x | site)." if more > I_SQUARED else ""
+    )
     title = "How much do the sites disagree?"
     return Check(Severity.GOOD, title, value, reason, action, counts=False)
 
