@@ -54,11 +54,11 @@ FEATURES = (
     Feature(
         "formulas",
         ("models/regression", "models/_integrated.py", "core/arrays.py", "study/formulas.py"),
-        8927,
+        8936,
     ),
     Feature("between institutions", ("federation", "engines/flower", "engines/letters"), 8999),
     Feature("run and store", ("run", "store"), 4900),
-    Feature("report", ("report", "diagnostics/figures"), 3523),
+    Feature("report", ("report", "diagnostics/figures"), 3572),
     Feature("theory", ("theory",), 3843),
 )
 

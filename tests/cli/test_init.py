@@ -328,7 +328,7 @@ def test_three_messy_tables_are_the_clean_ones_after_two_answers(tmp_path, monke
         "lima: the column 'Age' is 'age'",
         "bern: the column 'crp_mg_l' is 'crp'",
         "'Female'",
-        "oslo: age: 999 in 3 rows",
+        "stands for a missing value, in 6 rows (oslo 3, lima 3)",
         "bern: age: -9 in 3 rows",
     ):
         assert words in outcome.output, words

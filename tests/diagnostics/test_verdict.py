@@ -159,6 +159,19 @@ def test_how_much_sites_disagree_is_a_sentence_and_no_fault(q, words):
     assert not any("disagree" in check.title for check in judged(draws()).checks)
 
 
+@pytest.mark.parametrize("family", ["cox", "weibull", "bernoulli", "gaussian"])
+def test_every_family_takes_the_terms_that_are_advised_where_sites_disagree(family):
+    verdict = judged(draws(), EXACT, disagreement=json.dumps([40.0, 10]))
+    (action,) = (check.action for check in verdict.checks if "disagree" in check.title)
+    right = action.partition(": ")[2].rstrip(".")
+    rng = np.random.default_rng(0)
+    table = {"t": rng.exponential(3, 40), "d": np.arange(40) % 2, "x": rng.normal(size=40)}
+    left = {"bernoulli": "d", "gaussian": "t"}.get(family, "Surv(t, d)")
+    made = consortia.regression(f"{left} ~ {right}", {"a": table, "b": table}, family=family)
+    assert made.names == ("x",)
+    assert made.differs_by_site
+
+
 def test_an_exact_method_is_good_without_a_reference_and_says_nothing_of_unseen_bias():
     verdict = judged(antithetic(draws()), EXACT)  # antithetic draws are no fault there
     assert verdict.word == "good"

@@ -477,6 +477,24 @@ def test_a_policy_is_needed_and_may_forbid_the_study(stages, tmp_path: Path) -> 
     assert not (now.site("north") / "letters").exists()
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_the_study_that_a_hospital_needs_is_in_its_first_letter(
+    stages, name: str, tmp_path: Path
+) -> None:
+    now = stages[0].copied(tmp_path / "now")
+    wanted = (now.root / "study.toml").read_bytes()
+    (now.root / "study.toml").unlink()
+    (now.site(name) / "site-policy.toml").unlink()
+    with pytest.raises(InputError, match="site check --study") as caught:
+        now.answer(name, 1)
+    (kept,) = (
+        Path(word)
+        for word in str(caught.value).split()
+        if word.endswith(".toml") and Path(word).name != "site-policy.toml"
+    )
+    assert kept.read_bytes() == wanted
+
+
 def test_a_refusal_is_told_and_replaced_by_a_later_answer(stages, tmp_path: Path) -> None:
     now = stages[2].copied(tmp_path / "now")
     policy = now.site("north") / "site-policy.toml"

@@ -15,6 +15,7 @@ from needs import needs
 from report.test_figure import of_formula
 
 import consortia
+from consortia.diagnostics.prediction import BiasPrediction
 from consortia.diagnostics.verdict import Check, Severity, Verdict, _factors
 from consortia.models.regression.checking import Line, PredictiveCheck
 from consortia.report.document import _parts, page, write_report
@@ -292,8 +293,10 @@ def test_a_caption_is_not_torn_from_its_table_on_paper(
     of = "[...document.querySelectorAll('{}')].map(e => getComputedStyle(e).{})"
     for what in (".caption", "h2", "h2 + p", "summary"):
         assert {*browser.value(of.format(what, "breakAfter"))} == {"avoid"}, what
-    for what in (".scroll", ".card", "figure"):
+    for what in (".scroll", ".card", "figure", "blockquote"):
         assert {*browser.value(of.format(what, "breakInside"))} == {"avoid"}, what
+    for what in ("ul.plain", "footer"):  # notes and the last words
+        assert {*browser.value(of.format(what, "breakBefore"))} == {"avoid"}, what
     cells = browser.value("[...document.querySelectorAll('td')].map(e => e.innerText)")
     assert any("\u00a0%" in cell for cell in cells)
     assert not any(" %" in cell for cell in cells)
@@ -369,32 +372,67 @@ def test_a_share_is_never_0_or_1_and_equal_factors_are_one_number(report: RunRep
     assert _factors(0.9, 1.25) == "0.90–1.25×"
 
 
-def test_a_good_verdict_names_what_was_not_looked_at() -> None:
+@pytest.mark.parametrize(
+    ("titles", "counts", "ends"),
+    [
+        ([], False, "All checks passed."),
+        (["How large is the measured bias?"], False, "how large is the measured bias?"),
+        (["Do the sites agree?", "How many modes?"], False, "do the sites agree? How many modes?"),
+        (["Do the sites agree?"], True, None),  # what counts is no good verdict
+    ],
+)
+def test_a_good_verdict_names_what_was_not_looked_at(
+    titles: list[str], counts: bool, ends: str | None
+) -> None:
     good = Check(Severity.GOOD, "Do the chains agree?", "yes", "They do.")
-    unknown = Check(
-        Severity.UNKNOWN, "How large is the measured bias?", "not measured", "", counts=False
-    )
-    assert Verdict((good,)).explanation == "All checks passed."
-    assert Verdict((good, unknown)).explanation.endswith(
-        "Not checked: how large is the measured bias?"
-    )
+    unknown = [Check(Severity.UNKNOWN, one, "not measured", "", counts=counts) for one in titles]
+    verdict = Verdict((good, *unknown))
+    assert (verdict.severity is Severity.GOOD) is (ends is not None)
+    if ends is not None:
+        assert verdict.explanation.endswith(ends)
+        assert ("Not checked: " in verdict.explanation) is bool(titles)
 
 
-def test_intercepts_of_levels_are_called_so_beside_coefficients() -> None:
+@pytest.mark.parametrize("kind", ["binomial", "weibull", "ordinal"])
+def test_beside_the_missing_bias_of_an_exact_method_no_card_is_unknown(kind: str) -> None:
+    if kind == "binomial":
+        one = binomial()[1]
+    else:
+        made, tree = of_formula(kind)
+        one = report_of(tree, model=made.model, sites=made.sites, regression=made)
+    exact = dataclasses.replace(one, prediction=BiasPrediction(basis="a Metropolis test"))
+    cards = [check for check in exact.verdict.checks if "bias" in check.title]
+    assert [card.value for card in cards] == ["no bias"]
+    assert Severity.UNKNOWN not in {check.severity for check in exact.verdict.checks}
+    stale = dataclasses.replace(one, prediction=None)
+    assert Severity.UNKNOWN in {check.severity for check in stale.verdict.checks}
+
+
+@pytest.mark.parametrize(
+    ("columns", "levels"),
+    [
+        (["length"], ["bird", "invertebrate"]),
+        (["size", "lake[oklawaha]"], ["fish", "other"]),
+        (["age"], ["rural, north"]),
+    ],
+)
+def test_intercepts_of_levels_are_called_so_beside_coefficients(
+    columns: list[str], levels: list[str]
+) -> None:
     rng = np.random.default_rng(2)
+    shape = (2, 99, len(levels), len(columns))
+    axes = ("chain", "draw", "level", "column")
     posterior = xarray.Dataset(
         {
-            "coefficients": (("chain", "draw", "level", "column"), rng.normal(size=(2, 99, 2, 1))),
-            "intercept": (("chain", "draw", "level"), rng.normal(size=(2, 99, 2))),
+            "coefficients": (axes, rng.normal(size=shape)),
+            "intercept": (axes[:3], rng.normal(size=shape[:3])),
         },
-        {"column": ["length"], "level": ["bird", "invertebrate"]},
+        {"column": columns, "level": levels},
     )
     made = report_of(xarray.DataTree.from_dict({"/posterior": posterior}))
     assert made.names == [
-        "bird, length",
-        "invertebrate, length",
-        "bird, intercept",
-        "invertebrate, intercept",
+        *(f"{level}, {column}" for level in levels for column in columns),
+        *(f"{level}, intercept" for level in levels),
     ]
 
 

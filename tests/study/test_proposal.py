@@ -300,13 +300,23 @@ def housing(rows: int = 24) -> dict[str, Any]:
     }
 
 
-def test_levels_that_are_given_for_a_response_of_words_are_their_order() -> None:
+@pytest.mark.parametrize(
+    "levels",
+    [("Low", "Medium", "High"), ("sehr schlecht", "mäßig", "gut"), ("III", "II", "I")],
+)
+def test_levels_that_are_given_for_a_response_of_words_are_their_order(
+    levels: tuple[str, ...],
+) -> None:
     given = housing()
-    found = proposed(given, "Sat", levels={"Sat": ("Low", "Medium", "High")})
+    words = dict(zip(("Low", "Medium", "High"), levels, strict=True))
+    for table in given.values():
+        table["answer"] = [words[each] for each in table["Sat"]]
+    found = proposed(given, "answer", levels={"answer": levels}, drop=["Sat"])
     assert found.family == "ordinal"
-    assert "Low < Medium < High" in found.why
+    assert " < ".join(levels) in found.why
     made = built(given, found)
-    assert made.specification.levels["response()"] == ("Low", "Medium", "High")
+    assert made.specification.levels["response()"] == levels
+    assert made.sites.site("s0")["y"].max() == 2
     with pytest.raises(InputError, match="give --levels Sat=LOWEST,...,HIGHEST"):
         proposed(given, "Sat", family="ordinal")
     with pytest.raises(InputError, match="Medium is missing: name all levels"):
@@ -320,17 +330,20 @@ def test_levels_of_a_term_are_in_the_order_that_is_given() -> None:
     assert built(given, found).names[1:4] == ("C(dose)[0]", "C(dose)[2]", "arm[a]")
 
 
-def test_a_column_of_counts_beside_cells_of_words_is_proposed_as_weights() -> None:
+@pytest.mark.parametrize("name", ["Freq", "n", "Anzahl", "wt"])
+def test_a_column_of_counts_beside_cells_of_words_is_proposed_as_weights(name: str) -> None:
     given = housing()
+    for table in given.values():
+        table[name] = table.pop("Freq")
     found = proposed(given, "Sat")
-    persons = sum(sum(table["Freq"]) for table in given.values())
-    assert found.weights == "Freq"
+    persons = sum(sum(table[name]) for table in given.values())
+    assert found.weights == name
     assert f"48 rows are {persons} persons" in found.why
     assert found.formula == "Sat ~ Infl + Type + site"
     weights = built(given, found).sites.site("s1")["weight"]
-    np.testing.assert_array_equal(weights, given["s1"]["Freq"])
-    assert proposed(given, "Sat", drop=["Freq"]).weights is None
-    assert proposed(given, "Freq").weights is None  # it is the response
+    np.testing.assert_array_equal(weights, given["s1"][name])
+    assert proposed(given, "Sat", drop=[name]).weights is None
+    assert proposed(given, name).weights is None  # it is the response
 
 
 def test_a_count_beside_measurements_or_repeated_cells_is_a_covariate() -> None:
@@ -340,17 +353,27 @@ def test_a_count_beside_measurements_or_repeated_cells_is_a_covariate() -> None:
     assert proposed({"s0": words, "s1": words}, "yes").weights is None
 
 
-def test_a_response_of_several_words_is_against_the_most_frequent_or_the_chosen_one() -> None:
-    foods = ["bird", "fish", "fish", "invertebrate", "fish"]
-    given = tables(3, 40, food=lambda place, row: foods[row % 5])
-    found = proposed(given, "food")
-    assert found.levels["food"] == ("fish", "bird", "invertebrate")
-    assert "'fish', the most frequent (72 of 120 rows)" in found.why
-    assert "food = 'fish'" in str(built(given, found).notes)
-    chosen = proposed(given, "food", references={"food": "bird"})
-    assert chosen.levels["food"] == ("bird", "fish", "invertebrate")
-    with pytest.raises(InputError, match="did you mean 'fish'"):
-        proposed(given, "food", references={"food": "fisch"})
+@pytest.mark.parametrize(
+    ("words", "levels", "count", "other", "near"),
+    [
+        ("bird fish fish invertebrate fish", "fish bird invertebrate", 72, "bird", "fisch"),
+        ("train car air bus train", "train air bus car", 48, "car", "trian"),
+        ("rural urban urban seaside", "urban rural seaside", 60, "seaside", "urbane"),
+    ],
+)
+def test_a_response_of_several_words_is_against_the_most_frequent_or_the_chosen_one(
+    words: str, levels: str, count: int, other: str, near: str
+) -> None:
+    every, first = words.split(), levels.split()[0]
+    given = tables(3, 40, kind=lambda place, row: every[row % len(every)])
+    found = proposed(given, "kind")
+    assert found.levels["kind"] == tuple(levels.split())
+    assert f"'{first}', the most frequent ({count} of 120 rows)" in found.why
+    assert f"kind = '{first}'" in str(built(given, found).notes)
+    chosen = proposed(given, "kind", references={"kind": other})
+    assert chosen.levels["kind"] == (other, *(each for each in sorted({*every}) if each != other))
+    with pytest.raises(InputError, match=f"did you mean '{first}'"):
+        proposed(given, "kind", references={"kind": near})
 
 
 def test_the_reference_of_a_response_of_two_words_is_no_event() -> None:

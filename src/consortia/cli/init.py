@@ -338,7 +338,7 @@ def _alike(
             needed.append(Suggestion(name, "words", sentence, "rename", {}))
     if not wanted:
         return start, read(start)
-    asking = Asking(yes)
+    asking = Asking(yes, list(paths))
     agreed = suggestions(read, start, asking, needed)
     if not asking.answered:
         agreed = {
@@ -367,20 +367,23 @@ class Asking:
 
     Args:
         yes: everything is taken without a question.
+        sites: names of all of them.
 
     Attributes:
         answered: False once nobody has answered: then all is proposed, and approved by nobody.
     """
 
-    def __init__(self, yes: bool) -> None:
-        self.yes, self.answered = yes, True
+    def __init__(self, yes: bool, sites: Sequence[str]) -> None:
+        self.yes, self.sites, self.answered = yes, sites, True
 
     def __call__(self, changes: Sequence[Suggestion]) -> bool:
         """Show suggestions, and return whether they are taken."""
         from consortia.core.printable import printable
+        from consortia.data.mending import joined
 
-        for suggestion in changes:
-            typer.echo(f"  {printable(suggestion.sentence)}", err=True)
+        sentences = ((each.site, next(iter(each.entries), ""), each.sentence) for each in changes)
+        for line in joined(sentences, self.sites):
+            typer.echo(f"  {printable(line)}", err=True)
         if self.yes:
             return True
         try:

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterator
 from typing import Any
 
 from consortia.errors import InputError
+
+COLON = re.compile(": ")
+REMEDY = 60
+"""Characters of the start and of the end of a message from which on its end is said once."""
 
 
 class Faults:
@@ -29,8 +34,14 @@ class Faults:
         return bool(self._texts)
 
     def __str__(self) -> str:
-        """Return a line for each fault."""
-        return "\n".join(self._texts)
+        """Return a line for each fault; what several end with, such as a remedy, ends the last."""
+        lines, seen = [], set[str]()
+        for line in reversed(self._texts):
+            ends = [line[colon.end() :] for colon in COLON.finditer(line, REMEDY)]
+            again = next((end for end in ends if end in seen and len(end) >= REMEDY), None)
+            lines.append(line if again is None else line.removesuffix(f": {again}"))
+            seen.update(ends)
+        return "\n".join(reversed(lines))
 
     def add(self, text: str, **places: Any) -> None:
         """Collect a message."""
@@ -38,8 +49,10 @@ class Faults:
 
     def take(self, error: InputError) -> None:
         """Collect an error, and the lines of its message, each once."""
-        self._texts.update(dict.fromkeys(str(error).splitlines()))
-        self._errors += error.faults or [error]
+        faults = error.faults or (error,)
+        for fault in faults:  # whole, where the error says what they share once
+            self._texts.update(dict.fromkeys(str(fault).splitlines()))
+        self._errors += faults
 
     def check(self) -> None:
         """Raise one `InputError`, a line for each fault, where there are any."""

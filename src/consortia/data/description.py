@@ -171,12 +171,12 @@ def column_cells(
         least: fewest rows of a cell.
         persons: how many each row stands for; None: one.
     """
-    known = ~column.missing
+    of_rows = np.ones(len(column.missing)) if persons is None else persons
+    known = ~column.missing & (of_rows > 0)
     if column.kind in ("number", "date") and not levels:
         first = np.unique(column.values[known][:LOOKED_AT])
         if len(first) > MOST_LEVELS or len(np.unique(column.values[known])) > MOST_LEVELS:
             return None
-    of_rows = np.ones(len(known)) if persons is None else persons
     counts = dict.fromkeys(levels, 0) | counts_of(as_levels(column)[known], of_rows[known])
     if gaps := round(float(of_rows[column.missing].sum())):
         counts |= {"": gaps}

@@ -188,8 +188,8 @@ class Verdict:
             unknown = [check for check in self.checks if check.severity is Severity.UNKNOWN]
             if not unknown:
                 return "All checks passed."
-            left = ", ".join(f"{check.title[:1].lower()}{check.title[1:]}" for check in unknown)
-            return f"All checks that were made passed. Not checked: {left}"
+            left = " ".join(check.title for check in unknown)
+            return f"All checks that were made passed. Not checked: {left[:1].lower()}{left[1:]}"
         return " ".join(f"{check.title} {check.value}." for check in self.reasons)
 
     @property
@@ -487,7 +487,10 @@ def _disagreement(record: Mapping[str, Any], prediction: BiasPrediction | None) 
         f"{'more than' if more > I_SQUARED else 'hardly more than'} chance explains"
         f" (I² {100 * more:.0f} %)."
     )
-    action = "Ask whether an effect differs by site: (1 + x | site)." if more > I_SQUARED else ""
+    # without a level, which Cox's partial likelihood does not have
+    action = (
+        "Ask whether an effect differs by site: x + (0 + x | site)." if more > I_SQUARED else ""
+    )
     title = "How much do the sites disagree?"
     return Check(Severity.GOOD, title, value, reason, action, counts=False)
 

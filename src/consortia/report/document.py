@@ -321,7 +321,7 @@ def _show_posterior(
             "priors",
             "Priors",
             "The assumptions before the data, and the knowledge after them. Where the two "
-            "agree, the data were not informative.",
+            f"agree, the data were not informative. {effects.moved_by_priors(beside)}".rstrip(),
             [plots.priors(beside)],
             [prior_table(beside, {} if response is None else response.priors)],
         ),

@@ -14,7 +14,7 @@ from consortia.core import parameters
 from consortia.data.writing import truth_of
 from consortia.diagnostics.figures.canvas import Plot, drawing
 from consortia.diagnostics.figures.forest import forest_figure
-from consortia.diagnostics.units import SLOPES, in_column_units
+from consortia.diagnostics.units import CONSTANT, SLOPES, in_column_units
 from consortia.diagnostics.verdict import Severity
 from consortia.errors import InputError
 from consortia.models.regression.estimates import Estimates, estimates_of, places_near_one
@@ -22,7 +22,7 @@ from consortia.models.regression.families import FAMILIES
 from consortia.models.regression.formula import parse
 from consortia.models.regression.heterogeneity import SiteEffects, Varying, site_effects
 from consortia.models.regression.margins import MarginalEffects
-from consortia.models.regression.priors import read_prior
+from consortia.models.regression.priors import Prior, read_prior
 from consortia.report.run_report import RunReport, by_weight
 
 LEVEL = 0.95
@@ -152,12 +152,15 @@ def _binary(settings: Mapping[str, Any]) -> frozenset[str]:
     return frozenset(name for name, levels in values.items() if levels == {"0", "1"})
 
 
-def _columns(report: RunReport, name: str) -> tuple[list[str], np.ndarray] | None:
+def _columns(
+    report: RunReport, name: str, *, sampled: bool = False
+) -> tuple[list[str], np.ndarray] | None:
     """Return names and draws (chain, draw, column) of a variable, or None without it.
 
-    They are in the units of the columns, and repeated in proportion to their weights.
+    They are in the units of the columns, or as they were sampled, and repeated in proportion to
+    their weights.
     """
-    posterior = in_column_units(report.tree)["posterior"]
+    posterior = (report.tree if sampled else in_column_units(report.tree))["posterior"]
     if name not in posterior.data_vars:
         return None
     variable = posterior[name]
@@ -407,6 +410,15 @@ AS_PRIOR = 0.9
 SEPARATED = 0.4
 """Share of the prior's width that a posterior has at least where rows bound one side of it."""
 
+MOVED = 0.1
+"""Standard deviations from which on the move of a mean by the priors is stated."""
+
+MOST_WIDER = 2.0
+"""Factor on a variance without priors from which on rows tell less than these."""
+
+FEWEST_A_COLUMN = 20
+"""Draws for each column from which on a precision is estimated."""
+
 
 @dataclass(frozen=True)
 class PriorBeside:
@@ -416,27 +428,77 @@ class PriorBeside:
     words: str  # the prior
     prior: np.ndarray  # its 2.5, 50 and 97.5 % points
     posterior: np.ndarray  # likewise
+    # move of the mean without normal priors, in sds; inf where these tell more than the rows
+    without: float
 
 
 def priors_beside(report: RunReport) -> list[PriorBeside]:
     """Return the prior and the posterior of every coefficient whose prior is recorded."""
-    response = response_of(report)
-    if response is None or not response.priors:
+    response, slopes = response_of(report), _columns(report, SLOPES)
+    if response is None or not response.priors or slopes is None:
         return []
-    slopes = _columns(report, SLOPES)
-    if slopes is None:
-        return []
-    rng, priors = np.random.default_rng(0), []
-    for name, values in zip(slopes[0], np.moveaxis(slopes[1], -1, 0), strict=True):
+    names, values = slopes
+    constants = _columns(report, CONSTANT, sampled=True) or ([], values[..., :0])
+    known: dict[int, Prior] = {}
+    for index, name in enumerate([*names, *([CONSTANT] * len(constants[0]))]):
+        of_classes = response.priors.get(name.partition(", ")[2])  # which have one in common
         try:
-            prior = read_prior(name, response.priors.get(name))
+            known[index] = read_prior(name, response.priors.get(name, of_classes))
         except InputError:  # a record is not trusted; its words may be none of ours
             continue
-        points = (0.025, 0.5, 0.975)
-        drawn = prior.draw(rng, (PRIOR_DRAWS,), -np.inf)
-        posterior = np.quantile(values, points)
-        priors.append(PriorBeside(name, str(prior), np.quantile(drawn, points), posterior))
+    without = _moves_without(np.concatenate([values, constants[1]], axis=-1), known)
+    rng, points, priors = np.random.default_rng(0), (0.025, 0.5, 0.975), []
+    for index, name in enumerate(names):
+        if index in known:
+            drawn = np.quantile(known[index].draw(rng, (PRIOR_DRAWS,), -np.inf), points)
+            posterior = np.quantile(values[..., index], points)
+            priors.append(PriorBeside(name, str(known[index]), drawn, posterior, without[index]))
     return priors
+
+
+def _moves_without(values: np.ndarray, known: Mapping[int, Prior]) -> np.ndarray:
+    """Estimate how far each mean moves without normal priors, in sds; inf where these tell more.
+
+    The precision of a Gaussian posterior is that of the rows and of the priors together. Where
+    draws are too few for it, nothing is known: NaN.
+    """
+    draws = values.reshape(-1, values.shape[-1])
+    mean, sd = draws.mean(axis=0), draws.std(axis=0)
+    if len(draws) < FEWEST_A_COLUMN * len(sd) or not sd.all():
+        return np.full(len(sd), np.nan)
+    of_priors, pull = np.zeros(len(sd)), np.zeros(len(sd))
+    for index, prior in known.items():
+        if prior.form == "normal":
+            centre, scale = prior.arguments
+            of_priors[index] = (sd[index] / scale) ** 2
+            pull[index] = of_priors[index] * (mean[index] - centre) / sd[index]
+    together = np.linalg.pinv(np.corrcoef(draws.T).reshape(len(sd), -1), hermitian=True)
+    strengths, directions = np.linalg.eigh(together - np.diag(of_priors))
+    rows = directions / np.maximum(strengths, 1e-9) @ directions.T  # their covariance alone
+    return np.where(np.diag(rows) < MOST_WIDER, rows @ pull, np.inf)
+
+
+def moved_by_priors(priors: Sequence[PriorBeside]) -> str:
+    """Describe what normal priors do to the estimates; "" where they move none."""
+    moved = [prior for prior in priors if MOVED <= abs(prior.without) < np.inf]
+    moved.sort(key=lambda prior: (_of_site(prior.name), -abs(prior.without)))
+    weak = [prior.name for prior in priors if np.isinf(prior.without)]
+    text = "The priors move estimates: without them, by a normal approximation, " if moved else ""
+    for index, prior in enumerate(moved[:MOST_STATED]):
+        size, way = f"{abs(prior.without):.1f}", "higher" if prior.without > 0 else "lower"
+        if index == 0:
+            text += f"the mean of {prior.name} is {size} standard deviations {way}"
+        else:
+            text += f", that of {prior.name} {size} {way}"
+    if moved:
+        rest = len(moved) - MOST_STATED
+        text += f"; {rest} more in the table. " if rest > 0 else ". "
+    if weak:
+        text += (
+            f"Of {', '.join(weak)} the rows tell less than the priors: only a run with wider "
+            "priors shows how far these move them."
+        )
+    return text.rstrip()
 
 
 def known_from_prior(report: RunReport) -> dict[str, str]:

@@ -15,6 +15,7 @@ from consortia.diagnostics.verdict import Verdict
 from consortia.models.regression.estimates import Estimates
 from consortia.models.regression.heterogeneity import SiteEffects
 from consortia.models.regression.margins import MarginalEffects
+from consortia.models.regression.participants import RECURRENT
 from consortia.report.effects import PriorBeside, Response, number, numbers, response_of
 from consortia.report.run_report import RunReport, short_names
 
@@ -166,7 +167,8 @@ def contribution_table(report: RunReport) -> Table | None:
         if values and all(np.isin(of_site, (0, 1)).all() for of_site in values):
             events = _totals(report, values)
             columns |= {"events": _with_total(events)}
-            columns[f"events per {unit}"] = _rates(events, counted)
+            again = any(RECURRENT in of_site.get("levels", {}) for of_site in described.values())
+            columns[f"events per {unit}"] = _rates(events, counted, "{:.2f}" if again else PERCENT)
     cells = tuple(zip(*columns.values(), strict=True))
     return Table("What each site contributed", tuple(columns), cells)
 
@@ -175,10 +177,13 @@ def _with_total(counts: Sequence[int]) -> list[str]:
     return [f"{count:,}" for count in (*counts, sum(counts))]
 
 
-def _rates(events: Sequence[int], of: Sequence[int]) -> list[str]:
+PERCENT = "{:.1%}"
+
+
+def _rates(events: Sequence[int], of: Sequence[int], text: str = PERCENT) -> list[str]:
     """Return the rate of events at each site and over all, as text."""
     pairs = zip((*events, sum(events)), (*of, sum(of)), strict=True)
-    return [f"{100 * count / out_of:.1f} %" for count, out_of in pairs]
+    return [text.format(count / out_of).replace("%", " %") for count, out_of in pairs]
 
 
 def _of_rows(report: RunReport, name: str) -> list[np.ndarray]:
@@ -199,7 +204,7 @@ def _totals(report: RunReport, columns: Sequence[np.ndarray]) -> list[int]:
 
 
 def prior_table(found: Sequence[PriorBeside], priors: Mapping[str, str]) -> Table | None:
-    """Return each prior in words and its interval, beside the posterior's."""
+    """Return each prior in words and its interval beside the posterior, and what it moves."""
     if not found and not priors:
         return None
     shown = {one.name for one in found}
@@ -208,13 +213,15 @@ def prior_table(found: Sequence[PriorBeside], priors: Mapping[str, str]) -> Tabl
             one.name,
             one.words,
             *(f"{number(at[0])} to {number(at[2])}" for at in (one.prior, one.posterior)),
+            f"{one.without:+.2f}" if math.isfinite(one.without) else MISSING,
         )
         for one in found
     )
     rows += tuple(
-        (name, words, MISSING, MISSING) for name, words in priors.items() if name not in shown
+        (name, words, *[MISSING] * 3) for name, words in priors.items() if name not in shown
     )
-    heads = ("parameter", "prior", "95 % of the prior", "95 % of the posterior")
+    intervals = ("95 % of the prior", "95 % of the posterior")
+    heads = ("parameter", "prior", *intervals, "moves without (sd)")
     return Table("Priors and posteriors, on the scale of the link", heads, rows)
 
 

@@ -37,7 +37,10 @@ EXACT, HIERARCHICAL = "few_rounds", "federated_hmc"
 SITES_MAX = 8
 """With more sites their levels are partially pooled."""
 
-COUNTS = re.compile(r"^(freq|frequency|count|counts|weight|weights|wt)$", re.IGNORECASE)
+COUNTS = re.compile(
+    r"^(n|freq|frequency|häufigkeit|counts?|persons?|number|anzahl|effectifs?|weights?|wt)$",
+    re.IGNORECASE,
+)
 """Names of columns of how many persons a row stands for."""
 
 EXPOSURE = re.compile(

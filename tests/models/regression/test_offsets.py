@@ -71,13 +71,27 @@ def test_the_intercept_is_expected_less_the_offset(formula: str, family: str, wa
     assert centre(formula, family) == pytest.approx(wanted())
 
 
-@pytest.mark.parametrize("column", ["N", "beds"])
-def test_an_offset_that_is_no_logarithm_is_asked_about(column: str) -> None:
+@pytest.mark.parametrize(
+    ("column", "family"),
+    [
+        ("N", "poisson"),
+        ("beds", "poisson"),
+        ("N", "negative_binomial"),
+        ("beds", "weibull"),
+        ("beds", "cox"),
+        ("N", "bernoulli(cloglog)"),
+    ],
+)
+def test_an_offset_that_is_no_logarithm_is_asked_about(column: str, family: str) -> None:
+    of_times = {"cox": "Surv(t, died)", "weibull": "Surv(t, died)"}
+    left = (of_times | {"bernoulli(cloglog)": "died"}).get(family, "y")
+
     def doubts(offset: str) -> list[str]:
-        made = consortia.regression(f"y ~ x + offset({offset})", tables(), family="poisson")
+        made = consortia.regression(f"{left} ~ x + offset({offset})", tables(), family=family)
         return [str(one) for one in made.readings if one.confirm]
 
     (first, _) = doubts(column)
+    assert f"to the logarithm of the {'rate' if left == 'y' else 'hazard'}" in first
     assert f"offset(log({column})) divides by it; offset(1 * {column}) confirms it" in first
     assert doubts(f"log({column})") == doubts(f"1 * {column} / 40") == doubts("z") == []
 

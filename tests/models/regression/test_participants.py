@@ -3,6 +3,7 @@
 import json
 import re
 from dataclasses import asdict
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from consortia import regression
 from consortia.data.description import SiteDescription
 from consortia.errors import InputError
+from consortia.study.build import load_study
 
 TIMES = (2.0, 4.0, 6.0, 8.0, 10.0)
 CAUSES = {1: "relapse", 2: "death"}
@@ -205,6 +207,13 @@ def test_of_rows_that_are_here_nothing_is_withheld_and_no_count_is_a_range(few):
     assert flow["analysed"] == ("60", str(60 - few), str(120 - few))
     text = str(table)
     assert not re.search(r"\d–\d|n/a|withheld|or more", text), text
+
+
+def test_table_one_of_the_example_withholds_nothing():
+    study = Path(__file__).parents[3] / "examples" / "pneumonia" / "study.toml"
+    text = str(load_study(study).build().regression.table_one())
+    assert "analysed" in text
+    assert not re.search(r"\d–\d|withheld|or more|other levels", text), text
 
 
 def test_the_minimum_of_the_site_counts_where_it_is_larger():

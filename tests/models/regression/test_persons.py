@@ -293,6 +293,24 @@ def test_intervals_have_the_flow_events_and_follow_up_of_their_patients(
     assert str(cut.survival_curves()) == str(single.survival_curves())
 
 
+def test_table_1_has_no_level_that_only_later_intervals_or_rows_of_nobody_have() -> None:
+    def variables(made: consortia.Regression) -> list[tuple[str, str]]:
+        lines = made.table_one().lines
+        return [(line.variable, line.level) for line in lines if line.variable in ("nth", "kind")]
+
+    every = {name: intervals(patients(place)) for place, name in enumerate(SITES)}
+    for table in every.values():
+        table["nth"] = 1 + np.searchsorted([0.5, 3.0, 8.0], table["start"])  # of the interval
+    formula = "Surv(start, stop, death) ~ nth"
+    made = consortia.regression(formula, every, family="cox", persons="id")
+    assert variables(made) == [("nth", "1")]
+    given = {name: cells(place) for place, name in enumerate(SITES)}
+    for table in given.values():
+        table["freq"] = np.where(table["kind"] == "tower", 0, table["freq"])
+    made = consortia.regression("seen ~ kind", given, weights="freq", family="bernoulli")
+    assert variables(made) == [("kind", "flat"), ("kind", "house")]
+
+
 def test_intervals_without_a_column_of_persons_have_no_curves() -> None:
     every = {name: intervals(patients(place)) for place, name in enumerate(SITES)}
     with pytest.raises(InputError, match="need persons, the column of the person"):
@@ -316,6 +334,10 @@ def test_events_that_recur_are_counted_of_each_person() -> None:
     for number, persons in enumerate(np.bincount(events)):
         assert lines["events of a person", str(number)].split()[0] == str(persons)
     assert lines["outcome", "event"].split()[0] == str(np.sum(events > 0))
+    table = contribution_table(of_draws(made))
+    assert table is not None
+    assert table.columns[-1] == "events per person"
+    assert [row[-1] for row in table.rows] == [f"{one.mean():.2f}" for one in (*counts, events)]
 
 
 def test_an_interval_without_a_person_is_refused_and_gaps_have_no_curves() -> None:

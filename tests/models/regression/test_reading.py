@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from consortia.data.mending import joined
 from consortia.data.tables import read_table
 from consortia.data.writing import has_hidden
 from consortia.errors import InputError
@@ -217,6 +218,70 @@ def test_in_a_column_of_numbers_words_miss_and_are_counted(tmp_path: Path) -> No
     assert found.specification.rows == (50,)
     assert "a: x: 'NA' is missing, in 10 rows" in str(found)
     assert "doubts" not in found.metadata.settings
+
+
+@pytest.mark.parametrize("sites", [3, 8])
+def test_a_word_that_misses_in_many_columns_of_many_sites_is_one_line(
+    sites: int, tmp_path: Path
+) -> None:
+    names, paths = "abcdefgh"[:sites], {}
+    for number, name in enumerate(names):
+        rows = [
+            f"{a},{'NA' if i % 6 == 0 else i},{'NA' if i % 10 == 0 else i % 7},"
+            f"{'.' if i < number else i % 5}"
+            for i, a in enumerate(Y)
+        ]
+        paths[name] = file(tmp_path, f"{name}.csv", "y,x,z,w", rows)
+    found = made("y ~ x + z + w", paths, missing="complete")
+    lines = [str(reading) for reading in found.readings if "missing" in reading.text]
+    others = ", ".join(f"{name} {number}" for number, name in enumerate(names) if number)
+    assert lines == [
+        f"all sites: 'NA' is missing: x in {10 * sites} rows, z in {6 * sites} rows",
+        f"w: '.' is missing, in {sites * (sites - 1) // 2} rows ({others})",
+    ]
+    few = {name: paths[name] for name in "abc"} | {"d": paths["a"]}
+    assert "b, c: '.' is missing" not in str(made("y ~ w", few, missing="complete"))
+    assert "w: '.' is missing, in 3 rows (b 1, c 2)" in str(made("y ~ w", few, missing="complete"))
+
+
+@pytest.mark.parametrize(
+    ("sentences", "lines"),
+    [
+        (["a x: 'NA' is missing, in 1 row"], ["a: x: 'NA' is missing, in 1 row"]),
+        (
+            ["a x: 'NA' is missing, in 1,200 rows", "b x: 'NA' is missing, in 1 row"],
+            ["x: 'NA' is missing, in 1,201 rows (a 1,200, b 1)"],
+        ),
+        (
+            [
+                "a x: 'NA' in 2 rows, '?' in 1 row",
+                "b x: 'NA' in 2 rows, '?' in 1 row",
+            ],
+            [
+                "a: x: 'NA' in 2 rows, '?' in 1 row",
+                "b: x: 'NA' in 2 rows, '?' in 1 row",
+            ],
+        ),
+        (
+            ["a x: 'NA' is missing, in 2 rows", "b z: 'NA' is missing, in 3 rows"],
+            ["'NA' is missing: x in 2 rows, z in 3 rows"],
+        ),
+        (["a : not UTF-8", "b : not UTF-8"], ["a, b: not UTF-8"]),
+        (
+            ["a x: 'M' is 'm', in 2 rows", "b x: 'F' is 'f', in 2 rows"],
+            ["a: x: 'M' is 'm', in 2 rows", "b: x: 'F' is 'f', in 2 rows"],
+        ),
+    ],
+)
+def test_sentences_that_differ_in_site_column_and_count_are_one(
+    sentences: list[str], lines: list[str]
+) -> None:
+    given = []
+    for sentence in sentences:
+        start, _, rest = sentence.partition(": ")
+        site, column = start.split(" ")
+        given.append((site, column, f"{site}: {column}{': ' if column else ''}{rest}"))
+    assert joined(given, ["a", "b", "c"]) == lines
 
 
 def test_what_levels_name_is_a_level_in_a_column_of_codes_too(tmp_path: Path) -> None:

@@ -107,6 +107,26 @@ def keep_true(rows: dict[str, Any], keep: str) -> np.ndarray:
     return np.all(holds, axis=0)
 
 
+@pytest.mark.parametrize("sites", [2, 8])
+@pytest.mark.parametrize(
+    ("formula", "changes", "family", "remedy"),
+    [
+        ("Surv(stop, event) ~ x", {"stop": 0}, "cox", "write stop + 0.5 for stop"),
+        ("share ~ x", {"share": 1}, "beta", "write I((share * 99 + 0.5) / 100)"),
+    ],
+)
+def test_each_site_has_its_line_and_a_remedy_of_all_is_said_once(
+    formula: str, changes: dict[str, Any], family: str, remedy: str, sites: int
+) -> None:
+    names = "abcdefgh"[:sites]
+    with pytest.raises(InputError) as caught:
+        consortia.regression(formula, {name: table(**changes) for name in names}, family=family)
+    lines = str(caught.value).splitlines()
+    assert [line[:8] for line in lines] == [f"site '{name}'" for name in names]
+    assert all(f"outside the family {family} in" in line for line in lines)
+    assert [remedy in line for line in lines] == [False] * (sites - 1) + [True]
+
+
 def test_shares_of_trials_are_counts_once_they_are_multiplied() -> None:
     rows = [table(), table()]
     for one in rows:

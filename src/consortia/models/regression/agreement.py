@@ -11,7 +11,7 @@ import numpy as np
 
 from consortia.core.faults import Faults
 from consortia.data.columns import Guess, TableFacts
-from consortia.data.mending import key, mend
+from consortia.data.mending import joined, key, mend
 from consortia.data.mending import text as toml
 from consortia.data.preparation import Moments, moments_of_all
 from consortia.errors import InputError
@@ -275,7 +275,7 @@ class Answers:
     ) -> list[Guess]:
         """Return the sites' guesses, and those that only a comparison of sites shows."""
         question, parsed = self.question, self.question.parsed
-        readings = [guess for facts in self.facts.values() for guess in facts.guesses]
+        readings = readings_of(self.facts)
         for text, factor in parsed.factors.items():  # levels without C(...)
             column = factor.column
             if text in levels and factor.kind != "levels" and column not in (None, SITE):
@@ -467,6 +467,16 @@ class Answers:
         other = next((level for level in levels if level not in only[site]), word)
         line = mend(site, f"recode.{key(column)}", f"{toml(word)} = {toml(other)}")
         return f"{alone}; make words for one thing one, as in {line}"
+
+
+def readings_of(tables: Mapping[str, TableFacts]) -> list[Guess]:
+    """Return the sites' guesses, those of one meaning that nobody has to confirm as one."""
+    guesses = [(site, guess) for site, facts in tables.items() for guess in facts.guesses]
+    plain = ((site, guess.column, guess.text) for site, guess in guesses if not guess.confirm)
+    return [
+        *(Guess("", sentence) for sentence in joined(plain, list(tables))),
+        *(guess for _, guess in guesses if guess.confirm),
+    ]
 
 
 def units_of(factor: Factor, plain: Unit) -> dict[str, Unit]:

@@ -27,7 +27,7 @@ from consortia.data.facts import rows_of as rows_elsewhere
 from consortia.data.sites import Sites, alike, check_finite, read_rows, site_names
 from consortia.data.tables import read_table
 from consortia.errors import InputError
-from consortia.models.regression.agreement import Answers, agree
+from consortia.models.regression.agreement import Answers, agree, readings_of
 from consortia.models.regression.density import Density
 from consortia.models.regression.design import group_names, site_rows, template
 from consortia.models.regression.earlier import earlier_of, flat_labels
@@ -514,8 +514,9 @@ def gathered(
             Answers(question, known).kinds(_locator(names, read))
         if not faults:
             raise
+        message = f"{error}\n{faults}"
         faults.take(error)
-        raise faults.joined(InputError(f"{error}\n{faults}")) from error
+        raise faults.joined(InputError(message)) from error
 
 
 def assembled(
@@ -600,7 +601,8 @@ def _agreed(
     known, rows = [one.table for one in facts if one.table is not None], [one.rows for one in facts]
     if registered is not None:
         found = registered.specification(question, names, breaks)
-        readings = tuple(guess for one in known for guess in one.guesses)
+        of_sites = {site: one.table for site, one in zip(names, facts, strict=True) if one.table}
+        readings = tuple(readings_of(of_sites))
         counted = () if any(one.unread for one in facts) else tuple(rows)
         return replace(found, rows=counted, readings=readings)
     if len(known) < len(facts):

@@ -505,8 +505,8 @@ class Question:
 
     def _offset_doubt(self, kept: Table, site: str) -> list[Guess]:
         """Return that an offset may be meant as an exposure: a count and not its logarithm."""
-        offset = self.parsed.offset
-        if offset is None or offset.column is None or not self.family.logarithmic:
+        offset, hazards = self.parsed.offset, self.family.effect == "hazard ratio"
+        if offset is None or offset.column is None or not (self.family.logarithmic or hazards):
             return []
         name = offset.column
         values = kept[name].values[~kept[name].missing]
@@ -515,7 +515,7 @@ class Question:
             return []
         sentence = (
             f"{site}: offset({name}) adds {values.min():g} to {values.max():g} to the logarithm of "
-            f"the {'rate' if self.family.response != 'time' else 'hazard'}"
+            f"the {'hazard' if hazards else 'rate'}"
         )
         wanted = f"offset(log({name})) divides by it; offset(1 * {name}) confirms it"
         return [Guess(name, sentence, wanted, len(values))]
