@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -459,6 +460,34 @@ def test_a_run_whose_settings_are_chosen_starts_where_they_hold(tmp_path: Path) 
         (path / name).unlink(missing_ok=True)
     again = consortia.resume(path, model, sites, method, progress=False)
     np.testing.assert_array_equal(again["posterior"]["x"].to_numpy(), draws)
+
+
+def test_a_chosen_step_is_judged_where_the_chains_start() -> None:
+    """At the mode: at the model's start, five times as curved, the step would be unstable."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(4, 150, 2)).astype(np.float32)
+    y = (rng.random((4, 150)) < 1 / (1 + np.exp(-6 * x.sum(axis=2)))).astype(np.float32)
+    sites = consortia.Sites.from_list([{"x": a, "y": b} for a, b in zip(x, y, strict=True)])
+    model = consortia.models.logistic_regression(2, prior_scale=5.0)
+    plans: list[Any] = []
+
+    def on_plan(plan: Any) -> None:
+        plans.append(plan)
+        raise KeyboardInterrupt
+
+    options: dict[str, Any] = {"rounds": 10**5, "on_plan": on_plan, "progress": False}
+    method = consortia.de_sgld(mixing="ring")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        with pytest.raises(KeyboardInterrupt):
+            consortia.sample(model, sites, method, **options)
+    assert plans
+    options["init"] = {"coefficients": np.zeros(2, np.float32)}
+    with (
+        pytest.warns(UserWarning, match="unstable by the curvatures at the start"),
+        pytest.raises(KeyboardInterrupt),
+    ):
+        consortia.sample(model, sites, method, **options)
 
 
 @pytest.mark.slow
