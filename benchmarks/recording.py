@@ -102,7 +102,7 @@ def _stored(x: np.ndarray, y: np.ndarray, steps: int, thin: int) -> Contender:
 
 
 def _demonstration(rounds: int) -> Contender:
-    """FA-HMC at four sites as `examples/breast_cancer_fa_hmc.toml` sets it up, on random rows."""
+    """FA-HMC at four sites of the sizes of `examples/breast_cancer.toml`, on random rows."""
     rng = np.random.default_rng(0)
     model = consortia.models.logistic_regression(30, intercept=True)
     sites = consortia.Sites.from_list(

@@ -42,9 +42,9 @@ def __getattr__(name: str) -> Any:
 
 
 def _explain_missing(name: str) -> str:
-    from consortia.algorithms.registry import GONE
+    from consortia.algorithms.registry import advice_on
 
-    return GONE.get(name, f"module {__name__!r} has no attribute {name!r}")
+    return advice_on(name) or f"module {__name__!r} has no attribute {name!r}"
 
 
 def __dir__() -> list[str]:

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import json
+import re
 import warnings
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from pydantic import ValidationError
 from typer.testing import CliRunner
 
 import consortia
-from consortia.algorithms.registry import ALGORITHMS, GONE, SETTINGS
+from consortia.algorithms.registry import ALGORITHMS, GONE, SETTINGS, advice_on
 from consortia.cli.commands import app
 from consortia.diagnostics.verdict import Severity
 from consortia.errors import InputError
-from consortia.oracles import fa_hmc_law
+from consortia.oracles import GaussianAgents, de_sgld_law, fa_hmc_law
+from consortia.study.sampling import AlgorithmTable
 from consortia.theory.bias import predict_bias
 
 
@@ -31,7 +34,9 @@ def problem() -> tuple[consortia.Model, consortia.Sites]:
 # --- names -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["svrg_ld", "saga_ld"])
+@pytest.mark.parametrize(
+    "name", ["svrg_ld", "saga_ld", pytest.param("sgld_cv", marks=pytest.mark.slow)]
+)
 def test_control_variates_take_the_noise_of_minibatches_out(name):
     # Rows N(θ, 1): their gradients differ by constants, which cancel to rounding.
     rng = np.random.default_rng(1)
@@ -42,18 +47,24 @@ def test_control_variates_take_the_noise_of_minibatches_out(name):
         np.zeros(1, np.float32),
     )
     setting = SETTINGS[name]
-    options = {"step_size": 0.05, "local_steps": 5, **setting.arguments}
+    kept = name == "sgld_cv"  # at a point that stays, of agents that take one step
+    options = {"step_size": 0.01} if kept else {"step_size": 0.05, "local_steps": 5}
+    options |= setting.arguments
     method = ALGORITHMS[setting.algorithm].factory(**options)
     sites = consortia.Sites.from_list(shards)
     tree = consortia.sample(
         model, sites, method, rounds=150, warmup=50, chains=200, seed=0, progress=False
     )
     draws = np.asarray(tree["posterior"]["theta"], np.float64)[:, ::10].ravel()
-    means = np.array([shard["y"].mean() for shard in shards], np.float64)
-    settled = fa_hmc_law(
-        90 * means / 91, np.full(3, 91.0), np.full(3, 1 / 3), step_size=0.05,
-        leapfrog_steps=1, local_steps=5, debias=True,
-    ).stationary  # fmt: skip
+    centres = 90 / 91 * np.array([shard["y"].mean() for shard in shards], np.float64)
+    if kept:
+        agents = GaussianAgents(np.full(3, 91 / 3), means=centres)
+        settled = de_sgld_law(agents, "complete", step_size=0.01).stationary
+    else:
+        settled = fa_hmc_law(
+            centres, np.full(3, 91.0), np.full(3, 1 / 3), step_size=0.05,
+            leapfrog_steps=1, local_steps=5, debias=True,
+        ).stationary  # fmt: skip
     sd = float(np.sqrt(settled.variance[0]))
     assert abs(draws.mean() - float(settled.mean[0])) < 4 * sd / np.sqrt(len(draws))
     assert draws.var() == pytest.approx(sd**2, rel=4 * np.sqrt(2 / len(draws)))
@@ -68,6 +79,16 @@ def test_a_method_of_another_name_is_a_setting_that_can_be_made(name):
     told = CliRunner().invoke(app, ["algorithms", name, "--json"])
     assert told.exit_code == 0
     assert json.loads(told.output)[name]["algorithm"] == setting.algorithm
+
+
+@pytest.mark.parametrize("name", [*SETTINGS, *GONE])
+def test_an_unknown_name_is_answered_in_the_package_and_in_a_study(name):
+    advice = advice_on(name)
+    assert advice.startswith(f"{name} is ")
+    with pytest.raises(AttributeError, match=re.escape(advice)):
+        getattr(consortia, name)
+    with pytest.raises(ValidationError, match=re.escape(advice)):
+        AlgorithmTable(name=name)
 
 
 def test_a_name_that_nobody_knows_is_refused_still():

@@ -11,7 +11,7 @@ import jax
 import pytest
 import xarray
 from parity import launch, problem
-from parity.comparing import assert_same_run
+from parity.comparing import assert_same_bits, assert_same_run
 
 import consortia
 from consortia.algorithms.registry import ALGORITHMS
@@ -39,7 +39,7 @@ def of(chains, *, nodes_divide):
 MESHES = {
     "2x1": of(1, nodes_divide=True),
     "1x2": of(2, nodes_divide=False),
-    "2x2": ["fa_hmc-2-even", "de_sgld-agents-even", "federated_hmc-2-even"],
+    "2x2": ["fa_hmc-2-even", "fa_hmc-within-even", "de_sgld-agents-even", "federated_hmc-2-even"],
 }
 TOGETHER = [
     label for label in problem.DIVIDED if label in of(1, nodes_divide=True) or "fsgld-2" in label
@@ -137,6 +137,13 @@ def test_the_draws_over_a_mesh_are_those_of_one_device(divided, alone, mesh, lab
     tree = xarray.open_datatree(divided(mesh, label) / f"{label}.zarr", engine="zarr")
     assert len(json.loads(tree.attrs["devices"])) == (4 if mesh == "2x2" else 2)
     assert_same_run(tree, alone(label))
+
+
+@pytest.mark.parametrize("mesh", ["1x2", "2x2"])
+@pytest.mark.parametrize("label", ["fa_hmc-2-even", "fa_hmc-within-even"])
+def test_averages_have_the_bits_of_one_device_in_single_precision(divided, alone, mesh, label):
+    tree = xarray.open_datatree(divided(mesh, label) / f"{label}.zarr", engine="zarr")
+    assert_same_bits(tree, alone(label))
 
 
 @pytest.mark.parametrize("label", [pytest.param(one, marks=marks(one)) for one in TOGETHER])

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import xarray
 from parity import launch, problem
-from parity.comparing import TOLERANCE, assert_same_run
+from parity.comparing import TOLERANCE, assert_same_bits, assert_same_run
 
 import consortia
 from consortia.algorithms.registry import ALGORITHMS
@@ -81,6 +81,12 @@ def test_every_registered_algorithm_is_compared():
 def test_the_draws_are_those_of_one_process(synchronous, local, count, label):
     over_ranks = xarray.open_datatree(synchronous(count, label) / f"{label}.zarr", engine="zarr")
     assert_same_run(over_ranks, local(label))
+
+
+@pytest.mark.parametrize("label", ["fa_hmc-2", "fa_hmc-debiased", "fa_hmc-within"])
+def test_averages_have_the_bits_of_one_process_in_single_precision(synchronous, local, label):
+    over_ranks = xarray.open_datatree(synchronous(3, label) / f"{label}.zarr", engine="zarr")
+    assert_same_bits(over_ranks, local(label))
 
 
 @pytest.fixture(scope="module")

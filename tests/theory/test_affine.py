@@ -7,7 +7,7 @@ import pytest
 from scipy.linalg import solve_discrete_lyapunov
 
 from consortia.errors import InputError
-from consortia.theory.affine import AffineMap, operator_radius
+from consortia.theory.affine import AffineMap, AffineRecursion, operator_radius
 
 
 @pytest.mark.parametrize("symmetric", [True, False])
@@ -29,6 +29,22 @@ def test_the_stationary_covariance_solves_lyapunovs_equation(symmetric: bool) ->
 def test_a_radius_of_one_has_no_stationary_covariance(matrix: np.ndarray) -> None:
     with pytest.raises(InputError, match="spectral radius is one"):
         AffineMap(matrix, np.zeros(2), np.eye(2)).stationary_covariance()
+
+
+@pytest.mark.parametrize("off", [-4e-16, -1e-15, 0.0, 1e-15])
+def test_a_radius_of_one_to_rounding_is_not_stable(off: float) -> None:
+    """A law that calls itself stable has a stationary law."""
+    turn = np.linalg.qr(np.random.default_rng(0).normal(size=(3, 3)))[0]
+
+    def recursion(radius: float) -> AffineRecursion:
+        matrix = turn @ np.diag([0.3, 0.5, -radius]) @ turn.T
+        matrix[0, 1] += 1e-16  # as products round: not symmetric
+        step = AffineMap(matrix[None], np.zeros((1, 3)), np.eye(3)[None])
+        return AffineRecursion(step, step)
+
+    assert not recursion(1 + off).stable
+    assert recursion(1 - 1e-12).stable
+    assert np.isfinite(recursion(1 - 1e-12).stationary().covariance).all()
 
 
 def test_the_radius_of_a_large_map_is_that_of_its_padding() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -343,21 +344,41 @@ def test_a_step_that_is_given_and_has_no_law_is_refused_with_the_reason(
         tuning.choose_step(problem, method, TARGET, rounds=10**6, chains=4)
 
 
+def _hidden_layer(seed: int, width: int) -> np.ndarray:
+    """Weights of ReLU units of three inputs, of a network that gradient descent has fitted."""
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(500, 3))
+    y = np.tanh(2 * x[:, 0] * x[:, 1]) + np.sin(2 * x[:, 2])
+    hidden, last = rng.normal(size=(3, width)), rng.normal(size=width) / width
+    for _ in range(400):
+        units = np.maximum(x @ hidden, 0)
+        off = (units @ last - y) / len(x)
+        back = np.outer(off, last) * (units > 0)
+        last, hidden = last - 0.1 * units.T @ off, hidden - 0.1 * x.T @ back
+    return hidden
+
+
 def _regression(kind: str, d: int, count: int, seed: int, shift: float) -> Any:
-    """A logistic or Poisson regression at sites whose columns lie apart."""
+    """A logistic or Poisson regression at sites whose columns lie apart.
+
+    Of the kind "last layer" the columns are the units of one fitted network.
+    """
     rng = np.random.default_rng(seed)
     slopes, rows = 0.4 * rng.normal(size=d), []
+    hidden = _hidden_layer(seed, d - 1) if kind == "last layer" else None
     for _ in range(count):
         x = rng.normal(size=(int(rng.integers(60, 400)), d)) + shift * rng.normal(size=d)
+        if hidden is not None:
+            x[:, 1:] = np.maximum(x[:, 1:4] @ hidden, 0)
         x[:, 0] = 1
         eta = x @ slopes
         event = rng.random(len(eta)) < 1 / (1 + np.exp(-eta))
-        y = event if kind == "logistic" else rng.poisson(np.exp(np.clip(eta, -4, 2)))
+        y = event if kind != "poisson" else rng.poisson(np.exp(np.clip(eta, -4, 2)))
         rows.append({"x": x.astype(np.float32), "y": y.astype(np.float32)})
 
     def log_likelihood(p: Any, b: Any) -> Any:
         eta = b["x"] @ p["x"]
-        return b["y"] * eta - (jax.nn.softplus(eta) if kind == "logistic" else jnp.exp(eta))
+        return b["y"] * eta - (jnp.exp(eta) if kind == "poisson" else jax.nn.softplus(eta))
 
     init = {"x": np.zeros(d, np.float32)}
     model = consortia.Model(
@@ -377,6 +398,7 @@ NOT_GAUSSIAN: tuple[tuple[str, int, int, int, float], ...] = (
     ("poisson", 6, 6, 5, 0.4),
     ("poisson", 8, 8, 6, 0.3),
     ("poisson", 3, 10, 8, 0.6),
+    ("last layer", 8, 5, 10, 0.3),
 )
 GAUSSIAN: tuple[tuple[str, int, int, float], ...] = (
     *((kind, *size, 0.0) for kind in KINDS for size in ((3, 4), (8, 6))),
@@ -390,9 +412,9 @@ GAUSSIAN: tuple[tuple[str, int, int, float], ...] = (
 def test_chosen_rounds_are_near_the_least_of_a_grid_and_a_third_of_a_step_a_message(
     target: Any,
 ) -> None:
-    """Twenty targets, the last ten with likelihoods that are not Gaussian; one has noisy gradients.
+    """Ten Gaussian targets, of which one has noisy gradients, and eleven that are not.
 
-    Measured by the law: 0.70 to 1.08 times the least of a grid, a seventh of a step a message.
+    Measured by the law: 0.70 to 1.22 times the least of a grid, an eighth of a step a message.
     """
     noise = target[3] if len(target) == 4 else 0.0
     given = target in NOT_GAUSSIAN
@@ -411,8 +433,11 @@ def test_chosen_rounds_are_near_the_least_of_a_grid_and_a_third_of_a_step_a_mess
             law = known_law(settings.dataclasses.replace(filled, step_size=float(step)), problem)
             if law.rounds_per_draw < best and law.stable and aim.met(law, problem.near):
                 best = law.rounds_per_draw
+    assert aim.met(known_law(choice.method, problem), problem.near)
     assert choice.rounds_per_draw <= 1.3 * best
+    print(f"{target}: {choice.rounds_per_draw:.3g} rounds a draw, {best:.3g} of the grid")
     plain = tuning.largest_step(problem, consortia.fa_hmc(None, 1, 1, gradient_noise=noise), aim)
+    print(f"K = T = 1: {'misses the target' if plain is None else plain.rounds_per_draw}")
     assert plain is None or choice.rounds_per_draw < plain.rounds_per_draw / 3
 
 
@@ -435,6 +460,34 @@ def test_a_run_whose_settings_are_chosen_starts_where_they_hold(tmp_path: Path) 
         (path / name).unlink(missing_ok=True)
     again = consortia.resume(path, model, sites, method, progress=False)
     np.testing.assert_array_equal(again["posterior"]["x"].to_numpy(), draws)
+
+
+def test_a_chosen_step_is_judged_where_the_chains_start() -> None:
+    """At the mode: at the model's start, five times as curved, the step would be unstable."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(4, 150, 2)).astype(np.float32)
+    y = (rng.random((4, 150)) < 1 / (1 + np.exp(-6 * x.sum(axis=2)))).astype(np.float32)
+    sites = consortia.Sites.from_list([{"x": a, "y": b} for a, b in zip(x, y, strict=True)])
+    model = consortia.models.logistic_regression(2, prior_scale=5.0)
+    plans: list[Any] = []
+
+    def on_plan(plan: Any) -> None:
+        plans.append(plan)
+        raise KeyboardInterrupt
+
+    options: dict[str, Any] = {"rounds": 10**5, "on_plan": on_plan, "progress": False}
+    method = consortia.de_sgld(mixing="ring")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        with pytest.raises(KeyboardInterrupt):
+            consortia.sample(model, sites, method, **options)
+    assert plans
+    options["init"] = {"coefficients": np.zeros(2, np.float32)}
+    with (
+        pytest.warns(UserWarning, match="unstable by the curvatures at the start"),
+        pytest.raises(KeyboardInterrupt),
+    ):
+        consortia.sample(model, sites, method, **options)
 
 
 @pytest.mark.slow

@@ -129,6 +129,14 @@ SETTINGS: dict[str, Setting] = {
         "its rows, and the mean of what is kept. A round begins with a full gradient, as in "
         "svrg_ld, and from there on the gradient of a row is kept as of its last visit.",
     ),
+    "sgld_cv": Setting(
+        "de_sgld",
+        {"mixing": "complete", "batch_size": 4, "control_variate": [0.0]},
+        "SGLD-CV (Baker et al. 2019) at every site: a minibatch's gradient less its gradient at a "
+        "point that stays, with the same rows, and the site's exact gradient there. "
+        "control_variate is that point, all parameters in the model's order: a mode, which "
+        "temperature = 0.0 finds (see d_sg). svrg_ld takes a new point every round.",
+    ),
     "d_sg": Setting(
         "de_sgld",
         {"temperature": 0.0},
@@ -155,14 +163,21 @@ SETTINGS: dict[str, Setting] = {
 SETTINGS["dsgd"] = SETTINGS["d_sg"]
 
 GONE = {
-    "sgld_cv": "sgld_cv is de_sgld with control_variate, a point near the mode that stays; "
-    "svrg_ld, which is fa_ld(debias=True) with batch_size, takes a new point every round",
     "surrogate_hmc": "surrogate_hmc is gone: take few_rounds, which needs fewer messages and has "
     "the same law",
 }
-"""Advice on methods that are no longer here, or never were, by their names."""
+"""Advice on methods that are no longer here, by their names."""
+
+
+def advice_on(name: str) -> str | None:
+    """Return the advice on a method that has another name here, or is gone; None: unknown."""
+    if name not in SETTINGS:
+        return GONE.get(name)
+    setting = SETTINGS[name]
+    given = ", ".join(f"{key}={value!r}" for key, value in setting.arguments.items())
+    return f"{name} is {setting.algorithm} with {given}; see `consortia algorithms {name}`"
 
 
 def explain_missing(name: str) -> str:
     """Return the end of a message on a name that is not in `ALGORITHMS`."""
-    return GONE.get(name) or unknown(name, ALGORITHMS)
+    return advice_on(name) or unknown(name, ALGORITHMS)

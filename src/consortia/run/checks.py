@@ -175,9 +175,7 @@ def check_thinning(thin: int, rounds: int, per_iteration: int) -> None:
 
 def judged_stability(method: Method, model: Model, sites: Sites, parameters: PyTree) -> str | None:
     """Return the reason against the step size, "" for none; None without the rows to judge by."""
-    if model.by_site:
-        return ""  # curvatures at the start are sums over rows
-    if not stability.has_prediction(method):
+    if model.by_site or not stability.has_prediction(method):  # curvatures are sums over rows
         return ""
     if sites.elsewhere:
         return None

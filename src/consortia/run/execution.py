@@ -175,15 +175,17 @@ def _settled(task: Task, target: Target, begin: Start) -> Settled:
             choice = chosen(algorithm, problem, aim, task.request, _pilot(task))
         algorithm, prediction = choice.method, choice.prediction
         step_line = choice.line(aim)
+    fresh = task.resumption is None or task.resumption.checkpoint is None
+    if fresh and task.init is None and unchosen(task.algorithm):
+        problem = problem or Problem(model, sites, first, engine)
+        positions = starts_near_mode(problem, positions, task.request.seed)
+        mode: Any = None if problem.too_large else problem.near.mode
+        first = first if mode is None else target.unravel(mode)
     if to_choose:
         judgements = engine.allgather(
             lambda: checks.judged_stability(algorithm, model, sites, first)
         )
     notes, warned = checks.check_stability(judgements)
-    fresh = task.resumption is None or task.resumption.checkpoint is None
-    if fresh and task.init is None and unchosen(task.algorithm):
-        problem = problem or Problem(model, sites, first, engine)
-        positions = starts_near_mode(problem, positions, task.request.seed)
     return Settled(algorithm, prediction, choice, step_line, notes, warned, positions)
 
 

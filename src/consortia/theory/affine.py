@@ -166,7 +166,8 @@ class Recursion(ABC):
     @property
     def stable(self) -> bool:
         """True if mean and covariance settle."""
-        return self.spectral_radius < 1.0
+        # Eigenvalues are rounded: a radius closer to one is one.
+        return self.spectral_radius < 1.0 - 1e-14
 
     @property
     def instability(self) -> str:

@@ -325,7 +325,7 @@ class AgentRecursion(AffineRecursion):
         It does where u = 1 + feedback(u) has a positive solution. One that is not accurate will do:
         1 is positive by far more than the error.
         """
-        if self.batches is None or self.spectral_radius >= 1.0:
+        if self.batches is None or not super().stable:
             return super().stable
         shape = self.batches.shape
         noise = self._settled(np.broadcast_to(np.eye(shape[-1]), shape), 1e-3)

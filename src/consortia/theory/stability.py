@@ -181,7 +181,7 @@ def _by_modes(method: Gossip, step: float, agents: GaussianAgents) -> str | None
     if agents.rows is not None:
         options |= {"batch_size": method.batch_size, "replace": method.replace}
     law = gossip_law(agents, method.mixing, step, **options)
-    if law.stable or 1.0 <= law.spectral_radius < 1.0 + ROUNDING:
+    if law.stable or abs(law.spectral_radius - 1.0) < ROUNDING:
         return None
     try:
         largest = largest_stable_step(agents, method.mixing, tolerance=1e-2, **options)

@@ -19,7 +19,7 @@ from consortia.federation.governance.proposal import proposed
 from consortia.study.build import load_study
 
 ROOT = Path(__file__).resolve().parents[3]
-EXAMPLE = ROOT / "examples" / "breast_cancer_fa_hmc.toml"
+EXAMPLE = Path(__file__).parent / "averaging.toml"
 
 TERMS = StudyTerms(
     run="1",

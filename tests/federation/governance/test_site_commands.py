@@ -22,9 +22,9 @@ from consortia.federation.governance.terms import terms_of
 from consortia.study.build import load_study
 
 ROOT = Path(__file__).resolve().parents[3]
-EXAMPLE = ROOT / "examples" / "breast_cancer_fa_hmc.toml"
+EXAMPLE = Path(__file__).parent / "averaging.toml"
 FILES = ROOT / "examples" / "three_hospitals" / "study.toml"
-OTHER = ROOT / "examples" / "wine_softmax.toml"
+OTHER = Path(__file__).parent / "classes.toml"
 
 
 def command(*words: str | Path) -> Result:
