@@ -59,7 +59,7 @@ FEATURES = (
     Feature("between institutions", ("federation", "engines/flower", "engines/letters"), 8999),
     Feature("run and store", ("run", "store"), 4900),
     Feature("report", ("report", "diagnostics/figures"), 3572),
-    Feature("theory", ("theory",), 3843),
+    Feature("theory", ("theory",), 3842),
 )
 
 
