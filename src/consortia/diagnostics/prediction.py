@@ -53,6 +53,8 @@ class BiasPrediction:
     # Cochran's Q of the sites' own estimates, from their expansion at the mode, and its degrees of
     # freedom; None where it is not known
     disagreement: tuple[float, int] | None = None
+    # modes beside that of the prediction that hold something, if any; None: not looked for
+    other_modes: tuple[tuple[float, ...], ...] | None = None
     unsure: str | None = None  # why the prediction may not hold on this posterior, or None
     # True if there is none, and trying again would say less than ``reason`` does
     settled: bool = False
@@ -111,6 +113,8 @@ class BiasPrediction:
         given = dict(values)
         for name in ARRAYS:
             given[name] = None if given[name] is None else np.array(given[name], float)
+        if (modes := given.get("other_modes")) is not None:
+            given["other_modes"] = tuple(tuple(mode) for mode in modes)
         return cls(**given | {name: tuple(given[name]) for name in ("notes", "names")})
 
 

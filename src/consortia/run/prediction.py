@@ -22,7 +22,7 @@ from consortia.engines.contract import Engine
 from consortia.errors import DivergenceError, InputError, NonFiniteError, warn
 from consortia.run.pilot import piloted
 from consortia.run.specification import Request
-from consortia.runtime.late import jnp
+from consortia.runtime.late import jax, jnp
 from consortia.theory import bias
 from consortia.theory.bias import Problem, keeps_posterior, known_law, predict_bias, prediction_by
 from consortia.theory.tuning import BiasTarget, Choice, choose_step
@@ -75,7 +75,11 @@ def predicted(
     method that `fits_surrogates`, node axis first.
     """
     if keeps_posterior(method):
-        return predict_bias(model, sites, method, init=parameters)
+        prediction = predict_bias(model, sites, method, init=parameters)
+        # after a run, which looks by itself elsewhere, other processes answer nothing
+        apart = sites.elsewhere or jax.process_count() > 1
+        others = _other_modes(Problem(model, sites, parameters, engine)) if apart else None
+        return replace(prediction, other_modes=others)
     corrections = None if fitted is None else fitted[0].correction
     problem = Problem(model, sites, parameters, engine, corrections=corrections)
     operations = sites.rows * dimension**2 + len(sites) * CALL
@@ -85,6 +89,14 @@ def predicted(
             "too many to be looked at unasked; `consortia check` and theory.bias.predict_bias try"
         )
     return bias.predicted(method, problem)
+
+
+def _other_modes(problem: Problem) -> tuple[tuple[float, ...], ...] | None:
+    """Return other modes of a posterior; None where it has none that was found, or is too large."""
+    try:
+        return problem.near.others
+    except InputError:
+        return None
 
 
 def predicted_by(

@@ -192,6 +192,7 @@ class Server:
         records: one entry for each message of points.
         exact: sites may be queried for gradients and curvatures.
         disagreement: Cochran's Q of the sites' fits and its degrees of freedom, where known.
+        fitted: the number of starts of the sites' fits.
     """
 
     known: Known
@@ -213,6 +214,7 @@ class Server:
     others: list[local_fits.Law] = field(default_factory=list)
     exact: bool = True
     disagreement: tuple[float, int] | None = None
+    fitted: int = 0
 
     @property
     def dtype(self) -> Any:
@@ -463,7 +465,11 @@ def _local_fits(server: Server) -> Generator[Query, Arrays, local_fits.Guesses]:
         rng = np.random.Generator(np.random.Philox(np.random.SeedSequence([server.known.seed, 2])))
         drawn = rng.standard_normal((STARTS - FITS, d))
         starts += list(scale.centre + scale.sd * drawn)
-    sites, eps = len(server.known.sizes), float(np.finfo(server.dtype).eps)
+    sites, eps, server.fitted = (
+        len(server.known.sizes),
+        float(np.finfo(server.dtype).eps),
+        len(starts),
+    )
     arrays = {"reference": start, "starts": np.stack(starts), "share": np.array(1 / sites)}
     answer = yield server.query("local_fits", arrays, "local fits")
     server.disagreement = local_fits.disagreement(answer, server.known.sizes)
@@ -914,7 +920,7 @@ def _outcome(
     if server.disagreement is not None:
         report["disagreement"] = server.disagreement
     if server.known.target.model.host is None:
-        report["modes_sought"] = server.swept
+        report["modes_sought"] = server.swept or server.fitted > 1
     if kept:
         means = np.array([judged.log_mean for judged in kept])
         evidence = special.logsumexp(means) - math.log(len(means)) - server.height
