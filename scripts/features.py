@@ -57,7 +57,7 @@ FEATURES = (
         8922,
     ),
     Feature("between institutions", ("federation", "engines/flower", "engines/letters"), 8999),
-    Feature("run and store", ("run", "store"), 4908),
+    Feature("run and store", ("run", "store"), 4912),
     Feature("report", ("report", "diagnostics/figures"), 3523),
     Feature("theory", ("theory",), 3909),
 )

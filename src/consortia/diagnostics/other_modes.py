@@ -22,7 +22,7 @@ from consortia.core.prior import prior_scale
 from consortia.core.queries import Query
 from consortia.core.target import Target
 from consortia.data.sites import Sites
-from consortia.diagnostics.prediction import DISAGREEMENT, MODES_SOUGHT
+from consortia.diagnostics.prediction import DISAGREEMENT, FEWEST_DRAWS, MODES_SOUGHT
 from consortia.engines.local import LocalEngine
 from consortia.engines.panel import Answer
 from consortia.runtime.late import jax
@@ -32,8 +32,8 @@ from consortia.surrogates.mode_search import CANDIDATES, within
 from consortia.surrogates.proposals.memory import Memory
 from consortia.surrogates.proposals.rays import along_lines, points_of, profile_of
 
-FEWEST_DRAWS, MOST_DRAWS = 400, 20_000
-"""Draws from which on a verdict may be good; and those that are looked at, evenly spaced."""
+MOST_DRAWS = 20_000
+"""Draws that are looked at, evenly spaced."""
 
 
 def record_of(

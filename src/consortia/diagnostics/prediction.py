@@ -19,6 +19,9 @@ OPTIMISER = "at temperature 0 it is an optimiser, whose iterates are not draws f
 MODES_SOUGHT = "modes_sought"
 """Attribute of a run: whether it looked for modes that no chain has visited."""
 
+FEWEST_DRAWS = 400
+"""Draws from which on a verdict may be good, and other modes are sought."""
+
 DISAGREEMENT = "disagreement"
 """Attribute of a run: Cochran's Q of the sites' own estimates and its degrees of freedom."""
 
