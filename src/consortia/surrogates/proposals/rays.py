@@ -222,8 +222,8 @@ def outward_lines(
 ) -> list[Line]:
     r"""Return lines along the directions in which points lie farther out than normal ones would.
 
-    They end where the points do: such a direction is known no better. In coordinates z in which
-    the points have a unit covariance they are the first eigenvectors of the mean of
+    They end where the points do, or half-way: such a direction is known no better. In coordinates
+    z in which the points have a unit covariance they are the first eigenvectors of the mean of
     :math:`|z|^2 z z^T`, whatever combinations of the parameters these are.
 
     Args:
@@ -243,7 +243,8 @@ def outward_lines(
     for direction, along in zip((root @ outer).T, np.abs(outer.T @ z), strict=True):
         order = np.argsort(along)
         reach = along[order][np.searchsorted(np.cumsum(weights[order]), IN_REACH)]
-        lines.append(Line(direction, reach * np.concatenate([-AS_FAR[::-1], AS_FAR])))
+        steps = reach * np.concatenate([-AS_FAR[::-1], AS_FAR])
+        lines += [Line(direction, steps), Line(direction, steps / 2)]
     return lines
 
 
