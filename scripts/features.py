@@ -49,7 +49,7 @@ FEATURES = (
     Feature(
         "few_rounds with its proposals",
         ("algorithms/few_rounds", "surrogates", "dynamics/ensemble", "core/host.py"),
-        4431,
+        4506,
     ),
     Feature(
         "formulas",
@@ -57,9 +57,9 @@ FEATURES = (
         8936,
     ),
     Feature("between institutions", ("federation", "engines/flower", "engines/letters"), 8999),
-    Feature("run and store", ("run", "store"), 4900),
+    Feature("run and store", ("run", "store"), 4912),
     Feature("report", ("report", "diagnostics/figures"), 3572),
-    Feature("theory", ("theory",), 3842),
+    Feature("theory", ("theory",), 3909),
 )
 
 

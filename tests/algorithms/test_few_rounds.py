@@ -222,7 +222,7 @@ def test_the_points_of_a_message_are_those_of_the_server(double: bool) -> None:
         sent = algorithm._exploration(server, *guesses)
         query = server.query("log_densities", {"reference": np.zeros(3)} | dict(sent.arrays), "")
         complete = FUNCTIONS["log_densities"].complete(query.arrays)
-        rays = points_of(sent.lines, sent.centre)
+        rays = points_of([*sent.lines, *sent.looks], sent.centre)
         assert complete["points"].dtype == target.dtype
         assert len(complete["points"]) == 1000
         wanted = np.concatenate([sent.points, rays]).astype(target.dtype)
@@ -1191,7 +1191,7 @@ def test_points_are_sent_again_where_the_reference_is_too_low_for_the_precision(
     server = algorithm.Server(known, 101, rng, np.array([1e6]), Memory(np.zeros((0, 1))))  # type: ignore[arg-type]
     proposal = Proposal(Mixture(*[np.zeros(0)] * 3), None, Plain())  # type: ignore[call-arg]
     sent = algorithm.Sent(
-        points, points[:, 0], proposal, True, [], points[0], {"points": points}, 1
+        points, points[:, 0], proposal, True, [], points[0], {"points": points}, 1, []
     )
     asking = algorithm._heights(server, sent)
     query, heights = next(asking), None

@@ -136,13 +136,19 @@ def test_draws_of_the_predicted_law_are_good():
     assert exact.lines() == ["GOOD: This posterior can be used."]
 
 
-def test_where_nobody_looked_for_other_modes_good_has_the_words():
-    unless = "unless it has other modes, for which nobody looked."
+def test_where_nobody_looked_for_other_modes_the_verdict_is_unknown():
+    """It was GOOD, with the words that nobody had looked."""
     for prediction in (SMALL, EXACT):
         verdict = judged(draws(), prediction, modes_sought=json.dumps(False))
-        assert verdict.word == "good"
-        assert verdict.lines()[0].endswith(unless)
-        assert unless not in judged(draws(), prediction, modes_sought=json.dumps(True)).lines()[0]
+        assert verdict.word == "unknown"
+        assert "Are there other modes? not looked for" in verdict.lines()[1]
+        assert judged(draws(), prediction, modes_sought=json.dumps(True)).word == "good"
+        looked = dataclasses.replace(prediction, other_modes=())
+        assert judged(draws(), looked, modes_sought=json.dumps(False)).word == "good"
+        looked = dataclasses.replace(prediction, other_modes=((3.0, 1.5),))
+        seen = judged(draws(), BiasPrediction.read(looked.plain()))
+        assert seen.word == "unknown"
+        assert "near (3, 1.5)" in seen.lines()[1]
 
 
 @pytest.mark.parametrize(

@@ -119,9 +119,15 @@ MUTANTS = (
     ),
     Mutant(  # a rise is ignored
         "surrogates/several_modes.py",
-        "behind = (lowest - fall > valley + ROUNDED * lowest)",
-        "behind = (lowest < 0)",
+        "return lowest - fall > valley + ROUNDED * lowest",
+        "return lowest < 0",
         "surrogates/test_several_modes.py::test_a_rise_is_the_highest_place_behind_a_valley",
+    ),
+    Mutant(  # every way leads uphill
+        "surrogates/several_modes.py",
+        "cut_off = higher or all(",
+        "cut_off = higher and all(",
+        "surrogates/test_several_modes.py::test_a_rise_at_another_mode_has_no_way_uphill",
     ),
     Mutant(  # the tail of a prior is left out
         "surrogates/proposals/rays.py",

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from statistical import bends, regressions, tails
+from statistical import bends, posteriors, regressions, tails
 from statistical.compared import effective
 
 import consortia
@@ -66,6 +66,15 @@ def test_a_regression_is_right_in_four_messages_from_ten_starts(name: str) -> No
         # A normal quantile of .025 has the error of a share, .156/√n, by a density of .058.
         assert np.all(tails_off < 0.1 + 4 * 0.156 / 0.058 / np.sqrt(ess)), (name, seed)
     assert max(messages) <= MOST_MESSAGES.get(name, 4)
+
+
+@pytest.mark.parametrize(("name", "most"), [("uncentred", 4), ("a row a site", 6)])
+def test_no_climb_follows_a_rise_that_the_next_draws_explain(name: str, most: int) -> None:
+    """They took 7 to 9 and 12 to 13; two digits of fits whose columns lie far from 0 say little."""
+    case = posteriors.made()[name]
+    for seed in SEEDS:
+        tree = sampled(case.model, case.sites, seed)
+        assert tree.attrs["communication_rounds"] <= most, (name, seed)
 
 
 @pytest.mark.parametrize("name", bends.CASES)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import functools
+import warnings
+from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy import stats
 from statistical.pieces import kept
 from statistical.unseen import CASES, Law, wrong
 
@@ -38,6 +41,72 @@ def test_a_tail_like_a_power_is_unknown_with_its_parameter() -> None:
     summary = consortia.summary(tree)
     assert summary.verdict.severity is Severity.UNKNOWN
     assert "along b the density falls no faster than a power" in summary.text()
+
+
+def heavy_direction(d: int, freedom: float, across: float) -> tuple[Any, Any, Any, Any]:
+    """Return a t along a random direction, normal across; the direction, and quantiles along it."""
+    direction = np.random.default_rng(d).normal(size=d)
+    direction = direction / np.linalg.norm(direction)
+
+    def log_prior(p: Any) -> Any:
+        along = p["x"] @ jnp.asarray(direction, jnp.float32)
+        rest = jnp.sum(p["x"] ** 2) - along**2
+        return -(freedom + 1) / 2 * jnp.log1p(along**2 / freedom) - rest / 2 / across**2
+
+    model = consortia.Model(log_prior, lambda p, r: 0 * r["y"] * p["x"][0], {"x": jnp.zeros(d)})
+    sites = consortia.Sites.from_list([{"y": np.zeros(2, np.float32)}] * 3)
+    return model, sites, direction, stats.t(freedom).ppf
+
+
+def separated_sum() -> tuple[Any, Any, Any, Any]:
+    """Return two Cauchy parameters of which rows bound the difference alone, and a grid's law."""
+    apart = np.random.default_rng(3).normal(size=12).astype(np.float32)
+
+    def log_likelihood(p: Any, rows: Any) -> Any:
+        first, second = p["x"][0], p["x"][1]
+        return -jnp.logaddexp(0.0, -first - second) - (rows["d"] - first + second) ** 2 / 2
+
+    model = consortia.Model(
+        lambda p: -jnp.sum(jnp.log1p((p["x"] / 2.5) ** 2)), log_likelihood, {"x": jnp.zeros(2)}
+    )
+    sites = consortia.Sites.from_list([{"d": part} for part in np.split(apart, [5, 9])])
+    total, difference = np.sinh(np.linspace(-12, 12, 6001)), np.linspace(-4, 4, 401)[:, None]
+    height = -12 * np.logaddexp(0, -total) + np.log(np.gradient(total))
+    for x in ((total + difference) / 2, (total - difference) / 2):
+        height = height - np.log1p((x / 2.5) ** 2)
+    height = height - ((apart[:, None, None] - difference) ** 2).sum(axis=0) / 2
+    below = np.cumsum(np.exp(height - height.max()).sum(axis=0))
+    return model, sites, np.ones(2), lambda q: np.interp(q, below / below[-1], total)
+
+
+BESIDE_AXES: dict[str, Callable[[], tuple[Any, Any, Any, Any]]] = {
+    "cauchy, d = 2": lambda: heavy_direction(2, 1.0, 1.0),
+    "cauchy, d = 5": lambda: heavy_direction(5, 1.0, 1.0),
+    "cauchy, d = 4, narrower than the rest": lambda: heavy_direction(4, 1.0, 10.0),
+    "t(2), d = 3": lambda: heavy_direction(3, 2.0, 1.0),
+    "a sum of two parameters": separated_sum,
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("name", BESIDE_AXES)
+def test_a_tail_like_a_power_beside_every_axis_is_not_good_and_wrong(name: str, seed: int) -> None:
+    """Along a direction of five parameters, or a narrow one of four, five runs of six were."""
+    model, sites, direction, quantiles = BESIDE_AXES[name]()
+    options: dict[str, Any] = {"chains": 4, "seed": seed, "progress": False}
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            tree = consortia.sample(model, sites, consortia.few_rounds(), **options)
+    except WarmupError:
+        return
+    verdict = consortia.summary(tree).verdict
+    drawn = np.quantile(np.asarray(tree["posterior"]["x"]) @ direction, [0.005, 0.995])
+    expected = quantiles(np.array([0.005, 0.995]))
+    print(f"{name}, seed {seed}: {verdict.word}, {drawn / expected}")
+    if verdict.severity is Severity.GOOD:
+        assert drawn == pytest.approx(expected, rel=0.15)
 
 
 @functools.cache

@@ -20,6 +20,7 @@ from consortia.surrogates.proposals.rays import (
     far_lines,
     lines_through,
     not_covered,
+    outward_lines,
     parabolas_through,
     points_of,
     profile_of,
@@ -182,3 +183,27 @@ def test_a_parabola_ends_where_sites_do_not_answer(farthest: float) -> None:
     curves = within(parabolas_through(points, weights, CENTRE, 2), CENTRE, SCALE, farthest)
     assert SCALE.distance(points_of(curves, CENTRE)).max() <= farthest
     assert np.abs(curves[0].steps).max() > 0.5
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e6])
+def test_a_heavy_combination_of_parameters_has_a_line_that_shows_it(scale: float) -> None:
+    """A Cauchy law along (1, 2, -1): on every column and axis it ends as a normal one does."""
+    rng, size = np.random.default_rng(4), 2000
+    direction = np.array([1.0, 2.0, -1.0]) / np.sqrt(6)
+    far = stats.cauchy.rvs(size=size, random_state=rng)
+    points = rng.standard_normal((size, 3))
+    points += np.outer(far - points @ direction, direction)
+    units = np.array([1.0, 1.0, scale])
+    line = outward_lines(points * units, np.full(size, 1 / size), np.zeros(3))[0]
+    along = line.direction / units
+    assert abs(along @ direction) == pytest.approx(np.linalg.norm(along), rel=1e-3)
+
+    def height(x: np.ndarray) -> np.ndarray:
+        t = x @ direction
+        return -np.log1p(t**2) - ((x**2).sum(axis=1) - t**2) / 2
+
+    (pair,) = along_lines([line], height(points_of([line], np.zeros(3)) / units))
+    assert profile_of(*pair).heavy
+    normal = outward_lines(rng.standard_normal((size, 3)), np.full(size, 1 / size), np.zeros(3))
+    pairs = along_lines(normal, -(points_of(normal, np.zeros(3)) ** 2).sum(axis=1) / 2)
+    assert not any(profile_of(*pair).heavy for pair in pairs)

@@ -14,7 +14,7 @@ import consortia
 from consortia.core.prior import PriorScale
 from consortia.surrogates import several_modes
 from consortia.surrogates.proposals.memory import Memory, Weighted
-from consortia.surrogates.proposals.rays import Line, profile_of, within
+from consortia.surrogates.proposals.rays import Line, along_lines, points_of, profile_of, within
 from consortia.surrogates.several_modes import Mode
 
 
@@ -69,6 +69,54 @@ def test_a_rise_is_the_highest_place_behind_a_valley() -> None:
     np.testing.assert_array_equal(found, [[3.0]])
     falling = np.array([-90.0, -40, -10, 0, -10, -20, -19, -30])
     assert several_modes.rises([profile_of(line, falling)], centre) == []
+
+
+def ways_left(
+    places: list[np.ndarray], centre: np.ndarray, potential: Callable[[np.ndarray], np.ndarray]
+) -> list[np.ndarray]:
+    """Return the places without a way uphill, with a proposal that predicts the centre alone."""
+    profiles = [
+        profile_of(*pair)
+        for line in several_modes.ways_to(places, centre, 4000)
+        for pair in along_lines([line], -potential(points_of([line], centre)))
+    ]
+    ratios = [np.where(profile.line.steps == 0, 0.0, 50.0) for profile in profiles]
+    return several_modes.not_uphill(places, list(zip(profiles, ratios, strict=True)))
+
+
+def test_a_rise_that_bends_lies_below_the_mode_by_one_way() -> None:
+    """A coefficient far off beside a large scale: the straight line has a valley."""
+
+    def potential(x: np.ndarray) -> np.ndarray:
+        b, s = x.T
+        return 20 * s + 10 * (b**2 + 1) * np.exp(-2 * s)
+
+    centre, rise = np.zeros(2), np.array([-18.0, 2.3])
+    line = Line(rise, np.linspace(0.1, 1.0, 10))
+    falls = potential(points_of([line], centre))
+    assert falls.max() > falls[-2] + 20
+    assert ways_left([rise], centre, potential) == []
+
+
+@pytest.mark.parametrize("other", [(20.0, 0.0), (20.0, 20.0)])
+def test_a_rise_at_another_mode_has_no_way_uphill(other: tuple[float, float]) -> None:
+    def potential(x: np.ndarray) -> np.ndarray:
+        away = [((x - at) ** 2).sum(axis=1) / 2 for at in (np.zeros(2), np.array(other))]
+        return -np.logaddexp(-away[0], -away[1])
+
+    for rise in (np.array(other), np.array(other) + 2.0):
+        (left,) = ways_left([rise], np.zeros(2), potential)
+        np.testing.assert_array_equal(left, rise)
+
+
+def test_a_place_without_ways_is_climbed_from() -> None:
+    """A message has room for the ways to a few places."""
+    places = [np.full(14, 5.0)] * 7
+    lines = several_modes.ways_to(places, np.zeros(14), 4000)
+    points = sum(line.steps.size for line in lines)
+    assert 0 < points <= several_modes.OF_WAYS * 4000
+    left = ways_left(places, np.zeros(14), lambda x: (x**2).sum(axis=1))
+    assert len(left) == 7 - len(lines) // 28
 
 
 def climbed(asking: Any, answer: Callable[[np.ndarray], dict[str, np.ndarray]]) -> tuple[Any, int]:

@@ -61,7 +61,7 @@ def _normal_of(target: Target, position: np.ndarray) -> tuple[Any, Any]:
         return jax.jit(partial(normal_at, target))(jnp.asarray(position))
     signs = _signs(target.dimension)
     gradient, hessian = target.prior_gradient(position), target.prior_hessian(position)
-    return _normal(position, gradient, -(signs * (signs @ hessian)).mean(axis=0))
+    return normal_by(position, gradient, -(signs * (signs @ hessian)).mean(axis=0))
 
 
 def _signs(dimension: int) -> np.ndarray:
@@ -79,10 +79,11 @@ def normal_at(
 
     gradient = jax.grad(target.log_prior)(start)
     precision = jnp.mean(jax.vmap(curvature)(jnp.asarray(signs, target.dtype)), axis=0)
-    return _normal(start, gradient, precision)
+    return normal_by(start, gradient, precision)
 
 
-def _normal(start: Any, gradient: Any, precision: Any) -> tuple[Any, Any]:
+def normal_by(start: Any, gradient: Any, precision: Any) -> tuple[Any, Any]:
+    """Return the same from the gradient at the start and the diagonal of minus the curvature."""
     xp = namespace(gradient)
     known = xp.isfinite(precision) & (precision > 0) & xp.isfinite(gradient)
     precision = xp.where(known, precision, 1)

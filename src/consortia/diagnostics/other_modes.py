@@ -15,20 +15,20 @@ import numpy as np
 from jaxtyping import Float
 
 from consortia.algorithms.few_rounds import few_rounds
+from consortia.algorithms.few_rounds.limits import MOST_CURVED
 from consortia.core.contract import Fault
 from consortia.core.parameters import spaced
 from consortia.core.prior import prior_scale
 from consortia.core.queries import Query
 from consortia.core.target import Target
 from consortia.data.sites import Sites
-from consortia.diagnostics.prediction import DISAGREEMENT, MODES_SOUGHT
+from consortia.diagnostics.prediction import DISAGREEMENT, FEWEST_DRAWS, MODES_SOUGHT
 from consortia.engines.local import LocalEngine
 from consortia.engines.panel import Answer
 from consortia.runtime.late import jax
 from consortia.surrogates import several_modes
 from consortia.surrogates.local_fits import disagreement
 from consortia.surrogates.mode_search import CANDIDATES, within
-from consortia.surrogates.proposals import FEW_PARAMETERS
 from consortia.surrogates.proposals.memory import Memory
 from consortia.surrogates.proposals.rays import along_lines, points_of, profile_of
 
@@ -42,21 +42,22 @@ def record_of(
     start: Float[np.ndarray, " d"],
     draws: Float[np.ndarray, "chains draws d"],
 ) -> dict[str, Any]:
-    """Return the record's entries on modes without draws, of a formula on the sites' differences.
+    """Return the record's entries on modes without draws and the sites' differences.
 
-    They are found where lines reach the whole prior, one process has all rows, and draws are kept.
+    They are found where one process has all rows, and draws are kept. Nobody asks of fewer draws
+    than a good verdict needs.
     """
     flat = draws.reshape(-1, target.dimension)
+    if 0 < len(flat) < FEWEST_DRAWS:
+        return {}
     seen = len(flat) > 0 and bool(np.isfinite(flat).all())
     # other processes have ended, and answer nothing
     alone = not sites.elsewhere and jax.process_count() == 1
-    if not seen or target.dimension > FEW_PARAMETERS or not alone:
+    if not seen or target.dimension > MOST_CURVED or not alone:
         return {MODES_SOUGHT: False}
     ask = LocalEngine().panel(target, sites, few_rounds()).ask
     faults = unvisited_modes(target, ask, start, flat)
     record: dict[str, Any] = {MODES_SOUGHT: True, "faults": [fault._asdict() for fault in faults]}
-    if target.model.host is None:  # it would take a compiled program of its own
-        return record
     centre = np.median(flat, axis=0).astype(target.dtype)
     share = np.array(1 / len(sites), target.dtype)
     arrays = {"reference": centre, "starts": centre[None], "share": share}

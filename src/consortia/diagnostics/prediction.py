@@ -19,6 +19,9 @@ OPTIMISER = "at temperature 0 it is an optimiser, whose iterates are not draws f
 MODES_SOUGHT = "modes_sought"
 """Attribute of a run: whether it looked for modes that no chain has visited."""
 
+FEWEST_DRAWS = 400
+"""Draws from which on a verdict may be good, and other modes are sought."""
+
 DISAGREEMENT = "disagreement"
 """Attribute of a run: Cochran's Q of the sites' own estimates and its degrees of freedom."""
 
@@ -53,6 +56,8 @@ class BiasPrediction:
     # Cochran's Q of the sites' own estimates, from their expansion at the mode, and its degrees of
     # freedom; None where it is not known
     disagreement: tuple[float, int] | None = None
+    # modes beside that of the prediction that hold something, if any; None: not looked for
+    other_modes: tuple[tuple[float, ...], ...] | None = None
     unsure: str | None = None  # why the prediction may not hold on this posterior, or None
     # True if there is none, and trying again would say less than ``reason`` does
     settled: bool = False
@@ -111,6 +116,8 @@ class BiasPrediction:
         given = dict(values)
         for name in ARRAYS:
             given[name] = None if given[name] is None else np.array(given[name], float)
+        if (modes := given.get("other_modes")) is not None:
+            given["other_modes"] = tuple(tuple(mode) for mode in modes)
         return cls(**given | {name: tuple(given[name]) for name in ("notes", "names")})
 
 

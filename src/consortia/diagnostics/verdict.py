@@ -120,6 +120,9 @@ class Severity(IntEnum):
         )[self]
 
 
+SHOWN = 6
+"""Coordinates of a mode in a message, the first."""
+
 TEXTS = ("title", "value", "reason", "action", "counts")
 """Fields of a check beside its severity, in the order in which JSON has them."""
 
@@ -177,8 +180,6 @@ class Verdict:
             words = words.replace("this posterior", "these estimates")
         if self.drawn and self.severity is Severity.GOOD:
             words += f" within {TOLERANCE}" * self.approximate
-            if any(check.title == OTHER_MODES for check in self.checks):
-                words += ", unless it has other modes, for which nobody looked"
         return words
 
     @property
@@ -380,7 +381,7 @@ def judge(
         _fits(run),
         _diverging(run),
         _precise(run),
-        _modes(run.record),
+        _modes(run.record, prediction),
         _disagreement(run.record, prediction),
         *_faults(run),
     ]
@@ -465,13 +466,19 @@ def _faults(run: Evidence) -> list[Check]:
     return checks
 
 
-def _modes(record: Mapping[str, Any]) -> Check | None:
-    """Say where nobody looked for modes that no chain has visited."""
-    if decoded(record.get(MODES_SOUGHT, True)):
+def _modes(record: Mapping[str, Any], prediction: BiasPrediction | None) -> Check | None:
+    """Say where nobody looked for modes that no chain has visited, and which were seen before."""
+    seen = None if prediction is None else prediction.other_modes
+    if seen:
+        text = ", ".join(f"{value:.3g}" for value in seen[0][:SHOWN])
+        reason = f"The posterior has a mode near ({text}), too, of which draws may miss a share."
+        action = "Take few_rounds, or a prior that says which of the modes is meant."
+        return Check(Severity.UNKNOWN, OTHER_MODES, f"{len(seen)} seen", reason, action)
+    if seen is not None or decoded(record.get(MODES_SOUGHT, True)):
         return None
     reason = "Chains that agree may all be at one of several modes."
-    action = "Start chains elsewhere (init), or take few_rounds with all rows here."
-    return Check(Severity.UNKNOWN, OTHER_MODES, "not looked for", reason, action, counts=False)
+    action = "Take few_rounds, or run it with all rows in one process."
+    return Check(Severity.UNKNOWN, OTHER_MODES, "not looked for", reason, action)
 
 
 def _disagreement(record: Mapping[str, Any], prediction: BiasPrediction | None) -> Check | None:

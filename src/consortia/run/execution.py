@@ -225,7 +225,8 @@ def _begun(
     known = algorithm, model, sites, first, positions.shape[1], engine
     if wanted and prediction is None and not begin.expands and not fits:
         with doing("predicting the bias", show=task.progress and run.root):
-            prediction = predicted(*known)
+            count = request.rounds * begin.chains // request.thin
+            prediction = predicted(*known, draws=count)
         respond(prediction, task.on_divergence, warned=settled.warned)
     carry = run.start(*parts)
     if isinstance(algorithm, SurrogateBased):

@@ -15,14 +15,14 @@ from consortia.core.contract import Method
 from consortia.core.model import Model
 from consortia.core.target import Target
 from consortia.data.sites import Sites
-from consortia.diagnostics.prediction import BiasPrediction
+from consortia.diagnostics.prediction import FEWEST_DRAWS, BiasPrediction
 from consortia.diagnostics.summary import summary
 from consortia.diagnostics.verdict import Evidence, Severity, judge, pilot_fault
 from consortia.engines.contract import Engine
 from consortia.errors import DivergenceError, InputError, NonFiniteError, warn
 from consortia.run.pilot import piloted
 from consortia.run.specification import Request
-from consortia.runtime.late import jnp
+from consortia.runtime.late import jax, jnp
 from consortia.theory import bias
 from consortia.theory.bias import Problem, keeps_posterior, known_law, predict_bias, prediction_by
 from consortia.theory.tuning import BiasTarget, Choice, choose_step
@@ -68,23 +68,38 @@ def predicted(
     dimension: int,
     engine: Engine,
     fitted: Any = None,
+    draws: int = FEWEST_DRAWS,
 ) -> BiasPrediction:
     """Return the predicted bias, or why there is none by default.
 
     The search for the mode starts at ``parameters``; ``fitted`` is what the sites have left of a
-    method that `fits_surrogates`, node axis first.
+    method that `fits_surrogates`, node axis first. ``draws`` are those of the run.
     """
+    operations = sites.rows * dimension**2 + len(sites) * CALL
     if keeps_posterior(method):
-        return predict_bias(model, sites, method, init=parameters)
+        prediction = predict_bias(model, sites, method, init=parameters)
+        # where one process has all rows, they are sought after the run
+        apart = sites.elsewhere or jax.process_count() > 1
+        if apart and draws >= FEWEST_DRAWS and operations <= MOST_OPERATIONS:
+            others = _other_modes(Problem(model, sites, parameters, engine))
+            return replace(prediction, other_modes=others)
+        return prediction
     corrections = None if fitted is None else fitted[0].correction
     problem = Problem(model, sites, parameters, engine, corrections=corrections)
-    operations = sites.rows * dimension**2 + len(sites) * CALL
     if problem.too_large is None and operations > MOST_OPERATIONS:
         return BiasPrediction(
             reason=f"{sites.rows:,} rows of {len(sites):,} sites in {dimension:,} parameters are "
             "too many to be looked at unasked; `consortia check` and theory.bias.predict_bias try"
         )
     return bias.predicted(method, problem)
+
+
+def _other_modes(problem: Problem) -> tuple[tuple[float, ...], ...] | None:
+    """Return other modes of a posterior; None where it has none that was found, or is too large."""
+    try:
+        return problem.near.others
+    except InputError:
+        return None
 
 
 def predicted_by(

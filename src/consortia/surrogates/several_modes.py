@@ -1,7 +1,8 @@
 r"""Other modes: rises along lines to where the prior reaches, and climbs from them.
 
 Along every line through the mode the log-density of a unimodal posterior falls, unless it bends. A
-rise is therefore no alarm but a place to climb from. All climbs share their messages:
+rise is therefore no alarm but a place to climb from, unless bent ways from it lead uphill to the
+mode, which the next message shows. All climbs share their messages:
 
 .. math:: \theta \leftarrow \theta - V (|\lambda| + \delta)^{-1} V^\top \nabla U(\theta)
 
@@ -14,7 +15,7 @@ from collections.abc import Generator, Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 
 from consortia.core.contract import Fault
 from consortia.core.prior import PriorScale
@@ -40,6 +41,9 @@ RISE, ROUNDED, DEEP = 3.0, 1e-5, 20.0
 """Smallest rise behind a valley that counts, the share of a fall that may be rounding, and how far
 below the centre, by the number of parameters and one more, a rise leads nowhere. Without a valley
 the centre is only not quite the mode, unless the rise is large."""
+
+WAYS, OF_WAYS = np.linspace(0.125, 1.0, 8), 0.25
+"""Places along a bent way from the mode to a rise, and the largest share of points on all ways."""
 
 MOST_CLIMBED = 14
 """Messages of the climbs."""
@@ -114,15 +118,64 @@ def rises(profiles: Sequence[Profile], centre: Float[np.ndarray, " d"]) -> list[
             outwards &= np.isfinite(profile.fall)
             order = np.argsort(np.abs(profile.line.steps[outwards]))
             fall = profile.fall[outwards][order]
-            if not len(fall):
-                continue
-            lowest = np.maximum.accumulate(fall)
-            valley = np.where(lowest > RISE, RISE, deepest(centre.size))
-            behind = (lowest - fall > valley + ROUNDED * lowest) & (fall < DEEP * (1 + centre.size))
+            behind = _behind(fall, centre.size) & (fall < DEEP * (1 + centre.size))
             if behind.any():
                 top = int(np.argmin(np.where(behind, fall, np.inf)))
                 seen.append((fall[top], profile.line.at(centre)[outwards][order][top]))
     return [point for _, point in sorted(seen, key=lambda pair: pair[0])]
+
+
+def _behind(fall: Float[np.ndarray, " s"], dimension: int) -> Bool[np.ndarray, " s"]:
+    """Return the places, from the centre outwards, that are higher than a valley before them."""
+    lowest = np.maximum.accumulate(fall)
+    valley = np.where(lowest > RISE, RISE, deepest(dimension))
+    return lowest - fall > valley + ROUNDED * lowest
+
+
+def ways_to(
+    places: Sequence[Float[np.ndarray, " d"]], centre: Float[np.ndarray, " d"], count: int
+) -> list[Line]:
+    """Return parabolas to some places, on each of which one parameter moves first, or last.
+
+    Args:
+        places: of rises, of which the first have ways.
+        centre: where the ways begin.
+        count: points of the message.
+    """
+    d = centre.size
+    orders = 2 * np.concatenate([np.eye(d), 1 - np.eye(d)]) - 1
+    most = int(OF_WAYS * count) // (2 * d * len(WAYS))
+    bends = [(rise - centre, order) for rise in places[:most] for order in orders]
+    return [Line(away + order * away, WAYS, -order * away) for away, order in bends]
+
+
+def not_uphill(
+    places: Sequence[Float[np.ndarray, " d"]],
+    ways: Sequence[tuple[Profile, Float[np.ndarray, " s"]]],
+) -> list[Float[np.ndarray, " d"]]:
+    """Return the places that no way has shown to belong to the mode at the centre.
+
+    Either a proposal has predicted the height there, or one way leads there by no valley, and none
+    over half of the height behind a valley that was not predicted.
+
+    Args:
+        places: of rises.
+        ways: the profiles of `ways_to`, as far as there are, and log π/q there above its mean.
+    """
+    left = []
+    for index, rise in enumerate(places):
+        each = ways[2 * rise.size * index :][: 2 * rise.size]
+        known = [(way.fall, ratio) for way, ratio in each if np.isfinite(way.fall).all()]
+        predicted = any(abs(ratio[-1]) < UNSEEN for _, ratio in known)
+        behind = [_behind(fall, rise.size) for fall, _ in known]
+        higher = any(
+            (valley & (fall < fall[-1] / 2) & ~(np.abs(ratio) < UNSEEN)).any()
+            for (fall, ratio), valley in zip(known, behind, strict=True)
+        )
+        cut_off = higher or all(valley.any() for valley in behind)
+        if len(each) < 2 * rise.size or (cut_off and not predicted):
+            left.append(rise)
+    return left
 
 
 def climb(

@@ -694,6 +694,7 @@ def prediction_by(algorithm: Method, problem: Problem, law: Law) -> BiasPredicti
         k_hat=gaussian.k_hat,
         rounds_per_draw=law.rounds_per_draw,
         disagreement=gaussian.disagreement,
+        other_modes=gaussian.others,
         unsure=None if gaussian.gaussian or not law.unsure else law.unsure,
     )
 

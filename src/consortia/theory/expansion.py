@@ -9,9 +9,10 @@ from jaxtyping import Float
 
 from consortia.core import arguments
 from consortia.core.pareto import shape_of
+from consortia.core.prior import PriorScale, normal_by
 from consortia.errors import InputError
 from consortia.surrogates.local_fits import ROWS_PER_PARAMETER, q_of
-from consortia.theory.potentials import SitePotentials
+from consortia.theory.potentials import Flat, SitePotentials
 
 RATIOS = 500
 """Points at which `examine` compares the posterior with its Gaussian law."""
@@ -25,6 +26,10 @@ MOST_LINES = 40
 EXCESS, DEPTH = 4.0, 6.0
 """Mass is missed where the log-density is so much above the Gaussian law's, and at most so much
 below that of the mode."""
+
+DRAWS_OF_PRIOR, FAR_OFF = 3, 0.01
+"""Draws of the prior at which a Gaussian posterior's gradient is looked at, and by how much it may
+be off."""
 
 DIRECTIONS = 12
 """Directions in which settings are compared where there are more, before the best in all."""
@@ -63,6 +68,8 @@ class Expansion:
     offset: Float[np.ndarray, " d"] | float = 0.0
     # scales of the coordinates, by which a point is multiplied for the model
     units: Float[np.ndarray, " d"] | float = 1.0
+    # other modes that hold something, in the model's coordinates; None: not looked for
+    others: tuple[tuple[float, ...], ...] | None = None
 
     def __post_init__(self) -> None:
         arguments.freeze(self)
@@ -168,6 +175,8 @@ def expand(potentials: SitePotentials) -> Expansion:
     away = potentials.away(mode, covariance)
     there = potentials.expansion(away)[2].sum(axis=0) + potentials.prior(away)[2]
     change = np.abs(there - precision).max() / np.abs(precision).max()
+    if change < GAUSSIAN and potentials.anywhere and not _linear(potentials, mode, precision):
+        change = np.inf
     near = Expansion(
         mode,
         curvatures,
@@ -178,7 +187,28 @@ def expand(potentials: SitePotentials) -> Expansion:
         bool(change < GAUSSIAN),
         covariance,
     )
-    return examine(near, potentials) if potentials.anywhere and not near.gaussian else near
+    if not potentials.anywhere:
+        return near
+    return replace(near, others=()) if near.gaussian else examine(near, potentials)
+
+
+def _linear(potentials: SitePotentials, mode: Flat, precision: Float[np.ndarray, "d d"]) -> bool:
+    """Test the gradient at draws of the prior for being that of one normal law."""
+    scale, rng = _prior_scale(potentials), np.random.default_rng(0)
+    for _ in range(DRAWS_OF_PRIOR):
+        position = scale.centre + scale.sd * rng.standard_normal(mode.size)
+        gradient, expected = potentials.whole(position)[1], precision @ (position - mode)
+        units = 1 / np.sqrt(np.diagonal(precision))
+        off = np.linalg.norm(units * (gradient - expected))
+        if not off < FAR_OFF * np.linalg.norm(units * expected):
+            return False
+    return True
+
+
+def _prior_scale(potentials: SitePotentials) -> PriorScale:
+    _, gradient, curvature = potentials.prior(potentials.start)
+    centre, sd = normal_by(potentials.start, -gradient, np.diagonal(curvature))
+    return PriorScale(centre, np.where(np.isfinite(sd), sd, 1.0))
 
 
 def examine(near: Expansion, potentials: SitePotentials) -> Expansion:
@@ -191,6 +221,8 @@ def examine(near: Expansion, potentials: SitePotentials) -> Expansion:
     all: another mode, which its draws would not find, on a principal axis or a coordinate's own
     line; the offset is not computed then.
     """
+    from consortia.theory.modes import Lines  # loads SciPy
+
     rng, d = np.random.default_rng(0), near.mode.size
     values, axes = np.linalg.eigh(near.covariance)
     principal = (axes * np.sqrt(values)).T[::-1]
@@ -198,8 +230,10 @@ def examine(near: Expansion, potentials: SitePotentials) -> Expansion:
     far = np.concatenate([t * lines for t in (*PROBES, *(-probe for probe in PROBES))])
     inside = rng.normal(size=(RATIOS, d)) @ principal[::-1]
     places = np.concatenate([np.zeros((1, d)), inside, far])
-    density = potentials.values(near.mode + places)
-    density = density - density[0]
+    to_prior = Lines(near.mode, _prior_scale(potentials))
+    density = potentials.values(np.concatenate([near.mode + places, to_prior.points]))
+    density, on_lines = density[: len(places)] - density[0], density[len(places) :]
+    near = replace(near, others=to_prior.other_modes(on_lines, near.covariance, potentials))
     ratios = density + 0.5 * np.sum(places @ near.precision * places, axis=1)
     inner, outer = slice(1, 1 + RATIOS), slice(1 + RATIOS, None)
     missed = (ratios[outer] > EXCESS) & (density[outer] > -DEPTH)

@@ -119,13 +119,14 @@ class SitePotentials:
         Raises:
             InputError: it is not reached.
         """
-        return mode_by(self._whole, self.start)
+        return mode_by(self.whole, self.start)
 
     def away(self, mode: Flat, covariance: Float[np.ndarray, "d d"]) -> Flat:
         """Return the point, two standard deviations from the mode, of the second Hessian."""
         return mode + 2 * np.sqrt(np.diagonal(covariance))
 
-    def _whole(self, position: Flat) -> tuple[float, Flat, Float[np.ndarray, "d d"]]:
+    def whole(self, position: Flat) -> tuple[float, Flat, Float[np.ndarray, "d d"]]:
+        """Return value, gradient and Hessian of the posterior's −log-density."""
         values, gradients, hessians = self.expansion(position)
         value, gradient, curvature = self.prior(position)
         return (

@@ -62,6 +62,7 @@ from consortia.surrogates.proposals.rays import (
     far_lines,
     lines_through,
     not_covered,
+    outward_lines,
     parabolas_through,
     points_of,
     profile_of,
@@ -147,7 +148,8 @@ which its centre lies so far from the model's start that they are around this.""
 class Sent(NamedTuple):
     """A message of points: those that were drawn, log q there, and points on rays.
 
-    ``share`` is that of the draws which lie where sites answer.
+    ``share`` is that of the draws which lie where sites answer. By ``looks``, lines to far
+    places and ways to rises, no proposal is judged.
     """
 
     points: Float[np.ndarray, "n d"]
@@ -158,6 +160,12 @@ class Sent(NamedTuple):
     centre: Float[np.ndarray, " d"]
     arrays: Arrays
     share: float
+    looks: list[Line]
+
+    @property
+    def on_ways(self) -> bool:
+        """True if the next message shows ways to rises: of one parameter the line is the only."""
+        return self.exploring and self.points.shape[1] > 1
 
 
 @dataclass
@@ -184,6 +192,7 @@ class Server:
         records: one entry for each message of points.
         exact: sites may be queried for gradients and curvatures.
         disagreement: Cochran's Q of the sites' fits and its degrees of freedom, where known.
+        fitted: the number of starts of the sites' fits.
     """
 
     known: Known
@@ -205,6 +214,7 @@ class Server:
     others: list[local_fits.Law] = field(default_factory=list)
     exact: bool = True
     disagreement: tuple[float, int] | None = None
+    fitted: int = 0
 
     @property
     def dtype(self) -> Any:
@@ -346,7 +356,7 @@ def converse(known: Known, count: int, wanted: float | None, *, gradients: bool)
     sent = _exploration(server, centres, covariances, sure)
     while True:
         profiles, judged = yield from _evaluate(server, sent)
-        if server.rises and (climbed := (yield from _climb(server))):
+        if not sent.on_ways and server.rises and (climbed := (yield from _climb(server))):
             guess, searched, sent = server.covariance, True, climbed
             continue
         if judged is not None and judged.counts:
@@ -455,7 +465,11 @@ def _local_fits(server: Server) -> Generator[Query, Arrays, local_fits.Guesses]:
         rng = np.random.Generator(np.random.Philox(np.random.SeedSequence([server.known.seed, 2])))
         drawn = rng.standard_normal((STARTS - FITS, d))
         starts += list(scale.centre + scale.sd * drawn)
-    sites, eps = len(server.known.sizes), float(np.finfo(server.dtype).eps)
+    sites, eps, server.fitted = (
+        len(server.known.sizes),
+        float(np.finfo(server.dtype).eps),
+        len(starts),
+    )
     arrays = {"reference": start, "starts": np.stack(starts), "share": np.array(1 / sites)}
     answer = yield server.query("local_fits", arrays, "local fits")
     server.disagreement = local_fits.disagreement(answer, server.known.sizes)
@@ -493,11 +507,11 @@ def _exploration(
     lines = lines_through(covariances[0], server.rays, [])
     if server.noise and server.known.target.model.host is not None:
         lines = [line.up_to(FIRST_REACH) for line in lines]
-    server.centre = centres[0]
+    server.centre, looks = centres[0], list[Line]()
     if server.swept and not server.modes:
-        lines += several_modes.lines_to_prior(server.centre, server.scale, server.rng)
-        lines += far_lines(server.scale)
-    return _drawn(server, Proposal(envelope, None, server.coordinates), lines, exploring=True)
+        looks = several_modes.lines_to_prior(server.centre, server.scale, server.rng)
+        looks += far_lines(server.scale)
+    return _drawn(server, Proposal(envelope, None, server.coordinates), lines, looks)
 
 
 def _climb(server: Server) -> Generator[Query, Arrays, Sent | None]:
@@ -530,25 +544,41 @@ def _climbed(
 
 def _with_parabolas(server: Server, lines: list[Line]) -> list[Line]:
     """Return the straight lines, and the parabolas that there is room for and weighted points."""
-    lines, d = [one for one in lines if not one.bent], server.dimension
+    lines, d = [line for line in lines if not line.bent], server.dimension
     if d <= FEW_PARAMETERS and (weighted := server.memory.weighted()).effective >= FEW * d:
         own, room = normalised(weighted.log_weights), server.rays - len(lines)
         lines += parabolas_through(weighted.points, own, server.memory.best, room)
     return lines
 
 
+def _looks(server: Server) -> list[Line]:
+    """Return ways to rises, and lines along the directions in which points lie farthest out."""
+    ways = several_modes.ways_to(server.rises, server.memory.best, server.count)
+    weighted, d = server.memory.weighted(), server.dimension
+    if not server.swept or d == 1 or weighted.effective < FEW * d:
+        return ways
+    return ways + outward_lines(
+        weighted.points, normalised(weighted.log_weights), server.memory.best
+    )
+
+
 def _drawn(
-    server: Server, proposal: Proposal, lines: list[Line], *, exploring: bool = False
+    server: Server, proposal: Proposal, lines: list[Line], looks: list[Line] | None = None
 ) -> Sent:
-    """Return draws of a proposal and points on rays, as a message of a fixed number of points."""
+    """Return draws of a proposal and points on rays, as a message of a fixed number of points.
+
+    An exploration looks along lines, other messages on the ways to rises.
+    """
+    exploring = looks is not None
     envelope = Mixture(
         *(np.asarray(one, float) for one in in_width(proposal.envelope._asdict()).values())
     )
     proposal = proposal._replace(envelope=envelope)
     centre = server.centre if exploring else server.memory.best
     farthest = server.farthest_from(centre)
-    lines = within(lines, centre, server.scale, farthest)
-    rays = points_of(lines, centre)
+    looks = _looks(server) if looks is None else looks
+    lines, looks = (within(some, centre, server.scale, farthest) for some in (lines, looks))
+    rays = points_of([*lines, *looks], centre)
     seed, words = server.known.seed, server.messages + 1
     stream = np.array([seed & 0xFFFFFFFF, seed >> 32, words], np.uint32)
     wanted = server.count - len(rays)
@@ -572,7 +602,7 @@ def _drawn(
         middle = server.centre if exploring else np.median(points, axis=0)
         around = points_around(middle, server.covariance)
         arrays["measured"] = points_to_measure(server.known, around)
-    return Sent(points, density, proposal, exploring, lines, centre, arrays, share)
+    return Sent(points, density, proposal, exploring, lines, centre, arrays, share, looks)
 
 
 def _heights(server: Server, sent: Sent) -> Generator[Query, Arrays, np.ndarray]:
@@ -600,11 +630,11 @@ def _evaluate(
 ) -> Generator[Query, Arrays, tuple[list[Profile], Judged | None]]:
     """Ask for log-densities; return the straight lines' profiles, and the judged batch of draws."""
     heights, count = (yield from _heights(server, sent)), len(sent.points)
-    on_rays = points_of(sent.lines, sent.centre)
+    on_rays = points_of([*sent.lines, *sent.looks], sent.centre)
     ray_heights = heights[count : count + len(on_rays)]
-    profiles = [profile_of(*one) for one in along_lines(sent.lines, ray_heights)]
+    profiles = [profile_of(*one) for one in along_lines([*sent.lines, *sent.looks], ray_heights)]
     straight = [one for one in profiles if one.line.steps[0] < 0 and not one.line.bent]
-    if sent.exploring and len(straight) < len(profiles):
+    if sent.exploring and sent.looks:
         above = float(heights.max() - ray_heights[-1]) if np.isfinite(ray_heights[-1]) else 0.0
         rises = several_modes.rises(profiles, sent.centre)
         server.suspect(several_modes.spread_out(rises, server.modes, server.scale.sd))
@@ -613,8 +643,12 @@ def _evaluate(
             each.line.direction for each in far if each.far_share(sd, above) > MOST_MISSED
         ]
     before = server.memory.weighted() if server.memory.drawn else None
-    points, density = np.concatenate([sent.points, on_rays]), sent.proposal.log_density
-    server.memory.add(points, heights[: len(points)], count, density)
+    # far-out points far below all others would bend the regressions
+    kept = ray_heights > heights.max() - several_modes.deepest(server.dimension)
+    kept[-1] = kept[: sum(len(line.steps) for line in sent.lines)] = True
+    points = np.concatenate([sent.points, on_rays[kept]])
+    known = np.concatenate([heights[:count], ray_heights[kept]])
+    server.memory.add(points, known, count, sent.proposal.log_density)
     weights = heights[:count] - sent.log_density
     share = effective_share(weights) if np.isfinite(weights).any() else 0.0
     server.records[-1]["effective_share"] = float(f"{share:.3g}")
@@ -652,14 +686,17 @@ def _judged(
     if not np.isfinite(weights).any():
         return Judged(chains, 0.0, -math.inf, 1.0, [], math.inf, 1.0)
     log_mean = float(special.logsumexp(weights) - math.log(len(weights) / sent.share))
-    ratios = [values - log_mean for _, values in along_lines(sent.lines, ratio)]
-    share, own = effective_share(weights), normalised(weights)
-    missed, ways = not_covered(profiles, ratios, server.noise)
+    ratios = [v - log_mean for _, v in along_lines([*sent.lines, *sent.looks], ratio)]
+    share, own, judging = effective_share(weights), normalised(weights), len(sent.lines)
+    missed, ways = not_covered(profiles[:judging], ratios[:judging], server.noise)
+    to_rises = list(zip(profiles[judging:], ratios[judging:], strict=True))
+    server.rises = several_modes.not_uphill(server.rises, to_rises)
     if server.over_prior and share >= LEAST_SHARE:
         beyond, points = several_modes.uncovered(before, sent.proposal.log_density, log_mean)
         if beyond > several_modes.FORGOTTEN:
             missed, ways = max(missed, beyond), [*ways, (points[0] - server.memory.best) / 2]
-            server.suspect(several_modes.spread_out([*points], server.modes, server.scale.sd))
+            places = [*server.rises, *points]
+            server.suspect(several_modes.spread_out(places, server.modes, server.scale.sd))
     inside = own > 0  # where log π is finite
     judged = Judged(
         chains,
@@ -712,6 +749,8 @@ def _with_other_modes(
 def _walk(server: Server) -> Conversing:
     """Let many chains of Hamiltonian Monte Carlo go on from the weighted points."""
     weighted = server.memory.weighted()
+    if server.rises:
+        yield from _climb(server)
     if not len(weighted.points):
         return _failed(server, "no point of a positive density was found")
     if not server.exact:
@@ -802,9 +841,10 @@ def _unvisited(
     """
     if server.dimension > MOST_CURVED:
         return ()
-    centre = positions.mean(axis=0)
+    even = np.full(len(positions), 1 / len(positions))
+    centre = np.median(positions, axis=0)
     covariance = np.cov(positions.T).reshape(server.dimension, server.dimension)
-    lines = lines_through(covariance, server.rays, [])
+    lines = lines_through(covariance, server.rays, []) + outward_lines(positions, even, centre)
     lines = within(lines, centre, server.scale, server.farthest_from(centre))
     arrays = {"reference": server.reference, "points": points_of(lines, centre)}
     answer = yield server.query("log_densities", arrays, "rays")
@@ -880,7 +920,7 @@ def _outcome(
     if server.disagreement is not None:
         report["disagreement"] = server.disagreement
     if server.known.target.model.host is None:
-        report["modes_sought"] = server.swept
+        report["modes_sought"] = server.swept or server.fitted > 1
     if kept:
         means = np.array([judged.log_mean for judged in kept])
         evidence = special.logsumexp(means) - math.log(len(means)) - server.height

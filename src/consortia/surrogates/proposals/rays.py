@@ -39,6 +39,10 @@ FAR = 4.0 ** np.arange(1, 6)
 """Far places, in standard deviations of the prior: from one to the next an exponential law falls
 four times as much as before, a power equally."""
 
+OUTWARD, IN_REACH, AS_FAR = 2, 0.999, np.geomspace(0.08, 1.0, 11)
+"""Lines along the directions in which points lie farthest out, the share of the points within their
+reach, and places as shares of it."""
+
 UNCOVERED = 1.2
 """log π/q above which a proposal does not cover a place: its draws would stay there for long."""
 
@@ -208,6 +212,39 @@ def lines_through(
                 steps = min(1.1 * reach, FARTHEST) * SHARES
             sides.append(side * steps)
         lines.append(Line(direction, np.concatenate([sides[0][::-1], sides[1]])))
+    return lines
+
+
+def outward_lines(
+    points: Float[np.ndarray, "n d"],
+    weights: Float[np.ndarray, " n"],
+    centre: Float[np.ndarray, " d"],
+) -> list[Line]:
+    r"""Return lines along the directions in which points lie farther out than normal ones would.
+
+    They end where the points do, or half-way: such a direction is known no better. In coordinates
+    z in which the points have a unit covariance they are the first eigenvectors of the mean of
+    :math:`|z|^2 z z^T`, whatever combinations of the parameters these are.
+
+    Args:
+        points: of the posterior.
+        weights: of the points, with the sum 1.
+        centre: of the lines.
+
+    Source: Cardoso, "Source separation using higher order moments" (1989).
+    """
+    away = points - centre
+    sd = np.sqrt(np.maximum(weights @ away**2, 1e-300))
+    values, axes = np.linalg.eigh((weights * (away / sd).T) @ (away / sd))
+    root = sd[:, None] * axes * np.sqrt(np.maximum(values, 1e-12))
+    z = np.linalg.solve(root, away.T)
+    outer = np.linalg.eigh((weights * (z**2).sum(axis=0) * z) @ z.T)[1][:, : -OUTWARD - 1 : -1]
+    lines = []
+    for direction, along in zip((root @ outer).T, np.abs(outer.T @ z), strict=True):
+        order = np.argsort(along)
+        reach = along[order][np.searchsorted(np.cumsum(weights[order]), IN_REACH)]
+        steps = reach * np.concatenate([-AS_FAR[::-1], AS_FAR])
+        lines += [Line(direction, steps), Line(direction, steps / 2)]
     return lines
 
 
