@@ -43,9 +43,10 @@ SETTLED, MEASURE = "settled", 3
 """Folder at the site of what answers have given away, and the version of how rows are chosen and
 measured: what another one has stored is of other values."""
 
-LEFT_OVER = 0.7
-"""Share of what settles a row that an answer leaves to those after it, if more noise can: one that
-used all would end the run at the next."""
+SHARES = (0.2, 0.5, 0.75, 0.9, 0.95)
+"""Shares of what settles a row that a run's first answers use together, if more noise can keep them
+to it: one that used all would end the run at the next. Local fits and an exploration come first;
+they shape proposals alone, so that noise costs less there than where draws are made."""
 
 Permit = Callable[[Statement | None], None]
 
@@ -157,7 +158,7 @@ class QueryRuntime(SiteWork):
             return values, self._leaving(function, request, exact, factor).arrays, None
         tried = [(1.0, 1.0)]
         if function.noise or function.rounding is not None:
-            share = 1 - LEFT_OVER ** (label.iteration + 1)
+            share = SHARES[min(label.iteration, len(SHARES) - 1)]
             last = FACTORS[-1] if function.rounding is None else COARSEST
             tried = [*((factor, share) for factor in FACTORS), (last, 1.0)]
         for factor, share in tried:
@@ -188,9 +189,8 @@ class QueryRuntime(SiteWork):
         if self._secret is not None and function.noise:
             normal = private_generator(self._secret, self._run, question_of(request))
             for name in sorted(function.noise.keys() & answer.keys()):
-                noise, drawn = function.noise[name], normal.standard_normal(answer[name].shape)
-                of = len(self._job.sites), self.rows, factor
-                answer[name], errors[name] = noise.sent(answer[name], drawn, *of)
+                of = normal, len(self._job.sites), self.rows, factor
+                answer[name], errors[name] = function.noise[name].sent(answer[name], *of)
         if function.privacy is not None:
             privacy = function.privacy(self.dimension)
             sites = len(self._job.sites)
