@@ -35,7 +35,13 @@ from consortia.core.queries import Revealed
 from consortia.core.target import Target
 from consortia.data.digest import RowDigests
 from consortia.data.patterns import is_categorical, is_response
-from consortia.engines.flower.accounts import Account, Columns, same_rows, triangular_root
+from consortia.engines.flower.accounts import (
+    Account,
+    Columns,
+    products_of,
+    same_rows,
+    triangular_root,
+)
 from consortia.runtime import compiler
 from consortia.runtime.late import Array, jax, jnp
 from consortia.runtime.threads import one_thread
@@ -46,10 +52,6 @@ may be off that counts as read in a rehearsal."""
 
 MOST_UNKNOWNS = 300
 """Values that are unknown together; of larger sites some rows are drawn."""
-
-SKETCHED, SAFETY = 600, 2.0
-"""Numbers of an answer above which they are added in groups, with random signs; and the factor of
-the information by which that may err."""
 
 ROUNDING = {4: 2.0**-24, 8: 2.0**-53}
 """Error of a sum that is called exact, by the bytes of a number; larger sums have larger ones."""
@@ -220,9 +222,10 @@ class Settled:
             permit: raises where the answer must not leave; then it is not noted.
             share: of the information that settles a value, with which it counts for ``permit``.
         """
-        new = np.concatenate([self._among_all(self._information(sums)) for sums in revealed])
+        with one_thread():  # more wait longer than these products take
+            new = np.concatenate([self._among_all(self._information(sums)) for sums in revealed])
         self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with FileLock(f"{self._path}.lock"), one_thread():  # more wait longer than these QRs take
+        with FileLock(f"{self._path}.lock"), one_thread():
             before, stacked = Account.read(self._path), new
             if before is not None:
                 stacked = np.concatenate([before.of(self._digests, self._columns.names), new])
@@ -230,7 +233,7 @@ class Settled:
             deviations = self._deviations(root)
             permit(self._statement(deviations, NEAR / math.sqrt(share)))
             account = Account(self._columns, self._digests, root)
-            if before is not None:
+            if before is not None and not before.is_of(self._digests, self._columns.names):
                 account = before.joined(self._digests, self._columns, new)
             account.write(self._path)
         return self._statement(deviations, NEAR)
@@ -243,7 +246,8 @@ class Settled:
         """Return the uncertainty of each value, in standard deviations of its column."""
         looked_at, width = len(self.unknowns.rows), len(self._columns.names)
         deviations = np.ones((looked_at, width))
-        for which in (self._columns.measured, np.ones(width, bool)):
+        every = np.ones(width, bool)
+        for which in {of.tobytes(): of for of in (self._columns.measured, every)}.values():
             if which.any():
                 sd = _deviations(root[:, np.tile(which, looked_at)]).reshape(looked_at, -1)
                 deviations[:, which] = np.minimum(deviations[:, which], sd)
@@ -268,7 +272,7 @@ class Settled:
         exact = ROUNDING[self._target.dtype.itemsize]
         blocks = []
         jacobians = {
-            order: np.nan_to_num(np.asarray(values, float), nan=0.0, posinf=0.0, neginf=0.0)
+            order: np.nan_to_num(np.asarray(values), nan=0.0, posinf=0.0, neginf=0.0)
             for order, values in made.items()
         }
         if revealed.away is not None:
@@ -276,36 +280,33 @@ class Settled:
         if revealed.turn is not None:
             jacobians = {n: _turned(jacobians[n], revealed.turn, n) for n in (1, 2)}
         for order, jacobian in jacobians.items():
+            base = 0.0
             if order == 0 and reference is not None:
-                jacobian, base = jacobian[:-1], jacobian[-1:]
-                jacobian = jacobian - base
+                jacobian, base = jacobian[:-1], jacobian[-1:].astype(float)
                 if revealed.height is not None:
                     blocks.append(base * (units / math.hypot(revealed.height, exact)))
             elif reference is not None:
                 jacobian = jacobian[: -(len(jacobian) // len(points))]
             error = np.hypot(np.ravel(revealed.errors.get(order, 0.0)), exact)
-            blocks.append(self._fewer(jacobian / error[:, None]) * units)
+            information = np.subtract(jacobian, base, dtype=np.float64)
+            information /= error[:, None]
+            if len(information) > information.shape[1]:
+                information = triangular_root(information)
+            blocks.append(information * units)
         return np.concatenate(blocks)
-
-    def _fewer(self, jacobian: Float[np.ndarray, "m N"]) -> Float[np.ndarray, "p N"]:
-        """Return sums of groups of many rows with random signs, which hold the same information."""
-        if len(jacobian) <= SKETCHED:
-            return jacobian
-        groups = self._rng.integers(0, SKETCHED, len(jacobian))
-        signs = self._rng.choice((-1.0, 1.0), len(jacobian)) * math.sqrt(SAFETY)
-        order = np.argsort(groups, kind="stable")
-        first = np.flatnonzero(np.diff(groups[order], prepend=-1))
-        signed = jacobian[order] * signs[order, None].astype(jacobian.dtype)
-        return np.add.reduceat(signed, first, axis=0, dtype=np.float64)
 
 
 def _deviations(root: Float[np.ndarray, "r N"]) -> Float[np.ndarray, " N"]:
     """Return the uncertainty of each value where no others are unknown."""
-    from scipy.linalg import solve_triangular  # heavy, and only wanted at sites
+    from scipy import linalg  # heavy, and only wanted at sites
 
-    size = root.shape[1]
-    whole = triangular_root(np.concatenate([root, np.eye(size)]))
-    inverse = solve_triangular(whole, np.eye(size))
+    size = np.eye(root.shape[1])
+    if (products := products_of(root)) is not None:
+        inverse, fault = linalg.lapack.dpotri(np.linalg.cholesky(products + size), lower=1)
+        assert fault == 0, fault
+        return np.sqrt(np.diagonal(inverse))
+    whole = np.linalg.qr(np.concatenate([root, size]), mode="r")
+    inverse = linalg.solve_triangular(whole, size)
     return np.asarray(np.sqrt((inverse**2).sum(axis=1)))
 
 
