@@ -23,7 +23,7 @@ from consortia.core.privacy import SecretNoise
 from consortia.core.queries import Noise, Revealed, highest_sent, information
 from consortia.core.target import Target
 from consortia.dynamics.independence import metropolis_chains
-from consortia.engines.flower import settled
+from consortia.engines.flower import accounts, settled
 from consortia.engines.flower.envelope import Envelope, decode
 from consortia.engines.flower.settled import MOST_UNKNOWNS, Settled, Statement
 from consortia.errors import PolicyError, SiteImplausibleError, SiteRefusedError
@@ -423,6 +423,21 @@ def test_no_more_rows_are_read_than_the_statement_calls_settled(tmp_path: Path, 
     agreed = [row for row in first if all(rows_read(other, row[None]) for other in others)]
     read = rows_read(np.array(agreed).reshape(-1, columns), x)
     assert read <= statement.settled <= count
+
+
+@pytest.mark.parametrize("case", range(6))
+def test_products_settle_the_rows_that_a_factorisation_of_all_numbers_does(
+    tmp_path: Path, case: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = np.random.default_rng(case)
+    count, model = 30, logistic(2)
+    x, y = rng.standard_t(3, size=(count, 2)), rng.integers(0, 2, count)
+    revealed = Revealed(rng.normal(size=(400, 3)) * rng.uniform(0.2, 2))
+    noise = [0.003, 0.01, 0.03, 0.1, 0.3, 1.0][case]
+    fast = measured(tmp_path / "fast", model, x, y, revealed, noise)
+    monkeypatch.setattr(accounts, "MOST_PRODUCT", 0.0)
+    assert measured(tmp_path / "slow", model, x, y, revealed, noise) == fast
+    assert fast.settled > 0 or noise > 0.3
 
 
 def measured(

@@ -19,6 +19,7 @@ rows of the site. Of other likelihoods that are no sum over rows, as a partial o
 from __future__ import annotations
 
 import math
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from functools import cached_property, partial
 from pathlib import Path
@@ -33,7 +34,7 @@ from consortia.core.arrays import VALUES_AT_ONCE
 from consortia.core.host import HostDensity, RowValues, SiteLikelihood
 from consortia.core.queries import Revealed
 from consortia.core.target import Target
-from consortia.data.digest import RowDigests
+from consortia.data.digest import RowDigests, of_rows
 from consortia.data.patterns import is_categorical, is_response
 from consortia.engines.flower.accounts import (
     Account,
@@ -42,6 +43,7 @@ from consortia.engines.flower.accounts import (
     same_rows,
     triangular_root,
 )
+from consortia.engines.kept import kept
 from consortia.runtime import compiler
 from consortia.runtime.late import Array, jax, jnp
 from consortia.runtime.threads import one_thread
@@ -60,6 +62,8 @@ POINTS_AT_ONCE = 64
 
 KEPT = 2
 """Derivatives that are kept: of one answer those at its points and those of rules of quadrature."""
+
+TRIED_LAST = OrderedDict[Any, dict[int, Any]]()
 
 NODES = 3
 """Nodes of the mean over a level that is integrated out, along each dimension: it is to be right in
@@ -113,6 +117,9 @@ class Settled:
         seed: from the site's secret, by which rows and signs are drawn.
         digests: by which the rows are known again in another version of them; by default the
             account is of these rows alone.
+
+    Attributes:
+        excess: information on the best known value after the last answer, by what settles one.
     """
 
     def __init__(
@@ -124,7 +131,7 @@ class Settled:
         seed: int,
         digests: RowDigests | None = None,
     ) -> None:
-        self._target, self._path, self._count = target, path, count
+        self._target, self._path, self._count, self.excess = target, path, count, 0.0
         self._rng = np.random.default_rng(seed)
         if digests is None:
             digests = RowDigests(np.zeros(1, np.uint64), np.arange(count, dtype=np.uint64)[:, None])
@@ -138,8 +145,11 @@ class Settled:
         chosen = self.unknowns.rows
         self._digests = RowDigests(digests.names, digests.cells[chosen])
         self._rows = trees.map_leaves(lambda leaf: np.asarray(leaf)[self.unknowns.rows], rows)
-        self._tried: dict[Any, dict[int, Any]] = {}
         self._every = trees.map_leaves(lambda leaf: np.asarray(leaf)[:count], rows)
+        self._same: Any = object()
+        if (host := target.model.host) is not None:
+            parts = of_rows(self._every), self.unknowns.rows.tobytes(), self.unknowns.moves
+            self._same = host.digest, str(target.dtype), *parts
 
     @cached_property
     def _compiled(self) -> Callable[..., dict[int, Any]]:
@@ -202,12 +212,16 @@ class Settled:
         return {order: np.concatenate(parts) for order, parts in jacobians.items()}
 
     def _derivatives_once(self, revealed: Revealed, points: np.ndarray) -> dict[int, Any]:
-        """Return the same; they are kept while an answer is tried with more and more noise."""
+        """Return the same; they are kept while an answer is tried with more and more noise.
+
+        Copies of a site in one process, as a rehearsal has them, share them.
+        """
         asked = revealed.orders, points.tobytes(), revealed.rules
-        if asked not in self._tried:
-            made = self._derivatives(revealed.orders, points, revealed.rules)
-            self._tried = dict([*self._tried.items(), (asked, made)][-KEPT:])
-        return self._tried[asked]
+
+        def make() -> dict[int, Any]:
+            return self._derivatives(revealed.orders, points, revealed.rules)
+
+        return kept(TRIED_LAST, (self._same, *asked), make, KEPT)
 
     def add(
         self,
@@ -230,8 +244,10 @@ class Settled:
             if before is not None:
                 stacked = np.concatenate([before.of(self._digests, self._columns.names), new])
             root = triangular_root(stacked)
-            deviations = self._deviations(root)
-            permit(self._statement(deviations, NEAR / math.sqrt(share)))
+            deviations, near = self._deviations(root), NEAR / math.sqrt(share)
+            smallest = deviations[:, self._columns.counted].min(initial=1.0)
+            self.excess = float((near / smallest) ** 2)
+            permit(self._statement(deviations, near))
             account = Account(self._columns, self._digests, root)
             if before is not None and not before.is_of(self._digests, self._columns.names):
                 account = before.joined(self._digests, self._columns, new)
