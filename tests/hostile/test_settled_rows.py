@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from federation.hospitals import HOSPITALS, NAMES, study
 from scipy.optimize import least_squares
+from scipy.special import log_ndtr, ndtr
 from sparse import sparse
 
 import consortia
@@ -295,8 +296,40 @@ def test_a_number_far_above_the_height_says_nothing() -> None:
     assert np.isfinite(near).all()
 
 
+def test_the_best_attack_on_a_patient_far_out_is_no_better_than_the_measure() -> None:
+    # Who knows all but one value x of a patient, and how numbers are sent, maximises their
+    # likelihood: of counts with the mean exp(β x), where x is 8 standard deviations out.
+    noise, rows, factor = FUNCTIONS["log_densities"].noise["potentials"], 100, 16.0
+    sd, truth = float(noise.sd(3, factor)), 8.0
+    slopes = np.random.default_rng(0).normal(0.15, 0.15, 1000)
+    h = highest_sent(rows, factor, sd)
+
+    def potentials(x: Any) -> np.ndarray:
+        eta = slopes[:, None] * np.atleast_1d(x)
+        return np.exp(eta) - 3 * eta - np.exp(0.15 * np.atleast_1d(x)) + 0.45 * np.atleast_1d(x)
+
+    grid = np.linspace(truth - 1, truth + 1, 801)
+    below = h - potentials(grid)
+    t = below / sd - sd / 2
+    of_height = np.exp(np.maximum(below, -500) + log_ndtr(-(t + sd)))
+    of_lost = np.maximum(ndtr(-t) - of_height, 1e-300)
+    guesses = []
+    for number in range(40):
+        secret = SecretNoise(number.to_bytes(32, "big"))
+        sent, errors = noise.sent(potentials(truth)[:, 0], secret, 3, rows, factor)
+        lost, high = np.isinf(sent), sent == h
+        near = np.where(lost | high, 0.0, sent)[:, None]
+        log_law = -((((near - h + below) - sd**2 / 2) / sd) ** 2) / 2
+        log_law[lost], log_law[high] = np.log(of_lost[lost]), np.log(of_height[high] + 1e-300)
+        guesses.append(grid[log_law.sum(axis=0).argmax()])
+    step = (potentials(truth + 1e-4) - potentials(truth - 1e-4))[:, 0] / 2e-4
+    least = 1 / np.sqrt(((step / errors) ** 2).sum())
+    # Of 40 attacks a standard deviation is right to 11 %: three of these, and a sixth for bias.
+    assert 0.65 < np.std(guesses) / least < 1.5
+
+
 @pytest.mark.parametrize("tells", [True, False])
-def test_draws_have_their_law_where_a_tenth_of_the_numbers_is_lost(tells: bool) -> None:
+def test_draws_have_their_law_where_one_in_twenty_numbers_is_lost(tells: bool) -> None:
     noise, rng, count = Noise(0.001, 1.0, bounded=True), np.random.default_rng(1), 40_000
     points = rng.normal(size=(count, 2))
     numbers = (points**2).sum(axis=1) / 2
@@ -308,8 +341,8 @@ def test_draws_have_their_law_where_a_tenth_of_the_numbers_is_lost(tells: bool) 
     start = points[:4], -numbers[:4], np.zeros(4)
     weights = numbers - lost  # proposals are draws of the law itself
     draws = metropolis_chains(points, -lost, weights, start, rng).draws.reshape(-1, 2)
-    # 40,000 draws, of which a tenth stays: a variance is right to 1.5 % in four standard errors
-    # of as many; without the roulette it is a fifth smaller.
+    # Four standard errors of a variance of 80,000 numbers are 2 %, somewhat more in a chain; a
+    # cut at the same height takes a quarter of it.
     assert draws.var() == pytest.approx(1 if tells else 0.74, abs=0.04)
 
 
@@ -318,7 +351,7 @@ def test_a_region_of_withheld_numbers_is_no_good_posterior() -> None:
         chains: Any = None
         return Judged(chains, 0.8, 0.0, 0.0, [], 1.0, 0.0, withheld=withheld)
 
-    assert _withheld([judged(0.0), judged(0.1)]) == ()
+    assert _withheld([judged(0.0), judged(0.05)]) == ()
     (fault,) = _withheld([judged(0.0), judged(0.15)])
     assert fault.unseen
     assert "15.0% of the proposals" in fault.text

@@ -124,7 +124,7 @@ REPEATS = 16
 """Further times that sites with noise of their own are queried for the middle of all rays: what
 they add, which a site may raise, is then known to 17 %."""
 
-MOST_WITHHELD = 0.1
+MOST_WITHHELD = 0.05
 """Share of the proposals of kept draws at which sites may tell no log-density. Those that they do
 tell there stand for them, as long as there are some."""
 
