@@ -109,11 +109,13 @@ def highest_sent(rows: int, factor: float, sd: float) -> float:
     Where sites of n rows disagree, one's potential may differ in the posterior's bulk by about
     2 sqrt(n), which is less without further noise. It is higher by what noise moves upwards.
     """
-    return max((30 + rows / 20) / factor, LEAST_HEIGHT) + sd + sd**2 / 2
+    times = WITHOUT_MORE if factor == 1 else 1 / factor
+    return max((30 + rows / 20) * times, LEAST_HEIGHT) + sd + sd**2 / 2
 
 
-LEAST_HEIGHT = 5.0
-"""Smallest such height, as a site's potential is in the bulk of nearly all posteriors."""
+LEAST_HEIGHT, WITHOUT_MORE = 5.0, 3.0
+"""Smallest such height, as a site's potential is in the bulk of nearly all posteriors; and how many
+times as high it is without more noise, as a first guess may be far off."""
 
 FAR_ABOVE, SURELY = 100.0, 5.0
 """Distance above the height from which on nothing is known of a number, and the standard deviations
