@@ -358,7 +358,7 @@ def fitted(heights: Heights, d: int, count: int = 2500) -> Surrogate:
     rng = np.random.default_rng(10)
     wide = mixture.mixture_of([1.0], [np.zeros(d)], [6 * np.eye(d)])
     points = mixture.draw(wide, rng, count)
-    return fit_surrogate(points, heights(points), rng)
+    return fit_surrogate(points, heights(points), rng, np.zeros(len(points)))
 
 
 def spoiled_quadratic(d: int) -> Surrogate:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,14 +14,17 @@ import numpy as np
 import pytest
 from federation.hospitals import HOSPITALS, NAMES, study
 from scipy.optimize import least_squares
+from scipy.special import log_ndtr, ndtr
 from sparse import sparse
 
 import consortia
 from consortia.algorithms.few_rounds.algorithm import _withheld
 from consortia.algorithms.few_rounds.site_functions import FUNCTIONS
-from consortia.core.queries import Revealed, exact_up_to, withheld_above
+from consortia.core.privacy import SecretNoise
+from consortia.core.queries import Noise, Revealed, highest_sent, information
 from consortia.core.target import Target
-from consortia.engines.flower import settled
+from consortia.dynamics.independence import metropolis_chains
+from consortia.engines.flower import accounts, settled
 from consortia.engines.flower.envelope import Envelope, decode
 from consortia.engines.flower.settled import MOST_UNKNOWNS, Settled, Statement
 from consortia.errors import PolicyError, SiteImplausibleError, SiteRefusedError
@@ -225,76 +229,121 @@ def test_many_small_hospitals_settle_no_row(tmp_path: Path, sites: int) -> None:
 def test_noise_of_a_site_does_not_become_small_among_others() -> None:
     noise = FUNCTIONS["log_densities"].noise["potentials"]
     assert [round(noise.sd(sites), 3) for sites in (2, 7, 25, 400)] == [0.15, 0.15, 0.08, 0.02]
-    assert [round(noise.sd(2, depth), 3) for depth in (-5, 5, 40, 1e3)] == [0.25, 0.25, 0.95, 20.15]
-    assert noise.sd(25, 1e3) == pytest.approx(20.15 * 0.4 / 0.15 / 5)
-    raised = [round(noise.sd(2, depth, 8), 3) for depth in (0, 5)]
-    assert raised == [0.15, 0.95]  # of what is far out first
-    later = [round(float(noise.sd(2, depth, 32)), 3) for depth in (0, 5)]
-    assert later == [0.6, 1.4]  # and then of all
+    assert [round(noise.sd(2, factor), 3) for factor in (4, 16, 1024)] == [0.3, 0.6, 4.8]
+    assert [highest_sent(100, factor, 0.0) for factor in (1, 2, 16)] == [105, 17.5, 5]
+    assert highest_sent(3000, 4, 1.0) == 45 + 1.5
 
 
-@pytest.mark.parametrize("factor", [1.0, 8.0, 64.0])
-def test_the_mean_of_noise_does_not_tell_how_deep_a_point_lies(factor: float) -> None:
-    noise = FUNCTIONS["log_densities"].noise["potentials"]
-    depth, normal = 1e6, np.random.default_rng(0).standard_normal(4000)
-    seen = depth + noise.added(normal, 3, np.full(4000, depth), 100, factor)
-    # the attack: a mean of half the variance, which grows with the square of the depth
-    slope = noise.sd(3, 1.0, factor) - noise.sd(3, 0.0, factor)
-    guessed = np.sqrt(2 * np.maximum(seen - depth, 0)) / slope
-    assert np.median(abs(guessed / depth - 1)) > 0.9
-    assert noise.error(3, depth, 100, factor) > 0.5 * slope * depth
+class Grid:
+    """Numbers in the place of those of a secret, spread so evenly that means are integrals."""
+
+    def __init__(self, normal: np.ndarray, uniform: np.ndarray) -> None:
+        self._normal, self._uniform = normal, uniform
+
+    def standard_normal(self, shape: Any) -> np.ndarray:
+        return self._normal
+
+    def random(self, shape: Any) -> np.ndarray:
+        return self._uniform
 
 
-@pytest.mark.parametrize("factor", [1.0, 8.0, 32.0])
-def test_noise_leaves_the_law_of_draws_where_they_may_lie(factor: float) -> None:
-    noise = FUNCTIONS["log_densities"].noise["potentials"]
-    nodes, weights = np.polynomial.hermite_e.hermegauss(200)
-    weights = weights / weights.sum()
-    for rows, depth in ((100, 3.0), (100, -7.0), (4000, 200.0)):
-        sd = noise.sd(3, depth, factor)
-        if sd < 8:  # else no rule of quadrature sees the mean
-            added = noise.added(nodes, 3, np.full(200, depth), rows, factor)
-            assert weights @ np.exp(-added) == pytest.approx(1, rel=1e-6)
-
-
-@pytest.mark.parametrize("depth", [2.0, 25.0, 500.0])
-@pytest.mark.parametrize("factor", [1.0, 8.0, 32.0])
-def test_the_error_of_a_number_with_noise_counts_all_that_its_law_tells(
-    depth: float, factor: float
-) -> None:
-    noise, step = FUNCTIONS["log_densities"].noise["potentials"], 1e-3
-    x = np.linspace(-40, 40, 400_001) * float(noise.sd(3, depth, factor)) + depth
-    roots = []
-    for moved in (depth + step, depth - step):
-        sd = noise.sd(3, moved, factor)
-        mean = moved + noise.added(np.zeros(1), 3, np.full(1, moved), 100, factor)
-        roots.append(np.exp(-(((x - mean) / sd) ** 2) / 4) / np.sqrt(sd))
-    distance = ((roots[0] - roots[1]) ** 2).sum() * (x[1] - x[0]) / np.sqrt(2 * np.pi)
-    information = 4 * distance / (2 * step) ** 2  # Fisher's, by Hellinger's distance
-    assert noise.error(3, depth, 100, factor) ** -2 == pytest.approx(information, rel=1e-3)
-
-
-@pytest.mark.parametrize("factor", [1.0, 8.0, 64.0])
-def test_a_number_far_below_the_reference_is_withheld(factor: float) -> None:
+@pytest.mark.parametrize("factor", [1.0, 16.0, 64.0])
+@pytest.mark.parametrize("above", [-20.0, -0.5, 0.0, 0.5, 3.0])
+def test_what_leaves_of_a_number_leaves_the_law_of_draws(factor: float, above: float) -> None:
     noise, rows = FUNCTIONS["log_densities"].noise["potentials"], 100
-    most = withheld_above(rows)
-    assert most == 3 * exact_up_to(rows) == 105
-    depths = np.array([-50.0, 3.0, 35.0, 1e3, 1e6])
-    for drawn in (-3.0, 0.0, 3.0):
-        sent, errors = noise.sent(depths, np.full(5, drawn), 3, rows, factor)
-        near = depths + noise.added(np.full(5, drawn), 3, depths, rows, factor)
-        np.testing.assert_array_equal(sent, np.where(near > most, np.inf, near))
-        assert np.isinf(errors).tolist() == [False, False, False, True, True]
-    # Where the bound may be crossed all that the number would tell is counted.
-    sent, errors = noise.sent(np.array([110.0]), np.zeros(1), 3, rows, factor)
+    highest = highest_sent(rows, factor, noise.sd(3, factor))
+    number = highest + above
+    normal, uniform = np.linspace(-9, 9, 361), (np.arange(500) + 0.5) / 500
+    grid: Any = Grid(*np.meshgrid(normal, uniform))
+    sent, _ = noise.sent(np.full((500, 361), number), grid, 3, rows, factor)
+    assert sent[np.isfinite(sent)].max() <= highest
+    weights = np.exp(-(normal**2) / 2)
+    mean = np.exp(number - sent).mean(axis=0) @ (weights / weights.sum())
+    # With 500 uniform numbers the probability exp(-3) to be told is right to 2 %.
+    assert mean == pytest.approx(1, rel=0.005 if above < 1 else 0.02)
+
+
+@pytest.mark.parametrize("sd", [0.15, 0.6, 1.2])
+def test_the_error_of_a_number_counts_all_that_its_law_tells(sd: float) -> None:
+    step = 1e-4
+    z = np.linspace(-14, 14, 400_001)
+    unit = z[1] - z[0]
+
+    for below in (-6.0, -2.0, -0.5, 0.5, 2.0, 30.0):
+        noisy = z * (1 + sd) - below + sd**2 / 2
+
+        def parts(moved: float, noisy: Any = noisy) -> np.ndarray:
+            density = np.exp(-(((noisy + moved - sd**2 / 2) / sd) ** 2) / 2) * unit * (1 + sd)
+            density /= sd * np.sqrt(2 * np.pi)
+            stays, above = np.exp(np.minimum(-noisy, 0)), noisy > 0
+            ends = [(density * stays)[above].sum(), (density * (1 - stays))[above].sum()]
+            return np.concatenate([density[~above], ends])
+
+        low, middle, high = (parts(below + move) for move in (-step, 0.0, step))
+        seen = middle > 1e-200
+        fisher = (((high - low)[seen] / (2 * step)) ** 2 / middle[seen]).sum()
+        assert information(np.array([below]), sd)[0] == pytest.approx(fisher, rel=1e-3)
+
+
+def test_a_number_far_above_the_height_says_nothing() -> None:
+    noise = FUNCTIONS["log_densities"].noise["potentials"]
+    depths = np.array([300.0, 1e3, 1e6, np.inf])
+    sent, errors = noise.sent(depths, SecretNoise(bytes(32)), 3, 100, 1.0)
     assert np.isinf(sent).all()
-    assert errors == noise.error(3, 110.0, rows, factor)
-    # However far above a number lies: where its noise lets it leave all the same, it is counted.
-    high = most + 5 * noise.sd(3, np.array([1e3]), factor)
-    down = np.array([-1e6])
-    sent, errors = noise.sent(high, down, 3, rows, factor)
-    assert np.isfinite(sent).all()
-    assert errors == noise.error(3, high, rows, factor)
+    assert np.isinf(errors).all()
+    near, errors = noise.sent(np.array([-50.0, 3.0]), SecretNoise(bytes(32)), 3, 100, 1.0)
+    assert errors == pytest.approx(0.15)
+    assert np.isfinite(near).all()
+
+
+def test_the_best_attack_on_a_patient_far_out_is_no_better_than_the_measure() -> None:
+    # Who knows all but one value x of a patient, and how numbers are sent, maximises their
+    # likelihood: of counts with the mean exp(β x), where x is 8 standard deviations out.
+    noise, rows, factor = FUNCTIONS["log_densities"].noise["potentials"], 100, 16.0
+    sd, truth = float(noise.sd(3, factor)), 8.0
+    slopes = np.random.default_rng(0).normal(0.15, 0.15, 1000)
+    h = highest_sent(rows, factor, sd)
+
+    def potentials(x: Any) -> np.ndarray:
+        eta = slopes[:, None] * np.atleast_1d(x)
+        return np.exp(eta) - 3 * eta - np.exp(0.15 * np.atleast_1d(x)) + 0.45 * np.atleast_1d(x)
+
+    grid = np.linspace(truth - 1, truth + 1, 801)
+    below = h - potentials(grid)
+    t = below / sd - sd / 2
+    of_height = np.exp(np.maximum(below, -500) + log_ndtr(-(t + sd)))
+    of_lost = np.maximum(ndtr(-t) - of_height, 1e-300)
+    guesses = []
+    for number in range(40):
+        secret = SecretNoise(number.to_bytes(32, "big"))
+        sent, errors = noise.sent(potentials(truth)[:, 0], secret, 3, rows, factor)
+        lost, high = np.isinf(sent), sent == h
+        near = np.where(lost | high, 0.0, sent)[:, None]
+        log_law = -((((near - h + below) - sd**2 / 2) / sd) ** 2) / 2
+        log_law[lost], log_law[high] = np.log(of_lost[lost]), np.log(of_height[high] + 1e-300)
+        guesses.append(grid[log_law.sum(axis=0).argmax()])
+    step = (potentials(truth + 1e-4) - potentials(truth - 1e-4))[:, 0] / 2e-4
+    least = 1 / np.sqrt(((step / errors) ** 2).sum())
+    # Of 40 attacks a standard deviation is right to 11 %: three of these, and a sixth for bias.
+    assert 0.65 < np.std(guesses) / least < 1.5
+
+
+@pytest.mark.parametrize("tells", [True, False])
+def test_draws_have_their_law_where_one_in_twenty_numbers_is_lost(tells: bool) -> None:
+    noise, rng, count = Noise(0.001, 1.0, bounded=True), np.random.default_rng(1), 40_000
+    points = rng.normal(size=(count, 2))
+    numbers = (points**2).sum(axis=1) / 2
+    lost = np.where(numbers > highest_sent(0, 100, 0.01) - 2.7, np.inf, numbers)  # above 2.3
+    if tells:
+        shifted, _ = noise.sent(numbers + 2.7, SecretNoise(bytes(32)), 3, 0, 100)
+        lost = shifted - 2.7
+    assert 0.04 < np.isinf(lost).mean() < 0.11
+    start = points[:4], -numbers[:4], np.zeros(4)
+    weights = numbers - lost  # proposals are draws of the law itself
+    draws = metropolis_chains(points, -lost, weights, start, rng).draws.reshape(-1, 2)
+    # Four standard errors of a variance of 80,000 numbers are 2 %, somewhat more in a chain; a
+    # cut at the same height takes a quarter of it.
+    assert draws.var() == pytest.approx(1 if tells else 0.74, abs=0.04)
 
 
 def test_a_region_of_withheld_numbers_is_no_good_posterior() -> None:
@@ -302,10 +351,10 @@ def test_a_region_of_withheld_numbers_is_no_good_posterior() -> None:
         chains: Any = None
         return Judged(chains, 0.8, 0.0, 0.0, [], 1.0, 0.0, withheld=withheld)
 
-    assert _withheld([judged(0.0), judged(0.01)]) == ()
-    (fault,) = _withheld([judged(0.0), judged(0.05)])
+    assert _withheld([judged(0.0), judged(0.05)]) == ()
+    (fault,) = _withheld([judged(0.0), judged(0.15)])
     assert fault.unseen
-    assert "5.0% of the proposals" in fault.text
+    assert "15.0% of the proposals" in fault.text
 
 
 def test_a_hospital_with_few_rows_takes_no_part(tmp_path: Path) -> None:
@@ -328,17 +377,11 @@ def test_noise_is_the_site_s_own_and_the_same_for_the_same_question(tmp_path: Pa
     plain = exact.ask("north", request)
     depths = plain.arrays["potentials"].astype(float)
     # Whether a row stands out depends on the secret: a site that adds more says by what factor.
-    factor, limit = float(asked.answer.values.get("noise", 1.0)), exact_up_to(120)
-
-    def sd_at(depth: np.ndarray) -> np.ndarray:
-        return 0.15 * max(1.0, factor / 8) + 0.02 * min(factor, 8.0) * np.abs(depth)
-
-    sd, mean = sd_at(depths), sd_at(np.clip(depths, -limit, limit)) ** 2 / 2
-    leaves = depths + mean + 5 * sd < withheld_above(120)  # the few beyond may be withheld
-    assert leaves.mean() > 0.99
-    assert sd.min() < 0.2 * max(1.0, factor / 8)
-    assert sd[leaves].max() > 0.5
-    noise = ((asked.answer.arrays["potentials"] - depths - mean) / sd)[leaves]
+    factor = float(asked.answer.values.get("noise", 1.0))
+    sd = 0.15 * math.sqrt(factor)
+    leaves = depths + 5 * sd < highest_sent(120, factor, sd)  # the few beyond may be lost
+    assert leaves.mean() > 0.9
+    noise = (asked.answer.arrays["potentials"] - depths - sd**2 / 2)[leaves] / sd
     assert noise.std() == pytest.approx(1, rel=0.05)
     assert noise.mean() == pytest.approx(0, abs=4 / np.sqrt(noise.size))
     moved = asked.answer.arrays["height"] - plain.arrays["height"]
@@ -413,6 +456,21 @@ def test_no_more_rows_are_read_than_the_statement_calls_settled(tmp_path: Path, 
     agreed = [row for row in first if all(rows_read(other, row[None]) for other in others)]
     read = rows_read(np.array(agreed).reshape(-1, columns), x)
     assert read <= statement.settled <= count
+
+
+@pytest.mark.parametrize("case", range(6))
+def test_products_settle_the_rows_that_a_factorisation_of_all_numbers_does(
+    tmp_path: Path, case: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = np.random.default_rng(case)
+    count, model = 30, logistic(2)
+    x, y = rng.standard_t(3, size=(count, 2)), rng.integers(0, 2, count)
+    revealed = Revealed(rng.normal(size=(400, 3)) * rng.uniform(0.2, 2))
+    noise = [0.003, 0.01, 0.03, 0.1, 0.3, 1.0][case]
+    fast = measured(tmp_path / "fast", model, x, y, revealed, noise)
+    monkeypatch.setattr(accounts, "MOST_PRODUCT", 0.0)
+    assert measured(tmp_path / "slow", model, x, y, revealed, noise) == fast
+    assert fast.settled > 0 or noise > 0.3
 
 
 def measured(

@@ -29,7 +29,7 @@ from jaxtyping import Float, Int
 
 from consortia.core.contract import Algorithm, Array, Disclosure, Evaluation, Fault, Method, Site
 from consortia.core.host import HostSite
-from consortia.core.privacy import Dither, Privacy
+from consortia.core.privacy import Dither, Privacy, SecretNoise
 from consortia.core.target import Target, in_jax_width
 from consortia.runtime.late import jax
 
@@ -41,7 +41,7 @@ Reply = Mapping[str, Array]
 
 
 class Noise(NamedTuple):
-    """Normal noise that sites add to potentials, more to those that differ much from the reference.
+    """Normal noise that sites add to potentials, and the height above which they tell none.
 
     Where a site's answer is seen, only the site's own noise protects its rows: with so many sites
     that what each adds becomes smaller, each is protected less.
@@ -49,91 +49,77 @@ class Noise(NamedTuple):
 
     each: float  # standard deviation of what a site adds
     most: float  # largest one of the sum over the sites, for which each adds less
-    growth: float = 0.0  # share of a number's absolute value that is added to its deviation
+    bounded: bool = False  # no number is above `highest_sent`
 
-    def sd(self, sites: int, numbers: Any = 0.0, factor: float = 1.0) -> Any:
-        """Return the standard deviation of what each of so many sites adds to its numbers.
-
-        A factor raises what grows up to `FAR_FIRST`, and what does not from there on: what settles
-        a row mostly lies far out, where one row may be nearly all of a number, and draws come from
-        near the reference. Noise that grew more would tell a number by its own size.
-        """
-        far = np.abs(np.where(np.isfinite(numbers), numbers, 0.0))
-        alone = self.each * max(1.0, factor / FAR_FIRST)
-        return self._share(sites) * (alone + self._slope(factor) * far)
-
-    def added(self, drawn: np.ndarray, sites: int, numbers: Any, rows: int, factor: float) -> Any:
-        """Return noise ε of a site with so many rows such that the mean of exp(-ε) is 1.
-
-        The mean of ε depends on the number, so that it stays that of `exact_up_to` for numbers
-        farther from the reference, where draws of no posterior lie: else it would tell the number.
-
-        Args:
-            drawn: standard normal numbers.
-            sites: that add noise.
-            numbers: to which it is added.
-            rows: of the site.
-            factor: of the noise.
-        """
-        near = np.clip(numbers, -exact_up_to(rows), exact_up_to(rows))
-        mean = self.sd(sites, near, factor) ** 2 / 2
-        return self.sd(sites, numbers, factor) * drawn + mean
-
-    def error(self, sites: int, numbers: Any, rows: int, factor: float) -> Any:
-        """Return the uncertainty of a number to whoever sees it with noise, as a deviation.
-
-        Mean and deviation of the noise depend on the number, too, and tell something of it.
-        """
-        sd, slope = self.sd(sites, numbers, factor), self._share(sites) * self._slope(factor)
-        mean = 1 + np.where(np.abs(numbers) < exact_up_to(rows), slope * sd, 0.0)
-        return sd / np.sqrt(mean**2 + 2 * slope**2)
+    def sd(self, sites: int, factor: float = 1.0) -> float:
+        """Return the standard deviation of what each of so many sites adds to its numbers."""
+        return min(self.each, self.most / math.sqrt(sites)) * math.sqrt(factor)
 
     def sent(
-        self, numbers: Any, drawn: np.ndarray, sites: int, rows: int, factor: float
+        self, numbers: Any, rng: SecretNoise, sites: int, rows: int, factor: float
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return numbers as they leave, with noise, and their errors to whoever sees them.
+        """Return potentials as they leave, and their errors to whoever sees them.
 
-        Where a row is nearly all of a number, noise that is a share of it hides little: a number
-        that is with its noise above `withheld_above` leaves as infinite. One that lies surely above
-        that and is withheld says nothing.
+        Where a row is nearly all of a number, noise hides little of it: a number that is with its
+        noise z > h, the height above which none leaves, becomes h with the probability exp(h - z),
+        else infinite. All the same the mean of exp(-sent) is exp(-number), whatever the number is
+        (Russian roulette), and one that is surely above h says nothing.
+
+        Args:
+            numbers: that would leave.
+            rng: of the site's secret.
+            sites: that add noise.
+            rows: of the site.
+            factor: of the variance.
         """
-        noisy = numbers + self.added(drawn, sites, numbers, rows, factor)
-        errors = self.error(sites, numbers, rows, factor)
-        if not self.growth:
-            return noisy, errors
-        most = withheld_above(rows)
-        above = numbers > most + SURELY * self.sd(sites, numbers, factor)
-        withheld = noisy > most
-        return np.where(withheld, np.inf, noisy), np.where(above & withheld, np.inf, errors)
-
-    def _slope(self, factor: float) -> float:
-        return min(factor, FAR_FIRST) * self.growth
-
-    def _share(self, sites: int) -> float:
-        return min(1.0, self.most / (self.each * math.sqrt(sites)))
+        sd = self.sd(sites, factor)
+        noisy = numbers + sd * rng.standard_normal(np.shape(numbers)) + sd**2 / 2
+        if not self.bounded:
+            return noisy, np.full(np.shape(numbers), sd)
+        highest = highest_sent(rows, factor, sd)
+        stays = rng.random(np.shape(numbers)) < np.exp(np.minimum(highest - noisy, 0))
+        known = information(highest - np.where(np.isfinite(numbers), numbers, np.inf), sd)
+        with np.errstate(divide="ignore"):
+            errors = 1 / np.sqrt(known)
+        return np.where(stays, np.minimum(noisy, highest), np.inf), errors
 
 
-def exact_up_to(rows: int) -> float:
-    """Bound a site's potential from its reference, up to which noise leaves the law unchanged.
+def information(below: Float[np.ndarray, " K"], sd: float) -> Float[np.ndarray, " K"]:
+    """Return Fisher's information on numbers that are so far below the height of a roulette.
+
+    That of a normal number at most, as the roulette only takes from it.
+    """
+    from scipy.special import log_ndtr, ndtr  # heavy, and only wanted at sites
+
+    most, t = 1 / sd**2, np.maximum(below, -FAR_ABOVE) / sd - sd / 2
+    density = np.exp(-(t**2) / 2) / math.sqrt(2 * math.pi)
+    tiny = np.finfo(float).tiny
+    as_height = np.exp(np.maximum(below, -FAR_ABOVE) + log_ndtr(-(t + sd)))
+    lost = ndtr(-t) - as_height
+    of_height = density / sd - as_height  # its derivative by the number, that of lost is as_height
+    known = (ndtr(t) - t * density) * most + of_height**2 / np.maximum(as_height, tiny)
+    known += as_height**2 / np.maximum(lost, tiny)
+    known = np.where(below > -FAR_ABOVE, known, 0.0)
+    return np.where(t > SURELY, most, np.clip(known, 0, most))
+
+
+def highest_sent(rows: int, factor: float, sd: float) -> float:
+    """Return the potential of a site, from its reference, above which none leaves.
 
     Where sites of n rows disagree, one's potential may differ in the posterior's bulk by about
-    2 sqrt(n), which is less.
+    2 sqrt(n), which is less without further noise. It is higher by what noise moves upwards.
     """
-    return 30 + rows / 20
+    times = WITHOUT_MORE if factor == 1 else 1 / factor
+    return max((30 + rows / 20) * times, LEAST_HEIGHT) + sd + sd**2 / 2
 
 
-def withheld_above(rows: int) -> float:
-    """Return the potential of a site, from its reference, from which on none leaves as a number."""
-    return BEYOND_EXACT * exact_up_to(rows)
+LEAST_HEIGHT, WITHOUT_MORE = 5.0, 3.0
+"""Smallest such height, as a site's potential is in the bulk of nearly all posteriors; and how many
+times as high it is without more noise, as a first guess may be far off."""
 
-
-BEYOND_EXACT, SURELY = 3.0, 4.0
-"""Potentials that are withheld, by those up to which noise is exact; and the standard deviations of
-the noise above which a number is surely withheld."""
-
-FAR_FIRST = 8.0
-"""Factor of noise up to which that of numbers far from the reference is raised, and from which on
-that of all."""
+FAR_ABOVE, SURELY = 100.0, 5.0
+"""Distance above the height from which on nothing is known of a number, and the standard deviations
+below it from which on nothing is lost."""
 
 
 class Rounded(NamedTuple):

@@ -36,7 +36,6 @@ from consortia.algorithms.few_rounds.limits import (
     WALKERS,
 )
 from consortia.algorithms.few_rounds.quadrature import points_to_measure
-from consortia.algorithms.few_rounds.site_functions import NOISE
 from consortia.core.contract import Fault
 from consortia.core.parameters import coordinate_names, variables
 from consortia.core.prior import PriorScale, prior_scale
@@ -119,8 +118,16 @@ TO_MIDDLE = 1.15
 """Sum of the distances of a point and of the centre, by the farthest distance; sites permit 1.22,
 with the median of a message's points in place of the centre."""
 
-MOST_WITHHELD = 0.01
-"""Share of the proposals of kept draws at which sites may withhold log-densities."""
+LOUD = 1.2
+"""Noise of log-densities, in standard deviations, with which proposals are worth a quarter."""
+
+REPEATS = 16
+"""Further times that sites with noise of their own are queried for the middle of all rays: what
+they add, which a site may raise, is then known to 17 %."""
+
+MOST_WITHHELD = 0.05
+"""Share of the proposals of kept draws at which sites may tell no log-density. Those that they do
+tell there stand for them, as long as there are some."""
 
 COARSE = 0.1
 """Largest rounding of log-densities, by how far the reference lies below the best of them."""
@@ -143,6 +150,16 @@ SLOWLY = (
 ELSEWHERE, FAR_CENTRE = 1.0, 2.0
 """Standard deviations of the starts of further local fits where the prior is wider, and those by
 which its centre lies so far from the model's start that they are around this."""
+
+
+ALL_BATCHES = (
+    "in all batches of draws: give more rounds, or resume with consortia.resume(..., rounds=...)"
+)
+LOUDER = (
+    "before more answers would have settled a row but for noise with which there are no draws. "
+    "Request fewer draws (effective_size) or columns, or bound far-out values, such as by log(crp)"
+)
+"""Reasons to end before the effective size is reached."""
 
 
 class Sent(NamedTuple):
@@ -193,6 +210,7 @@ class Server:
         exact: sites may be queried for gradients and curvatures.
         disagreement: Cochran's Q of the sites' fits and its degrees of freedom, where known.
         fitted: the number of starts of the sites' fits.
+        noise: standard deviation of what all sites added to a log-density of the last message.
     """
 
     known: Known
@@ -215,6 +233,7 @@ class Server:
     exact: bool = True
     disagreement: tuple[float, int] | None = None
     fitted: int = 0
+    noise: float = 0.0
 
     @property
     def dtype(self) -> Any:
@@ -286,12 +305,10 @@ class Server:
         tail = tail_of(self.known.target)
         return None if tail is None else Unbent(self.memory.best, tail)
 
-    @cached_property
-    def noise(self) -> float:
-        """Standard deviation of what all sites add to a log-density, of a point of the bulk."""
-        sites = len(self.known.sizes)
-        private = math.isfinite(self.known.farthest)
-        return math.sqrt(sites) * float(NOISE.sd(sites)) if private else 0.0
+    @property
+    def private(self) -> bool:
+        """True where sites protect their rows, by noise of their own too."""
+        return math.isfinite(self.known.farthest)
 
     @cached_property
     def scale(self) -> PriorScale:
@@ -313,7 +330,9 @@ class Server:
         elif math.isfinite(height) and math.isfinite(self.height):
             self.offset = self.height - height
 
-    def ending(self, reached: float, batches: int) -> tuple[str, tuple[Fault, ...]] | None:
+    def ending(
+        self, reached: float, batches: int, why: str = ALL_BATCHES
+    ) -> tuple[str, tuple[Fault, ...]] | None:
         """Name the reason to end with these draws, and what they lack; None if they go on."""
         if self.wanted is not None and reached >= self.wanted:
             return f"{reached:,.0f} effective draws", ()
@@ -321,8 +340,7 @@ class Server:
             return None
         text = (
             f"few_rounds: {reached:.0f} effective draws of the {self.wanted or 0.0:g} that were "
-            "requested, in all batches of draws: give more rounds, or resume with "
-            "consortia.resume(..., rounds=...)"
+            f"requested, {why}"
         )
         return "all batches of draws", () if self.wanted is None else (Fault(text),)
 
@@ -340,7 +358,7 @@ def converse(known: Known, count: int, wanted: float | None, *, gradients: bool)
     centres, covariances, agree, _, sure = yield from _local_fits(server)
     server.reference = centres[0] if agree else known.start
     searched, next_step = not agree or d > MOST_QUADRATIC or not server.exact, "draw"
-    batches, earlier, missed = [], 0, list[np.ndarray]()
+    batches, earlier, reached, missed = list[Judged](), 0, 0.0, list[np.ndarray]()
     shares, errors = list[float](), list[float]()
     guesses = list(zip(centres, covariances, strict=True))
     # sites with few rows fit each of them exactly, wherever they begin
@@ -366,17 +384,16 @@ def converse(known: Known, count: int, wanted: float | None, *, gradients: bool)
             reached = judged.effective if alone else smallest_effective_size(joined)
             server.records[-1]["effective_size"] = round(reached)
             if ended := server.ending(reached, len(batches)):
-                for batch in batches:
-                    yield _batch(batch)
-                draws = joined.reshape(-1, d)
-                faults = (*ended[1], *server.unseen(draws), *_heavy(server, profiles))
-                faults += _withheld(batches)
-                return _outcome(server, batches, ended[0], faults)
+                return (yield from _ended(server, batches, ended, profiles))
             if judged.share >= STANDING:
                 sent = _drawn(server, sent.proposal, _with_parabolas(server, sent.lines))
                 continue
+        elif judged is not None and batches and server.noise > LOUD:
+            ended = server.ending(reached, server.known.batches, LOUDER)
+            return (yield from _ended(server, batches, ended, profiles))
         elif judged is not None:
-            del batches[earlier:]  # what this batch has found, others of its proposal did not see
+            if judged.not_covered or not server.private:  # else noise may be all that it lacks
+                del batches[earlier:]  # what it has found others of its proposal did not see
             missed = [*judged.not_covered, *missed][:MOST_STRETCHED]
             shares.append(judged.share)
             next_step = _next_step(shares, errors, searched=searched)
@@ -417,6 +434,22 @@ def converse(known: Known, count: int, wanted: float | None, *, gradients: bool)
         lines = lines_through(server.covariance, server.rays, profiles)
         proposal = several_modes.with_modes(learnt.proposal, server.modes, server.scale)
         sent = _drawn(server, proposal, _with_parabolas(server, lines))
+
+
+def _ended(
+    server: Server,
+    batches: list[Judged],
+    ended: tuple[str, tuple[Fault, ...]] | None,
+    profiles: list[Profile],
+) -> Conversing:
+    """Yield the batches that are kept, and return the end of the run."""
+    assert ended is not None
+    for batch in batches:
+        yield _batch(batch)
+    draws = np.concatenate([batch.chains.draws for batch in batches], axis=1)
+    faults = *ended[1], *server.unseen(draws.reshape(-1, server.dimension))
+    faults = *faults, *_heavy(server, profiles), *_withheld(batches)
+    return _outcome(server, batches, ended[0], faults)
 
 
 def _next_step(shares: list[float], errors: list[float], *, searched: bool) -> str:
@@ -505,7 +538,7 @@ def _exploration(
         parts.append((total, server.scale.centre, np.diag(server.scale.sd**2)))
     envelope = mixture.mixture_of(*map(list, zip(*parts, strict=True)))
     lines = lines_through(covariances[0], server.rays, [])
-    if server.noise and server.known.target.model.host is not None:
+    if server.private and server.known.target.model.host is not None:
         lines = [line.up_to(FIRST_REACH) for line in lines]
     server.centre, looks = centres[0], list[Line]()
     if server.swept and not server.modes:
@@ -581,6 +614,9 @@ def _drawn(
     rays = points_of([*lines, *looks], centre)
     seed, words = server.known.seed, server.messages + 1
     stream = np.array([seed & 0xFFFFFFFF, seed >> 32, words], np.uint32)
+    if server.private:
+        more = min(REPEATS, server.count // 16)
+        rays = np.concatenate([rays, np.repeat(rays[-1:], more, axis=0)])
     wanted = server.count - len(rays)
     points, density, accepted = proposal.sample(stream, server.rng, wanted)
     if len(points) < FEW_DRAWS:  # too few to be worth a message
@@ -632,6 +668,9 @@ def _evaluate(
     heights, count = (yield from _heights(server, sent)), len(sent.points)
     on_rays = points_of([*sent.lines, *sent.looks], sent.centre)
     ray_heights = heights[count : count + len(on_rays)]
+    repeated = heights[count + len(on_rays) - 1 :]
+    if server.private and len(repeated := repeated[np.isfinite(repeated)]) > 2:
+        ray_heights[-1], server.noise = repeated.mean(), float(repeated.std(ddof=1))
     profiles = [profile_of(*one) for one in along_lines([*sent.lines, *sent.looks], ray_heights)]
     straight = [one for one in profiles if one.line.steps[0] < 0 and not one.line.bent]
     if sent.exploring and sent.looks:
@@ -648,7 +687,7 @@ def _evaluate(
     kept[-1] = kept[: sum(len(line.steps) for line in sent.lines)] = True
     points = np.concatenate([sent.points, on_rays[kept]])
     known = np.concatenate([heights[:count], ray_heights[kept]])
-    server.memory.add(points, known, count, sent.proposal.log_density)
+    server.memory.add(points, known, count, sent.proposal.log_density, server.noise)
     weights = heights[:count] - sent.log_density
     share = effective_share(weights) if np.isfinite(weights).any() else 0.0
     server.records[-1]["effective_share"] = float(f"{share:.3g}")
@@ -707,7 +746,7 @@ def _judged(
         float(server.memory.heights.max() - own[inside] @ heights[inside]),
         float(own.max()),
         mass_error=sent.proposal.mass_error,
-        withheld=float(1 - inside.mean()) if server.noise else 0.0,
+        withheld=float(1 - inside.mean()) if server.private else 0.0,
     )
     if judged.counts:  # so far: the effective size takes longer than all else of this
         judged = judged._replace(effective=smallest_effective_size(chains.draws))

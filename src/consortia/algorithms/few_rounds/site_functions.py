@@ -26,8 +26,8 @@ from consortia.surrogates.proposals.mixture import Mixture, envelope_points
 HIGHEST = 2.0**16
 """Height of a site's potential above that at the reference from which on it counts as infinite."""
 
-NOISE = Noise(each=0.15, most=0.4, growth=0.02)
-"""Noise of log-densities, more of points far below the reference, at which single rows show."""
+NOISE = Noise(each=0.15, most=0.4, bounded=True)
+"""Noise of log-densities; of points far below the reference, at which single rows show, none."""
 
 HEIGHT_NOISE = Noise(each=0.01, most=0.03)
 """Noise of each part of the one at the reference, on which the evidence depends alone."""

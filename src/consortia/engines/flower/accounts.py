@@ -64,6 +64,11 @@ class Account(NamedTuple):
         arrays = {"names": self.rows.names, "cells": self.rows.cells, "root": self.root}
         write(path, Checkpoint({"columns": list(self.columns.names)}, arrays | flags))
 
+    def is_of(self, rows: RowDigests, columns: Sequence[str]) -> bool:
+        """Return True if these are its rows and columns."""
+        same = self.columns.names == tuple(columns)
+        return same and all(np.array_equal(*each) for each in zip(self.rows, rows, strict=True))
+
     def of(self, rows: RowDigests, columns: Sequence[str]) -> Float[np.ndarray, "r N"]:
         """Return the information on other rows and columns, 0 where there is none."""
         known = same_rows(self.rows, rows)
@@ -132,5 +137,20 @@ def same_rows(before: RowDigests, now: RowDigests) -> np.ndarray:
 
 
 def triangular_root(stacked: Float[np.ndarray, "m N"]) -> Float[np.ndarray, "r N"]:
-    """Return R of A = QR, which has the same products A'A."""
-    return np.asarray(np.linalg.qr(stacked, mode="r"))
+    """Return R with the same products R'R = A'A, or hardly larger ones."""
+    products = products_of(stacked)
+    if products is None:
+        return np.asarray(np.linalg.qr(stacked, mode="r"))
+    products[np.diag_indices_from(products)] += LEAST_ADDED
+    return np.asarray(np.linalg.cholesky(products).T)
+
+
+def products_of(stacked: Float[np.ndarray, "m N"]) -> Float[np.ndarray, "N N"] | None:
+    """Return A'A; None where its rounding would hide what a column's width tells, which is 1."""
+    products = stacked.T @ stacked
+    return products if products.diagonal().max(initial=0.0) < MOST_PRODUCT else None
+
+
+MOST_PRODUCT, LEAST_ADDED = 1e9, 1e-4
+"""Information on a value above which products lose too much, and what is added to it, so that they
+have a root: a row is settled by 100."""

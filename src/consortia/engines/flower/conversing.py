@@ -6,6 +6,7 @@ import functools
 import hashlib
 import hmac
 import math
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -15,6 +16,7 @@ from consortia.core import trees
 from consortia.core.contract import Evaluation
 from consortia.core.privacy import Dither, SecretNoise, simulated_generator, with_noise
 from consortia.core.queries import Conversation, Rounded, SiteFunction, in_width
+from consortia.data import digest
 from consortia.data.patterns import rarest_pattern
 from consortia.engines.flower.envelope import Envelope, EnvelopeError
 from consortia.engines.flower.files import secret_of
@@ -34,6 +36,7 @@ from consortia.engines.flower.runtime import Assignment, SiteWork
 from consortia.engines.flower.settled import Settled, Statement
 from consortia.engines.flower.stages import QUERY, Label, function_names
 from consortia.engines.host import COMPILED, HostPrograms, shares_of, way_of
+from consortia.engines.kept import kept
 from consortia.engines.panel import Answer
 from consortia.engines.phases import rows_of_sites
 from consortia.engines.programs import SitePrograms
@@ -43,9 +46,15 @@ SETTLED, MEASURE = "settled", 3
 """Folder at the site of what answers have given away, and the version of how rows are chosen and
 measured: what another one has stored is of other values."""
 
-LEFT_OVER = 0.7
-"""Share of what settles a row that an answer leaves to those after it, if more noise can: one that
-used all would end the run at the next."""
+SHARES = (0.2, 0.5, 0.75, 0.9, 0.95)
+"""Shares of what settles a row that a run's first answers use together, if more noise can keep them
+to it: one that used all would end the run at the next. Local fits and an exploration come first;
+they shape proposals alone, so that noise costs less there than where draws are made."""
+
+SURELY_LESS = 4.0
+"""Times that an answer tells less than by its larger noise alone, as far-out numbers are lost."""
+
+LAST_EXACT = OrderedDict[Any, Answer]()
 
 Permit = Callable[[Statement | None], None]
 
@@ -143,7 +152,7 @@ class QueryRuntime(SiteWork):
                 nothing is measured.
         """
         function = self._function(label, request)
-        exact = self._programs.answer(function, self._completed(function, request))
+        exact = self._exact(function, request)
         axis = () if function.summed else (0,)
         exact = {name: values[0] if axis else values for name, values in exact.items()}
         measured = self._secret is not None and self._target.model.has_rows
@@ -157,10 +166,13 @@ class QueryRuntime(SiteWork):
             return values, self._leaving(function, request, exact, factor).arrays, None
         tried = [(1.0, 1.0)]
         if function.noise or function.rounding is not None:
-            share = 1 - LEFT_OVER ** (label.iteration + 1)
+            share = SHARES[min(label.iteration, len(SHARES) - 1)]
             last = FACTORS[-1] if function.rounding is None else COARSEST
             tried = [*((factor, share) for factor in FACTORS), (last, 1.0)]
+        least = 0.0
         for factor, share in tried:
+            if factor < least and (factor, share) != tried[-1]:
+                continue
             leaving = self._leaving(function, request, exact, factor)
             try:
                 arrays = self._completed(function, request)
@@ -170,11 +182,25 @@ class QueryRuntime(SiteWork):
             except PolicyError as error:
                 if (factor, share) == tried[-1] or not error.of_rows:
                     raise
+                least = factor * self._settled.excess / SURELY_LESS
         if factor == 1:
             return {}, leaving.arrays, statement
         # The same question has the same noise for ever, or two answers would tell it.
         self._files.keep(NOISE, {}, factors=raised | {asked.digest: factor})
         return {NOISE: factor}, leaving.arrays, statement
+
+    def _exact(self, function: SiteFunction, request: Envelope) -> Answer:
+        """Return an answer as it does not leave; copies of a site in one process share the last."""
+        arrays, host = self._completed(function, request), self._target.model.host
+
+        def make() -> Answer:
+            return self._programs.answer(function, arrays)
+
+        if host is None or not isinstance(self._programs, HostPrograms):
+            return make()
+        shares = [site.share for site in self._programs.sites]
+        of = host.digest, self.digest, str(shares), function.describes, digest.of_rows(arrays)
+        return kept(LAST_EXACT, of, make, 1)
 
     def _leaving(
         self, function: SiteFunction, request: Envelope, exact: Answer, factor: float
@@ -188,9 +214,8 @@ class QueryRuntime(SiteWork):
         if self._secret is not None and function.noise:
             normal = private_generator(self._secret, self._run, question_of(request))
             for name in sorted(function.noise.keys() & answer.keys()):
-                noise, drawn = function.noise[name], normal.standard_normal(answer[name].shape)
-                of = len(self._job.sites), self.rows, factor
-                answer[name], errors[name] = noise.sent(answer[name], drawn, *of)
+                of = normal, len(self._job.sites), self.rows, factor
+                answer[name], errors[name] = function.noise[name].sent(answer[name], *of)
         if function.privacy is not None:
             privacy = function.privacy(self.dimension)
             sites = len(self._job.sites)

@@ -21,7 +21,7 @@ LAST = "last"
 NOISE = "noise"
 """Plain value of an answer: how many times larger its noise and units are than the study's own."""
 
-FACTORS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
+FACTORS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 256.0, 1024.0)
 """Factors that a site tries; the largest ones are for answers far out, which shape proposals."""
 
 COARSEST = 2.0**20

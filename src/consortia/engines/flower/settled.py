@@ -19,6 +19,7 @@ rows of the site. Of other likelihoods that are no sum over rows, as a partial o
 from __future__ import annotations
 
 import math
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from functools import cached_property, partial
 from pathlib import Path
@@ -33,9 +34,16 @@ from consortia.core.arrays import VALUES_AT_ONCE
 from consortia.core.host import HostDensity, RowValues, SiteLikelihood
 from consortia.core.queries import Revealed
 from consortia.core.target import Target
-from consortia.data.digest import RowDigests
+from consortia.data.digest import RowDigests, of_rows
 from consortia.data.patterns import is_categorical, is_response
-from consortia.engines.flower.accounts import Account, Columns, same_rows, triangular_root
+from consortia.engines.flower.accounts import (
+    Account,
+    Columns,
+    products_of,
+    same_rows,
+    triangular_root,
+)
+from consortia.engines.kept import kept
 from consortia.runtime import compiler
 from consortia.runtime.late import Array, jax, jnp
 from consortia.runtime.threads import one_thread
@@ -47,10 +55,6 @@ may be off that counts as read in a rehearsal."""
 MOST_UNKNOWNS = 300
 """Values that are unknown together; of larger sites some rows are drawn."""
 
-SKETCHED, SAFETY = 600, 2.0
-"""Numbers of an answer above which they are added in groups, with random signs; and the factor of
-the information by which that may err."""
-
 ROUNDING = {4: 2.0**-24, 8: 2.0**-53}
 """Error of a sum that is called exact, by the bytes of a number; larger sums have larger ones."""
 
@@ -59,12 +63,14 @@ POINTS_AT_ONCE = 64
 KEPT = 2
 """Derivatives that are kept: of one answer those at its points and those of rules of quadrature."""
 
+TRIED_LAST = OrderedDict[Any, dict[int, Any]]()
+
 NODES = 3
 """Nodes of the mean over a level that is integrated out, along each dimension: it is to be right in
 two digits. Beside 15 nodes the derivatives of seven models are off by 1.6 % of their size at most
 with 14 rows, by 0.2 % with 60."""
 
-TRIED = {True: (11, 23), False: (0, 53)}
+TRIED = {True: (1, 22), False: (0, 21)}
 """Ordinary studies of `benchmarks.disclosure` that ended early since an answer would have settled a
 row, and all of them: where a row is nearly all that a mean exp(η) says of a column, and others."""
 
@@ -111,6 +117,9 @@ class Settled:
         seed: from the site's secret, by which rows and signs are drawn.
         digests: by which the rows are known again in another version of them; by default the
             account is of these rows alone.
+
+    Attributes:
+        excess: information on the best known value after the last answer, by what settles one.
     """
 
     def __init__(
@@ -122,7 +131,7 @@ class Settled:
         seed: int,
         digests: RowDigests | None = None,
     ) -> None:
-        self._target, self._path, self._count = target, path, count
+        self._target, self._path, self._count, self.excess = target, path, count, 0.0
         self._rng = np.random.default_rng(seed)
         if digests is None:
             digests = RowDigests(np.zeros(1, np.uint64), np.arange(count, dtype=np.uint64)[:, None])
@@ -136,8 +145,11 @@ class Settled:
         chosen = self.unknowns.rows
         self._digests = RowDigests(digests.names, digests.cells[chosen])
         self._rows = trees.map_leaves(lambda leaf: np.asarray(leaf)[self.unknowns.rows], rows)
-        self._tried: dict[Any, dict[int, Any]] = {}
         self._every = trees.map_leaves(lambda leaf: np.asarray(leaf)[:count], rows)
+        self._same: Any = object()
+        if (host := target.model.host) is not None:
+            parts = of_rows(self._every), self.unknowns.rows.tobytes(), self.unknowns.moves
+            self._same = host.digest, str(target.dtype), *parts
 
     @cached_property
     def _compiled(self) -> Callable[..., dict[int, Any]]:
@@ -200,12 +212,16 @@ class Settled:
         return {order: np.concatenate(parts) for order, parts in jacobians.items()}
 
     def _derivatives_once(self, revealed: Revealed, points: np.ndarray) -> dict[int, Any]:
-        """Return the same; they are kept while an answer is tried with more and more noise."""
+        """Return the same; they are kept while an answer is tried with more and more noise.
+
+        Copies of a site in one process, as a rehearsal has them, share them.
+        """
         asked = revealed.orders, points.tobytes(), revealed.rules
-        if asked not in self._tried:
-            made = self._derivatives(revealed.orders, points, revealed.rules)
-            self._tried = dict([*self._tried.items(), (asked, made)][-KEPT:])
-        return self._tried[asked]
+
+        def make() -> dict[int, Any]:
+            return self._derivatives(revealed.orders, points, revealed.rules)
+
+        return kept(TRIED_LAST, (self._same, *asked), make, KEPT)
 
     def add(
         self,
@@ -220,17 +236,20 @@ class Settled:
             permit: raises where the answer must not leave; then it is not noted.
             share: of the information that settles a value, with which it counts for ``permit``.
         """
-        new = np.concatenate([self._among_all(self._information(sums)) for sums in revealed])
+        with one_thread():  # more wait longer than these products take
+            new = np.concatenate([self._among_all(self._information(sums)) for sums in revealed])
         self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with FileLock(f"{self._path}.lock"), one_thread():  # more wait longer than these QRs take
+        with FileLock(f"{self._path}.lock"), one_thread():
             before, stacked = Account.read(self._path), new
             if before is not None:
                 stacked = np.concatenate([before.of(self._digests, self._columns.names), new])
             root = triangular_root(stacked)
-            deviations = self._deviations(root)
-            permit(self._statement(deviations, NEAR / math.sqrt(share)))
+            deviations, near = self._deviations(root), NEAR / math.sqrt(share)
+            smallest = deviations[:, self._columns.counted].min(initial=1.0)
+            self.excess = float((near / smallest) ** 2)
+            permit(self._statement(deviations, near))
             account = Account(self._columns, self._digests, root)
-            if before is not None:
+            if before is not None and not before.is_of(self._digests, self._columns.names):
                 account = before.joined(self._digests, self._columns, new)
             account.write(self._path)
         return self._statement(deviations, NEAR)
@@ -243,7 +262,8 @@ class Settled:
         """Return the uncertainty of each value, in standard deviations of its column."""
         looked_at, width = len(self.unknowns.rows), len(self._columns.names)
         deviations = np.ones((looked_at, width))
-        for which in (self._columns.measured, np.ones(width, bool)):
+        every = np.ones(width, bool)
+        for which in {of.tobytes(): of for of in (self._columns.measured, every)}.values():
             if which.any():
                 sd = _deviations(root[:, np.tile(which, looked_at)]).reshape(looked_at, -1)
                 deviations[:, which] = np.minimum(deviations[:, which], sd)
@@ -268,7 +288,7 @@ class Settled:
         exact = ROUNDING[self._target.dtype.itemsize]
         blocks = []
         jacobians = {
-            order: np.nan_to_num(np.asarray(values, float), nan=0.0, posinf=0.0, neginf=0.0)
+            order: np.nan_to_num(np.asarray(values), nan=0.0, posinf=0.0, neginf=0.0)
             for order, values in made.items()
         }
         if revealed.away is not None:
@@ -276,36 +296,33 @@ class Settled:
         if revealed.turn is not None:
             jacobians = {n: _turned(jacobians[n], revealed.turn, n) for n in (1, 2)}
         for order, jacobian in jacobians.items():
+            base = 0.0
             if order == 0 and reference is not None:
-                jacobian, base = jacobian[:-1], jacobian[-1:]
-                jacobian = jacobian - base
+                jacobian, base = jacobian[:-1], jacobian[-1:].astype(float)
                 if revealed.height is not None:
                     blocks.append(base * (units / math.hypot(revealed.height, exact)))
             elif reference is not None:
                 jacobian = jacobian[: -(len(jacobian) // len(points))]
             error = np.hypot(np.ravel(revealed.errors.get(order, 0.0)), exact)
-            blocks.append(self._fewer(jacobian / error[:, None]) * units)
+            information = np.subtract(jacobian, base, dtype=np.float64)
+            information /= error[:, None]
+            if len(information) > information.shape[1]:
+                information = triangular_root(information)
+            blocks.append(information * units)
         return np.concatenate(blocks)
-
-    def _fewer(self, jacobian: Float[np.ndarray, "m N"]) -> Float[np.ndarray, "p N"]:
-        """Return sums of groups of many rows with random signs, which hold the same information."""
-        if len(jacobian) <= SKETCHED:
-            return jacobian
-        groups = self._rng.integers(0, SKETCHED, len(jacobian))
-        signs = self._rng.choice((-1.0, 1.0), len(jacobian)) * math.sqrt(SAFETY)
-        order = np.argsort(groups, kind="stable")
-        first = np.flatnonzero(np.diff(groups[order], prepend=-1))
-        signed = jacobian[order] * signs[order, None].astype(jacobian.dtype)
-        return np.add.reduceat(signed, first, axis=0, dtype=np.float64)
 
 
 def _deviations(root: Float[np.ndarray, "r N"]) -> Float[np.ndarray, " N"]:
     """Return the uncertainty of each value where no others are unknown."""
-    from scipy.linalg import solve_triangular  # heavy, and only wanted at sites
+    from scipy import linalg  # heavy, and only wanted at sites
 
-    size = root.shape[1]
-    whole = triangular_root(np.concatenate([root, np.eye(size)]))
-    inverse = solve_triangular(whole, np.eye(size))
+    size = np.eye(root.shape[1])
+    if (products := products_of(root)) is not None:
+        inverse, fault = linalg.lapack.dpotri(np.linalg.cholesky(products + size), lower=1)
+        assert fault == 0, fault
+        return np.sqrt(np.diagonal(inverse))
+    whole = np.linalg.qr(np.concatenate([root, size]), mode="r")
+    inverse = linalg.solve_triangular(whole, size)
     return np.asarray(np.sqrt((inverse**2).sum(axis=1)))
 
 

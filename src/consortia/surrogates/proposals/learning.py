@@ -271,7 +271,8 @@ def _fitted(
     z, volume, usable = _mapped(coordinates, memory.points)
     if usable.mean() < least:
         return None
-    return regression.fit_surrogate(z[usable], (memory.heights - volume)[usable], rng)
+    heights = (memory.heights - volume)[usable]
+    return regression.fit_surrogate(z[usable], heights, rng, memory.noises[usable])
 
 
 def _mapped(

@@ -55,19 +55,29 @@ class Memory:
         points: θ of all of them, (n, d).
         heights: log π, relative to the first reference.
         drawn: of the last messages those that were drawn from a proposal.
+        noises: standard deviations of what the sites have added to each of the heights.
     """
 
     points: Float[np.ndarray, "n d"]
     heights: Float[np.ndarray, " n"] = field(default_factory=lambda: np.zeros(0))
     drawn: list[Drawn] = field(default_factory=list)
+    noises: Float[np.ndarray, " n"] = field(default_factory=lambda: np.zeros(0))
     _count: int = 0
     _weighted: Weighted | None = None
 
-    def add(self, points: np.ndarray, heights: np.ndarray, drawn: int, density: Density) -> None:
+    def add(
+        self,
+        points: np.ndarray,
+        heights: np.ndarray,
+        drawn: int,
+        density: Density,
+        noise: float = 0.0,
+    ) -> None:
         """Take the points of a message, of which the first ones were drawn from a density."""
         finite = np.isfinite(heights)
         self.points = np.concatenate([self.points, points[finite]])
         self.heights = np.concatenate([self.heights, heights[finite]])
+        self.noises = np.concatenate([self.noises, np.full(finite.sum(), noise)])
         kept = finite[:drawn]
         self._count += 1
         batch = Drawn(self._count, points[:drawn][kept], heights[:drawn][kept], density, {})

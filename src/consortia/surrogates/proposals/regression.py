@@ -114,8 +114,15 @@ def fit_surrogate(
     points: Float[np.ndarray, "n d"],
     heights: Float[np.ndarray, " n"],
     rng: np.random.Generator,
+    noises: Float[np.ndarray, " n"],
 ) -> Surrogate:
     """Return the regression of finite log-densities on positions.
+
+    Args:
+        points: positions.
+        heights: log-densities there.
+        rng: by which points are held out.
+        noises: standard deviations of what was added to each, which the surrogate need not predict.
 
     Raises:
         FloatingPointError: no regression is finite.
@@ -136,7 +143,8 @@ def fit_surrogate(
     count = min(BUMPS, len(near) // 5)
     places = z[near[np.argsort(chosen[near])[:count]]]
     features = _features(z, degree, places)
-    noise = NOISE * relative
+    added = noises[kept]
+    noise = np.hypot(NOISE * relative, added)
     weighted, wanted = features / noise, rest / noise
     learnt, tested = weighted[:, ~held], weighted[:, held]
     gram, right = learnt @ learnt.T, learnt @ wanted[~held]  # of one array: half the operations
@@ -147,7 +155,11 @@ def fit_surrogate(
             continue
         guess = found @ features[:, held]
         off = np.clip(guess - rest[held], -5, 5)
-        error = math.sqrt(np.average(off**2, weights=1e-12 + relative[held] ** -2))
+        weights = 1e-12 + relative[held] ** -2
+        squares = np.average(off**2, weights=weights) - np.average(
+            added[held] ** 2, weights=weights
+        )
+        error = math.sqrt(max(squares, 0.0))
         if error < best_error:
             best_error, best, predicted = error, penalties, guess + heights[held] - rest[held] + top
     if not best.size:
