@@ -56,7 +56,11 @@ FEATURES = (
         ("models/regression", "models/_integrated.py", "core/arrays.py", "study/formulas.py"),
         8922,
     ),
-    Feature("between institutions", ("federation", "engines/flower", "engines/letters"), 8999),
+    Feature(
+        "between institutions",
+        ("federation", "engines/messages", "engines/flower", "engines/letters"),
+        8999,
+    ),
     Feature("run and store", ("run", "store"), 4900),
     Feature("report", ("report", "diagnostics/figures"), 3523),
     Feature("theory", ("theory",), 3843),

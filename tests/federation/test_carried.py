@@ -14,8 +14,8 @@ from types import SimpleNamespace
 import pytest
 
 import consortia
-from consortia.engines.flower.identities import made_keys
-from consortia.engines.flower.transport import NVFLARE, InProcess
+from consortia.engines.messages.identities import made_keys
+from consortia.engines.messages.transport import InProcess
 from consortia.errors import InputError
 from consortia.federation.carried import answer_carried, keep_study, serve_carried
 from consortia.federation.governance import verify
@@ -69,7 +69,7 @@ def test_three_sites_answer_a_study_that_comes_as_text(tmp_path: Path) -> None:
 def test_masked_sums_without_keys_are_refused_over_a_network(tmp_path: Path) -> None:
     folders = made(tmp_path, keys=False)
     transport = InProcess({})
-    transport.kind = NVFLARE
+    transport.remote = True
     with pytest.raises(InputError, match="secure sums, which needs keys"):
         serve_carried(study(), transport, folders["coordinator"])
 

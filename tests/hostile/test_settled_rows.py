@@ -20,9 +20,9 @@ from consortia.algorithms.few_rounds.algorithm import _withheld
 from consortia.algorithms.few_rounds.site_functions import FUNCTIONS
 from consortia.core.queries import Revealed, exact_up_to, withheld_above
 from consortia.core.target import Target
-from consortia.engines.flower import settled
-from consortia.engines.flower.envelope import Envelope, decode
-from consortia.engines.flower.settled import MOST_UNKNOWNS, Settled, Statement
+from consortia.engines.messages import settled
+from consortia.engines.messages.envelope import Envelope, decode
+from consortia.engines.messages.settled import MOST_UNKNOWNS, Settled, Statement
 from consortia.errors import PolicyError, SiteImplausibleError, SiteRefusedError
 from consortia.federation.governance import Ledger, verify
 from consortia.federation.governance.proposal import proposed

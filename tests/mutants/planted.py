@@ -319,7 +319,7 @@ MUTANTS = (
         "parity/test_mpi.py::test_the_draws_are_the_same_where_the_host_carries_messages",
     ),
     Mutant(
-        "engines/flower/asking.py",
+        "engines/messages/asking.py",
         "if arrival.sender != self.node[site]:",
         "if site not in self.node:",
         "parity/test_flower_faults.py::"
@@ -381,10 +381,10 @@ MUTANTS = (
         "test_a_place_has_one_answer_and_the_same_question_has_it_again",
     ),
     Mutant(
-        "engines/flower/plausible.py",
+        "engines/messages/plausible.py",
         "len(beyond) > len(found) / 2",
         "len(beyond) >= len(found) / 3",
-        "engines/flower/test_plausible.py::"
+        "engines/messages/test_plausible.py::"
         "test_a_message_beyond_a_bound_is_named_and_one_within_it_is_not",
     ),
     Mutant(

@@ -1,4 +1,4 @@
-"""The engine between institutions: each site is a node of Flower and answers messages."""
+"""Flower: the engine of messages over its grid, with its two apps."""
 
 from consortia.engines.flower.engine import FlowerEngine
 

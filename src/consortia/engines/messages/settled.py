@@ -35,7 +35,7 @@ from consortia.core.queries import Revealed
 from consortia.core.target import Target
 from consortia.data.digest import RowDigests
 from consortia.data.patterns import is_categorical, is_response
-from consortia.engines.flower.accounts import Account, Columns, same_rows, triangular_root
+from consortia.engines.messages.accounts import Account, Columns, same_rows, triangular_root
 from consortia.runtime import compiler
 from consortia.runtime.late import Array, jax, jnp
 from consortia.runtime.threads import one_thread
