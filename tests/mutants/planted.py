@@ -414,6 +414,12 @@ MUTANTS = (
         "runtime/test_garbage.py::test_it_is_as_before_after_an_error",
     ),
     Mutant(
+        "engines/flower/grid.py",
+        'ERRORS.get(reply.error.code, "Flower has an error for it")',
+        "reply.error.reason",
+        "engines/flower/test_grid.py::test_a_grid_gives_bytes_and_no_text_of_an_error",
+    ),
+    Mutant(
         "engines/letters/sealing.py",
         "if not hmac.compare_digest(given.encode(), _seal_of(letter, key).encode()):",
         "if not given:",
