@@ -26,10 +26,10 @@ from tests.federation.hospitals import HOSPITALS, NAMES, check_posterior, study
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def blocks(page: str) -> list[str]:
-    """Return the Python of a page."""
+def blocks(page: str, language: str = "python") -> list[str]:
+    """Return what a page has in a language."""
     text = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
-    return re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    return re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
 
 
 def made(root: Path, *, keys: bool = True) -> dict[str, Path]:
@@ -197,6 +197,8 @@ def job_of_nvflare(root: Path) -> tuple[Path, str]:
         to = workspace / "local" / "consortia"
         shutil.copytree(folder, to if name == "coordinator" else to / name, dirs_exist_ok=True)
     (root / "study.toml").write_text(study())
+    (permitted,) = blocks("nvflare", "json")
+    (workspace / "local" / "resources.json").write_text(permitted)
     return workspace, blocks("nvflare")[-1].replace("WORKSPACE", str(root / "workspace"))
 
 
@@ -208,5 +210,6 @@ def test_three_client_processes_run_a_study_as_a_job_of_nvflare(tmp_path: Path) 
         [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+    assert not list(workspace.rglob("custom"))  # the job brings no code
     (run,) = workspace.rglob("run.json")
     check(run.parent, {name: workspace / name / "local" / "consortia" / name for name in NAMES})

@@ -162,6 +162,7 @@ class StudyRecipe(Recipe):
         text = Path(study).read_text(encoding="utf-8")
         sites = load_study(study).data.files or ()
         job = FedJob(name=name, min_clients=clients or len(sites))
+        job.set_app_packages(["consortia"])  # else its sources would travel, as custom code
         job.to_server(StudyController(text, deadline))
         job.to_clients(StudyExecutor(text), tasks=[TASK])
         super().__init__(job)
