@@ -64,8 +64,7 @@ class InProcess(Transport):
 
     def __init__(self, sites: Mapping[int, Callable[[bytes], bytes]]) -> None:
         self._sites = dict(sites)
-        self._waiting: list[Arrival] = []
-        self._count = 0
+        self._waiting, self._count = list[Arrival](), 0
 
     def nodes(self) -> list[int]:
         """Return the nodes that are connected now."""
