@@ -130,8 +130,8 @@ def test_letters_vantage6_and_nvflare_import_nothing_of_flower():
 
 
 def test_an_import_of_flower_by_what_networks_share_is_found():
-    changed = {**imports(), "store.runs": {"engines.flower.engine"}}
-    assert flower_modules(changed) == {"engines.flower.engine", "engines.flower.grid"}
+    changed = {**imports(), "store.runs": {"engines.flower"}}
+    assert flower_modules(changed) == {"engines.flower", "engines.flower.grid"}
 
 
 def arrows() -> dict[tuple[str, str], set[tuple[str, str]]]:
