@@ -16,8 +16,8 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
 if TYPE_CHECKING:
-    from consortia.engines.flower.questions import Place, Question
-    from consortia.engines.flower.site import Gate
+    from consortia.engines.messages.questions import Place, Question
+    from consortia.engines.messages.site import Gate
 
 FLOATS, SITES, CHAINS = 7850, 3, 1
 WARM = 3
@@ -75,7 +75,7 @@ def rows(number: int) -> dict[str, np.ndarray]:
 def build(engine: Any) -> Any:
     """A linear regression with as many coefficients as the payload has floats a chain."""
     import consortia
-    from consortia.engines.flower.site import Job
+    from consortia.engines.messages.site import Job
 
     sites = consortia.read_sites(rows, NAMES, method(), engine)
     return Job(consortia.models.linear_regression(FLOATS), sites, method(), CHAINS, 1, 0)
@@ -118,12 +118,12 @@ def site(number: int, folder: str) -> Any:
     name = NAMES[number]
     if name not in _sites:
         from consortia.data.facts import SiteFacts, read_table
-        from consortia.engines.flower.site import FlowerSite
+        from consortia.engines.messages.site import MessageSite
         from consortia.federation.app import compute_inline
 
         compute_inline()
         gate: Gate = OpenGate()
-        _sites[name] = FlowerSite(
+        _sites[name] = MessageSite(
             name,
             number,
             Path(folder) / name,

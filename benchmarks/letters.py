@@ -1,8 +1,8 @@
 """A study by mail: CPU seconds of each command, and the share of a site's statement in its work.
 
 Three hospitals with keys, each command in a process of its own. A site measures before each answer
-how many of its rows all answers settle (`consortia.engines.flower.settled`): that may take a tenth
-of what its processes compute.
+how many of its rows all answers settle (`consortia.engines.messages.settled`): that may take a
+tenth of what its processes compute.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def rows(scale: str) -> list[Row]:
 
 def _study() -> tuple[dict[str, float], float]:
     """Run a study; return the slowest command of each kind, and the greatest share of a site."""
-    from consortia.engines.flower.identities import made_keys
+    from consortia.engines.messages.identities import made_keys
 
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
@@ -100,7 +100,7 @@ def _command(*words: str) -> tuple[float, float]:
 def main(*words: str) -> None:
     """Run a command of consortia, and print the CPU seconds that its statement took."""
     from consortia.cli.commands import app
-    from consortia.engines.flower.conversing import QueryRuntime
+    from consortia.engines.messages.conversing import QueryRuntime
 
     settles, spent = QueryRuntime._settles, [0.0]
 

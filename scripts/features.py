@@ -56,7 +56,11 @@ FEATURES = (
         ("models/regression", "models/_integrated.py", "core/arrays.py", "study/formulas.py"),
         8936,
     ),
-    Feature("between institutions", ("federation", "engines/flower", "engines/letters"), 9040),
+    Feature(
+        "between institutions",
+        ("federation", "engines/messages", "engines/flower", "engines/letters"),
+        9036,
+    ),
     Feature("run and store", ("run", "store"), 4912),
     Feature("report", ("report", "diagnostics/figures"), 3572),
     Feature("theory", ("theory",), 3909),

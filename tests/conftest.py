@@ -202,8 +202,8 @@ def secrets_by_test(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPa
 
 
 DRAWING = (
-    "consortia.engines.flower.engine",
-    "consortia.engines.flower.files",
+    "consortia.engines.messages.engine",
+    "consortia.engines.messages.files",
     "consortia.federation.letters.coordinating",
 )
 """Modules that draw the secret of a site, or a run's identity, which is in its noise, too."""

@@ -95,6 +95,45 @@ def test_rooms_import_only_what_they_may():
     assert not broken
 
 
+NETWORKS = (
+    "engines.messages",
+    "engines.letters",
+    "federation.letters",
+    "federation.carried",
+    "federation.nvflare",
+    "federation.vantage6",
+)
+"""Rooms and modules that run without Flower: what all networks share, and the others' own."""
+
+STARTS_FLOWER = ("federation.app", "engines.flower.grid")
+"""Where Flower's two apps are made, by functions of what the networks share."""
+
+
+def flower_modules(targets_of: dict[str, set[str]]) -> set[str]:
+    """Return the modules of Flower's room that the other networks reach over imports."""
+    reached: set[str] = set()
+    waiting = {name for name in PATHS if name.startswith(NETWORKS)}
+    while waiting:
+        name = waiting.pop()
+        reached.add(name)
+        targets = {target for target in targets_of[name] if (name, target) != STARTS_FLOWER}
+        waiting |= targets & PATHS.keys() - reached
+    return {name for name in reached if name.startswith("engines.flower")}
+
+
+def test_letters_vantage6_and_nvflare_import_nothing_of_flower():
+    assert all(any(name.startswith(network) for name in PATHS) for network in NETWORKS)
+    assert not flower_modules(imports())
+    messages = {name for name in PATHS if name.startswith("engines.messages")}
+    others = tuple(network for network in NETWORKS if network != "engines.messages")
+    assert not [(n, t) for n in messages for t in imports()[n] if t.startswith(others)]
+
+
+def test_an_import_of_flower_by_what_networks_share_is_found():
+    changed = {**imports(), "store.runs": {"engines.flower"}}
+    assert flower_modules(changed) == {"engines.flower", "engines.flower.grid"}
+
+
 def arrows() -> dict[tuple[str, str], set[tuple[str, str]]]:
     """Return the imports between each two rooms, without those of the package itself."""
     found: dict[tuple[str, str], set[tuple[str, str]]] = {}

@@ -20,6 +20,7 @@ from consortia.data.exports import DATABASE
 from consortia.data.harmonisation import Harmonisation
 from consortia.data.tables import read_table
 from consortia.errors import InputError
+from tests.data.sas import ENCODING_AT, ENCODINGS, write_sas
 
 EXTRA = "the extra tables is not installed"
 
@@ -48,6 +49,9 @@ def written(folder: Path, kind: str, frame: pd.DataFrame = FRAME, site: str = "o
             stats.write_dta(frame.rename(columns={"würde": "wurde"}), path)
         else:
             stats.write_sav(frame, path, compress=kind == "zsav")
+    elif kind == "sas7bdat":
+        pytest.importorskip("pyreadstat", reason=EXTRA)
+        write_sas(path, frame.rename(columns={"würde": "wurde"}))
     elif kind == "rds":
         rdata = pytest.importorskip("rdata", reason=EXTRA)
         if "seen" in frame:
@@ -86,7 +90,7 @@ def read(path: Path, **changes: Any) -> LazyTable:
     return read_table(path, str(path), site="oslo", harmonise=Harmonisation(**changes))
 
 
-@pytest.mark.parametrize("kind", ["xlsx", "sav", "zsav", "dta", "rds", "sql"])
+@pytest.mark.parametrize("kind", ["xlsx", "sav", "zsav", "dta", "sas7bdat", "rds", "sql"])
 def test_every_kind_of_file_gives_the_columns_of_a_text_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
@@ -95,7 +99,7 @@ def test_every_kind_of_file_gives_the_columns_of_a_text_file(
     order = np.argsort(given["age"].values) if kind == "sql" else np.arange(5)
     at = np.argsort(plain["age"].values) if kind == "sql" else np.arange(5)
     for name, wanted in plain.items():
-        column = given["wurde" if name == "würde" and kind == "dta" else name]
+        column = given["wurde" if name == "würde" and kind in ("dta", "sas7bdat") else name]
         assert (column.kind == wanted.kind) or (kind == "rds" and name == "seen"), name
         assert (column.missing[order] == wanted.missing[at]).all()
         kept = ~wanted.missing[at]
@@ -105,7 +109,7 @@ def test_every_kind_of_file_gives_the_columns_of_a_text_file(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["xlsx", "sav", "zsav", "dta", "rds", "sql"])
+@pytest.mark.parametrize("kind", ["xlsx", "sav", "zsav", "dta", "sas7bdat", "rds", "sql"])
 def test_a_hundred_thousand_rows_of_every_kind_are_those_of_a_text_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
@@ -192,6 +196,44 @@ def test_extended_missing_values_of_stata_miss_and_labels_are_levels(tmp_path: P
     table = read(path)
     assert table["age"].missing.tolist() == [False, True, False]
     assert table["sex"].order == ("woman", "male")
+
+
+def test_formats_of_sas_are_levels_in_the_order_of_their_codes_in_any_encoding(
+    tmp_path: Path,
+) -> None:
+    pytest.importorskip("pyreadstat", reason=EXTRA)
+    frame = pd.DataFrame(
+        {
+            "arm": [2.0, 1.0, 2.0, 1.0],
+            "pain": [0.0, 10.0, 3.0, "A"],  # .A, a special missing value
+            "day": [datetime.date(2024, 2, 29), datetime.date(1959, 1, 1)] * 2,
+            "ward": ["Süd", "Nord", "Süd", "Süd"],
+        }
+    )
+    labels = {"arm": {1.0: "üblich", 2.0: "neu"}, "pain": {0.0: "none", 10.0: "worst"}}
+    for encoding in ENCODINGS:
+        path = write_sas(tmp_path / "oslo.sas7bdat", frame, labels, encoding)
+        table = read(path)
+        assert table["arm"].order == ("üblich", "neu")
+        assert as_levels(table["arm"]).tolist() == ["neu", "üblich", "neu", "üblich"]
+        assert table["pain"].values[:3].tolist() == [0.0, 10.0, 3.0]  # 3 has no label
+        assert table["pain"].missing.tolist() == [False, False, False, True]
+        assert as_levels(table["day"]).tolist() == ["2024-02-29", "1959-01-01"] * 2
+        assert table["ward"].values.tolist() == ["Süd", "Nord", "Süd", "Süd"]
+
+
+def test_a_file_of_sas_that_names_a_false_encoding_is_read_in_the_one_that_is_given(
+    tmp_path: Path,
+) -> None:
+    pytest.importorskip("pyreadstat", reason=EXTRA)
+    frame = pd.DataFrame({"ward": ["Süd", "Nord"], "age": [40.0, 50.0]})
+    path = write_sas(tmp_path / "oslo.sas7bdat", frame, encoding="cp1252")
+    data = bytearray(path.read_bytes())
+    data[ENCODING_AT] = ENCODINGS["utf-8"]
+    path.write_bytes(data)
+    with pytest.raises(InputError, match='oslo.sas7bdat cannot be read: .*encoding = "cp1252"'):
+        read(path)
+    assert read(path, encoding="cp1252")["ward"].values.tolist() == ["Süd", "Nord"]
 
 
 OF_R = base64.b64decode(
@@ -321,7 +363,7 @@ SAME_FAULTS: dict[str, tuple[Callable[[pd.DataFrame], pd.DataFrame], str]] = {
 }
 
 
-@pytest.mark.parametrize("kind", ["xlsx", "sav", "dta", "rds", "sql"])
+@pytest.mark.parametrize("kind", ["xlsx", "sav", "dta", "sas7bdat", "rds", "sql"])
 @pytest.mark.parametrize("fault", SAME_FAULTS)
 def test_a_fault_of_any_kind_of_file_is_named_alike(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, fault: str

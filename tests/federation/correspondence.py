@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from consortia.cli.commands import app
-from consortia.engines.flower.identities import FILE, RING, made_keys
+from consortia.engines.messages.identities import FILE, RING, made_keys
 from consortia.federation.app import prepared_key, site_of
 from consortia.federation.governance import terms_of
 from consortia.federation.governance.proposal import proposed

@@ -14,8 +14,8 @@ from types import SimpleNamespace
 import pytest
 
 import consortia
-from consortia.engines.flower.identities import made_keys
-from consortia.engines.flower.transport import NVFLARE, InProcess
+from consortia.engines.messages.identities import made_keys
+from consortia.engines.messages.transport import InProcess
 from consortia.errors import InputError
 from consortia.federation.carried import answer_carried, keep_study, serve_carried
 from consortia.federation.governance import verify
@@ -26,10 +26,10 @@ from tests.federation.hospitals import HOSPITALS, NAMES, check_posterior, study
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def blocks(page: str) -> list[str]:
-    """Return the Python of a page."""
+def blocks(page: str, language: str = "python") -> list[str]:
+    """Return what a page has in a language."""
     text = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
-    return re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    return re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
 
 
 def made(root: Path, *, keys: bool = True) -> dict[str, Path]:
@@ -69,7 +69,7 @@ def test_three_sites_answer_a_study_that_comes_as_text(tmp_path: Path) -> None:
 def test_masked_sums_without_keys_are_refused_over_a_network(tmp_path: Path) -> None:
     folders = made(tmp_path, keys=False)
     transport = InProcess({})
-    transport.kind = NVFLARE
+    transport.remote = True
     with pytest.raises(InputError, match="secure sums, which needs keys"):
         serve_carried(study(), transport, folders["coordinator"])
 
@@ -197,6 +197,8 @@ def job_of_nvflare(root: Path) -> tuple[Path, str]:
         to = workspace / "local" / "consortia"
         shutil.copytree(folder, to if name == "coordinator" else to / name, dirs_exist_ok=True)
     (root / "study.toml").write_text(study())
+    (permitted,) = blocks("nvflare", "json")
+    (workspace / "local" / "resources.json").write_text(permitted)
     return workspace, blocks("nvflare")[-1].replace("WORKSPACE", str(root / "workspace"))
 
 
@@ -208,5 +210,6 @@ def test_three_client_processes_run_a_study_as_a_job_of_nvflare(tmp_path: Path) 
         [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+    assert not list(workspace.rglob("custom"))  # the job brings no code
     (run,) = workspace.rglob("run.json")
     check(run.parent, {name: workspace / name / "local" / "consortia" / name for name in NAMES})

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 import consortia
 from consortia.cli.commands import app as command
-from consortia.engines.flower.transport import InProcess
+from consortia.engines.messages.transport import InProcess
 from consortia.errors import SiteRefusedError
 from consortia.federation.app import answer, serve, site_of
 from consortia.federation.governance import terms_of, verify

@@ -124,6 +124,34 @@ def test_three_sites_answer_as_jobs_of_slurm_of_which_one_is_killed(study: Corre
     check_posterior(consortia.open_run(found.result))
 
 
+SERVERS = ("/usr/lib/openssh/sftp-server", "/usr/libexec/sftp-server", "/usr/lib/ssh/sftp-server")
+
+
+@pytest.mark.engines
+def test_the_lines_for_sftp_fetch_questions_and_send_answers(study: Correspondence) -> None:
+    servers = [path for path in SERVERS if Path(path).exists()]
+    if not servers or shutil.which("sftp") is None:
+        pytest.skip("no SFTP: apt-get install openssh-client openssh-sftp-server")
+    there, here = study.shared / "north", study.root / "here"
+    here.mkdir()
+    lines = block("text").replace("/srv/post/north", str(here)).replace("cd north", f"cd {there}")
+    (study.root / "transfer.txt").write_text(lines)
+
+    def transfer() -> None:
+        words = ["sftp", "-b", str(study.root / "transfer.txt"), "-D", servers[0]]
+        done = subprocess.run(words, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    transfer()  # there is no answer yet
+    question, answer = "question-001.letter", "answer-001.letter"
+    assert (here / question).read_bytes() == (there / question).read_bytes()
+    (here / answer).write_bytes(b"an answer")
+    for arrived in (b"", b"an an"):  # the second time a part has arrived before
+        (there / answer).write_bytes(arrived) if arrived else (there / answer).unlink(True)
+        transfer()
+        assert (there / answer).read_bytes() == b"an answer"
+
+
 class SeenError(Exception):
     """What a test waits for has come."""
 

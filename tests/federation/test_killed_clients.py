@@ -140,7 +140,7 @@ def test_a_node_of_vantage6_that_fails_to_the_end_is_named_and_the_study_resumes
     nodes = Nodes(tmp_path, folders, lost=range(4, 99))
     clock = Clock(nodes)
     monkeypatch.setenv("CONSORTIA_FOLDER", str(folders["coordinator"]))
-    monkeypatch.setattr("consortia.engines.flower.asking.time", clock)
+    monkeypatch.setattr("consortia.engines.messages.asking.time", clock)
     monkeypatch.setattr("consortia.federation.vantage6.time", clock)
     with pytest.raises(SiteMissingError, match="its task failed") as raised:
         package.central(mock_client=nodes, study=study(), deadline=30.0)

@@ -14,17 +14,17 @@ import numpy as np
 import pytest
 
 import consortia
-from consortia.engines.flower import files
-from consortia.engines.flower.envelope import decode
-from consortia.engines.flower.identities import (
+from consortia.engines.letters import post
+from consortia.engines.letters.sealing import LetterError, seal, unfold
+from consortia.engines.messages import files
+from consortia.engines.messages.envelope import decode
+from consortia.engines.messages.identities import (
     FILE,
     TO_COORDINATOR,
     body_of,
     read_identity,
     signed,
 )
-from consortia.engines.letters import post
-from consortia.engines.letters.sealing import LetterError, seal, unfold
 from consortia.errors import LedgerError, StoreError
 from consortia.federation.governance import ledger, verify
 from consortia.federation.letters import answering

@@ -15,11 +15,11 @@ from typer.testing import CliRunner
 
 import consortia
 from consortia.cli.commands import app
-from consortia.engines.flower import identities
-from consortia.engines.flower.envelope import decode
-from consortia.engines.flower.identities import body_of
 from consortia.engines.letters.encryption import decrypt, encrypt
 from consortia.engines.letters.sealing import Letter, LetterError, digest, seal, unfold
+from consortia.engines.messages import identities
+from consortia.engines.messages.envelope import decode
+from consortia.engines.messages.identities import body_of
 from consortia.errors import (
     InputError,
     LedgerError,

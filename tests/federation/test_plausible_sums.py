@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from consortia.engines.flower import nonfinite
-from consortia.engines.flower.plausible import unlike_sums
+from consortia.engines.messages import nonfinite
+from consortia.engines.messages.plausible import unlike_sums
 
 
 def test_equal_numbers_about_different_points_are_no_sums() -> None:

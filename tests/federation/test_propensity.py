@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 import consortia
 from consortia.cli.commands import app
-from consortia.engines.flower.transport import InProcess
+from consortia.engines.messages.transport import InProcess
 from consortia.federation.app import serve, site_of
 from consortia.report.participants import participants
 from consortia.report.run_report import load_run

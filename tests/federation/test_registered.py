@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 import consortia
 from consortia.cli.commands import app
-from consortia.engines.flower.transport import InProcess
+from consortia.engines.messages.transport import InProcess
 from consortia.errors import InputError, PolicyError, SiteRefusedError
 from consortia.federation.app import serve, site_of
 from consortia.federation.governance import terms_of, verify

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 import consortia
 from consortia.cli.commands import app
-from consortia.engines.flower.transport import InProcess
+from consortia.engines.messages.transport import InProcess
 from consortia.federation.app import answer, serve
 from consortia.store.metadata import recorded
 from consortia.study.build import load_study

@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 
 import consortia
 from consortia.cli.commands import app as command
-from consortia.engines.flower.envelope import Envelope, decode
-from consortia.engines.flower.identities import body_of
+from consortia.engines.messages.envelope import Envelope, decode
+from consortia.engines.messages.identities import body_of
 from consortia.errors import SiteMissingError
 from consortia.run import loop
 from tests.federation.hospitals import HOSPITALS, NAMES

@@ -21,10 +21,10 @@ from federation.hospitals import HOSPITALS, NAMES, study
 from parity.flower_sites import Faulty
 
 import consortia
-from consortia.engines.flower import fixed_point
-from consortia.engines.flower.engine import FlowerEngine
-from consortia.engines.flower.envelope import Envelope, decode
-from consortia.engines.flower.identities import (
+from consortia.engines.messages import fixed_point
+from consortia.engines.messages.engine import MessageEngine
+from consortia.engines.messages.envelope import Envelope, decode
+from consortia.engines.messages.identities import (
     FILE,
     TO_SITE,
     body_of,
@@ -33,9 +33,9 @@ from consortia.engines.flower.identities import (
     make_identity,
     signed,
 )
-from consortia.engines.flower.masked import MASKED, PACKED
-from consortia.engines.flower.secure_sums import BEGUN, SUM_KEYS
-from consortia.engines.flower.transport import Arrival, InProcess
+from consortia.engines.messages.masked import MASKED, PACKED
+from consortia.engines.messages.secure_sums import BEGUN, SUM_KEYS
+from consortia.engines.messages.transport import Arrival, InProcess
 from consortia.errors import PolicyError, SiteMissingError, SiteRefusedError
 from consortia.federation import app
 from consortia.federation.governance import load_policy, terms_of, verify
@@ -87,13 +87,13 @@ class Network:
         self.seen[name].append((message, answer))
         return answer
 
-    def engine(self, faults: Any = None, **options: Any) -> FlowerEngine:
+    def engine(self, faults: Any = None, **options: Any) -> MessageEngine:
         sites = {n: functools.partial(self.answer, name) for n, name in enumerate(NAMES)}
         options = dict[str, Any](keys=self.ring, deadline=3.0, run=RUN) | options
         transport = InProcess(sites) if faults is None else Faulty(sites, faults)
-        return FlowerEngine(transport, NAMES, study=self.terms.study, **options)
+        return MessageEngine(transport, NAMES, study=self.terms.study, **options)
 
-    def run(self, engine: FlowerEngine | None = None, **more: Any) -> Any:
+    def run(self, engine: MessageEngine | None = None, **more: Any) -> Any:
         engine = self.engine() if engine is None else engine
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)

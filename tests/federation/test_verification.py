@@ -15,8 +15,8 @@ from parity import flower_study
 from parity.comparing import assert_same_run
 
 import consortia
-from consortia.engines.flower.identities import made_keys
-from consortia.engines.flower.transport import InProcess
+from consortia.engines.messages.identities import made_keys
+from consortia.engines.messages.transport import InProcess
 from consortia.errors import SiteRefusedError
 from consortia.federation import app
 from consortia.federation.governance import terms_of, verify

@@ -12,8 +12,8 @@ import consortia
 from consortia.core.queries import Revealed
 from consortia.core.target import Target
 from consortia.data.digest import RowDigests, of_cells
-from consortia.engines.flower.accounts import Account, same_rows
-from consortia.engines.flower.settled import Settled
+from consortia.engines.messages.accounts import Account, same_rows
+from consortia.engines.messages.settled import Settled
 
 KEY = b"a site's secret"
 ROWS = 24

@@ -12,7 +12,7 @@ from scipy.special import expit
 
 from consortia.algorithms.few_rounds.site_functions import FUNCTIONS
 from consortia.core.queries import highest_sent
-from consortia.engines.flower.envelope import Envelope
+from consortia.engines.messages.envelope import Envelope
 from consortia.errors import SiteRefusedError
 from consortia.federation.governance import verify
 from consortia.federation.governance.proposal import proposed

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import consortia
-from consortia.engines.flower.envelope import Envelope, decode
+from consortia.engines.messages.envelope import Envelope, decode
 from consortia.errors import SiteImplausibleError, SiteMissingError, SiteRefusedError
 from consortia.federation.governance.proposal import proposed
 from consortia.federation.governance.terms import terms_of

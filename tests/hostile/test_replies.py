@@ -15,9 +15,9 @@ from parity.test_flower_faults import alone, assert_same_draws
 import consortia
 from consortia.core.printable import is_printable
 from consortia.data.facts import SiteFacts
-from consortia.engines.flower.asking import REFUSAL
-from consortia.engines.flower.envelope import Envelope, EnvelopeError, decode
-from consortia.engines.flower.transport import Arrival
+from consortia.engines.messages.asking import REFUSAL
+from consortia.engines.messages.envelope import Envelope, EnvelopeError, decode
+from consortia.engines.messages.transport import Arrival
 from consortia.errors import ConsortiaError, SiteMissingError, SiteRefusedError
 
 FACTS, HELLO, BEGIN, ROUNDS, REQUESTS = 150, 30, 20, 100, 40

@@ -14,7 +14,7 @@ from sparse import sparse
 import consortia
 from consortia.core.queries import Revealed
 from consortia.core.target import Target
-from consortia.engines.flower.settled import CELL_STEP, Settled
+from consortia.engines.messages.settled import CELL_STEP, Settled
 from consortia.federation.governance.proposal import proposed
 from consortia.federation.governance.terms import terms_of
 from consortia.federation.rehearsal import rehearsed

@@ -24,9 +24,9 @@ from consortia.core.privacy import SecretNoise
 from consortia.core.queries import Noise, Revealed, highest_sent, information
 from consortia.core.target import Target
 from consortia.dynamics.independence import metropolis_chains
-from consortia.engines.flower import accounts, settled
-from consortia.engines.flower.envelope import Envelope, decode
-from consortia.engines.flower.settled import MOST_UNKNOWNS, Settled, Statement
+from consortia.engines.messages import accounts, settled
+from consortia.engines.messages.envelope import Envelope, decode
+from consortia.engines.messages.settled import MOST_UNKNOWNS, Settled, Statement
 from consortia.errors import PolicyError, SiteImplausibleError, SiteRefusedError
 from consortia.federation.governance import Ledger, verify
 from consortia.federation.governance.proposal import proposed

@@ -17,11 +17,11 @@ from federation.hospitals import NAMES
 from federation.test_secure_runs import Network
 
 import consortia
-from consortia.engines.flower.agreement import PUT_BACK
-from consortia.engines.flower.envelope import decode
-from consortia.engines.flower.files import secret_of
-from consortia.engines.flower.identities import body_of
-from consortia.engines.flower.questions import question_of
+from consortia.engines.messages.agreement import PUT_BACK
+from consortia.engines.messages.envelope import decode
+from consortia.engines.messages.files import secret_of
+from consortia.engines.messages.identities import body_of
+from consortia.engines.messages.questions import question_of
 from consortia.errors import ConsortiaError, SiteRefusedError
 from consortia.federation.governance import verify
 from consortia.store.runs import holds_run

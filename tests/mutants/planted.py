@@ -325,7 +325,7 @@ MUTANTS = (
         "parity/test_mpi.py::test_the_draws_are_the_same_where_the_host_carries_messages",
     ),
     Mutant(
-        "engines/flower/asking.py",
+        "engines/messages/asking.py",
         "if arrival.sender != self.node[site]:",
         "if site not in self.node:",
         "parity/test_flower_faults.py::"
@@ -387,10 +387,10 @@ MUTANTS = (
         "test_a_place_has_one_answer_and_the_same_question_has_it_again",
     ),
     Mutant(
-        "engines/flower/plausible.py",
+        "engines/messages/plausible.py",
         "len(beyond) > len(found) / 2",
         "len(beyond) >= len(found) / 3",
-        "engines/flower/test_plausible.py::"
+        "engines/messages/test_plausible.py::"
         "test_a_message_beyond_a_bound_is_named_and_one_within_it_is_not",
     ),
     Mutant(
@@ -418,6 +418,12 @@ MUTANTS = (
         "gc.set_threshold(*before)",
         "gc.set_threshold(*SELDOM)",
         "runtime/test_garbage.py::test_it_is_as_before_after_an_error",
+    ),
+    Mutant(
+        "engines/flower/grid.py",
+        'ERRORS.get(reply.error.code, "Flower has an error for it")',
+        "reply.error.reason",
+        "engines/flower/test_grid.py::test_a_grid_gives_bytes_and_no_text_of_an_error",
     ),
     Mutant(
         "engines/letters/sealing.py",

@@ -198,7 +198,7 @@ def test_a_command_loads_nothing_that_it_does_not_use(command, modules):
 APPS = """
 import os, shutil, sys
 from pathlib import Path
-from consortia.engines.flower.transport import InProcess
+from consortia.engines.messages.transport import InProcess
 from consortia.federation.app import answer, client_app, serve, server_app
 
 study = Path("letters.toml")

@@ -154,7 +154,7 @@ messages = ["description", "moments", "query"]
 
 @pytest.mark.slow  # makes an environment and installs into it, from an index
 def test_a_site_answers_a_masked_study_without_jax(tmp_path: Path) -> None:
-    from consortia.engines.flower.identities import made_keys
+    from consortia.engines.messages.identities import made_keys
 
     build = ("-m", "build", "--wheel", "--no-isolation", "--outdir", tmp_path)
     run(sys.executable, *build, SITE, cwd=tmp_path)

@@ -14,9 +14,9 @@ from parity import problem
 import consortia
 from consortia.algorithms.registry import ALGORITHMS
 from consortia.data.facts import Gathering, SiteFacts
-from consortia.engines.flower.questions import Leaving, Place, Question, Wrap
-from consortia.engines.flower.site import FlowerSite, Job
-from consortia.engines.flower.transport import Arrival, InProcess
+from consortia.engines.messages.questions import Leaving, Place, Question, Wrap
+from consortia.engines.messages.site import Job, MessageSite
+from consortia.engines.messages.transport import Arrival, InProcess
 
 FIRST_NODE = 1000
 
@@ -126,7 +126,7 @@ class Sites:
     def names(self) -> tuple[str, ...]:
         return self.sites.names
 
-    def handler(self, number: int, **changes: Any) -> FlowerSite:
+    def handler(self, number: int, **changes: Any) -> MessageSite:
         """A new process of a site: nothing but its folder is known to it."""
 
         def build(engine: Any) -> Job:
@@ -145,7 +145,7 @@ class Sites:
             return engine.facts
 
         gate = self.gates[number]
-        return FlowerSite(
+        return MessageSite(
             self.names[number],
             number,
             self.folder / self.names[number],

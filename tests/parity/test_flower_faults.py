@@ -15,10 +15,10 @@ from parity import flower_sites
 import consortia
 from consortia.algorithms.expanding import expanding
 from consortia.diagnostics.verdict import prediction_in
-from consortia.engines.flower import handshake
-from consortia.engines.flower.envelope import Envelope, EnvelopeError, decode
-from consortia.engines.flower.stages import QUERY
-from consortia.engines.flower.transport import Arrival
+from consortia.engines.messages import handshake
+from consortia.engines.messages.envelope import Envelope, EnvelopeError, decode
+from consortia.engines.messages.stages import QUERY
+from consortia.engines.messages.transport import Arrival
 from consortia.errors import InputError, NonFiniteError, SiteMissingError, SiteRefusedError
 from consortia.theory.bias import Problem, known_law, predict_bias
 

@@ -17,8 +17,9 @@ from parity import flower_sites, launch
 import consortia
 from consortia.core.queries import in_width
 from consortia.core.target import Target
-from consortia.engines.flower.stages import QUERY
+from consortia.engines.messages.stages import QUERY
 from consortia.errors import SiteImplausibleError
+from consortia.store.runs import read_record
 
 SCRIPT = Path(toy.__file__)
 SUMS = 1e-9
@@ -152,6 +153,10 @@ def test_a_run_over_messages_is_resumed_and_only_what_is_missing_is_asked(tmp_pa
         over(network, engine, store=tmp_path / "run")
     assert caught.value.round == 5
     lost.append(True)
+    # names that earlier versions have stored, so that their runs are resumed
+    attributes, specification = read_record(tmp_path / "run")
+    assert attributes["engine"] == "flower"
+    assert specification["sites_know_it_as"].keys() == {"flower run"}
     before = [payload for _, at, payload in network.gates[0].left if at == 5]
     tree = consortia.resume(
         tmp_path / "run",
@@ -161,6 +166,7 @@ def test_a_run_over_messages_is_resumed_and_only_what_is_missing_is_asked(tmp_pa
         engine=again,
         progress=False,
     )
+    assert tree.attrs["flower_run"] == specification["sites_know_it_as"]["flower run"]
     assert_same_tree(tree, alone[1])
     asked = [at for kind, at, _ in network.gates[0].left if kind == "query"]
     assert sorted(asked) == [0, 1, 2, 3, 4, *[5] * (asked.count(5)), 6, 7]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from consortia.engines.flower.questions import COARSEST
+from consortia.engines.messages.questions import COARSEST
 from consortia.surrogates.fit_rounding import rounded_fits
 from consortia.surrogates.heterogeneity import moments, widened
 

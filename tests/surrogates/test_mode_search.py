@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy import special
 
-from consortia.engines.flower.plausible import MAXIMUM_POSITION
+from consortia.engines.messages.plausible import MAXIMUM_POSITION
 from consortia.surrogates import mode_search as search
 
 Derivatives = Callable[[np.ndarray], tuple[float, np.ndarray, np.ndarray]]

@@ -104,7 +104,7 @@ def new(
 ) -> None:
     """Write a Flower app that runs a study: in Flower's simulation, or between sites."""
     with reported(False):
-        from consortia.engines.flower.stages import check_method
+        from consortia.engines.messages.stages import check_method
         from consortia.study.build import load_study
 
         given = load_study(study)

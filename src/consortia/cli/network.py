@@ -73,7 +73,7 @@ def node(
 ) -> None:
     """Take part in studies: start Flower's SuperNode, for the apps that the policy approves."""
     with reported(False):
-        from consortia.engines.flower.identities import site_ring
+        from consortia.engines.messages.identities import site_ring
         from consortia.federation.commands import environment, supernode_command
         from consortia.federation.reaching import check_superlink
 
@@ -140,7 +140,7 @@ def loopback(
 
 def prepared_sites(app: Path, data: Path, place: Path, rows: int) -> list[Node]:
     """Make a folder for each site of an app's study, with a policy that permits nothing else."""
-    from consortia.engines.flower.identities import made_keys
+    from consortia.engines.messages.identities import made_keys
     from consortia.errors import InputError
     from consortia.federation.bundle import app_hash, study_of
     from consortia.federation.governance import terms_of

@@ -79,7 +79,7 @@ def check(
     the terminal's error output, so that the policy can be written to a file).
     """
     with reported(as_json):
-        from consortia.engines.flower.identities import lines_in
+        from consortia.engines.messages.identities import lines_in
         from consortia.errors import InputError, PolicyError, warn
         from consortia.federation.governance import load_policy
         from consortia.federation.governance.proposal import proposed
@@ -150,7 +150,7 @@ def key(
     With --study print the line that saves the sites of a registered study a letter, too.
     """
     with reported(False):
-        from consortia.engines.flower.identities import (
+        from consortia.engines.messages.identities import (
             COORDINATOR,
             FILE,
             RING,

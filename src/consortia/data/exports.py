@@ -153,15 +153,18 @@ def _read_labelled(path: Path, source: Source, changes: Harmonisation) -> Export
 
     kind = path.suffix.lower().removeprefix(".")
     given: dict[str, Any] = {} if changes.encoding is None else {"encoding": changes.encoding}
-    if kind == "sas7bdat" and (labels := path.with_suffix(".sas7bcat")).is_file():
-        given["catalog_file"] = labels
-    if kind in ("sav", "zsav"):
-        given["user_missing"] = True
+    given |= {"user_missing": True} if kind in ("sav", "zsav") else {}
     read = getattr(pyreadstat, f"read_{kind.replace('zsav', 'sav')}")
     try:
         frame, metadata = read(path, **given)
-    except (pyreadstat.ReadstatError, pyreadstat.PyreadstatError) as error:
-        hint = " " + mend(source.site, "", 'encoding = "cp1252"') if "encod" in str(error) else ""
+        if kind == "sas7bdat" and (catalogue := path.with_suffix(".sas7bcat")).is_file():
+            # given to `read`, it would put words in the place of codes, which have the order
+            words = pyreadstat.read_sas7bcat(catalogue, **given)[1].value_labels
+            pairs = metadata.variable_to_label.items()
+            metadata.variable_value_labels = {name: words.get(label, {}) for name, label in pairs}
+    except (pyreadstat.ReadstatError, pyreadstat.PyreadstatError, UnicodeDecodeError) as error:
+        encoded = re.search("codec|encod", str(error))
+        hint = " " + mend(source.site, "", 'encoding = "cp1252"') if encoded else ""
         raise ValueError(f"{error}{hint}") from error
     guesses: dict[str, list[Guess]] = {}
     columns = []

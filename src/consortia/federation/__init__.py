@@ -1,4 +1,5 @@
-"""Starting Flower between machines, or on one: certificates, keys, and a whole network on loopback.
+"""Running studies between institutions: over Flower, letters, vantage6 or NVFlare.
 
-Needs the extra ``flower``. What runs *in* that network is `consortia.engines.flower`.
+Starting Flower between machines, or on one, needs the extra ``flower``. What the sites and the
+server compute and send is in `consortia.engines.messages`, over whichever network.
 """

@@ -17,11 +17,11 @@ from consortia.core.words import duration
 from consortia.data.digest import RowDigests
 from consortia.data.facts import SiteFacts
 from consortia.engines.contract import Engine
-from consortia.engines.flower.asking import REFUSAL, REQUEST
-from consortia.engines.flower.engine import FlowerEngine
-from consortia.engines.flower.envelope import Envelope, EnvelopeError, decode, digest_of_any
-from consortia.engines.flower.files import identity_of
-from consortia.engines.flower.identities import (
+from consortia.engines.messages.asking import REFUSAL, REQUEST
+from consortia.engines.messages.engine import MessageEngine
+from consortia.engines.messages.envelope import Envelope, EnvelopeError, decode, digest_of_any
+from consortia.engines.messages.files import identity_of
+from consortia.engines.messages.identities import (
     RING,
     KeyRing,
     body_of,
@@ -29,21 +29,21 @@ from consortia.engines.flower.identities import (
     read_identity,
     site_ring,
 )
-from consortia.engines.flower.plausible import MAXIMUM_POSITION, MAXIMUM_STEP
-from consortia.engines.flower.questions import Leaving, Place, Question, Spending, Wrap
-from consortia.engines.flower.runtime import Job
-from consortia.engines.flower.secure_sums import plain_key
-from consortia.engines.flower.settled import Statement
-from consortia.engines.flower.site import (
+from consortia.engines.messages.plausible import MAXIMUM_POSITION, MAXIMUM_STEP
+from consortia.engines.messages.questions import Leaving, Place, Question, Spending, Wrap
+from consortia.engines.messages.runtime import Job
+from consortia.engines.messages.secure_sums import plain_key
+from consortia.engines.messages.settled import Statement
+from consortia.engines.messages.site import (
     AGREEMENT,
     DESCRIPTION,
-    FlowerSite,
     Gate,
+    MessageSite,
     keyed,
     sum_member,
 )
-from consortia.engines.flower.stages import check_method
-from consortia.engines.flower.transport import DEPLOYED, NVFLARE, VANTAGE6, Transport
+from consortia.engines.messages.stages import check_method
+from consortia.engines.messages.transport import Transport
 from consortia.errors import InputError, PolicyError
 from consortia.report.study_run import sample_and_report
 from consortia.run.verification import Verification
@@ -72,7 +72,7 @@ POLICY = "site-policy.toml"
 BEFORE_PHASES = (DESCRIPTION, AGREEMENT)
 """Messages to each site before the first phase."""
 
-_sites: dict[tuple[str, ...], tuple[FlowerSite, ...]] = {}
+_sites: dict[tuple[str, ...], tuple[MessageSite, ...]] = {}
 """Sites of this process for the messages that follow, by study file and node configuration."""
 
 
@@ -136,7 +136,7 @@ def serve(path: Path, transport: Transport, config: Config) -> None:
     engine_of = functools.partial(_make_engine, transport=transport, config=config, keys=ring)
     first = engine_of(study)
     built = study.build(first, data_folder=_origin(config))
-    engine: FlowerEngine | tuple[FlowerEngine, ...] = first
+    engine: MessageEngine | tuple[MessageEngine, ...] = first
     if built.imputations:  # a run of each, which the sites take for studies of their own
         built, engine = _build_imputed(study, built, engine_of, _origin(config))
     begin = beginning(study, built, directory, engine)
@@ -188,13 +188,13 @@ def _is_finished(study: Study, directory: Path) -> bool:
 
 def _make_engine(
     study: Study, *, transport: Transport, config: Config, keys: KeyRing | None
-) -> FlowerEngine:
+) -> MessageEngine:
     """Return the engine that runs a study over a transport."""
     from consortia.federation.governance import terms_of
 
     terms = terms_of(study)
     # where the configuration is silent, the engine's own defaults
-    return FlowerEngine(
+    return MessageEngine(
         transport,
         labels_of(study, _origin(config)),
         deadline=float(config.get("deadline", 600.0)),
@@ -212,8 +212,8 @@ def _make_engine(
 
 
 def _build_imputed(
-    study: Study, built: Built, engine_of: Callable[[Study], FlowerEngine], origin: Path | None
-) -> tuple[Built, tuple[FlowerEngine, ...]]:
+    study: Study, built: Built, engine_of: Callable[[Study], MessageEngine], origin: Path | None
+) -> tuple[Built, tuple[MessageEngine, ...]]:
     """Build the study with the rows of each imputation, and the engine of each."""
     if study.verification is not None or study.left_out is not None:
         raise InputError(
@@ -230,7 +230,7 @@ def _build_imputed(
 class Afterwards:
     """Studies that are run after another, which the sites take for runs of their own."""
 
-    engine_of: Callable[[Study], FlowerEngine]  # makes the engine of each
+    engine_of: Callable[[Study], MessageEngine]  # makes the engine of each
     origin: Path | None  # of the data in a simulation
     quiet: bool
 
@@ -268,7 +268,7 @@ def _coordinators(config: Config, transport: Transport, terms: StudyTerms) -> Ke
 
     if keys := str(config.get("keys") or ""):
         return coordinator_ring(Path(keys).expanduser())
-    if transport.kind in (DEPLOYED, NVFLARE, VANTAGE6) and terms.sums == MASKED:
+    if transport.remote and terms.sums == MASKED:
         raise InputError(NEEDS_KEYS)
     return None
 
@@ -370,7 +370,7 @@ def _envelope_of(message: bytes, part: Literal["run", "study"]) -> str:
     return envelope.run if part == "run" else envelope.study
 
 
-def sites_of(path: Path, node: Config, config: Config) -> tuple[FlowerSite, ...]:
+def sites_of(path: Path, node: Config, config: Config) -> tuple[MessageSite, ...]:
     """Return the site of a node, and the same site in the studies that are run after it."""
     study = load_study(path)
     return tuple(site_of(studied, node, config) for studied in (study, *study.besides))
@@ -384,7 +384,7 @@ def site_of(
     private: bool | None = None,
     apart: bool = False,
     made: Callable[..., PolicyGate] | None = None,
-) -> FlowerSite:
+) -> MessageSite:
     """Return the site of a node.
 
     Args:
@@ -452,7 +452,7 @@ def site_of(
         keep_study(folder, study, terms.study)
         return opened
 
-    return FlowerSite(
+    return MessageSite(
         name,
         number,
         folder,

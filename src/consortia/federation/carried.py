@@ -11,7 +11,7 @@ import tomllib
 from pathlib import Path
 
 from consortia.core.arguments import read_toml
-from consortia.engines.flower.transport import Transport
+from consortia.engines.messages.transport import Transport
 from consortia.errors import InputError
 from consortia.federation.app import answer, serve
 from consortia.federation.letters.coordinating import check_study

@@ -19,7 +19,7 @@ from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.job_config.api import FedJob
 from nvflare.recipe.spec import Recipe
 
-from consortia.engines.flower.transport import NVFLARE, Arrival
+from consortia.engines.messages.transport import Arrival, Transport
 from consortia.errors import DeploymentError
 from consortia.federation.carried import DEADLINE_SECONDS, answer_carried, serve_carried
 
@@ -31,12 +31,11 @@ ENDED = (
 )
 
 
-class TaskTransport:
-    """NVFlare's tasks as a `consortia.engines.flower.transport.Transport`."""
+class TaskTransport(Transport):
+    """NVFlare's tasks as a `consortia.engines.messages.transport.Transport`."""
 
-    kind = NVFLARE
+    kind = "NVFlare"
     seconds = 1.0
-    riding = 0
 
     def __init__(self, controller: Controller, context: Any, ended: Any) -> None:
         self._controller, self._context, self._ended = controller, context, ended
@@ -163,6 +162,7 @@ class StudyRecipe(Recipe):
         text = Path(study).read_text(encoding="utf-8")
         sites = load_study(study).data.files or ()
         job = FedJob(name=name, min_clients=clients or len(sites))
+        job.set_app_packages(["consortia"])  # else its sources would travel, as custom code
         job.to_server(StudyController(text, deadline))
         job.to_clients(StudyExecutor(text), tasks=[TASK])
         super().__init__(job)

@@ -16,7 +16,7 @@ from typing import Any
 from vantage6.algorithm.tools.decorators import algorithm_client
 from vantage6.common.task_status import has_task_failed, has_task_finished
 
-from consortia.engines.flower.transport import VANTAGE6, Arrival
+from consortia.engines.messages.transport import Arrival, Transport
 from consortia.federation.carried import DEADLINE_SECONDS, answer_carried, serve_carried
 
 FOLDER = "/mnt/data/consortia"
@@ -25,8 +25,8 @@ FOLDER = "/mnt/data/consortia"
 SECONDS_BETWEEN_LOOKS = 1.0
 
 
-class TaskTransport:
-    """vantage6's tasks as a `consortia.engines.flower.transport.Transport`.
+class TaskTransport(Transport):
+    """vantage6's tasks as a `consortia.engines.messages.transport.Transport`.
 
     Args:
         client: of the central function.
@@ -34,9 +34,8 @@ class TaskTransport:
         study: the study file, which each task carries.
     """
 
-    kind = VANTAGE6
+    kind = "vantage6"
     seconds = 10.0
-    riding = 0
 
     def __init__(self, client: Any, organizations: Sequence[int], study: str) -> None:
         self._client, self._organizations, self._study = client, list(organizations), study

@@ -14,7 +14,7 @@ from sparse import sparse
 
 from consortia.algorithms.registry import ALGORITHMS
 from consortia.core.queries import Conversation
-from consortia.engines.flower.nonfinite import PREFIX
+from consortia.engines.messages.nonfinite import PREFIX
 from consortia.federation.governance import verify
 from consortia.federation.governance.declared import declared_numbers, declared_of
 from consortia.federation.governance.gate import LEDGER

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 import consortia
-from consortia.engines.flower.questions import Leaving, Place, Question
-from consortia.engines.flower.settled import Statement
+from consortia.engines.messages.questions import Leaving, Place, Question
+from consortia.engines.messages.settled import Statement
 from consortia.errors import (
     ConsortiaError,
     InputError,

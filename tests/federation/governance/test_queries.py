@@ -12,7 +12,7 @@ from federation import hospitals
 from parity import flower_sites
 
 import consortia
-from consortia.engines.flower.questions import Leaving, Place, Question
+from consortia.engines.messages.questions import Leaving, Place, Question
 from consortia.errors import PolicyError, SiteRefusedError
 from consortia.federation.governance import StudyTerms, open_gate, verify
 from consortia.federation.governance.declared import declared_numbers

@@ -13,7 +13,7 @@ from federation.hospitals import HOSPITALS, NAMES, study
 from typer.testing import CliRunner, Result
 
 from consortia.cli.commands import app
-from consortia.engines.flower.identities import coordinator_ring
+from consortia.engines.messages.identities import coordinator_ring
 from consortia.federation.bundle import app_hash, study_of
 from consortia.federation.governance import Ledger, load_policy, verify
 from consortia.federation.governance.ledger import WITNESS

@@ -12,7 +12,7 @@ import pytest
 from cli.irises import invoke
 
 from consortia.core.contract import Plan
-from consortia.engines.flower.settled import TRIED
+from consortia.engines.messages.settled import TRIED
 from consortia.errors import SiteRefusedError, WarmupError
 from consortia.federation.governance.early_end import beforehand, early_end
 from consortia.federation.governance.proposal import proposed

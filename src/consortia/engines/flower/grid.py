@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from consortia.engines.flower.transport import DEPLOYED, Arrival
+from consortia.engines.messages.transport import Arrival, Transport
 from consortia.errors import require_extra
 
 with require_extra("flower", "the engine 'flower' needs Flower"):
@@ -39,14 +39,14 @@ SIMULATION_SECONDS, DEPLOYMENT_SECONDS = 0.5, 6.0
 each whose processes are forked."""
 
 
-class GridTransport:
-    """A Flower grid as a `consortia.engines.flower.transport.Transport`."""
+class GridTransport(Transport):
+    """A Flower grid as a `consortia.engines.messages.transport.Transport`."""
 
     def __init__(self, grid: Grid) -> None:
         self._grid = grid
         simulated = type(grid).__name__ == "InMemoryGrid"
-        self.riding = 0
-        self.kind = "Flower's simulation" if simulated else DEPLOYED
+        self.remote = not simulated
+        self.kind = "Flower's simulation" if simulated else "Flower"
         self.seconds = SIMULATION_SECONDS if simulated else DEPLOYMENT_SECONDS
 
     def nodes(self) -> list[int]:

@@ -1,1 +1,1 @@
-"""Letters: files that carry the messages of `consortia.engines.flower` in place of a network."""
+"""Letters: files that carry the messages of `consortia.engines.messages` in place of a network."""

@@ -12,8 +12,14 @@ import hashlib
 import struct
 from typing import Any
 
-from consortia.engines.flower.identities import body_of, is_low_order, is_signed, montgomery, signed
 from consortia.engines.letters.sealing import LetterError, is_site_name
+from consortia.engines.messages.identities import (
+    body_of,
+    is_low_order,
+    is_signed,
+    montgomery,
+    signed,
+)
 
 MARK = b"CONSCRYP"
 KEY_BYTES, MOST_NAME_BYTES = 32, 1000

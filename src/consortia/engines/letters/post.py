@@ -22,16 +22,6 @@ from typing import Any
 from urllib.parse import quote
 
 from consortia.core.printable import printable
-from consortia.engines.flower.asking import REFUSAL, REQUEST
-from consortia.engines.flower.envelope import Envelope, EnvelopeError, decode
-from consortia.engines.flower.envelope import digest as message_digest
-from consortia.engines.flower.identities import (
-    TO_COORDINATOR,
-    TO_SITE,
-    KeyRing,
-    body_of,
-    is_signed,
-)
 from consortia.engines.letters.encryption import decrypt, encrypt, is_encrypted, site_in
 from consortia.engines.letters.sealing import (
     ANSWER,
@@ -44,6 +34,16 @@ from consortia.engines.letters.sealing import (
     digest,
     seal,
     unfold,
+)
+from consortia.engines.messages.asking import REFUSAL, REQUEST
+from consortia.engines.messages.envelope import Envelope, EnvelopeError, decode
+from consortia.engines.messages.envelope import digest as message_digest
+from consortia.engines.messages.identities import (
+    TO_COORDINATOR,
+    TO_SITE,
+    KeyRing,
+    body_of,
+    is_signed,
 )
 from consortia.errors import StoreError
 from consortia.store.durable import read_regular, remove_parts, replace_file

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from consortia.engines.flower.files import IDENTITY
+from consortia.engines.messages.files import IDENTITY
 from consortia.errors import ConsortiaError
 from consortia.store.container import DIGEST, ContainerError, Format
 
@@ -45,7 +45,7 @@ class Letter:
     run: str  # identity of the correspondence
     site: str  # name of the site that it goes to, or comes from
     number: int  # of the question, from 1; an answer has that of its question
-    messages: tuple[bytes, ...]  # envelopes as bytes, see `consortia.engines.flower.envelope`
+    messages: tuple[bytes, ...]  # envelopes as bytes, see `consortia.engines.messages.envelope`
     # of an answer the digest of the question; of a question the SHA-256 of the last reply of the
     # site that the coordinator has accepted, or ""
     about: str = ""

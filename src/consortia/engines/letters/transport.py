@@ -17,12 +17,12 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from consortia.data.facts import UNREAD
-from consortia.engines.flower.envelope import Envelope, decode
-from consortia.engines.flower.identities import body_of
-from consortia.engines.flower.secure_sums import SUM_KEYS, Key, plain_key
-from consortia.engines.flower.site import AGREEMENT, DESCRIPTION, description
-from consortia.engines.flower.transport import LETTERS, Arrival
 from consortia.engines.letters.post import Post, reply_to
+from consortia.engines.messages.envelope import Envelope, decode
+from consortia.engines.messages.identities import body_of
+from consortia.engines.messages.secure_sums import SUM_KEYS, Key, plain_key
+from consortia.engines.messages.site import AGREEMENT, DESCRIPTION, description
+from consortia.engines.messages.transport import Arrival, Transport
 from consortia.errors import ConsortiaError, SiteRefusedError
 
 DAY = 86400.0
@@ -49,7 +49,7 @@ class AwaitedError(ConsortiaError):
         self.awaited = awaited
 
 
-class LetterTransport:
+class LetterTransport(Transport):
     """Sites that answer letters; their nodes are their numbers.
 
     Args:
@@ -60,8 +60,9 @@ class LetterTransport:
         riding: messages before the first query that travel with it.
     """
 
-    kind = LETTERS
+    kind = "letters"
     seconds = DAY
+    remote, stored = False, True
 
     def __init__(
         self, post: Post, known: Mapping[str, Mapping[str, Key]] | None = None, riding: int = 1

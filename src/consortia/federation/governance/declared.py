@@ -12,7 +12,7 @@ from consortia.core.model import Model
 from consortia.core.queries import LEEWAY, Conversation
 from consortia.core.start import starting_parameters
 from consortia.core.target import Target
-from consortia.engines.flower.stages import Stage, Stages
+from consortia.engines.messages.stages import Stage, Stages
 from consortia.engines.phases import site_arrays
 from consortia.run.conversation import usual_messages
 from consortia.runtime.late import jax, jnp

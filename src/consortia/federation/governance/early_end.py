@@ -9,7 +9,7 @@ import numpy as np
 
 from consortia.data.columns import rows_of
 from consortia.data.tables import read_table
-from consortia.engines.flower.settled import TRIED
+from consortia.engines.messages.settled import TRIED
 
 if TYPE_CHECKING:
     from consortia.study.build import Study

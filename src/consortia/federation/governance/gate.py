@@ -47,8 +47,8 @@ from consortia.federation.governance.terms import BEFORE_PHASES, StudyTerms
 from consortia.store.durable import private
 
 if TYPE_CHECKING:
-    from consortia.engines.flower.questions import Leaving, Place, Question, Spending, Wrap
-    from consortia.engines.flower.settled import Statement
+    from consortia.engines.messages.questions import Leaving, Place, Question, Spending, Wrap
+    from consortia.engines.messages.settled import Statement
 
 LEDGER, HELD_LOCK = "ledger.jsonl", "held.lock"
 ERRORS = "errors.log"

@@ -61,10 +61,10 @@ REFUSED_BY_ROWS = 3
 """So many others a refusal counts for that depends on rows."""
 
 NOT_FINITE = "not finite: "
-"""Prefix of the name of an array of marks, see `consortia.engines.flower.nonfinite`."""
+"""Prefix of the name of an array of marks, see `consortia.engines.messages.nonfinite`."""
 
 MASKED = "masked"
-"""Begin of the names of arrays that are masked, see `consortia.engines.flower.masked`."""
+"""Begin of the names of arrays that are masked, see `consortia.engines.messages.masked`."""
 
 WITNESS = Path("runs") / "ledger.head"
 """Second copy of the head, relative to the folder of the ledger."""

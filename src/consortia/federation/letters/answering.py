@@ -10,11 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from consortia.core.queries import Conversation
-from consortia.engines.flower.asking import REFUSAL
-from consortia.engines.flower.envelope import Envelope, EnvelopeError, decode
-from consortia.engines.flower.identities import TO_COORDINATOR, TO_SITE, body_of, read_identity
-from consortia.engines.flower.questions import Leaving, Place, Question
-from consortia.engines.flower.site import DESCRIPTION, FlowerSite
 from consortia.engines.letters.encryption import decrypt, encrypt, is_encrypted, site_in
 from consortia.engines.letters.sealing import (
     ANSWER,
@@ -28,6 +23,11 @@ from consortia.engines.letters.sealing import (
     seal,
     unfold,
 )
+from consortia.engines.messages.asking import REFUSAL
+from consortia.engines.messages.envelope import Envelope, EnvelopeError, decode
+from consortia.engines.messages.identities import TO_COORDINATOR, TO_SITE, body_of, read_identity
+from consortia.engines.messages.questions import Leaving, Place, Question
+from consortia.engines.messages.site import DESCRIPTION, MessageSite
 from consortia.errors import InputError, LedgerError, StoreError
 from consortia.federation.app import POLICY, site_of
 from consortia.federation.governance import load_policy, terms_of, verify
@@ -224,7 +224,7 @@ def _replies(
         gates.append(AskingGate(*opened, study=study, permit=permit, request=requests[0]))
         return gates[-1]
 
-    sites: dict[str, FlowerSite] = {}
+    sites: dict[str, MessageSite] = {}
     for one in (study, *study.besides):
         site = site_of(one, node, {"x64": opened["x64"]}, made=asking)
         sites[site.study] = site

@@ -13,13 +13,13 @@ from filelock import FileLock, Timeout
 
 from consortia.core.arguments import read_toml
 from consortia.core.queries import Conversation
-from consortia.engines.flower.envelope import EnvelopeError
-from consortia.engines.flower.files import secret_of
-from consortia.engines.flower.identities import RING, SUMS, KeyRing, coordinator_ring
-from consortia.engines.flower.secure_sums import PUBLIC_BYTES, Key, is_key_of, key_of, plain_key
 from consortia.engines.letters.post import USED, Post
 from consortia.engines.letters.sealing import LetterError, is_site_name
 from consortia.engines.letters.transport import AwaitedError, LetterTransport
+from consortia.engines.messages.envelope import EnvelopeError
+from consortia.engines.messages.files import secret_of
+from consortia.engines.messages.identities import RING, SUMS, KeyRing, coordinator_ring
+from consortia.engines.messages.secure_sums import PUBLIC_BYTES, Key, is_key_of, key_of, plain_key
 from consortia.errors import (
     InputError,
     SiteImplausibleError,

@@ -13,8 +13,8 @@ from consortia.core.prior import prior_scale
 from consortia.core.queries import Conversation
 from consortia.core.target import Target
 from consortia.engines import rng
-from consortia.engines.flower.envelope import Envelope
 from consortia.engines.local import LocalEngine
+from consortia.engines.messages.envelope import Envelope
 from consortia.federation.governance.gate import LEDGER
 from consortia.federation.governance.ledger import SETTLED, verify
 from consortia.federation.rehearsal.reading import NEAR, by_cuts, from_minibatches, rows_read

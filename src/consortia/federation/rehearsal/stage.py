@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import consortia
-from consortia.engines.flower.engine import FlowerEngine
-from consortia.engines.flower.envelope import Envelope, decode
-from consortia.engines.flower.transport import InProcess
+from consortia.engines.messages.engine import MessageEngine
+from consortia.engines.messages.envelope import Envelope, decode
+from consortia.engines.messages.transport import InProcess
 from consortia.federation import app
 from consortia.federation.governance.policy import load_policy
 from consortia.federation.governance.terms import terms_of
@@ -92,12 +92,12 @@ class Stage:
         self._until = None
         return decode(self._answered(name, message.encode()))
 
-    def engine(self, **options: Any) -> FlowerEngine:
-        """Return the engine of an honest server, with further options of `FlowerEngine`."""
+    def engine(self, **options: Any) -> MessageEngine:
+        """Return the engine of an honest server, with further options of `MessageEngine`."""
         names = enumerate(self.names, 1)
         sites = {number: functools.partial(self._answered, name) for number, name in names}
         options = {"deadline": DEADLINE} | options
-        return FlowerEngine(InProcess(sites), self.names, study=self.terms.study, **options)
+        return MessageEngine(InProcess(sites), self.names, study=self.terms.study, **options)
 
     def run(self, until: Callable[[Envelope], bool] | None = None) -> Any:
         """Return the result of an honest server's run.
@@ -114,7 +114,7 @@ class Stage:
         except Halted:
             return None
 
-    def sample(self, engine: FlowerEngine, **options: Any) -> Any:
+    def sample(self, engine: MessageEngine, **options: Any) -> Any:
         """Return the result of the study with such an engine, and further options of a run."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)

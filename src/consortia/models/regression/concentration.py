@@ -4,7 +4,7 @@ Mean and spread of a column of many rows tell none of them. Those of a term such
 ``exp(-1e4*(age - 61)**2) * dose`` are of one patient, and the difference of those of two terms may
 be. So they leave in two digits, which is what a unit needs; and before those of expressions do,
 the site computes to first order how well all moments together tell each value, as it does of
-answers (`consortia.engines.flower.settled`).
+answers (`consortia.engines.messages.settled`).
 """
 
 from __future__ import annotations

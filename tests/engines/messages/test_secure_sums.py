@@ -13,11 +13,11 @@ pytest.importorskip("cryptography")
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from consortia.engines.flower import secure_sums
-from consortia.engines.flower.fixed_point import MOST_SITES, encoded, largest, sum_of
-from consortia.engines.flower.masked import MASKED, PACKED, Layout
-from consortia.engines.flower.narrow import Ring, ring_of
-from consortia.engines.flower.secure_sums import Key, SumMember
+from consortia.engines.messages import secure_sums
+from consortia.engines.messages.fixed_point import MOST_SITES, encoded, largest, sum_of
+from consortia.engines.messages.masked import MASKED, PACKED, Layout
+from consortia.engines.messages.narrow import Ring, ring_of
+from consortia.engines.messages.secure_sums import Key, SumMember
 from consortia.errors import InputError, PolicyError
 
 

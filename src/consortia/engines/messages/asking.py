@@ -11,9 +11,9 @@ from typing import Any, TypeVar
 from consortia.core.contract import Phase
 from consortia.core.printable import printable
 from consortia.data.facts import SiteFacts
-from consortia.engines.flower.envelope import Envelope, EnvelopeError, decode, digest
-from consortia.engines.flower.errors import PHRASES
-from consortia.engines.flower.identities import (
+from consortia.engines.messages.envelope import Envelope, EnvelopeError, decode, digest
+from consortia.engines.messages.errors import PHRASES
+from consortia.engines.messages.identities import (
     TO_COORDINATOR,
     TO_SITE,
     KeyRing,
@@ -21,9 +21,9 @@ from consortia.engines.flower.identities import (
     is_signed,
     signed,
 )
-from consortia.engines.flower.plausible import Judge, Sent
-from consortia.engines.flower.secure_sums import BEGUN, SUM_KEYS, Key, plain_key
-from consortia.engines.flower.transport import LETTERS, Arrival, Transport
+from consortia.engines.messages.plausible import Judge, Sent
+from consortia.engines.messages.secure_sums import BEGUN, SUM_KEYS, Key, plain_key
+from consortia.engines.messages.transport import Arrival, Transport
 from consortia.errors import SiteImplausibleError, SiteMissingError, SiteRefusedError
 
 Read = TypeVar("Read")
@@ -85,6 +85,7 @@ class Rejected:
             self.lines.append(printable(line, most=LONGEST_LINE))
 
 
+@dataclass(eq=False)
 class RequestChannel:
     """The server's side of all messages.
 
@@ -114,25 +115,21 @@ class RequestChannel:
         took: seconds that the last answer of each site took.
     """
 
-    def __init__(
-        self,
-        transport: Transport,
-        names: tuple[str, ...],
-        run: str,
-        study: str,
-        deadline: float,
-        resend: float,
-        keys: KeyRing | None = None,
-    ) -> None:
-        self.transport, self.names, self.run, self.study = transport, names, run, study
-        self.deadline, self.resend = deadline, resend
+    transport: Transport
+    names: tuple[str, ...]
+    run: str
+    study: str
+    deadline: float
+    resend: float
+    keys: KeyRing | None = None
+
+    def __post_init__(self) -> None:
         self.node: dict[int, int] = {}
         self.facts: dict[int, SiteFacts] = {}
         self.private: set[int] = set()
         self.masking: set[int] = set()
         self.sum_keys: dict[str, Key] = {}
         self.begun = ""
-        self.keys = keys
         self.before = 0
         self.rejected = Rejected()
         self.unused: dict[int, str] = {}
@@ -234,8 +231,7 @@ class RequestChannel:
                 waiting = time.monotonic()
                 time.sleep(min(FIRST_LOOK * self._wait, POLLS[-1], left))
             arrivals = self.transport.replies(list(self._open))
-            if arrivals:
-                last = time.monotonic()
+            last = time.monotonic() if arrivals else last
             for arrival in arrivals:
                 self.count(arrival)
                 asked, answer = self._opened(arrival, wanted, requests, iteration)
@@ -326,7 +322,7 @@ class RequestChannel:
         Raises:
             SiteImplausibleError: with the reason for which it was not used last.
         """
-        if self.transport.kind == LETTERS:
+        if self.transport.stored:
             raise self.implausible(site, self.unused.get(site, "it cannot be used"), iteration)
 
     def check_plausible(

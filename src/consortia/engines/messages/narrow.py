@@ -4,7 +4,7 @@ An array with a declared bound F needs no more bits than its sum over the sites:
 resolution of :math:`2^{-f}`, f = 29 + ⌈log2 C⌉, differ in the sum by at most :math:`2^{-30}` from
 the exact one. A number above F, or one that is not finite, is the mark L, which is larger than any
 sum of numbers may be: as a potential it is infinite. A number below -F is refused. Of three sites
-and F = 2^16 an integer has 52 bits, a third of one of `consortia.engines.flower.fixed_point`.
+and F = 2^16 an integer has 52 bits, a third of one of `consortia.engines.messages.fixed_point`.
 """
 
 from __future__ import annotations

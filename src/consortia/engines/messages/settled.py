@@ -36,14 +36,14 @@ from consortia.core.queries import Revealed
 from consortia.core.target import Target
 from consortia.data.digest import RowDigests, of_rows
 from consortia.data.patterns import is_categorical, is_response
-from consortia.engines.flower.accounts import (
+from consortia.engines.kept import kept
+from consortia.engines.messages.accounts import (
     Account,
     Columns,
     products_of,
     same_rows,
     triangular_root,
 )
-from consortia.engines.kept import kept
 from consortia.runtime import compiler
 from consortia.runtime.late import Array, jax, jnp
 from consortia.runtime.threads import one_thread

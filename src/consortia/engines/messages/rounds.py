@@ -11,12 +11,12 @@ import numpy as np
 from consortia.core.contract import Mean, Phase, Route
 from consortia.engines import exchanges, rng
 from consortia.engines.contract import named
-from consortia.engines.flower import nonfinite, plausible
-from consortia.engines.flower.asking import RequestChannel
-from consortia.engines.flower.envelope import Envelope, EnvelopeError
-from consortia.engines.flower.masked import Layout
-from consortia.engines.flower.plausible import Judge
-from consortia.engines.flower.stages import (
+from consortia.engines.messages import nonfinite, plausible
+from consortia.engines.messages.asking import RequestChannel
+from consortia.engines.messages.envelope import Envelope, EnvelopeError
+from consortia.engines.messages.masked import Layout
+from consortia.engines.messages.plausible import Judge
+from consortia.engines.messages.stages import (
     STAGES,
     Label,
     Sent,

@@ -14,7 +14,7 @@ import numpy as np
 
 from consortia.core.contract import Phase, Sum
 from consortia.core.prior import PriorScale
-from consortia.engines.flower.nonfinite import PREFIX
+from consortia.engines.messages.nonfinite import PREFIX
 from consortia.runtime.late import PyTree
 
 MAXIMUM_POSITION, MAXIMUM_STEP = 20.0, 20.0

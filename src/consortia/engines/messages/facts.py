@@ -13,7 +13,7 @@ from consortia.core.target import Target
 from consortia.data.facts import Gathering, SiteFacts
 from consortia.data.sites import Sites
 from consortia.engines.contract import Engine, Run
-from consortia.engines.flower.errors import MismatchError
+from consortia.engines.messages.errors import MismatchError
 
 
 class SiteEngine(Engine):

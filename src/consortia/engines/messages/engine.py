@@ -1,4 +1,4 @@
-"""`FlowerEngine`: the same run, with the sites behind Flower, each in its own institution."""
+"""`MessageEngine`: the same run, with each site in its own institution, behind a transport."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from consortia.core.target import Target
 from consortia.data.facts import UNREAD, Gathering, SiteFacts
 from consortia.data.sites import Sites, site_names
 from consortia.engines.contract import Engine
-from consortia.engines.flower.agreement import Beginning
-from consortia.engines.flower.asking import RequestChannel
-from consortia.engines.flower.envelope import HEADER_BYTES
-from consortia.engines.flower.handshake import joined
-from consortia.engines.flower.identities import KeyRing
-from consortia.engines.flower.panel import FlowerPanel
-from consortia.engines.flower.plausible import MAXIMUM_POSITION, MAXIMUM_STEP
-from consortia.engines.flower.run import FlowerRun
-from consortia.engines.flower.stages import Stages, check_method
+from consortia.engines.messages.agreement import Beginning
+from consortia.engines.messages.asking import RequestChannel
+from consortia.engines.messages.envelope import HEADER_BYTES
+from consortia.engines.messages.handshake import joined
+from consortia.engines.messages.identities import KeyRing
+from consortia.engines.messages.panel import MessagePanel
+from consortia.engines.messages.plausible import MAXIMUM_POSITION, MAXIMUM_STEP
+from consortia.engines.messages.run import MessageRun
+from consortia.engines.messages.stages import Stages, check_method
 from consortia.engines.phases import Program, SiteArrays
 from consortia.errors import InputError, SiteRefusedError
 from consortia.runtime.late import jax, jnp
@@ -43,56 +43,22 @@ LONGEST_DEADLINE = 1e6
 ON_MISSING = ("stop", "continue")
 
 
-class FlowerEngine(Engine):
-    """The server of a run whose sites are Flower nodes; it holds no row and no site's state.
-
-    To be used in a ``ServerApp``; `consortia flower new` writes one. Of their rows the sites tell
-    the server what the algorithm sends, and before the run numbers of rows, types of arrays, least
-    and largest label, moments of the columns where the study standardises by them, and a digest
-    under a key that stays at the site. Every exchange of the algorithm is one message to each
-    site; all chains travel in it. The draws are those of `LocalEngine` up to rounding.
+class MessageEngine(Engine):
+    """The server of a run whose sites answer messages; it holds no row and no site's state.
 
     Args:
-        grid: Flower's ``Grid``, or another `consortia.engines.flower.transport.Transport`.
-        sites: names of all sites, in the order of the study.
-        deadline: seconds that a site has for each answer, restarts of its node included.
-        resend: seconds after which a request that was not answered is sent again; a site answers
-            the same request twice with the same bytes.
-        minimum_sites: k: with ``on_missing="continue"`` so many sites make an average.
-        on_missing: what happens when a site does not answer in time: ``"stop"`` ends the run with
-            `consortia.errors.SiteMissingError`, the draws before it kept; with ``"continue"`` the
-            average is of the sites that answered, with their weights scaled to sum to one. *The
-            draws are then of another density*: who took part in which round is recorded, in the
-            group ``participation`` of the result. A sum is never taken without a site.
-        join_deadline: seconds that the nodes have to come; ``deadline`` when None.
-        run: identity of the run, by which the sites know their state again: 32 digits 0-9 and
-            a-f; made when None.
-        study: fingerprint of the study, the same at server and sites.
-        keys: of the coordinator and of all sites, with which messages are signed and verified;
-            None where sites' policies name none.
-        registered: the study states what else the sites would agree on: they say who they are, and
-            agree, in one message.
-        maximum_position: farthest that a site's position may be from the prior's centre, in any
-            parameter, in standard deviations of the prior. One site beyond it, or beyond a thousand
-            times the median of the sites' gradients or moves, ends the run with
-            `consortia.errors.SiteImplausibleError`.
-        maximum_step: farthest that a site may move a chain in a round, likewise.
+        transport: carries the messages.
+        sites: names of all sites; these and what follows as of `consortia.FlowerEngine`.
 
     Raises:
-        MissingExtraError: a Flower grid is given, and flwr is not installed.
         InputError: an argument is out of its range.
-
-    Example:
-        >>> import consortia
-        >>> engine = consortia.FlowerEngine(grid, ["oslo", "lima", "bern"])  # doctest: +SKIP
-        >>> tree = consortia.sample(..., engine=engine)  # doctest: +SKIP
     """
 
-    name = "flower"
+    name = "flower"  # as stored records call it, whatever the transport
 
     def __init__(
         self,
-        grid: Any,
+        transport: Any,
         sites: Sequence[str],
         *,
         deadline: float = 600.0,
@@ -124,18 +90,18 @@ class FlowerEngine(Engine):
             arguments.positive("maximum_position", maximum_position, math.inf),
             arguments.positive("maximum_step", maximum_step, math.inf),
         )
-        transport = grid
-        if hasattr(grid, "push_messages"):
-            from consortia.engines.flower.grid import GridTransport
-
-            transport = GridTransport(grid)
         run = secrets.token_hex(16) if run is None else run
-        self._channel = RequestChannel(transport, names, run, study, self.deadline, resend, keys)
+        terms = names, run, study, self.deadline, resend, keys
+        self._channel = RequestChannel(self.transport_of(transport), *terms)
         self._join_deadline = self.deadline if join_deadline is None else join_deadline
         self._facts: dict[str, Any] = {"sites": [], "root": None}
         self._of_other, self._registered = False, registered
 
-    def beside(self) -> FlowerEngine:
+    def transport_of(self, network: Any) -> Any:
+        """Return the transport over what the engine was given: itself."""
+        return network
+
+    def beside(self) -> MessageEngine:
         """Return this engine, gathering what the sites tell for the other model."""
         other = copy.copy(self)
         other._of_other = True
@@ -184,11 +150,14 @@ class FlowerEngine(Engine):
                 "that a message to a site may have: scale the columns at the sites instead of "
                 "data.standardise, or give files without names of columns (.npz)."
             )
-        if self._of_other:
-            return [_of_other(site_facts) for site_facts in facts], from_root
-        return facts, from_root
+        if not self._of_other:
+            return facts, from_root
+        others = [site_facts.beside for site_facts in facts if site_facts.beside is not None]
+        if len(others) < len(facts):
+            raise InputError("a site gave no facts for the model that is compared.")
+        return others, from_root
 
-    def prepare(self, target: Target, sites: Sites, method: Method, chains: int) -> FlowerRun:
+    def prepare(self, target: Target, sites: Sites, method: Method, chains: int) -> MessageRun:
         """Make the server's program; compile nothing yet."""
         self.local_sites(len(sites), method)
         self.barrier()
@@ -205,9 +174,9 @@ class FlowerEngine(Engine):
             several = several._replace(fitted=fitted)
         parts = Program(algorithm, stages.whole, start), stages, several, sites, target
         begin = self._beginning(target, sites)
-        return FlowerRun(*parts, self._channel, begin, self.minimum_sites, self._bounds)
+        return MessageRun(*parts, self._channel, begin, self.minimum_sites, self._bounds)
 
-    def panel(self, target: Target, sites: Sites, method: Conversation) -> FlowerPanel:
+    def panel(self, target: Target, sites: Sites, method: Conversation) -> MessagePanel:
         """Connect to the sites for a conversation.
 
         Raises:
@@ -225,14 +194,11 @@ class FlowerEngine(Engine):
         begin = self._beginning(target, sites)
         join = self._join if self._registered else None
         parts = arrays, self._channel, begin, self._bounds, join
-        return FlowerPanel(target, sites, method, *parts)
+        return MessagePanel(target, sites, method, *parts)
 
     def _beginning(self, target: Target, sites: Sites) -> dict[str, Any]:
         """Return the terms of a run's beginning, for the sites to agree to."""
-        return {
-            "facts": self._facts,
-            "model": fingerprints.of_model(target, sites.first),
-        }
+        return {"facts": self._facts, "model": fingerprints.of_model(target, sites.first)}
 
 
 def _shapes(model: Model, sites: Sites, count: int) -> SiteArrays:
@@ -249,9 +215,3 @@ def _shapes(model: Model, sites: Sites, count: int) -> SiteArrays:
     whole: Any = jax.ShapeDtypeStruct((count,), jnp.int32)
     real: Any = jax.ShapeDtypeStruct((count,), jnp.result_type(float))
     return SiteArrays(jax.tree.map(shape, row), whole, real, real, ())
-
-
-def _of_other(facts: SiteFacts) -> SiteFacts:
-    if facts.beside is None:
-        raise InputError("a site gave no facts for the model that is compared.")
-    return facts.beside

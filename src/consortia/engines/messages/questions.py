@@ -12,8 +12,8 @@ import numpy as np
 
 from consortia.core.contract import Evaluation
 from consortia.core.prior import PriorScale
-from consortia.engines.flower.envelope import Envelope, EnvelopeError
-from consortia.engines.flower.settled import Statement
+from consortia.engines.messages.envelope import Envelope, EnvelopeError
+from consortia.engines.messages.settled import Statement
 
 LAST = "last"
 """Plain value of an agreement to a run that is resumed: SHA-256 of the last message of the site."""

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from consortia.engines.flower.stages import Label
+from consortia.engines.messages.stages import Label
 from consortia.errors import StoreError
 from consortia.store.checkpoint import FORMAT, Checkpoint, read, write
 from consortia.store.durable import fresh_private, part_of, write_through

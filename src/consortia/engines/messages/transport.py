@@ -6,15 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-DEPLOYED = "Flower"
-"""Kind of the transport between machines."""
-
-VANTAGE6, NVFLARE = "vantage6", "NVFlare"
-"""Kinds of the transports over networks that run tasks at their sites."""
-
-LETTERS = "letters"
-"""Kind of the transport whose questions name the last answer of the site themselves."""
-
 
 @dataclass(frozen=True)
 class Arrival:
@@ -33,11 +24,15 @@ class Transport(Protocol):
 
     ``kind`` says what it is in the record of a run, ``seconds`` how long a message takes there,
     as a first guess; ``riding`` how many of the messages before the first query travel with it.
+    ``remote``: it is connected to other machines, so that the coordinator needs keys for secure
+    sums; ``stored``: a reply that has come is kept, and comes again for the same request.
     """
 
     kind: str
     seconds: float
-    riding: int
+    riding: int = 0
+    remote: bool = True
+    stored: bool = False
 
     def nodes(self) -> list[int]:
         """Return the nodes that are connected now."""
@@ -55,7 +50,7 @@ class Transport(Protocol):
         ...
 
 
-class InProcess:
+class InProcess(Transport):
     """Sites as functions of this process, for tests and trials without a network.
 
     Args:
@@ -65,12 +60,11 @@ class InProcess:
 
     kind = "in process"
     seconds = 0.001
-    riding = 0
+    remote = False
 
     def __init__(self, sites: Mapping[int, Callable[[bytes], bytes]]) -> None:
         self._sites = dict(sites)
-        self._waiting: list[Arrival] = []
-        self._count = 0
+        self._waiting, self._count = list[Arrival](), 0
 
     def nodes(self) -> list[int]:
         """Return the nodes that are connected now."""

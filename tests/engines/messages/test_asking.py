@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from consortia.engines.flower import asking
-from consortia.engines.flower.asking import RequestChannel
-from consortia.engines.flower.envelope import Envelope, EnvelopeError, digest
-from consortia.engines.flower.transport import Arrival
+from consortia.engines.messages import asking
+from consortia.engines.messages.asking import RequestChannel
+from consortia.engines.messages.envelope import Envelope, EnvelopeError, digest
+from consortia.engines.messages.transport import Arrival, Transport
 from consortia.errors import SiteMissingError
 
 
@@ -24,7 +24,7 @@ class Clock:
         self.now += seconds
 
 
-class Slow:
+class Slow(Transport):
     """A node that answers after so many seconds."""
 
     kind, seconds = "in this test", 0.0

@@ -16,14 +16,14 @@ from consortia.data.sites import Sites
 from consortia.engines import rng
 from consortia.engines.buffers import Buffers, Window, empty_buffers, held_bytes
 from consortia.engines.contract import Begin, Run, from_names, named
-from consortia.engines.flower import fixed_point, nonfinite
-from consortia.engines.flower.agreement import Beginning, agreed, values_of
-from consortia.engines.flower.asking import RequestChannel
-from consortia.engines.flower.plausible import Judge
-from consortia.engines.flower.reporting import NO_SUMS, SUMS, Remote, facts_of
-from consortia.engines.flower.rounds import Rounds
-from consortia.engines.flower.site import FITTED
-from consortia.engines.flower.stages import Stages, from_arrays
+from consortia.engines.messages import fixed_point, nonfinite
+from consortia.engines.messages.agreement import Beginning, agreed, values_of
+from consortia.engines.messages.asking import RequestChannel
+from consortia.engines.messages.plausible import Judge
+from consortia.engines.messages.reporting import NO_SUMS, SUMS, Remote, facts_of
+from consortia.engines.messages.rounds import Rounds
+from consortia.engines.messages.site import FITTED
+from consortia.engines.messages.stages import Stages, from_arrays
 from consortia.engines.phases import Carry, Program, SiteArrays
 from consortia.errors import SiteMissingError, StoreError
 from consortia.runtime.late import Array, PyTree, jax, jnp
@@ -36,7 +36,7 @@ UNNAMED = "(not known: secure sums name no site)"
 """Stand-in for the name of a site whose numbers are not finite."""
 
 
-class FlowerRun(Remote, Run):
+class MessageRun(Remote, Run):
     """One algorithm on sites that answer messages, as the server sees it.
 
     ``carry.node`` is not the states of the sites, which stay there: it says after which message
@@ -112,18 +112,16 @@ class FlowerRun(Remote, Run):
         """Let the sites keep what was fitted; return what they have, node axis first."""
         like = self._stages.fit.after().node
         inbox = named(carry.inbox, "inbox")
+        requests = {}
+        for site in self._all:
+            values = self.rounds.places(carry, site)
+            requests[site] = self._channel.request(FITTED, site, values=values, arrays=inbox)
         answers = self._channel.ask(
-            {
-                site: self._channel.request(
-                    FITTED, site, values=self.rounds.places(carry, site), arrays=inbox
-                )
-                for site in self._all
-            },
+            requests,
             lambda site, answer: from_arrays(nonfinite.unmarked(answer.arrays), like, "node"),
         )
-        node = jax.tree.map(
-            lambda *leaves: np.concatenate(leaves), *(answers[site] for site in self._all)
-        )
+        nodes = (answers[site] for site in self._all)
+        node = jax.tree.map(lambda *leaves: np.concatenate(leaves), *nodes)
         everywhere = jax.tree.map(
             lambda leaf: np.broadcast_to(leaf, (len(self.names), *leaf.shape)), carry.inbox
         )

@@ -27,17 +27,17 @@ from consortia.data.digest import RowDigests
 from consortia.data.sites import Sites
 from consortia.engines import rng
 from consortia.engines.contract import named
-from consortia.engines.flower.envelope import Envelope, EnvelopeError
-from consortia.engines.flower.errors import MismatchError
-from consortia.engines.flower.files import RunFiles
-from consortia.engines.flower.questions import (
+from consortia.engines.messages.envelope import Envelope, EnvelopeError
+from consortia.engines.messages.errors import MismatchError
+from consortia.engines.messages.files import RunFiles
+from consortia.engines.messages.questions import (
     NOWHERE,
     Place,
     Question,
     place_of,
     question_of,
 )
-from consortia.engines.flower.stages import (
+from consortia.engines.messages.stages import (
     Label,
     Stage,
     Stages,

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from consortia.engines.flower.envelope import EnvelopeError
+from consortia.engines.messages.envelope import EnvelopeError
 
 PREFIX = "not finite: "
 VALUES = (0.0, np.nan, np.inf, -np.inf)

@@ -1,8 +1,8 @@
 """Arrays of an answer as the integers that are masked, and the sums of those of all sites.
 
 Numbers of arrays with a declared bound are integers of as many bits as their sum needs
-(`consortia.engines.flower.narrow`), those of all others integers of 128 bits
-(`consortia.engines.flower.fixed_point`).
+(`consortia.engines.messages.narrow`), those of all others integers of 128 bits
+(`consortia.engines.messages.fixed_point`).
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from consortia.engines.flower import fixed_point
-from consortia.engines.flower.envelope import Envelope, EnvelopeError
-from consortia.engines.flower.narrow import Ring, ring_of
+from consortia.engines.messages import fixed_point
+from consortia.engines.messages.envelope import Envelope, EnvelopeError
+from consortia.engines.messages.narrow import Ring, ring_of
 
 MASKED, PACKED = "masked", "masked, packed"
 """Names of the arrays that leave: integers of 128 bits, uint64 (n, 2), and packed ones, uint8."""

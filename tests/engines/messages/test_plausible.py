@@ -12,7 +12,7 @@ import consortia
 from consortia.core.contract import Disclosure, Evaluation, Mean, Phase, Sum
 from consortia.core.prior import PriorScale, prior_scale
 from consortia.core.target import Target
-from consortia.engines.flower.plausible import Judge, Sent
+from consortia.engines.messages.plausible import Judge, Sent
 
 
 class Report(NamedTuple):

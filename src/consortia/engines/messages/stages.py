@@ -14,8 +14,8 @@ from consortia.core.queries import Conversation
 from consortia.core.target import Target, any_target
 from consortia.data.sites import Sites
 from consortia.engines import exchanges, rng
-from consortia.engines.flower.envelope import EnvelopeError
 from consortia.engines.local import LocalEngine, effort
+from consortia.engines.messages.envelope import EnvelopeError
 from consortia.engines.phases import Carry, Iteration, SiteArrays
 from consortia.engines.rng import Counter, Layout, PhaseKeys, PhaseRandomness
 from consortia.errors import InputError

@@ -22,14 +22,20 @@ from consortia.core.queries import Conversation
 from consortia.data.digest import RowDigests
 from consortia.data.facts import UNREAD, SiteFacts
 from consortia.data.patterns import smallest_cell
-from consortia.engines.flower import nonfinite
-from consortia.engines.flower.asking import REFUSAL, REQUEST
-from consortia.engines.flower.conversing import QueryRuntime
-from consortia.engines.flower.envelope import Envelope, EnvelopeError, decode, digest, digest_of_any
-from consortia.engines.flower.errors import MismatchError
-from consortia.engines.flower.facts import SiteEngine
-from consortia.engines.flower.files import IDENTITY, RunFiles, identity_of, secret_of
-from consortia.engines.flower.identities import (
+from consortia.engines.messages import nonfinite
+from consortia.engines.messages.asking import REFUSAL, REQUEST
+from consortia.engines.messages.conversing import QueryRuntime
+from consortia.engines.messages.envelope import (
+    Envelope,
+    EnvelopeError,
+    decode,
+    digest,
+    digest_of_any,
+)
+from consortia.engines.messages.errors import MismatchError
+from consortia.engines.messages.facts import SiteEngine
+from consortia.engines.messages.files import IDENTITY, RunFiles, identity_of, secret_of
+from consortia.engines.messages.identities import (
     TO_COORDINATOR,
     TO_SITE,
     KeyRing,
@@ -37,8 +43,8 @@ from consortia.engines.flower.identities import (
     is_signed,
     signed,
 )
-from consortia.engines.flower.masked import PACKED_NUMBERS, Layout, is_masked
-from consortia.engines.flower.questions import (
+from consortia.engines.messages.masked import PACKED_NUMBERS, Layout, is_masked
+from consortia.engines.messages.questions import (
     LAST,
     Leaving,
     Place,
@@ -47,8 +53,8 @@ from consortia.engines.flower.questions import (
     Wrap,
     question_of,
 )
-from consortia.engines.flower.runtime import Assignment, Job, SiteRuntime
-from consortia.engines.flower.secure_sums import (
+from consortia.engines.messages.runtime import Assignment, Job, SiteRuntime
+from consortia.engines.messages.secure_sums import (
     BEGUN,
     SUM_KEYS,
     Key,
@@ -56,8 +62,8 @@ from consortia.engines.flower.secure_sums import (
     keys_of,
     plain_key,
 )
-from consortia.engines.flower.settled import Statement
-from consortia.engines.flower.stages import QUERY, STAGES, Label
+from consortia.engines.messages.settled import Statement
+from consortia.engines.messages.stages import QUERY, STAGES, Label
 from consortia.errors import PolicyError
 from consortia.runtime import late
 from consortia.store import results
@@ -131,7 +137,7 @@ class Gate(Protocol):
         ...
 
 
-class FlowerSite:
+class MessageSite:
     """One site of a study, for as long as its process lives.
 
     Args:

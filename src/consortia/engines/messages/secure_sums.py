@@ -3,10 +3,10 @@ r"""Sums over sites of which the server learns nothing but the sum.
 Each pair of sites has a secret in common, by X25519 with keys that each site signs by its Ed25519
 identity; HKDF-SHA-256 makes a key of the pair from it, once a session. For every question both draw
 the same mask, by one HMAC-SHA-256 and one call of ChaCha20; one adds it and the other takes it
-away. Numbers are integers mod :math:`2^{128}`
-(`consortia.engines.flower.fixed_point`), so that a masked vector is uniform to whoever has not the
-secrets of its pairs, and the masks of all sites cancel exactly. Where a site is missing the sum is
-noise: it is all or nothing. With C sites, C - 1 that collude know what the last one sent.
+away. Numbers are integers mod :math:`2^{128}` (`consortia.engines.messages.fixed_point`), so that a
+masked vector is uniform to whoever has not the secrets of its pairs, and the masks of all sites
+cancel exactly. Where a site is missing the sum is noise: it is all or nothing. With C sites, C - 1
+that collude know what the last one sent.
 
 A site's key is derived from a secret of the site, the study and the rows, and is signed for that
 study. It is known before there is a run, so that it travels with what a site says of itself, or is
@@ -43,8 +43,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from consortia.engines.flower.envelope import EnvelopeError
-from consortia.engines.flower.masked import Arrays, Layout
+from consortia.engines.messages.envelope import EnvelopeError
+from consortia.engines.messages.masked import Arrays, Layout
 from consortia.errors import PolicyError
 
 MINIMUM_SITES = 3

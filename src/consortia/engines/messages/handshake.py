@@ -8,8 +8,8 @@ from typing import Any
 
 from consortia.core.printable import printable
 from consortia.data.facts import SiteFacts
-from consortia.engines.flower.agreement import Beginning
-from consortia.engines.flower.asking import (
+from consortia.engines.messages.agreement import Beginning
+from consortia.engines.messages.asking import (
     AGAIN,
     REFUSAL,
     REQUEST,
@@ -17,11 +17,11 @@ from consortia.engines.flower.asking import (
     pause,
     refused,
 )
-from consortia.engines.flower.envelope import Envelope, EnvelopeError, decode, digest
-from consortia.engines.flower.identities import body_of
-from consortia.engines.flower.secure_sums import SUM_KEYS, Key, is_key_of, key_of
-from consortia.engines.flower.site import DESCRIPTION, description
-from consortia.engines.flower.transport import Arrival
+from consortia.engines.messages.envelope import Envelope, EnvelopeError, decode, digest
+from consortia.engines.messages.identities import body_of
+from consortia.engines.messages.secure_sums import SUM_KEYS, Key, is_key_of, key_of
+from consortia.engines.messages.site import DESCRIPTION, description
+from consortia.engines.messages.transport import Arrival
 from consortia.errors import SiteMissingError, SiteRefusedError
 
 

@@ -14,18 +14,17 @@ from consortia.core.prior import prior_scale
 from consortia.core.queries import LEEWAY, Conversation, Query, SiteFunction
 from consortia.core.target import Target
 from consortia.data.sites import Sites
-from consortia.engines.flower import nonfinite
-from consortia.engines.flower.agreement import Beginning, agreed, values_of
-from consortia.engines.flower.asking import RequestChannel
-from consortia.engines.flower.envelope import Envelope, EnvelopeError
-from consortia.engines.flower.masked import Layout
-from consortia.engines.flower.plausible import Judge, Sent, unlike_sums
-from consortia.engines.flower.questions import COARSEST, FACTORS, LAST, NOISE
-from consortia.engines.flower.reporting import SUMS, Remote, facts_of
-from consortia.engines.flower.settled import TRIED
-from consortia.engines.flower.stages import QUERY, STAGES, Label, check_shapes, function_names
-from consortia.engines.flower.transport import LETTERS
 from consortia.engines.kept import kept
+from consortia.engines.messages import nonfinite
+from consortia.engines.messages.agreement import Beginning, agreed, values_of
+from consortia.engines.messages.asking import RequestChannel
+from consortia.engines.messages.envelope import Envelope, EnvelopeError
+from consortia.engines.messages.masked import Layout
+from consortia.engines.messages.plausible import Judge, Sent, unlike_sums
+from consortia.engines.messages.questions import COARSEST, FACTORS, LAST, NOISE
+from consortia.engines.messages.reporting import SUMS, Remote, facts_of
+from consortia.engines.messages.settled import TRIED
+from consortia.engines.messages.stages import QUERY, STAGES, Label, check_shapes, function_names
 from consortia.engines.panel import Answer, Panel
 from consortia.engines.phases import SiteArrays
 from consortia.runtime.late import Array
@@ -49,7 +48,7 @@ ENDS = (
 )
 
 
-class FlowerPanel(Remote, Panel):
+class MessagePanel(Remote, Panel):
     """The sites of a study as nodes of a network; every query is one message to each.
 
     Args:
@@ -76,9 +75,8 @@ class FlowerPanel(Remote, Panel):
         join: Callable[[Beginning], None] | None = None,
     ) -> None:
         super().__init__(target, sites, method)
-        self._join = join
         self._arrays, self._channel, self._begin = arrays, channel, begin
-        self._bounds = bounds
+        self._bounds, self._join = bounds, join
         self._judge: Judge | None = None
         self._weights = method.site_weights(self.sizes)
         self._shapes: OrderedDict[Any, Any] = OrderedDict()
@@ -89,9 +87,8 @@ class FlowerPanel(Remote, Panel):
         """Conditions under which sites' policies end a run, and effects of secure sums."""
         if not self._channel.private:
             return ()
-        most = min(
-            LEEWAY * self.method.usual_messages(self.target.dimension), self.method.most_messages
-        )
+        usual = self.method.usual_messages(self.target.dimension)
+        most = min(LEEWAY * usual, self.method.most_messages)
         ended, runs = np.sum([*TRIED.values()], axis=0)
         tried = {"ended": ended, "runs": runs, "exposed": TRIED[True][0]}
         ends = ENDS.format(count=most, most=self.method.most_messages, **tried)
@@ -144,21 +141,15 @@ class FlowerPanel(Remote, Panel):
         function = self.function(query)
         like = self._reply_of(function, self.completed(query))
         index = function_names(self.method).index(query.function)
-        label = Label(QUERY, number, index, 0)
+        label = tuple(Label(QUERY, number, index, 0))
         channel = self._channel
         values: dict[str, Any] = {"function": query.function}
         masked = self._masked(function)
         if masked:
             values |= channel.keys_of_all
+        asked = {"label": label, "values": values, "arrays": query.arrays}
         requests = {
-            site: channel.request(
-                STAGES[QUERY],
-                site,
-                label=tuple(label),
-                values=values,
-                arrays=query.arrays,
-            )
-            for site in range(len(self.names))
+            site: channel.request(STAGES[QUERY], site, **asked) for site in range(len(self.names))
         }
         if masked:
             layout = Layout.of(like, function.bounds, len(self.names))
@@ -220,7 +211,7 @@ class FlowerPanel(Remote, Panel):
     def continue_as(self, identity: Mapping[str, Any]) -> None:
         """Resume that run; the sites then know what they have answered, and say if they do not."""
         self._channel.run = str(identity.get(FLOWER_RUN, self._channel.run))
-        last = {} if self._channel.transport.kind == LETTERS else identity.get(LAST, {})
+        last = {} if self._channel.transport.stored else identity.get(LAST, {})
         self._channel.answered = {
             site: str(last[name]) for site, name in enumerate(self.names) if name in last
         }

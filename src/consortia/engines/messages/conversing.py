@@ -18,9 +18,11 @@ from consortia.core.privacy import Dither, SecretNoise, simulated_generator, wit
 from consortia.core.queries import Conversation, Rounded, SiteFunction, in_width
 from consortia.data import digest
 from consortia.data.patterns import rarest_pattern
-from consortia.engines.flower.envelope import Envelope, EnvelopeError
-from consortia.engines.flower.files import secret_of
-from consortia.engines.flower.questions import (
+from consortia.engines.host import COMPILED, HostPrograms, shares_of, way_of
+from consortia.engines.kept import kept
+from consortia.engines.messages.envelope import Envelope, EnvelopeError
+from consortia.engines.messages.files import secret_of
+from consortia.engines.messages.questions import (
     COARSEST,
     FACTORS,
     NOISE,
@@ -32,11 +34,9 @@ from consortia.engines.flower.questions import (
     place_of,
     question_of,
 )
-from consortia.engines.flower.runtime import Assignment, SiteWork
-from consortia.engines.flower.settled import Settled, Statement
-from consortia.engines.flower.stages import QUERY, Label, function_names
-from consortia.engines.host import COMPILED, HostPrograms, shares_of, way_of
-from consortia.engines.kept import kept
+from consortia.engines.messages.runtime import Assignment, SiteWork
+from consortia.engines.messages.settled import Settled, Statement
+from consortia.engines.messages.stages import QUERY, Label, function_names
 from consortia.engines.panel import Answer
 from consortia.engines.phases import rows_of_sites
 from consortia.engines.programs import SitePrograms

@@ -10,12 +10,12 @@ import numpy as np
 from jaxtyping import Float
 
 from consortia.core.target import Target
-from consortia.engines.flower import nonfinite
-from consortia.engines.flower.asking import RequestChannel
-from consortia.engines.flower.envelope import Envelope, EnvelopeError
-from consortia.engines.flower.questions import LAST, question_of
-from consortia.engines.flower.site import AGREEMENT, KNOWN
-from consortia.engines.flower.stages import check_shapes
+from consortia.engines.messages import nonfinite
+from consortia.engines.messages.asking import RequestChannel
+from consortia.engines.messages.envelope import Envelope, EnvelopeError
+from consortia.engines.messages.questions import LAST, question_of
+from consortia.engines.messages.site import AGREEMENT, KNOWN
+from consortia.engines.messages.stages import check_shapes
 from consortia.errors import SiteRefusedError
 from consortia.runtime.late import Array
 

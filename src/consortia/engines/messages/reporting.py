@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 from consortia.core.words import duration
-from consortia.engines.flower.asking import RequestChannel
+from consortia.engines.messages.asking import RequestChannel
 from consortia.engines.panel import Prepared
 
 SUMS = (
