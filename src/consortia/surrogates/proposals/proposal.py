@@ -123,7 +123,7 @@ def clipped(
     rng: np.random.Generator,
     power: float = 1.0,
     *,
-    missed: int,
+    missed: int = 0,
 ) -> Proposal:
     """Return the proposal with bounds at which enough of the envelope's points are accepted.
 
