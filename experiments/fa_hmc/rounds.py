@@ -19,8 +19,9 @@ from experiments import records
 from experiments.claims import Finding
 from experiments.drawing import LAW
 from experiments.fa_hmc import logistic
-from experiments.fa_hmc.marginal_error import EPSILONS, NOISE, Clients
+from experiments.fa_hmc.marginal_error import EPSILONS, NOISE
 from experiments.fa_hmc.reference import reference_draws
+from experiments.fa_hmc.sampled import given
 from experiments.fa_hmc.synchronisation import (
     EVERY,
     LEAPFROG_STEPS,
@@ -74,11 +75,7 @@ def rounds_to_errors(
 def study(scale: str, seed: int) -> dict[str, Any]:
     """Return each chain's rounds to each ε by T, and those of the law."""
     dimension, times, chains, kept = SCALES[scale]
-    data = logistic.rows(dimension, dimension, seed + logistic.EVALUATION)
-    model = consortia.models.logistic_regression(dimension)
-    parts = np.array_split(np.arange(dimension), logistic.CLIENTS)
-    sites = consortia.Sites.from_list([{k: v[part] for k, v in data.items()} for part in parts])
-    clients = Clients.of(data["x"].astype(float), data["y"].astype(float), logistic.CLIENTS)
+    data, model, sites, clients = given(dimension, seed)
     reference = reference_draws(
         model, data, draws=kept // 4, step_size=logistic.REFERENCE_STEP, seed=seed
     ).draws.reshape(-1, dimension)

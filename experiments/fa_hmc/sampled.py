@@ -52,14 +52,20 @@ def sampled(
     }
 
 
-def study(scale: str, seed: int) -> dict[str, Any]:
-    """Return marginal errors by T, by sampling and by the law."""
-    dimension, times, trajectories, chains, iterated, kept = SCALES[scale]
+def given(dimension: int, seed: int) -> tuple[Any, consortia.Model, consortia.Sites, Clients]:
+    """Return rows, model, clients with their rows, and the law's clients."""
     data = logistic.rows(dimension, dimension, seed + logistic.EVALUATION)
     model = consortia.models.logistic_regression(dimension)
     parts = np.array_split(np.arange(dimension), logistic.CLIENTS)
     sites = consortia.Sites.from_list([{k: v[part] for k, v in data.items()} for part in parts])
     clients = Clients.of(data["x"].astype(float), data["y"].astype(float), logistic.CLIENTS)
+    return data, model, sites, clients
+
+
+def study(scale: str, seed: int) -> dict[str, Any]:
+    """Return marginal errors by T, by sampling and by the law."""
+    dimension, times, trajectories, chains, iterated, kept = SCALES[scale]
+    data, model, sites, clients = given(dimension, seed)
     reference = reference_draws(
         model, data, draws=kept, step_size=logistic.REFERENCE_STEP, seed=seed
     ).draws.reshape(-1, dimension)

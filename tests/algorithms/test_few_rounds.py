@@ -1242,3 +1242,16 @@ def test_a_formula_refuses_a_rule_that_it_does_not_have(terms: str, function: st
     arrays = {"reference": at[0], "points": at, "starts": at, "share": np.array(1 / 3)}
     with pytest.raises(InputError, match="no rule of quadrature with 500 nodes"):
         FUNCTIONS[function].evaluate(target, arrays | {"rule": np.zeros(500)}, site)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "of"), [(1000.0, " of the 1000 that were requested"), (None, "")]
+)
+def test_an_end_by_noise_is_named_and_no_end_of_all_batches(wanted: float | None, of: str) -> None:
+    server: Any = SimpleNamespace(wanted=wanted, known=SimpleNamespace(batches=9))
+    reason, (fault,) = algorithm.Server.ending(server, 300.0, 9, algorithm.LOUDER)
+    assert reason == "noise that keeps rows from being settled"
+    assert fault.text.startswith(f"few_rounds: 300 effective draws{of}, as further answers")
+    reason, faults = algorithm.Server.ending(server, 300.0, 9)
+    assert (reason, len(faults)) == ("all batches of draws", int(wanted is not None))
+    assert algorithm.Server.ending(server, 300.0, 8) is None

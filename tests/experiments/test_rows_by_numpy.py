@@ -352,6 +352,16 @@ ETA, STEPS, NOISE, SHEET = 0.01, 100, 100.0, 1000
 LEVELS = (np.arange(200) + 0.5) / 200
 
 
+def mode_of(x, y):
+    """Return the mode of a logistic posterior with a standard normal prior, and P(y = 1) there."""
+    mode = np.zeros(x.shape[1])
+    for _ in range(20):
+        p = 1 / (1 + np.exp(-x @ mode))
+        hessian = (x.T * (p * (1 - p))) @ x + np.eye(len(mode))
+        mode -= np.linalg.solve(hessian, x.T @ (p - y) + mode)
+    return mode, p
+
+
 @functools.cache
 def logistic_clients(d: int, rows: int, seed: int | None = None):
     """Return curvatures (20, d, d) and modes (20, d) around the mode of all rows.
@@ -365,12 +375,7 @@ def logistic_clients(d: int, rows: int, seed: int | None = None):
         truth, x = x, truth
     x /= np.linalg.norm(x, axis=1, keepdims=True)
     y = rng.uniform(size=rows) < 1 / (1 + np.exp(-x @ truth))
-    mode = np.zeros(d)
-    for _ in range(20):
-        p = 1 / (1 + np.exp(-x @ mode))
-        hessian = (x.T * (p * (1 - p))) @ x + np.eye(d)
-        mode -= np.linalg.solve(hessian, x.T @ (p - y) + mode)
-    slopes, modes = [], []
+    (mode, p), slopes, modes = mode_of(x, y), [], []
     for part in np.arange(rows).reshape(20, -1):
         own = 20 * (x[part].T * (p * (1 - p))[part]) @ x[part] + np.eye(d)
         slopes.append(own)
@@ -502,12 +507,7 @@ def sheet_rows(d: int):
     x, truth = rng.normal(size=(d, d)), rng.normal(size=d)
     x /= np.linalg.norm(x, axis=1, keepdims=True)
     y = rng.uniform(size=d) < 1 / (1 + np.exp(-x @ truth))
-    mode = np.zeros(d)
-    for _ in range(20):
-        p = 1 / (1 + np.exp(-x @ mode))
-        hessian = (x.T * (p * (1 - p))) @ x + np.eye(d)
-        mode -= np.linalg.solve(hessian, x.T @ (p - y) + mode)
-    return x.reshape(20, -1, d), y.reshape(20, -1, 1), mode
+    return x.reshape(20, -1, d), y.reshape(20, -1, 1), mode_of(x, y)[0]
 
 
 @functools.cache

@@ -477,7 +477,10 @@ def _modes(record: Mapping[str, Any], prediction: BiasPrediction | None) -> Chec
     if seen is not None or decoded(record.get(MODES_SOUGHT, True)):
         return None
     reason = "Chains that agree may all be at one of several modes."
-    action = "Take few_rounds, or run it with all rows in one process."
+    action = (
+        "Take few_rounds, or run with all rows in one process and keep draws; with more than 200 "
+        "parameters start chains elsewhere (init)."
+    )
     return Check(Severity.UNKNOWN, OTHER_MODES, "not looked for", reason, action)
 
 

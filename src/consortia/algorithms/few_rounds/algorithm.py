@@ -156,8 +156,8 @@ ALL_BATCHES = (
     "in all batches of draws: give more rounds, or resume with consortia.resume(..., rounds=...)"
 )
 LOUDER = (
-    "before more answers would have settled a row but for noise with which there are no draws. "
-    "Request fewer draws (effective_size) or columns, or bound far-out values, such as by log(crp)"
+    "as further answers would settle a row, or have noise with which nothing can be drawn: request "
+    "fewer draws (effective_size) or columns, or bound far-out values, such as by log(crp)"
 )
 """Reasons to end before the effective size is reached."""
 
@@ -338,11 +338,11 @@ class Server:
             return f"{reached:,.0f} effective draws", ()
         if batches < self.known.batches:
             return None
-        text = (
-            f"few_rounds: {reached:.0f} effective draws of the {self.wanted or 0.0:g} that were "
-            f"requested, {why}"
-        )
-        return "all batches of draws", () if self.wanted is None else (Fault(text),)
+        of = "" if self.wanted is None else f" of the {self.wanted:g} that were requested"
+        text = f"few_rounds: {reached:.0f} effective draws{of}, {why}"
+        if why is ALL_BATCHES:
+            return "all batches of draws", () if self.wanted is None else (Fault(text),)
+        return "noise that keeps rows from being settled", (Fault(text),)
 
 
 def converse(known: Known, count: int, wanted: float | None, *, gradients: bool) -> Conversing:
@@ -498,11 +498,8 @@ def _local_fits(server: Server) -> Generator[Query, Arrays, local_fits.Guesses]:
         rng = np.random.Generator(np.random.Philox(np.random.SeedSequence([server.known.seed, 2])))
         drawn = rng.standard_normal((STARTS - FITS, d))
         starts += list(scale.centre + scale.sd * drawn)
-    sites, eps, server.fitted = (
-        len(server.known.sizes),
-        float(np.finfo(server.dtype).eps),
-        len(starts),
-    )
+    sites, eps = len(server.known.sizes), float(np.finfo(server.dtype).eps)
+    server.fitted = len(starts)
     arrays = {"reference": start, "starts": np.stack(starts), "share": np.array(1 / sites)}
     answer = yield server.query("local_fits", arrays, "local fits")
     server.disagreement = local_fits.disagreement(answer, server.known.sizes)
@@ -671,7 +668,7 @@ def _evaluate(
     repeated = heights[count + len(on_rays) - 1 :]
     if server.private and len(repeated := repeated[np.isfinite(repeated)]) > 2:
         ray_heights[-1], server.noise = repeated.mean(), float(repeated.std(ddof=1))
-    profiles = [profile_of(*one) for one in along_lines([*sent.lines, *sent.looks], ray_heights)]
+    profiles = [profile_of(*pair) for pair in along_lines([*sent.lines, *sent.looks], ray_heights)]
     straight = [one for one in profiles if one.line.steps[0] < 0 and not one.line.bent]
     if sent.exploring and sent.looks:
         above = float(heights.max() - ray_heights[-1]) if np.isfinite(ray_heights[-1]) else 0.0
