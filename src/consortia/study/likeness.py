@@ -29,17 +29,14 @@ from consortia.data.writing import (
     truth_of,
 )
 from consortia.errors import InputError
-from consortia.models.regression.unlike import scales_apart
+from consortia.models.regression.unlike import Apart, scales_apart
+from consortia.study.units import usual_factor
 
 LEVELS_MAX = 50
 """A text with more levels is compared by case, blanks and Unicode form only."""
 
 WORDS_MAX = 3
 """So many words in a column of numbers may stand for missing values."""
-
-UNITS = (7, 10, 12, 24, 30.4375, 60, 100, 365.25, 1000, 1e6)
-NEAR = 0.25
-"""Distance of a factor between two sites from one of the usual ones, at most."""
 
 SAME_SHAPE = 1.5
 """Ratio up to which means and standard deviations agree on a factor: another unit moves both by it,
@@ -366,18 +363,19 @@ def _numbers(
                     site, "numbers", f"{site}: {name}: {sentence}", "missing_values", {name: plain}
                 )
             moments.setdefault(name, {})[site] = Moments.of(_without(known[site], codes))
-    factors: dict[str, dict[str, tuple[float, str]]] = {}
+    units: dict[str, list[tuple[Apart, tuple[float, str] | None]]] = {}
     for apart in scales_apart(moments, made):
         ratios = apart.usual / apart.size
-        factor = _unit(float(ratios.prod() ** 0.5))
-        if factor is not None and max(ratios) <= SAME_SHAPE * min(ratios):
-            of_column = factors.setdefault(apart.column, {})
-            of_column[apart.site] = factor, f"{apart.guess.text}: times {factor:.6g}"
-    for name, by_site in factors.items():
-        if len({factor for factor, _ in by_site.values()}) > 1:
+        alike = max(ratios) <= SAME_SHAPE * min(ratios)
+        unit = usual_factor(apart.column, float(ratios.prod() ** 0.5)) if alike else None
+        units.setdefault(apart.column, []).append((apart, unit))
+    for name, of_sites in units.items():
+        if len({unit for _, unit in of_sites}) > 1:
             continue  # no two units: the sites differ
-        for site, (factor, sentence) in by_site.items():
-            yield Suggestion(site, "numbers", sentence, "scale", {name: factor})
+        for apart, unit in of_sites:
+            if unit is not None:
+                sentence = f"{apart.guess.text}: times {unit[0]:.6g}{unit[1]}"
+                yield Suggestion(apart.site, "numbers", sentence, "scale", {name: unit[0]})
 
 
 def _codes(
@@ -409,15 +407,6 @@ def _codes(
 
 def _without(values: np.ndarray, codes: Sequence[Outlier]) -> np.ndarray:
     return values[~np.isin(values, [code.value for code in codes])]
-
-
-def _unit(ratio: float) -> float | None:
-    """Return the usual factor near a ratio, or None."""
-    for unit in UNITS:
-        for factor in (unit, 1 / unit):
-            if abs(ratio / factor - 1) <= NEAR:
-                return float(factor)
-    return None
 
 
 def _column(table: Table, name: str) -> Column | None:

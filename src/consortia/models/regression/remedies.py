@@ -47,7 +47,9 @@ def _of_part(name: str, of: str, wrong: np.ndarray, beside: str) -> list[str]:
     sentences = []
     if name == "time":
         if (wrong == 0).any():
-            sentences.append(f"where days are counted from 0, write {of} + 0.5 for {of}")
+            sentences.append(
+                f"where {of} is in whole days counted from 0, write {of} + 0.5 for {of}"
+            )
         if (wrong < 0).any():
             sentences.append("a negative time ends before it begins: correct its dates")
     elif name == "start":
