@@ -54,7 +54,7 @@ FEATURES = (
     Feature(
         "formulas",
         ("models/regression", "models/_integrated.py", "core/arrays.py", "study/formulas.py"),
-        8932,
+        8934,
     ),
     Feature(
         "between institutions",
@@ -62,7 +62,7 @@ FEATURES = (
         9036,
     ),
     Feature("run and store", ("run", "store"), 4912),
-    Feature("report", ("report", "diagnostics/figures"), 3572),
+    Feature("report", ("report", "diagnostics/figures"), 3575),
     Feature("theory", ("theory",), 3909),
 )
 

@@ -31,6 +31,10 @@ RANKED = 100
 """Draws a chain in a rank plot: ranks are of draws that hardly depend on one another."""
 SIMULATIONS = 300
 BAND = 0.95
+LABELS, SHORT = 5, 6
+"""Intervals between the labels of a narrow axis, at most; with more letters than those there is one
+fewer."""
+
 MOST_WIDTHS, MOST_AXES = 30, 4
 """Widths of its narrowest interval that an axis is long, at most; axes of a forest."""
 LEGEND = 45
@@ -188,6 +192,8 @@ def _forest(series: dict[str, Intervals], members: Sequence[int], labels: Sequen
         if left <= 0 <= right:
             axes.axvline(0, color=RULE, linewidth=0.8, zorder=0)
         axes.margins(y=0.5 / count)
+        letters = max(len(f"{end:.3g}") for end in (left, right))
+        axes.locator_params(axis="x", nbins=LABELS - (letters > SHORT))
         axes.yaxis.set_visible(False)
         axes.spines["left"].set_visible(False)
         _legend(axes, list(series))

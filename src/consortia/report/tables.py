@@ -213,7 +213,7 @@ def prior_table(found: Sequence[PriorBeside], priors: Mapping[str, str]) -> Tabl
             one.name,
             one.words,
             *(f"{number(at[0])} to {number(at[2])}" for at in (one.prior, one.posterior)),
-            f"{one.without:+.2f}" if math.isfinite(one.without) else MISSING,
+            f"{one.without:+z.2f}" if math.isfinite(one.without) else MISSING,
         )
         for one in found
     )
