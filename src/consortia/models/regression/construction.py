@@ -286,7 +286,10 @@ def question_of(
         if name in given and of.base not in families:
             raise InputError(f"{name} is for family {' or '.join(families)}, not {family!r}.")
     if of.base == "binomial" and "trials" not in given:
-        raise InputError(f"trials is missing: family {family!r} needs the column of trials.")
+        raise InputError(
+            f"trials is missing: family {family!r} needs the column of trials; a response of 0 and "
+            "1 is of family 'bernoulli'."
+        )
     if of.response in ("ordered", "levels") and parsed.response[0].column is None:
         raise InputError(f"formula {formula!r}: the response of {family!r} is a column.")
     if family != "cox" and ties != "efron":

@@ -288,7 +288,8 @@ class Regression:
         """Return formula, family, priors and notes as text."""
         question = self.specification.question
         counted, sites = self.specification.rows, len(self.specification.sites)
-        rows = f"{sum(counted)} rows at {sites} sites" if counted else f"{sites} sites"
+        where = "1 site" if sites == 1 else f"{sites} sites"
+        rows = f"{sum(counted)} rows at {where}" if counted else where
         lines = [
             f"{question.parsed.text}, family {self.family.name} ({self.family.link}), {rows}",
             "priors, of intercept and levels of groups where all numbers have their mean:",

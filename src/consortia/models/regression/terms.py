@@ -136,6 +136,8 @@ class _Reader:
             self.refuse(f"a term is missing before {self.shown(token)}")
         if self.next() == "(":
             token = self.called(token)
+        elif call := re.match(r"\.(?:\w+\.)*(\w+)\(", self.text[self.at :]):
+            self.refuse(f"write {call[1]}(...) for {token}{call[0]}...)")
         return _set_of([(token,)])
 
     def called(self, name: str) -> str:
