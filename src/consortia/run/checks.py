@@ -55,15 +55,20 @@ def check_arguments(
     """Check types and ranges of the arguments of `sample`; return the rounds."""
     check_process()
     if not isinstance(model, Model):
-        raise InputError(
-            f"model is a {type(model).__name__}: give a consortia.Model; of a model of NumPyro "
-            "consortia.from_numpyro makes one, of a network from_flax or from_equinox."
+        what = (
+            "a consortia.Model; consortia.from_numpyro makes one of a model of NumPyro, "
+            "from_flax or from_equinox of a network"
         )
+        if isinstance(getattr(model, "model", None), Model):
+            what = "its .model, and its .sites as sites"
+        raise InputError(f"model is a {type(model).__name__}: give {what}.")
     if not isinstance(sites, Sites):
         raise InputError(
             f"sites is a {type(sites).__name__}: make it with consortia.Sites.from_list([...]) "
             "or consortia.partition."
         )
+    if isinstance(method, type) and issubclass(method, Method):
+        raise InputError(f"algorithm is {method.name} itself: write {method.name}(...).")
     if not isinstance(method, Method):
         raise InputError(
             f"algorithm is {method!r}: give what consortia.fa_hmc(...) or another factory returns, "
