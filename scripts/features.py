@@ -59,9 +59,9 @@ FEATURES = (
     Feature(
         "between institutions",
         ("federation", "engines/messages", "engines/flower", "engines/letters"),
-        9036,
+        9022,
     ),
-    Feature("run and store", ("run", "store"), 4912),
+    Feature("run and store", ("run", "store"), 4917),
     Feature("report", ("report", "diagnostics/figures"), 3575),
     Feature("theory", ("theory",), 3909),
 )

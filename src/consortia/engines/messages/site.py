@@ -88,53 +88,42 @@ class Gate(Protocol):
 
     def admit(self, kind: str, question: Question) -> bool:
         """Refuse a question, before anything is read; return True if it was answered before."""
-        ...
 
     def rows(self, number: int, parameters: int | None = None, cell: int | None = None) -> None:
         """Take note of how many rows the site has read for how many parameters, or refuse them.
 
         ``cell`` of them share the rarest pattern of covariates.
         """
-        ...
 
     def data(self, rows: Sequence[RowDigests], values: int) -> None:
         """Take note of which rows they are, of each model of the study, or refuse them."""
-        ...
 
     def holds(self) -> str:
         """Return the name of the data that the run is about; "" where that is not known."""
-        ...
 
     def place(self, place: Place, *, again: bool) -> None:
         """Refuse to look at rows there, before anything is computed."""
-        ...
 
     def spend(self, spent: Spending) -> None:
         """Write down what an answer costs of a privacy budget, or refuse it."""
-        ...
 
     def knows(self, message: str) -> bool:
         """Return True if a message with this SHA-256 has left in this run."""
-        ...
 
     def settled(self, statement: Statement | None) -> None:
         """Refuse an answer with which too many rows, or it is not known how many, are settled."""
-        ...
 
     def before_masks(self, arrays: Mapping[str, np.ndarray]) -> None:
         """Refuse numbers that may not leave, before masks hide what they are."""
-        ...
 
     def release(self, leaving: Leaving) -> bytes:
         """Return the message, when it may leave."""
-        ...
 
     def refusal(self, error: BaseException, wrap: Wrap, question: Question | None = None) -> bytes:
         """Word an error for others: a fixed phrase, and where the site has its text.
 
         ``wrap`` makes the message of it that leaves.
         """
-        ...
 
 
 class MessageSite:
