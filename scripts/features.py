@@ -54,15 +54,15 @@ FEATURES = (
     Feature(
         "formulas",
         ("models/regression", "models/_integrated.py", "core/arrays.py", "study/formulas.py"),
-        8940,
+        8928,
     ),
     Feature(
         "between institutions",
         ("federation", "engines/messages", "engines/flower", "engines/letters"),
         9022,
     ),
-    Feature("run and store", ("run", "store"), 4917),
-    Feature("report", ("report", "diagnostics/figures"), 3575),
+    Feature("run and store", ("run", "store"), 4888),
+    Feature("report", ("report", "diagnostics/figures"), 3568),
     Feature("theory", ("theory",), 3909),
 )
 

@@ -100,14 +100,18 @@ class Quantities:
         """Return a dataset of them, of one of coordinates (chain, draw, ...)."""
         given = {str(name): np.asarray(variable) for name, variable in sampled.data_vars.items()}
         parameters = draws_to_pytree(structure_of(self.model.init), given)
-        coordinates = {name: np.asarray(sampled[name]) for name in ("chain", "draw")}
+        # labels, too: a quantity with the name and shape of a coordinate has its labels
+        coordinates = {str(name): np.asarray(values) for name, values in sampled.coords.items()}
         host = self.model.host
         if host is None:
-            return dataset_of(self._of(parameters), coordinates, ("chain", "draw"))
-        assert self.model.natural is not None
-        wide = {name: np.asarray(values, np.float64) for name, values in parameters.items()}
-        dataset = dataset_of(self.model.natural(wide), coordinates, ("chain", "draw"))
-        return with_labels(dataset, host.labels)
+            made = self._of(parameters)
+        else:
+            assert self.model.natural is not None
+            wide = {name: np.asarray(values, np.float64) for name, values in parameters.items()}
+            made = dict(self.model.natural(wide))
+        dataset = dataset_of(made, {}, ("chain", "draw"))
+        kept = {n: c for n, c in coordinates.items() if dataset.sizes.get(n) == len(c)}
+        return with_labels(dataset.assign_coords(kept), {} if host is None else host.labels)
 
     def _of(self, parameters: PyTree) -> dict[str, np.ndarray]:
         """Return them as arrays; integers and bools are of the coordinates' type."""

@@ -32,10 +32,9 @@ from consortia.diagnostics.convergence import (
 )
 from consortia.diagnostics.imputations import missing_information, pooled_error
 from consortia.diagnostics.stein import Stein
-from consortia.diagnostics.units import in_column_units, scaling_in
 from consortia.diagnostics.verdict import Evidence, Tabled, Verdict, judge, prediction_in
 from consortia.errors import InputError
-from consortia.store.metadata import Scaling, recorded
+from consortia.store.metadata import recorded
 
 MISSING = "n/a"
 MAX_ROWS = 40
@@ -49,14 +48,14 @@ IMPUTED = (
 )
 """The note of a table of draws given several imputations."""
 
-IN_COLUMN_UNITS = "in the units of the columns as they were read; they were sampled standardised"
-"""The note of a table of coefficients that were turned back."""
-
 NATURAL = (
     "Coefficients are in the units of the columns, an intercept is for a row of zeros; they were "
     "sampled in standardised units."
 )
-"""The note of a table of a formula's natural parameters."""
+"""The note of a table of a regression's natural parameters."""
+
+STANDARDISED = "coefficients are those of standardised columns"
+"""The note of a table of a run of an earlier version, which kept how to turn them back."""
 
 Units = Literal["columns", "sampled"]
 
@@ -235,11 +234,11 @@ def summary(
             natural quantities of the same names, and the verdict leaves it out.
         between: as in `consortia.diagnostics.convergence`.
         max_coordinates: likewise, for R-hat and ESS; moments are computed for all coordinates.
-        units: where the study standardised columns, ``"columns"`` tabulates the coefficients per
-            unit of the columns as they were read (`consortia.diagnostics.in_column_units`), of a
-            formula all parameters on their natural scale, as `Regression.natural`; of a model of
-            NumPyro or PyMC what its author named. ``"sampled"`` tabulates the coordinates that
-            were sampled, the group ``unconstrained_posterior``. Elsewhere there is no difference.
+        units: ``"columns"`` tabulates the natural quantities of the model (`Model.natural`): of a
+            formula as `Regression.natural`; where the study standardised columns, the
+            coefficients per unit of the columns as they were read; of a model of NumPyro or PyMC
+            what its author named. ``"sampled"`` tabulates the coordinates that were sampled, the
+            group ``unconstrained_posterior``. Elsewhere there is no difference.
         stein: what `consortia.verify` found, for the verdict.
 
     Returns:
@@ -259,21 +258,15 @@ def summary(
     arguments.one_of("units", units, ("columns", "sampled"))
     if units == "sampled":
         tree, reference = as_sampled(tree), as_sampled(reference)
-    scaling = scaling_in(tree) if units == "columns" else None
-    natural = has_natural(tree)
-    shown, shown_reference = tree, reference
-    if scaling is not None and not natural:
-        shown = in_column_units(tree, scaling)
-        shown_reference = None if reference is None else in_column_units(reference, scaling)
-    how = (probabilities, between, max_coordinates)
-    made = tabulate(shown, shown_reference, _note_origin(tree, scaling), *how)
+    natural, how = has_natural(tree), (probabilities, between, max_coordinates)
+    made = tabulate(tree, reference, _note_origin(tree), *how)
     if "algorithm" not in getattr(tree, "attrs", {}):
         return made
-    without = _without_moments(made, shown)
+    without = _without_moments(made, tree)
     if natural and reference is not None and not has_natural(reference):
         reference = None  # it has no coordinates
     draws, theirs = as_sampled(tree), as_sampled(reference)
-    if scaling is None and not natural:
+    if not natural:
         others = None if theirs is None else _alike(tabulate(theirs, None, (), *how), theirs, draws)
         evidence = Evidence.of(draws, made, others, stein)
     else:  # judged are the parameters as they were sampled
@@ -363,11 +356,16 @@ def tabulate(
     return Summary(tuple(names), columns, tuple(notes), missing)
 
 
-def _note_origin(tree: Any, scaling: Scaling | None) -> list[str]:
+def _note_origin(tree: Any) -> list[str]:
     """Return notes on the units of a table, and on who handed the draws over."""
-    notes = []
-    if scaling is not None:
-        notes.append(NATURAL if has_natural(tree) else IN_COLUMN_UNITS)
+    notes, settings = [], recorded(tree, "settings") or {}
+    regression = "family" in settings.get("regression", settings) or "kind" in settings.get(
+        "model", {}
+    )
+    if has_natural(tree) and regression and "coefficients" in tree["posterior"]:
+        notes.append(NATURAL)
+    elif recorded(tree, "scaling"):
+        notes.append(STANDARDISED)
     if kept := recorded(tree, "sandwich"):
         notes.append(
             "widths are those of a sandwich estimator, from sampling weights or clusters of "

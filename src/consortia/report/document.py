@@ -196,7 +196,8 @@ def _predicted_lines(report: RunReport) -> list[str]:
         return []
     if report.places is None:
         return list(report.prediction.lines())
-    if report.natural:  # the prediction is of what was sampled, which has other names
+    # the prediction is of what was sampled, which has other names, but for those of ready models
+    if report.natural and "kind" not in report.settings.get("model", {}):
         return list(report.prediction.lines(()))
     names = dict(zip(report.places.tolist(), short_names(report.table), strict=True))
     return list(report.prediction.lines([names[place] for place in range(len(names))]))

@@ -14,7 +14,6 @@ from consortia.core import parameters
 from consortia.data.writing import truth_of
 from consortia.diagnostics.figures.canvas import Plot, drawing
 from consortia.diagnostics.figures.forest import forest_figure
-from consortia.diagnostics.units import CONSTANT, SLOPES, in_column_units
 from consortia.diagnostics.verdict import Severity
 from consortia.errors import InputError
 from consortia.models.regression.estimates import Estimates, estimates_of, places_near_one
@@ -50,8 +49,9 @@ NOUNS = {
 MOST_DRAWN = 40
 """Lines of a forest plot."""
 
+SLOPES, CONSTANT = "coefficients", "intercept"
 IN_SD, LOG_SD, CORRELATED = "effects_in_sd", "log_sd", "correlation"
-"""Variables of a regression with levels and slopes by site."""
+"""Variables of a regression, and those of one with levels and slopes by site."""
 
 LEVEL_NAME = re.compile(r"(.+)\[(.+)\]")
 """The coefficient of a level: its factor and its name."""
@@ -160,7 +160,7 @@ def _columns(
     They are in the units of the columns, or as they were sampled, and repeated in proportion to
     their weights.
     """
-    posterior = (report.tree if sampled else in_column_units(report.tree))["posterior"]
+    posterior = (report.tree if sampled else report.shown)["posterior"]
     if name not in posterior.data_vars:
         return None
     variable = posterior[name]
@@ -191,7 +191,7 @@ def by_site(report: RunReport) -> SiteEffects | None:
     response = response_of(report)
     draws: dict[str, dict[str, np.ndarray]] = {}
     for variable in (SLOPES, IN_SD, LOG_SD):
-        if (columns := _columns(report, variable)) is not None:
+        if (columns := _columns(report, variable, sampled=variable != SLOPES)) is not None:
             names, values = columns
             draws[variable] = dict(zip(names, values.reshape(-1, len(names)).T, strict=True))
     correlated = any(CORRELATED in str(name) for name in report.tree["posterior"].data_vars)

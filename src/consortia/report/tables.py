@@ -67,7 +67,7 @@ def parameter_table(report: RunReport, columns: Sequence[str], most: int) -> Tab
     known = dict(table.columns)
     known["ess"] = np.minimum(known["ess_bulk"], known["ess_tail"])
     shift = report.predicted("shift")
-    if shift is not None and not report.turned:  # it is of the sampled parameters
+    if shift is not None and not report.natural:  # it is of the sampled parameters
         known["predicted"] = shift
     shown = [name for name in columns if name in known]
     rows = Summary(tuple(short_names(table)), known).cells(shown, most)

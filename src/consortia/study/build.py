@@ -475,6 +475,8 @@ class Study(Table):
 
         # Only a function of the user's own may fail in one process alone.
         model = make() if self.model.factory is None else run_on_all(engine, make)
+        if self.model.linear:
+            model = replace(model, natural=prepared.natural)
         metadata = self._metadata(model, prepared)
         return Built(model, sites, method, prepared.test, stop, metadata, prepared.skipped)
 
@@ -486,8 +488,7 @@ class Study(Table):
         settings = self._settings()
         if self.model.kind is not None:
             settings["model"] = self.model.settings
-        scaling = prepared.scaling if self.model.linear else None
-        return Metadata(self.title or self.name, kept, scaling, settings)
+        return Metadata(self.title or self.name, kept, settings)
 
     def _settings(self) -> dict[str, Any]:
         unsaid = {"title", "output"} | (set() if self.harmonise else {"harmonise"})

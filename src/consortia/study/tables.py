@@ -6,8 +6,10 @@ one file per site and stay where they are.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -15,6 +17,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from consortia.core.arguments import unknown
+from consortia.core.arrays import Array, namespace
 from consortia.core.contract import Method
 from consortia.core.fingerprints import of_value
 from consortia.data import datasets, partition, preparation
@@ -23,7 +26,6 @@ from consortia.data.preparation import Moments
 from consortia.data.sites import Sites, alike, check_finite
 from consortia.engines.contract import Engine
 from consortia.errors import InputError
-from consortia.store.metadata import Scaling
 from consortia.study.files import Arrays, FileRows, common_kinds, names_of, read_rows
 
 Labels = tuple[bool, int, int]
@@ -261,14 +263,14 @@ class Data(Table):
             features,
             names,
             agreed.classes,
-            self._scaling(names, features, agreed),
+            self._natural(features, agreed),
             skipped,
         )
 
-    def _scaling(
-        self, names: tuple[str, ...], features: int | None, agreed: _Agreed
-    ) -> Scaling | None:
-        """Return the standardisation of columns and response; None without one."""
+    def _natural(
+        self, features: int | None, agreed: _Agreed
+    ) -> Callable[[Mapping[str, Array]], dict[str, Array]] | None:
+        """Return `in_column_units` of standardised columns or responses; None without any."""
         if features is None or (agreed.x is None and agreed.y is None):
             return None
         means, sds = np.zeros(features), np.ones(features)
@@ -276,14 +278,12 @@ class Data(Table):
             changed = np.flatnonzero(agreed.changed)
             means[changed] = agreed.x.centre[changed]
             sds[changed] = preparation.units(agreed.x)[changed]
-        response = None
+        response = (0.0, 1.0)
         if agreed.y is not None:
-            centre, sd = agreed.y.centre, agreed.y.sd
-            response = (float(centre), float(sd))
-        columns = names or tuple(map(str, range(features)))
-        if self.intercept:
-            columns = (*columns[:-1], "intercept")
-        return Scaling(columns, tuple(means.tolist()), tuple(sds.tolist()), response)
+            response = agreed.y.centre.item(), agreed.y.sd.item()
+        return partial(
+            in_column_units, columns=(means, sds), response=response, ones=self.intercept
+        )
 
     def _changed(self, arrays: Arrays) -> Arrays:
         """Return the arrays with x changed row by row."""
@@ -367,8 +367,9 @@ class Prepared:
     features: int | None  # columns of x, None without x or columns
     feature_names: tuple[str, ...]  # one name per column of x, empty when they have none
     class_names: tuple[str, ...] | None  # one name per class, None when the response is not a class
-    # how columns and response were standardised, None where they were not
-    scaling: Scaling | None = None
+    # a linear predictor's parameters in the units of columns and response; None where these are as
+    # they were read
+    natural: Callable[[Mapping[str, Array]], dict[str, Array]] | None = None
     skipped: tuple[str, ...] = ()  # what cannot be had in this process, each with the reason
 
     def labels(self) -> dict[str, tuple[tuple[str, ...] | None, ...]]:
@@ -492,6 +493,44 @@ def _classes(labels: Sequence[Labels | None], names: tuple[str, ...]) -> tuple[s
     if max(high for _, _, high in known) >= CLASSES_MAX:
         return None
     return tuple(str(label) for label in range(max(high for _, _, high in known) + 1))
+
+
+def in_column_units(
+    params: Mapping[str, Array],
+    *,
+    columns: tuple[np.ndarray, np.ndarray],
+    response: tuple[float, float],
+    ones: bool,
+) -> dict[str, Array]:
+    r"""Return the parameters of a linear predictor in the units of what was standardised.
+
+    .. math::
+        \beta_j = s_y \tilde\beta_j / s_j, \qquad
+        a = m_y + s_y \Bigl(\tilde a - \sum_j \tilde\beta_j m_j / s_j\Bigr), \qquad
+        \log\sigma = \log\tilde\sigma + \log s_y
+
+    A model without an intercept has one in these units: the predictor where all columns are 0.
+
+    Args:
+        params: as they are sampled, of one draw or of several.
+        columns: m and s, 0 and 1 of a column that is as it was.
+        response: m_y and s_y, likewise.
+        ones: the last column is of ones, so that its coefficient is the intercept.
+    """
+    slopes, (means, sds), (centre, unit) = params["coefficients"], columns, response
+    xp, dtype, natural = namespace(slopes), slopes.dtype, dict(params)
+    shift = centre - unit * (slopes @ xp.asarray(means / sds, dtype))
+    slopes = slopes * xp.asarray(np.broadcast_to(unit / sds, slopes.shape), dtype)
+    if "intercept" in params:
+        natural["intercept"] = params["intercept"] * unit + shift
+    elif ones:
+        last = slopes[..., -1:] + shift[..., None]
+        slopes = xp.concatenate([slopes[..., :-1], last], axis=-1)
+    else:
+        natural["intercept"] = shift
+    if "log_noise_scale" in params:
+        natural["log_noise_scale"] = params["log_noise_scale"] + math.log(unit)
+    return natural | {"coefficients": slopes}
 
 
 def _scaled(arrays: Arrays, key: str, centre: float, unit: float) -> Arrays:

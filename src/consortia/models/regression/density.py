@@ -34,7 +34,6 @@ from consortia.models.regression.question import EVENT, EXPOSURE, OFFSET, RESPON
 from consortia.models.regression.specification import INTERCEPT, Block, Specification
 from consortia.models.regression.summaries import SiteEstimate, read_summaries
 from consortia.runtime.late import float_type
-from consortia.store.metadata import Scaling
 
 PyTree = Any
 
@@ -325,19 +324,6 @@ class Density:
                 if not block.factor and not block.smooth and number and block.by == other.by:
                     T[level, slope] = -spec.units[other.factor].mean
         return T
-
-    @property
-    def scaling(self) -> Scaling | None:
-        """Transform of intercept and coefficients to the columns; None without coefficients."""
-        spec, count = self.specification, len(self.specification.names)
-        if not count:
-            return None
-        basis = np.eye(count + 1)
-        basis[1:, 1:] = self.slopes_of_basis
-        if spec.has_intercept:
-            basis[0, 1:] = spec.basis[np.argmin(spec.varying), spec.varying]
-        rows = tuple(tuple(row) for row in basis.tolist())
-        return Scaling(spec.names, (0.0,) * count, (1.0,) * count, None, rows)
 
     def at_mean(self, params: PyTree) -> dict[str, Array]:
         """Return the same with levels of groups, and their spread, at the means of the columns.

@@ -25,7 +25,6 @@ from consortia.data.description import SiteDescription
 from consortia.data.sites import Sites
 from consortia.data.tables import read_table
 from consortia.diagnostics.natural import natural
-from consortia.diagnostics.units import scaling_in
 from consortia.errors import InputError
 from consortia.models.regression.baseline import Baseline, SiteRows, new_baseline, site_baseline
 from consortia.models.regression.checking import (
@@ -214,6 +213,7 @@ class Regression:
         settings = {
             "formula": spec.question.parsed.text,
             "family": self.family.name,
+            "columns": list(self.names),
             "priors": {name: str(prior) for name, prior in self.priors.items()},
             "notes": list(self.notes),
         }
@@ -234,7 +234,7 @@ class Regression:
             "doubts": [str(reading) for reading in self.readings if reading.confirm],
         }
         settings |= {name: value for name, value in optional.items() if value}
-        return Metadata(spec.question.parsed.text, axes, self.density.scaling, settings)
+        return Metadata(spec.question.parsed.text, axes, settings)
 
     def _participants(self) -> dict[str, Any]:
         """Return the sites' descriptions of their participants, as plain values."""
@@ -322,11 +322,11 @@ class Regression:
         Their shapes may be equal: other columns' names would stand beside their numbers. Spaces
         make no other formula.
         """
-        settings, scaling = recorded(tree, "settings") or {}, scaling_in(tree)
+        settings = recorded(tree, "settings") or {}
         kept = settings.get("regression", settings)
         if not {"formula", "family"} <= set(kept):
             return
-        then = kept["formula"], kept["family"], scaling.columns if scaling else self.names
+        then = kept["formula"], kept["family"], tuple(kept.get("columns", self.names))
         now = self.specification.question.parsed.text, self.family.name, self.names
         for what, theirs, ours in zip(("formula", "family", "columns"), then, now, strict=True):
             if "".join(str(theirs).split()) != "".join(str(ours).split()):
