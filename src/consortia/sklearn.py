@@ -19,7 +19,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from consortia.algorithms.few_rounds import few_rounds
 from consortia.core.contract import Method
-from consortia.errors import InputError
+from consortia.errors import InputError, wrong
 from consortia.models.regression.construction import regression
 from consortia.models.regression.estimates import Estimates, interval_ends
 from consortia.run.sampling import sample
@@ -224,7 +224,7 @@ class LogisticRegression(ClassifierMixin, _Regression):  # type: ignore[misc]
         if len(self.classes_) < 2:
             raise InputError(
                 f"y has one class only, {self.classes_[0]!r}, at all sites: give rows of two."
-            )
+            ).at("y")
         found = {name: np.searchsorted(self.classes_, one) for name, one in responses.items()}
         if len(self.classes_) == 2:
             return "bernoulli", found
@@ -284,5 +284,5 @@ def _sites_of(X: Any, y: Any) -> Iterable[tuple[str, Any, Any]]:
             "a dict from names to pairs (X, y)."
         )
     if not pairs or any(not isinstance(pair, tuple) or len(pair) != 2 for pair in pairs.values()):
-        raise InputError("sites: give a dict from names to pairs (X, y), one pair a site.")
+        raise wrong("sites", ": give a dict from names to pairs (X, y), one pair a site.")
     return [(name, *pair) for name, pair in pairs.items()]

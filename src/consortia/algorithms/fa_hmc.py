@@ -182,14 +182,14 @@ class FAHMC(SelfSetting):
             raise InputError(
                 f"average_every={self.average_every} counts leapfrog steps between averages: give "
                 f"leapfrog_steps and local_steps=1, not {self.local_steps}, and debias=False."
-            )
+            ).at("average_every")
 
         kept = self.debias and self.batch_size and self.leapfrog_steps == 1
         if self.keep_gradients and (not kept or self.gradient_noise):
             raise InputError(
                 "keep_gradients is for fa_ld with debias=True and batch_size, without "
                 "gradient_noise: give these, or leave it out."
-            )
+            ).at("keep_gradients")
 
     @property
     def lengths(self) -> tuple[int, int]:

@@ -43,7 +43,7 @@ from consortia.core.contract import (
 )
 from consortia.core.random import RandomStreams
 from consortia.core.target import Target
-from consortia.errors import InputError, warn
+from consortia.errors import InputError, warn, wrong
 from consortia.graphs import MixingMatrix, MixingSchedule
 from consortia.runtime.late import Array, PyTree, jax, jnp
 from consortia.schedules import Schedule
@@ -133,11 +133,11 @@ class Gossip(Options, SelfSetting):
         if not self.replace:
             arguments.batch_fits(self.batch_size, sizes, names)
         if self.corrected and not matrix.symmetric:
-            raise InputError("correction='extra' needs a symmetric mixing matrix.")
+            raise wrong("correction", "='extra' needs a symmetric mixing matrix.")
         if self.dimension not in (None, dimension):
             raise InputError(
                 f"control_variate has {self.dimension} values, the model {dimension} parameters."
-            )
+            ).at("control_variate")
         if matrix.components > 1:
             warn(_in_parts(matrix, names))
 
@@ -365,7 +365,7 @@ def _point(control_variate: Any, batch_size: int | None) -> tuple[float, ...] | 
     if control_variate is None:
         return None
     if batch_size is None:
-        raise InputError("control_variate is for minibatches: give batch_size, or leave it out.")
+        raise wrong("control_variate", " is for minibatches: give batch_size, or leave it out.")
     leaves = [
         arguments.array("control_variate", leaf, "a point").ravel()
         for leaf in jax.tree.leaves(control_variate)

@@ -11,7 +11,7 @@ from consortia.core import random, trees
 from consortia.core.model import Model
 from consortia.core.parameters import is_function
 from consortia.core.target import Target
-from consortia.errors import InputError
+from consortia.errors import InputError, wrong
 from consortia.runtime.late import Array, PyTree, jax, jnp
 
 AT_ONCE = 100_000
@@ -38,7 +38,7 @@ def starting_parameters(model: Model, init: Any, seed: int, chains: int) -> list
 def _check_leaves(argument: str, parameters: PyTree) -> None:
     leaves = trees.leaves_of(parameters)
     if not leaves:
-        raise InputError(f"{argument} has no parameters: give at least one floating array.")
+        raise wrong(argument, " has no parameters: give at least one floating array.")
     for path, _, leaf in leaves:
         where = f"{argument}{path}"
         if callable(leaf):
@@ -64,7 +64,7 @@ def _check_start(argument: str, parameters: PyTree, own: PyTree) -> None:
     if not trees.are_same(structure, wanted):
         raise InputError(
             f"{argument} has the structure {structure}, the model's parameters have {wanted}."
-        )
+        ).at(argument)
     pairs = zip(trees.leaves_of(parameters), trees.leaves_of(own), strict=True)
     for (_, _, leaf), (path, _, example) in pairs:
         where = f"{argument}{path}"

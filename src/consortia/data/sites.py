@@ -13,7 +13,7 @@ import numpy as np
 from consortia.core import trees
 from consortia.core.arguments import hinted
 from consortia.data import digest
-from consortia.errors import InputError, located
+from consortia.errors import InputError, located, wrong
 from consortia.runtime.late import PyTree, jax
 
 NUMERIC_KINDS = "biufc"
@@ -85,10 +85,10 @@ class Sites:
             raise InputError(
                 f"shards is a {type(shards).__name__}: give a list with one pytree of arrays per "
                 "site."
-            )
+            ).at("shards")
         shards = list(shards)
         if not shards:
-            raise InputError("shards is empty: give at least one site.")
+            raise wrong("shards", " is empty: give at least one site.")
         with located(argument="names"):
             names = site_names(names, len(shards))
         parts = []
@@ -343,16 +343,16 @@ def site_names(names: Sequence[str] | None, count: int) -> tuple[str, ...]:
     if names is None:
         return tuple(f"site {i}" for i in range(count))
     if isinstance(names, str):
-        raise InputError(f"names is the single string {names!r}: give one name per site.")
+        raise wrong("names", f" is the single string {names!r}: give one name per site.")
     names = tuple(names)
     if len(names) != count:
-        raise InputError(f"names has {len(names)} entries for {count} sites: give one per site.")
+        raise wrong("names", f" has {len(names)} entries for {count} sites: give one per site.")
     for name in names:
         if not isinstance(name, str) or not name:
-            raise InputError(f"names holds {name!r}: give non-empty strings.")
+            raise wrong("names", f" holds {name!r}: give non-empty strings.")
     doubled = sorted({name for name in names if names.count(name) > 1})
     if doubled:
-        raise InputError(f"names holds {', '.join(map(repr, doubled))} more than once.")
+        raise wrong("names", f" holds {', '.join(map(repr, doubled))} more than once.")
     return names
 
 

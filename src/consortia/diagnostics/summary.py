@@ -34,7 +34,7 @@ from consortia.diagnostics.imputations import missing_information, pooled_error
 from consortia.diagnostics.stein import Stein
 from consortia.diagnostics.units import in_column_units, scaling_in
 from consortia.diagnostics.verdict import Evidence, Tabled, Verdict, judge, prediction_in
-from consortia.errors import InputError
+from consortia.errors import InputError, wrong
 from consortia.store.metadata import Scaling, recorded
 
 MISSING = "n/a"
@@ -120,7 +120,7 @@ class Summary:
     def row(self, coordinate: str) -> dict[str, float]:
         """Return the statistics of one coordinate, by column."""
         if coordinate not in self.coordinates:
-            raise InputError(f"coordinate={coordinate!r}: there is no such row in this summary.")
+            raise wrong("coordinate", f"={coordinate!r}: there is no such row in this summary.")
         index = self.coordinates.index(coordinate)
         return {name: float(values[index]) for name, values in self.columns.items()}
 
@@ -255,7 +255,7 @@ def summary(
         ('theta[0]', 'theta[1]')
     """
     if any(not 0 <= p <= 1 for p in probabilities):
-        raise InputError(f"probabilities={tuple(probabilities)}: give numbers between 0 and 1.")
+        raise wrong("probabilities", f"={tuple(probabilities)}: give numbers between 0 and 1.")
     arguments.one_of("units", units, ("columns", "sampled"))
     if units == "sampled":
         tree, reference = as_sampled(tree), as_sampled(reference)
@@ -479,7 +479,7 @@ def _beside(
             raise InputError(
                 f"reference: variable {name!r} has shape {array.shape[2:]} in the result, the "
                 f"reference has {had}. Give draws of the same model."
-            )
+            ).at("reference")
     mean, sd = map(_stacked, zip(*(_moments(other[name], weights) for name in draws), strict=True))
     with np.errstate(divide="ignore", invalid="ignore"):
         return {

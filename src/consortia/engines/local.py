@@ -31,7 +31,7 @@ from consortia.engines.programs import structure_key
 from consortia.engines.rng import Layout
 from consortia.engines.run import LocalRun
 from consortia.engines.sharding import ShardedProgram, ShardedRun
-from consortia.errors import InputError
+from consortia.errors import InputError, wrong
 from consortia.runtime import compiler
 from consortia.runtime.late import jax, jnp
 
@@ -95,16 +95,16 @@ class LocalEngine(Engine):
         block: int | None = None,
     ) -> None:
         if mesh is not None and devices is not None:
-            raise InputError("mesh and devices: give one of them; a mesh names its devices.")
+            raise wrong("mesh", " and devices: give one of them; a mesh names its devices.")
         if participation is not None and (mesh is not None or devices is not None):
             raise InputError(
                 "participation: a run with some of its sites is not divided among devices; leave "
                 "mesh and devices out."
-            )
+            ).at("participation")
         if node_mode not in ("auto", "vmap", "map"):
-            raise InputError(f"node_mode is {node_mode!r}: use 'auto', 'vmap' or 'map'.")
+            raise wrong("node_mode", f" is {node_mode!r}: use 'auto', 'vmap' or 'map'.")
         if block is not None and block < 1:
-            raise InputError(f"block is {block}: it must be at least 1.")
+            raise wrong("block", f" is {block}: it must be at least 1.")
         self.node_mode = node_mode
         self.block = block
         self._mesh = mesh
@@ -202,7 +202,7 @@ class LocalEngine(Engine):
         if self.participation is not None:
             raise InputError(
                 "participation: only averages can be taken over some of the sites (fa_hmc, fa_ld)."
-            )
+            ).at("participation")
         devices = self._devices_of_sites()
         division = sharding.of_sites(devices, len(sites))
         self._check_all_processes(division)
@@ -239,13 +239,13 @@ class LocalEngine(Engine):
             raise InputError(
                 f"participation has shape {self.participation.shape}: give (rounds, {nodes}), one "
                 "bool for each round, warm-up included, and each site."
-            )
+            ).at("participation")
         if not self.participation.any(axis=1).all():
-            raise InputError("participation: there is a round in which no site takes part.")
+            raise wrong("participation", ": there is a round in which no site takes part.")
         if not all(isinstance(p.exchange, Mean | None) for p in algorithm.phases):
             raise InputError(
                 "participation: only averages can be taken over some of the sites (fa_hmc, fa_ld)."
-            )
+            ).at("participation")
 
     def _division(
         self, sites: Sites, algorithm: Algorithm, chains: int

@@ -67,7 +67,7 @@ class LocalRun(Run):
             raise InputError(
                 f"participation has {len(self.participation)} rows: give one for each of the "
                 f"{rounds} rounds, warm-up included."
-            )
+            ).at("participation")
         if self.program.mailbox is not None:
             box = self.program.mailbox
             self.arrivals = mailboxes.Arrivals(box, begin.seed, rounds, begin.warmup, self.names)

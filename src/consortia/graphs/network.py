@@ -108,7 +108,7 @@ def picture(mixing: Any, values: Any = None, *, label: str = "", axes: Any = Non
     if colours is not None and colours.shape != (matrix.agents,):
         raise InputError(
             f"values has shape {colours.shape}: give one number for each of {matrix.agents} agents."
-        )
+        ).at("values")
     if axes is None:
         _, axes = plt.subplots()
     graph = networkx.empty_graph(matrix.agents)

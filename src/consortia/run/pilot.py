@@ -75,7 +75,7 @@ def piloted(problem: Problem, method: Any, target: BiasTarget, rounds: int, run:
         raise InputError(
             f"step_size is None, but none can be chosen: {problem.too_large}, and the rows of all "
             "sites, with which a pilot begins, are not in this process. Give it."
-        )
+        ).at("step_size")
     made = Target(model, problem.start)
     step = first_step(largest_curvature(model, sites, problem.start), len(sites))
     length, position = min(MOST_ROUNDS, rounds), problem.start

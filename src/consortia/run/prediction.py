@@ -56,7 +56,7 @@ def check_response(on_divergence: Any) -> str:
     if on_divergence not in RESPONSES:
         raise InputError(
             f"on_divergence is {on_divergence!r}: give 'warn', 'raise' or 'ignore' (no prediction)."
-        )
+        ).at("on_divergence")
     return str(on_divergence)
 
 

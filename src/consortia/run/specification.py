@@ -239,7 +239,7 @@ def extended(
     if warmup + rounds < done:
         raise InputError(
             f"rounds is {rounds}, but {max(done - warmup, 0)} are done: give that number or more."
-        )
+        ).at("rounds")
     if ended is not None and ended.kind is RunEnd.STOPPING_RULE and stop is not None:
         raise InputError(
             f"the stopping rule ended this run ({ended.text}), and would end a longer one there "
@@ -262,4 +262,4 @@ def check_extensible(before: Mapping[str, Any], request: Request, run: Run) -> N
             "rounds: this run weights each site by its share of the updates of all rounds, so with "
             "another number of rounds its draws would be of another density. Start a new run of "
             "that length, declare the sites' shares, or take aggregate='latest'."
-        )
+        ).at("rounds")

@@ -275,7 +275,7 @@ def _check_drops(trace: Trace, cap: int | None) -> None:
             f"max_staleness={cap} drops {share[worst]:.0%} of the gradients of server {worst}, "
             f"more than half; with {trace.workers} workers the staleness is {trace.workers - 1} on "
             "average: raise max_staleness, or take fewer workers."
-        )
+        ).at("max_staleness")
 
 
 def _check_shares(trace: Trace, sites: tuple[str, ...], cap: int | None) -> None:

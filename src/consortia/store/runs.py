@@ -15,7 +15,7 @@ import numpy as np
 from consortia.core.arguments import hinted
 from consortia.core.parameters import POSTERIOR, as_sampled
 from consortia.core.printable import printable
-from consortia.errors import InputError, StoreError, warn
+from consortia.errors import InputError, StoreError, warn, wrong
 from consortia.store.answers import Answers
 from consortia.store.checkpoint import Checkpoint, Checkpoints
 from consortia.store.draws import DRAW, ZARR, DrawStore, absent_files, draw_axis, in_order
@@ -45,16 +45,16 @@ def read_path(path: Any) -> Path:
     if not isinstance(path, (str, os.PathLike)) or not isinstance(os.fspath(path), str):
         raise InputError(
             f"store is {printable(repr(path), most=100)}: give the path of a directory."
-        )
+        ).at("store")
     text = os.fspath(path)
     try:
         longest = max(map(len, os.fsencode(text).split(b"/")))
     except UnicodeEncodeError:
-        raise InputError("store: the path holds half a character, which no file has.") from None
+        raise wrong("store", ": the path holds half a character, which no file has.") from None
     if "\0" in text or not text or longest > NAME_BYTES or len(text) > PATH_BYTES:
         raise InputError(
             f"store is {printable(repr(text), most=100)}: no directory can have this name."
-        )
+        ).at("store")
     return Path(path)
 
 

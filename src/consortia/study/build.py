@@ -619,6 +619,6 @@ def study_of(content: Mapping[str, Any], path: Path) -> Study:
         found = sorted(error.errors(), key=lambda item: item["type"] == "missing")
         lines = [f"{path}: {explained(item, Study)}" for item in found]
         keys = [".".join(part for part in item["loc"] if isinstance(part, str)) for item in found]
-        raise InputError("\n".join(lines)).at(argument=keys[0], file=str(path)) from None
+        raise InputError("\n".join(lines)).at(keys[0], file=str(path)) from None
     study._path = path
     return study

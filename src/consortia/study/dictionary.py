@@ -162,7 +162,7 @@ def registration_of(study: Study, entries: Mapping[str, Entry]) -> Registration:
             raise InputError(
                 f"formula: the data dictionary has no line for the column {name!r}: "
                 f"{unknown(name, list(entries))}."
-            )
+            ).at("formula")
     plain = study.model_copy(update={"harmonise": {}})  # what is made up agrees
     with tempfile.TemporaryDirectory() as folder:
         files = made_up(entries, names_of(study.data.files), Path(folder))

@@ -50,7 +50,7 @@ def compared_over(
         raise InputError(
             "verify: with model.missing = 'impute' each imputation has its own posterior: use "
             "an exact algorithm, such as few_rounds, or compare with missing = 'complete'."
-        )
+        ).at("verify")
     from consortia.run.verification import verify
 
     def compared(tree: Any) -> Verification | None:
@@ -81,7 +81,7 @@ def left_out_over(
         raise InputError(
             "loo: with model.missing = 'impute' each imputation has its own likelihood: omit "
             "--loo, or compare with missing = 'complete'."
-        )
+        ).at("loo")
     from consortia.diagnostics.influence import leave_one_site_out
     from consortia.diagnostics.left_out import loo
 

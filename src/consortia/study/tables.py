@@ -22,7 +22,7 @@ from consortia.data.facts import Gathering, SiteFacts, read_labels, read_table, 
 from consortia.data.preparation import Moments
 from consortia.data.sites import Sites, alike, check_finite
 from consortia.engines.contract import Engine
-from consortia.errors import InputError
+from consortia.errors import InputError, wrong
 from consortia.store.metadata import Scaling
 from consortia.study.files import Arrays, FileRows, common_kinds, names_of, read_rows
 
@@ -163,7 +163,7 @@ class Data(Table):
             try:
                 columns, of_rows = of_test["columns"], read_labels(of_test["labels"])
             except (TypeError, KeyError, ValueError) as error:
-                raise InputError(f"data.test_file: its facts are damaged: {error}.") from None
+                raise wrong("data.test_file", f": its facts are damaged: {error}.") from None
             if columns != list(facts[0].columns):
                 raise InputError(
                     f"{directory / str(self.test_file)} does not have the same columns as the "
@@ -221,7 +221,7 @@ class Data(Table):
         train, test = dataset.train, dataset.test
         if self.test_share is not None or train is None:
             if self.test_share is None:
-                raise InputError(f"data.test_share is needed: {self.dataset} has test rows only.")
+                raise wrong("data.test_share", f" is needed: {self.dataset} has test rows only.")
             train, test = preparation.train_test_split(
                 dataset.rows, test_share=self.test_share, seed=self.seed
             )
@@ -296,7 +296,7 @@ class Data(Table):
             raise InputError(
                 "data.scale: it multiplies features, an array x, and there is none: remove it, or "
                 "store the features under the name x."
-            )
+            ).at("data.scale")
         return _scaled(arrays, "x", 0.0, 1 / self.scale)
 
     def _made(self, arrays: Arrays, agreed: _Agreed) -> Arrays:
@@ -319,7 +319,7 @@ class Data(Table):
             moments["x"] = Moments.of(preparation.features(arrays, "train")).plain()
         if self.standardise_target:
             if "y" not in arrays:
-                raise InputError("data.standardise_target: there is no response y.")
+                raise wrong("data.standardise_target", ": there is no response y.")
             moments["y"] = Moments.of(arrays["y"].reshape(-1)).plain()
         return labels, moments
 
@@ -338,7 +338,7 @@ class Data(Table):
             return _Agreed(x, None, classes, changed)
         y = preparation.moments_of_all(site["y"] for site in moments)
         if len(target_names) > 1 or y.sd == 0:
-            raise InputError("data.standardise_target: the response is not a measured number.")
+            raise wrong("data.standardise_target", ": the response is not a measured number.")
         return _Agreed(x, y, None, changed)
 
     def _changed_columns(self, x: Moments, columns: tuple[str, ...]) -> tuple[bool, ...]:
@@ -346,10 +346,10 @@ class Data(Table):
         if isinstance(self.standardise, bool):
             return tuple(x.measured.tolist())
         if not columns:
-            raise InputError("data.standardise: the columns have no names; give true.")
+            raise wrong("data.standardise", ": the columns have no names; give true.")
         for name in self.standardise:
             if name not in columns:
-                raise InputError(f"data.standardise: {name!r} is {unknown(name, columns)}.")
+                raise wrong("data.standardise", f": {name!r} is {unknown(name, columns)}.")
         return tuple(name in self.standardise for name in columns)
 
 
@@ -449,7 +449,7 @@ def deal(table: Any, data: Prepared) -> Sites:
         if table.column not in data.columns:
             raise InputError(
                 f"partition.column = {table.column!r}: {unknown(table.column, data.columns)}."
-            )
+            ).at("partition.column")
         options |= {"column": data.columns[table.column], "name": table.column}
     return getattr(partition, table.kind)(data.train, **options)
 
@@ -513,7 +513,7 @@ def _as_type(arrays: Arrays, dtype: str) -> Arrays:
                 f"data.dtype = {dtype!r}: {name!r} holds integers from {array.min()} to "
                 f"{array.max()}, which {whole} cannot represent: write them as decimals (1.0), "
                 "or use a smaller unit."
-            )
+            ).at("data.dtype")
         return array.astype(whole)
 
     return {name: narrowed(name, array) for name, array in arrays.items()}

@@ -65,7 +65,7 @@ class Agents(Method):
         if isinstance(matrix, graphs.MixingSchedule):
             raise InputError(
                 "mixing is a schedule of matrices: give one matrix, or de_sgld takes it."
-            )
+            ).at("mixing")
         arguments.keep(self, step_size=schedules.as_schedule(self.step_size), mixing=matrix)
 
     @property
@@ -177,7 +177,7 @@ class DecentralizedHMC(Agents, SelfSetting):
             raise InputError(
                 "variant is 'exact': that is a method of its own, consortia."
                 "decentralized_exact_hmc(step_size, mixing, leapfrog_steps=...)."
-            )
+            ).at("variant")
         arguments.one_of("variant", self.variant, ("corrected", "published"))
         arguments.one_of("draws", self.draws, ("average", "agents"))
         rounds = self.gossip_rounds
@@ -193,7 +193,7 @@ class DecentralizedHMC(Agents, SelfSetting):
             raise InputError(
                 f"metropolis_from={self.metropolis_from} is for variant='published': 'corrected' "
                 "tests no proposal."
-            )
+            ).at("metropolis_from")
 
     @property
     def open_settings(self) -> Mapping[str, tuple[Any, ...]]:

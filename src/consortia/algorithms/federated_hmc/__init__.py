@@ -48,7 +48,7 @@ from consortia.core.prior import normal_at
 from consortia.core.random import RandomStreams
 from consortia.core.target import Target
 from consortia.dynamics import MassMatrix, adaptation, metropolis
-from consortia.errors import InputError
+from consortia.errors import InputError, wrong
 from consortia.runtime.late import Array, PyTree, jax, jnp
 from consortia.schedules import Schedule
 
@@ -172,7 +172,7 @@ class FederatedHMC(Adaptive):
                 )
         jitter = arguments.number("jitter", self.jitter, 0.0, 1.0)
         if jitter == 1:
-            raise InputError("jitter is 1: it must be less, or trajectories have no steps.")
+            raise wrong("jitter", " is 1: it must be less, or trajectories have no steps.")
         given = None if self.step_size is None else schedules.as_schedule(self.step_size)
         arguments.keep(
             self,
@@ -233,7 +233,7 @@ class FederatedHMC(Adaptive):
                 f"warmup is {warmup}, but {' and '.join(self.learns)} must be learned in the "
                 f"warm-up: give warmup=500 (in a study run.warmup = 500), at least "
                 f"{LEAST_WARMUP}, or {remedy}."
-            )
+            ).at("warmup")
 
     def check_learned(self, hub: Hub) -> str | None:
         """Find a reason to end a run after its warm-up; None where there is none."""
@@ -585,5 +585,5 @@ def _mass_matrix(value: Any) -> MassMatrix | str:
         raise InputError(
             f"mass_matrix is {value!r}: use 'diagonal', 'identity', the diagonal (d,) or a "
             "matrix (d, d)."
-        )
+        ).at("mass_matrix")
     return MassMatrix() if value == "identity" else value

@@ -21,7 +21,7 @@ from consortia.core import arguments
 from consortia.core.contract import Claims, Cost
 from consortia.core.privacy import loss_of
 from consortia.core.queries import Conversation, Conversing, Known, SiteFunction, Size
-from consortia.errors import InputError
+from consortia.errors import InputError, wrong
 
 UNITS = ("row",)
 
@@ -87,7 +87,7 @@ class PrivatePosterior(Conversation):
 
     def __post_init__(self) -> None:
         if self.unit not in UNITS:
-            raise InputError(f"unit is {self.unit!r}, expected 'row'.")
+            raise wrong("unit", f" is {self.unit!r}, expected 'row'.")
         arguments.keep(
             self,
             epsilon=arguments.number("epsilon", self.epsilon, 1e-3, 1e5),

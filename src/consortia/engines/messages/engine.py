@@ -31,7 +31,7 @@ from consortia.engines.messages.plausible import MAXIMUM_POSITION, MAXIMUM_STEP
 from consortia.engines.messages.run import MessageRun
 from consortia.engines.messages.stages import Stages, check_method
 from consortia.engines.phases import Program, SiteArrays
-from consortia.errors import InputError, SiteRefusedError
+from consortia.errors import InputError, SiteRefusedError, wrong
 from consortia.runtime.late import jax, jnp
 
 MOST_FACTS = HEADER_BYTES - 2**14
@@ -75,7 +75,7 @@ class MessageEngine(Engine):
     ) -> None:
         names = site_names(sites, len(sites))
         if on_missing not in ON_MISSING:
-            raise InputError(f"on_missing is {on_missing!r}: give 'stop' or 'continue'.")
+            raise wrong("on_missing", f" is {on_missing!r}: give 'stop' or 'continue'.")
         if (minimum_sites is None) != (on_missing == "stop"):
             raise InputError(
                 "minimum_sites goes with on_missing='continue', and that with it: a run that "
@@ -187,7 +187,7 @@ class MessageEngine(Engine):
             raise InputError(
                 "on_missing='continue': the answers to a query are summed, and a sum without a "
                 "site belongs to another posterior; take on_missing='stop'."
-            )
+            ).at("on_missing")
         self.local_sites(len(sites), method)
         self.barrier()
         arrays = partial(_shapes, target.model, sites, 1)

@@ -96,5 +96,5 @@ def likelihood_of(asked: Any) -> Likelihood:
         raise InputError(
             f"likelihood is {asked!r}: {unknown(str(asked), LIKELIHOODS)}; or give a function of "
             "outputs and targets that returns (rows,)."
-        )
+        ).at("likelihood")
     return LIKELIHOODS[asked]

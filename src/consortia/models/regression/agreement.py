@@ -14,7 +14,7 @@ from consortia.data.columns import Guess, TableFacts
 from consortia.data.mending import joined, key, mend
 from consortia.data.mending import text as toml
 from consortia.data.preparation import Moments, moments_of_all
-from consortia.errors import InputError
+from consortia.errors import InputError, wrong
 from consortia.models.regression.formula import SITE, Factor
 from consortia.models.regression.question import (
     EVENT,
@@ -160,7 +160,7 @@ class Answers:
         if question.samples:
             units[WEIGHT] = self._unit(WEIGHT)
             if units[WEIGHT].mean <= 0:
-                raise InputError("weights: they are 0 in all rows of all sites.")
+                raise wrong("weights", ": they are 0 in all rows of all sites.")
         of_groups, doubted = self._groups_of_sites()
         notes = [*self._count_left_out(rows), *notes, *of_groups]
         if question.family.response == "time":
@@ -193,7 +193,7 @@ class Answers:
         if not made.has_intercept and question.family.response == "ordered":
             raise InputError(
                 "family 'ordinal' has thresholds in the place of an intercept: keep it."
-            )
+            ).at("family")
         return made
 
     def _moments(self, name: str) -> Moments | None:
@@ -205,7 +205,7 @@ class Answers:
         """Return the mean and the standard deviation of a column over all sites."""
         moments = self._moments(name)
         if moments is None:
-            raise InputError(f"{name} has no value at any site.")
+            raise wrong(name, " has no value at any site.")
         sd = float(moments.sd)
         return Unit(float(moments.centre), sd if sd > 0 else 1.0, moments.rows)
 
@@ -225,7 +225,7 @@ class Answers:
                 raise InputError(
                     f"levels: the column {factor.column!r} holds numbers; write C({text}) in the "
                     "formula for levels."
-                )
+                ).at("levels")
             plain, moments = self._unit(text), self._moments(text)
             if moments is not None and bool(moments.constant) and factor.kind != "smooth":
                 notes.append(
@@ -321,7 +321,7 @@ class Answers:
                 raise InputError(
                     f"formula: {group.text}: {len(labels)} groups are known at the sites; from 2 "
                     f"to {LEVELS_REFUSED} can be parameters of a run."
-                )
+                ).at("formula")
             labels_of[name] = labels
         return labels_of
 
@@ -359,7 +359,7 @@ class Answers:
                 raise InputError(
                     f"formula: {group.text}: {both} of the {len(seen)} labels of {by} are at more "
                     f"than one site, and it is not said what that means. Write {ways}."
-                )
+                ).at("formula")
             if not seen:
                 remark = (
                     f"{by}: the labels of different sites were not compared, and are taken apart"
@@ -533,7 +533,7 @@ def against_reference(factor: Factor, levels: tuple[str, ...]) -> tuple[str, ...
         raise InputError(
             f"formula: {factor.text}: there is no level {reference!r}; there are "
             f"{', '.join(levels)}."
-        )
+        ).at("formula")
     return (reference, *(level for level in levels if level != reference))
 
 
@@ -541,11 +541,11 @@ def breaks_of(question: Question, given: Sequence[float] | None, mean: float) ->
     """Return the times of the hazard's changes: as given, or equal shares of a constant one."""
     if question.family.name != "piecewise_exponential":
         if given is not None:
-            raise InputError("breaks are for family='piecewise_exponential'.")
+            raise wrong("breaks", " are for family='piecewise_exponential'.")
         return ()
     if given is None:
         return tuple((-np.log1p(-np.arange(1, INTERVALS) / INTERVALS) * mean).tolist())
     cuts = tuple(float(value) for value in given)
     if not cuts or min(cuts) <= 0 or list(cuts) != sorted(set(cuts)):
-        raise InputError(f"breaks are {list(given)}: give times > 0 that increase.")
+        raise wrong("breaks", f" are {list(given)}: give times > 0 that increase.")
     return cuts

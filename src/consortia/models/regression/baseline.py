@@ -71,7 +71,7 @@ class Baseline(NamedTuple):
                 raise InputError(
                     f"at: {where}{of_stratum}: follow-up ends at {end:g}, and nothing is known of "
                     f"{max(times):g}: give earlier times."
-                )
+                ).at("at")
         return np.array([known[labels] for labels in wanted], int)
 
 

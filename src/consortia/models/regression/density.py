@@ -23,7 +23,7 @@ import numpy as np
 from consortia.core.arguments import unknown
 from consortia.core.arrays import Array, namespace, sum_rows, sums_of_groups
 from consortia.core.host import STEP
-from consortia.errors import InputError
+from consortia.errors import wrong
 from consortia.models._integrated import GroupDensity, log_integrals
 from consortia.models.regression.correlations import LKJ, cholesky, read_lkj
 from consortia.models.regression.earlier import Earlier
@@ -166,7 +166,7 @@ class Density:
         known += [CORRELATION] if spec.bundles else []
         for key in asked:
             if key != CORRELATION and key not in used and key not in known:
-                raise InputError(f"prior: {key!r} is not a parameter: {unknown(key, known)}.")
+                raise wrong("prior", f": {key!r} is not a parameter: {unknown(key, known)}.")
         return settled
 
     def slope_sd(self, block: Block) -> float:
@@ -180,7 +180,7 @@ class Density:
         asked = self.prior.get(CORRELATION)
         if not self.specification.bundles:
             if asked is not None:
-                raise InputError(f"prior: {CORRELATION!r}: the formula has no correlated slopes.")
+                raise wrong("prior", f": {CORRELATION!r}: the formula has no correlated slopes.")
             return None
         return LKJ(1.0, True) if asked is None else read_lkj(CORRELATION, asked)
 
@@ -708,11 +708,11 @@ class Density:
                 which nothing draws from.
         """
         if self.site_estimates:
-            raise InputError("summaries: nothing can be drawn of a prior with estimates of sites.")
+            raise wrong("summaries", ": nothing can be drawn of a prior with estimates of sites.")
         if self.earlier is None:
             return self._draw_in_words(rng, count)
         if self.earlier.weight < 1:
-            raise InputError("prior_from: nothing can be drawn of it with a weight below 1.")
+            raise wrong("prior_from", ": nothing can be drawn of it with a weight below 1.")
         earlier_draws = self.unravel(self.earlier.draw(rng, count))
         wide = rng.random(count) < self.earlier.robust
         words = self._draw_in_words(rng, count)

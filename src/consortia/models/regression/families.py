@@ -27,7 +27,7 @@ from consortia.core.arrays import (
     sum_rows,
     sums_of_groups,
 )
-from consortia.errors import InputError
+from consortia.errors import wrong
 from consortia.runtime.late import jax
 
 PyTree = Any
@@ -656,7 +656,7 @@ def _draw_weibull(rng: Any, eta: np.ndarray, batch: PyTree, own: Mapping[str, An
 
 
 def _no_draw(rng: Any, eta: np.ndarray, batch: PyTree, own: Mapping[str, Any]) -> np.ndarray:
-    raise InputError("family 'cox' says nothing of when events are: nothing can be simulated.")
+    raise wrong("family", " 'cox' says nothing of when events are: nothing can be simulated.")
 
 
 CUMULATIVE = "cumulative_hazard"
@@ -665,7 +665,7 @@ CUMULATIVE = "cumulative_hazard"
 
 def _no_event(eta: Array, batch: PyTree, own: Own) -> Array:
     if CUMULATIVE not in own:
-        raise InputError("family 'cox' has no likelihood of a row.")
+        raise wrong("family", " 'cox' has no likelihood of a row.")
     return -own[CUMULATIVE] * namespace(eta).exp(eta)
 
 

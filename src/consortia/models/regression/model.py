@@ -26,7 +26,7 @@ from consortia.data.sites import Sites
 from consortia.data.tables import read_table
 from consortia.diagnostics.natural import natural
 from consortia.diagnostics.units import scaling_in
-from consortia.errors import InputError
+from consortia.errors import InputError, wrong
 from consortia.models.regression.baseline import Baseline, SiteRows, new_baseline, site_baseline
 from consortia.models.regression.checking import (
     VARIANCES,
@@ -333,7 +333,7 @@ class Regression:
                 raise InputError(
                     f"tree: it is the result of a regression with the {what} {theirs!r}; of this "
                     f"one it is {ours!r}. Ask the regression that was sampled."
-                )
+                ).at("tree")
 
     def estimates(self, tree: Any, level: float = 0.95) -> Estimates:
         """Return the table of effects: ratios where the link has them, else differences.
@@ -560,7 +560,7 @@ class Regression:
         if site is not None and site not in spec.sites:
             raise InputError(
                 f"site {site!r}: {unknown(site, spec.sites)}. None stands for a new one."
-            )
+            ).at("site")
         where = "the rows to predict"
         read = read_table(table, where)
         rows, params = new_rows(spec, read, where, site), self._flat(tree)
@@ -615,14 +615,14 @@ class Regression:
             raise InputError(
                 "at: values are imputed: look at one, imputation(0).predict(...), with the draws "
                 "given its rows."
-            )
+            ).at("at")
         if site not in self.tables:
             raise InputError(
                 f"at: the baseline hazard of site {site!r} stays there, and its rows are in "
                 "another process: predict where they are. weibull and piecewise_exponential have "
                 f"a baseline of few numbers that all sites share, and with (1 | {SITE}) that of a "
                 "new one."
-            )
+            ).at("at")
         rows = {key: np.asarray(values) for key, values in self.sites.site(site).items()}
         return SiteRows(rows, self.tables[site])
 
@@ -638,7 +638,7 @@ class Regression:
             raise InputError(
                 "site: there is one, which says nothing of others: name it. A run of several sites "
                 f"with weibull or piecewise_exponential and (1 | {SITE}) has a new site's hazard."
-            )
+            ).at("site")
         every = [self._site_rows(name) for name in sites]
         return new_baseline(self.density, params, every, times, np.random.default_rng(seed))
 
@@ -678,7 +678,7 @@ class Regression:
 
     def _times(self, at: Sequence[float]) -> list[float]:
         if self.family.response != "time":
-            raise InputError(f"at: family {self.family.name!r} has no probabilities of times.")
+            raise wrong("at", f": family {self.family.name!r} has no probabilities of times.")
         return [arguments.positive("at", float(time)) for time in at]
 
     @property
@@ -741,7 +741,7 @@ class Regression:
         if data is not None:
             for name in data:
                 if name not in spec.sites:
-                    raise InputError(f"data: site {name!r}: {unknown(name, spec.sites)}.")
+                    raise wrong("data", f": site {name!r}: {unknown(name, spec.sites)}.")
             given = {name: read_table(one, f"site {name!r}") for name, one in data.items()}
         elif not self.tables:
             raise InputError(

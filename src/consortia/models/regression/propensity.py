@@ -118,7 +118,7 @@ def check_share(formula: str, levels: Mapping[str, Sequence[str]]) -> None:
             f"stabilise: the share of treated rows is known of a response of 0 and 1 alone: "
             f"write I({column} == {levels[RESPONSE][1]!r}) ~ ... as the formula, or give "
             "stabilise = false."
-        )
+        ).at("stabilise")
 
 
 def _treatment(settings: Mapping[str, Any]) -> tuple[str, float]:

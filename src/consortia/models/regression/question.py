@@ -38,7 +38,7 @@ from consortia.data.mending import key, mend, rows_text, text
 from consortia.data.preparation import Moments
 from consortia.data.tables import word_kept
 from consortia.data.writing import loosely, preferred, same_loosely
-from consortia.errors import InputError
+from consortia.errors import InputError, wrong
 from consortia.models.regression.families import Family
 from consortia.models.regression.formula import SITE, Factor, Group, Parsed
 from consortia.models.regression.remedies import remedies
@@ -197,7 +197,7 @@ class Question:
         """
         table = self.selected(table, site)
         if not self.columns:
-            raise InputError(f"formula {self.parsed.text!r} has no column.")
+            raise wrong("formula", f" {self.parsed.text!r} has no column.")
         used, faults = self._readable(table, site)
         faults.check()
         return self._kept(used, table, site)
@@ -293,7 +293,7 @@ class Question:
                     f"which differ only in spelling: {line}"
                 )
         if faults:
-            raise InputError("\n".join(faults)).at(argument=name, site=site)
+            raise InputError("\n".join(faults)).at(name, site=site)
 
     def guesses(self, kept: Table, site: str, least: int) -> tuple[Guess, ...]:
         """List the guesses about the columns of `kept`, made in ``least`` rows or more."""
@@ -375,7 +375,7 @@ class Question:
             raise InputError(
                 f"formula {self.parsed.text!r} has a coefficient of each site: it says nothing of "
                 f"a new one. Name a site, or write (1 | {SITE})."
-            )
+            ).at("formula")
         filled = set(self.parsed.columns) if self.missing == "indicator" else set()
         offset = self.parsed.offset.columns if self.parsed.offset else ()
         for name in {*needed} - (filled - {*extra, *offset}):
@@ -759,13 +759,13 @@ def levels_given(levels: Any) -> dict[str, tuple[str, ...]]:
     if levels is None:
         return {}
     if not isinstance(levels, Mapping):
-        raise InputError(f"levels is {levels!r}: give a dict, such as {{'stage': ['I', 'II']}}.")
+        raise wrong("levels", f" is {levels!r}: give a dict, such as {{'stage': ['I', 'II']}}.")
     given = {}
     for name, values in levels.items():
         if isinstance(values, str) or not isinstance(values, Sequence):
-            raise InputError(f"levels[{name!r}] is {values!r}: give a list, the reference first.")
+            raise wrong("levels", f"[{name!r}] is {values!r}: give a list, the reference first.")
         texts = tuple(level(value) for value in values)
         if len(texts) < 2 or len(set(texts)) < len(texts):
-            raise InputError(f"levels[{name!r}]: give at least two levels, each once.")
+            raise wrong("levels", f"[{name!r}]: give at least two levels, each once.")
         given[str(name)] = texts
     return given

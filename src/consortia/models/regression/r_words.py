@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from consortia.errors import InputError
+from consortia.errors import wrong
 
 HERE = {
     **dict.fromkeys(("factor", "as.factor", "as.character"), "write C(column)"),
@@ -72,4 +72,4 @@ def check_words(formula: str) -> None:
     names = dict.fromkeys(match["name"] for match in CALL.finditer(formula) if match["name"])
     advice = [f"{name}(...): {HERE[name]}" for name in names if name in HERE]
     if advice:
-        raise InputError(f"formula {formula!r}: {'; '.join(advice)}.")
+        raise wrong("formula", f" {formula!r}: {'; '.join(advice)}.")

@@ -137,7 +137,7 @@ class Registration:
             raise InputError(
                 f"registered.levels.response: family {question.family.name!r} takes two, not "
                 f"{', '.join(levels[RESPONSE])}."
-            )
+            ).at("registered.levels.response")
         cuts = breaks_of(question, breaks, units[TIME].mean if TIME in units else 1.0)
         order = dict.fromkeys([*question.parsed.factors, *_places(question)])
         ordered = {name: levels[name] for name in order if name in levels}
@@ -305,19 +305,19 @@ def _check_question(question: Question, names: Sequence[str]) -> None:
         raise InputError(
             "registered: with model.missing = 'impute' the sites must say which values are "
             "missing: leave [registered] out, or give missing = 'complete'."
-        )
+        ).at("registered")
     if question.described is not None:
         raise InputError(
             "registered: model.describe is answered before the first query, and a registered study "
             "has no such message: leave one of them out."
-        )
+        ).at("registered")
     for group in question.parsed.groups:
         if not (group.by == SITE or group.is_shared or group.kind == "own") and len(names) > 1:
             raise InputError(
                 f"registered: formula: {group.text}: the labels of the sites are not compared: "
                 f"write (1 | {SITE}:{group.by}) where each site has its own groups, "
                 f"(1 | shared({group.by})) where they are of all."
-            )
+            ).at("registered")
 
 
 def _beside(question: Question) -> tuple[str, ...]:
