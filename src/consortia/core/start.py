@@ -58,14 +58,14 @@ def is_floating(dtype: Any) -> bool:
     return np.issubdtype(dtype, np.floating) or bool(jnp.issubdtype(dtype, jnp.floating))
 
 
-def _check_start(argument: str, parameters: PyTree, own: PyTree) -> None:
+def _check_start(argument: str, parameters: PyTree, wanted_parameters: PyTree) -> None:
     _check_leaves(argument, parameters)
-    structure, wanted = trees.structure_of(parameters), trees.structure_of(own)
+    structure, wanted = trees.structure_of(parameters), trees.structure_of(wanted_parameters)
     if not trees.are_same(structure, wanted):
         raise InputError(
             f"{argument} has the structure {structure}, the model's parameters have {wanted}."
         ).at(argument)
-    pairs = zip(trees.leaves_of(parameters), trees.leaves_of(own), strict=True)
+    pairs = zip(trees.leaves_of(parameters), trees.leaves_of(wanted_parameters), strict=True)
     for (_, _, leaf), (path, _, example) in pairs:
         where = f"{argument}{path}"
         if np.shape(leaf) != np.shape(example):

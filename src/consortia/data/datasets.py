@@ -467,9 +467,9 @@ NUCLEI = (
 )
 MEASURED: dict[str, tuple[str, ...]] = {
     "breast_cancer": (
-        *(f"mean {one}" for one in NUCLEI),
-        *(f"{one} error" for one in NUCLEI),
-        *(f"worst {one}" for one in NUCLEI),
+        *(f"mean {measurement}" for measurement in NUCLEI),
+        *(f"{measurement} error" for measurement in NUCLEI),
+        *(f"worst {measurement}" for measurement in NUCLEI),
     ),
     "wine": (
         *("alcohol", "malic_acid", "ash", "alcalinity_of_ash", "magnesium", "total_phenols"),

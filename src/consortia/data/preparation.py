@@ -169,7 +169,7 @@ def standardise(
     changed = moments.measured
     if columns is not None:
         count = len(changed)
-        chosen = [arguments.whole("columns", one, 0, count - 1) for one in columns]
+        chosen = [arguments.whole("columns", column, 0, count - 1) for column in columns]
         changed = np.isin(np.arange(count), chosen)
     scaled = standardised(train, moments, "train", changed)
     return scaled, None if test is None else standardised(test, moments, "test", changed)

@@ -101,9 +101,9 @@ class Sites:
             check_finite(name, part)
         # A site whose rows are promoted keeps the digest of its rows as they are given.
         digests = {
-            index: digest.of_rows(one.structure.unflatten(one.leaves))
-            for index, (one, other) in enumerate(zip(parts, kept, strict=True))
-            if [leaf.dtype for leaf in one.leaves] != [leaf.dtype for leaf in other.leaves]
+            index: digest.of_rows(site_rows.structure.unflatten(site_rows.leaves))
+            for index, (site_rows, other) in enumerate(zip(parts, kept, strict=True))
+            if [leaf.dtype for leaf in site_rows.leaves] != [leaf.dtype for leaf in other.leaves]
         }
         return cls.of_rows(names, kept, digests)
 

@@ -381,7 +381,7 @@ def _note_origin(tree: Any, scaling: Scaling | None) -> list[str]:
 
 
 def _columns(
-    tree: Any, probabilities: Sequence[float], found: Convergence
+    tree: Any, probabilities: Sequence[float], convergence: Convergence
 ) -> tuple[dict[str, np.ndarray], list[str]]:
     """Return the columns of the table, and the notes on them."""
     draws, weights, numbers = _some_draws("tree", tree), draw_weights(tree), draw_imputations(tree)
@@ -393,11 +393,11 @@ def _columns(
     errors = [_errors(array, weights, numbers) for array in draws.values()]
     columns |= {
         "mcse_mean": _stacked(together for together, _ in errors),
-        "r_hat": _stacked(found.r_hat.values()),
-        "ess_bulk": _stacked(found.ess_bulk.values()),
-        "ess_tail": _stacked(found.ess_tail.values()),
+        "r_hat": _stacked(convergence.r_hat.values()),
+        "ess_bulk": _stacked(convergence.ess_bulk.values()),
+        "ess_tail": _stacked(convergence.ess_tail.values()),
     }
-    notes = found.notes()
+    notes = convergence.notes()
     if numbers is not None:
         each = zip(draws.values(), errors, strict=True)
         fractions = (missing_information(array, numbers, within) for array, (_, within) in each)

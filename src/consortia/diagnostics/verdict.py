@@ -887,14 +887,14 @@ def _fits(run: Evidence) -> Check | None:
 
 
 def _measured(run: Evidence) -> Check:
-    title, own, error = "How large is the measured bias?", run.reference, run.sampled.shift_errors
-    if own is None or error is None:
+    title, ref, error = "How large is the measured bias?", run.reference, run.sampled.shift_errors
+    if ref is None or error is None:
         reason = "No reference is available for comparison."
         return Check(Severity.UNKNOWN, title, "not measured", reason, counts=False)
     columns = run.columns  # natural quantities may have long tails, and hide what is off
     clear = np.maximum(np.abs(columns["shift"]) - SIGMAS * error, 0)
     # The relative error of a standard deviation from n independent draws is 1/√(2n).
-    few = np.minimum(np.minimum(columns["ess_bulk"], columns["ess_tail"]), own["ess_bulk"])
+    few = np.minimum(np.minimum(columns["ess_bulk"], columns["ess_tail"]), ref["ess_bulk"])
     spread = np.maximum(np.abs(columns["sd_ratio"] - 1) - SIGMAS / np.sqrt(few), 0)
     severity = max(_severity(float(clear.max()), SHIFT), _severity(float(spread.max()), SPREAD))
     worst = int(np.abs(columns["shift"]).argmax())

@@ -162,7 +162,7 @@ class LocalEngine(Engine):
 
                 tables = multihost_utils.process_allgather(digests)
             rows = [[bytes(row).hex() for row in np.asarray(table)] for table in tables]
-            every = {number: dict(zip(hexes, one, strict=True)) for number, one in enumerate(rows)}
+            every = {number: dict(zip(hexes, row, strict=True)) for number, row in enumerate(rows)}
             fingerprints.check_same(every, "process")
         return [result]
 

@@ -46,8 +46,8 @@ class LocalRun(Run):
                 fitted = self._fitted_of(state, program.fit.eval_shape(*given))
             self._arrays = self._arrays._replace(fitted=fitted)
         # A single chain has no chain axis.
-        own = positions[0] if self.layout.chains == 1 else positions
-        begun = own, ring, self._arrays, program.keys(rng.SETUP, base)
+        first = positions[0] if self.layout.chains == 1 else positions
+        begun = first, ring, self._arrays, program.keys(rng.SETUP, base)
         if state is None:
             return program.begin(*begun)
         return self._carry_of(state, program.begin.eval_shape(*begun))

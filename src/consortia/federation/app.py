@@ -438,7 +438,7 @@ def site_of(
 
     def build(engine: Engine) -> Job:
         level, pattern = least_rows()
-        built = study.build(engine, data_folder=origin, own=files, least=level, cells=pattern)
+        built = study.build(engine, data_folder=origin, files=files, least=level, cells=pattern)
         run = study.run
         parts = built.model, built.rows, built.algorithm, run.chains, run.seed, run.warmup
         return Job(*parts, registered=study.registered is not None)
@@ -597,7 +597,7 @@ class Simulated:
         """Accept that it is not known which rows a run is about."""
         return "all"
 
-    def place(self, place: Place, *, again: bool) -> None:
+    def place(self, where: Place, *, again: bool) -> None:
         """Accept any place."""
 
     def spend(self, spent: Spending) -> None:

@@ -138,12 +138,12 @@ def difference(first: Level, fine: Level, again: Level, dimension: int) -> tuple
     return (coarse - fine.mean) / dimension, error / dimension
 
 
-def acceptance(found: float) -> float:
+def acceptance(log_ratio: float) -> float:
     """Return a = min(1, exp(−|Δ|))."""
-    return math.exp(-abs(found))
+    return math.exp(-abs(log_ratio))
 
 
-def confirms(found: float, error: float, target: BiasTarget) -> bool:
+def confirms(bias: float, error: float, target: BiasTarget) -> bool:
     """Return True if 1 + 4Δ, within its Monte Carlo error, is inside the target for r²."""
     most = ((1 + target.sd) ** 2 - 1) / 4
-    return abs(found) + error <= most
+    return abs(bias) + error <= most

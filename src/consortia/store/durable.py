@@ -51,15 +51,15 @@ def write_through(file: BinaryIO, *pieces: Any) -> None:
     os.fsync(file.fileno())
 
 
-def replace_file(path: Path, pieces: Iterable[Any], *, own: bool = False) -> None:
+def replace_file(path: Path, pieces: Iterable[Any], *, private: bool = False) -> None:
     """Put a file of these bytes in the place of ``path``, once they are on the disk.
 
     Args:
         path: of the file; a link of this name is replaced, and what it points to is left alone.
         pieces: the bytes.
-        own: only its owner may read it.
+        private: only its owner may read it.
     """
-    opener = fresh_private if own else fresh
+    opener = fresh_private if private else fresh
     with written_beside(path) as temporary, open(temporary, "wb", opener=opener) as file:
         write_through(file, *pieces)
 

@@ -423,7 +423,7 @@ def _group(path: Path, name: str, kept: int | None) -> Any:
         )
 
     arrays: dict[str, Any] = dict(zarr.open_group(path, path=name, mode="r", **ZARR).arrays())
-    growing = [key for key, one in arrays.items() if DRAW in (one.metadata.dimension_names or ())]
+    growing = [key for key, a in arrays.items() if DRAW in (a.metadata.dimension_names or ())]
     if DRAW not in growing:
         return opened([])
     count = arrays[DRAW].shape[0] if kept is None else kept

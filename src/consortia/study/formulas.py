@@ -46,8 +46,8 @@ def options_of(**options: Any) -> None:
 
 options_of.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
     [
-        one
-        for name, one in inspect.signature(regression).parameters.items()
+        parameter
+        for name, parameter in inspect.signature(regression).parameters.items()
         if name not in NOT_IN_FILE
     ]
 )

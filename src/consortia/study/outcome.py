@@ -278,12 +278,12 @@ def _compared(column: SiteColumns, value: str) -> str:
     return f"{in_formula(name)} == {quote}{writings[0]}{quote}"
 
 
-def _is_one_value(one: str, other: str) -> bool:
+def _is_one_value(first: str, other: str) -> bool:
     """Return True if two writings are of one number, one bool or one string."""
-    if one == other or (truth_of(one) is not None and truth_of(one) == truth_of(other)):
+    if first == other or (truth_of(first) is not None and truth_of(first) == truth_of(other)):
         return True
     try:
-        return float(one) == float(other)
+        return float(first) == float(other)
     except ValueError:
         return False
 

@@ -118,7 +118,7 @@ class Data(Table):
         directory: Path,
         engine: Engine,
         algorithm: Method,
-        own: Mapping[int, Path] | None = None,
+        elsewhere: Mapping[int, Path] | None = None,
         same: Callable[[], Mapping[str, Any]] = dict,
     ) -> Prepared:
         """Return the rows, ready to be dealt out; of files those of the sites of this process.
@@ -129,7 +129,7 @@ class Data(Table):
             directory: where the names of files start.
             engine: decides which sites this process runs.
             algorithm: what is run.
-            own: where the files of sites are that are not there, by the sites' indices.
+            elsewhere: the files of sites that are not there, by the sites' indices.
             same: what all processes must have been given, by name.
 
         Raises:
@@ -138,8 +138,8 @@ class Data(Table):
         """
         if self.files is None:
             return run_on_all(engine, self._of_dataset, same)
-        names, own = names_of(self.files), own or {}
-        paths = [own.get(index, directory / name) for index, name in enumerate(self.files)]
+        names, elsewhere = names_of(self.files), elsewhere or {}
+        paths = [elsewhere.get(index, directory / name) for index, name in enumerate(self.files)]
         read: dict[int, FileRows] = {}
         test_rows: list[FileRows] = []
 

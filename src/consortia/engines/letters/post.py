@@ -182,7 +182,7 @@ class Post:
         data = seal(letter, self.key(site))
         path = self._path(SENT, site, number)
         path.parent.mkdir(exist_ok=True, mode=0o700)
-        replace_file(path, [data], own=True)
+        replace_file(path, [data], private=True)
         exchanges.append(Exchange(letter, digest(data)))
         return exchanges[-1]
 
@@ -232,7 +232,7 @@ class Post:
             raise LetterError(f"letter {letter.number} was answered otherwise before: it is late")
         kept = self._path(RECEIVED, site, letter.number)
         kept.parent.mkdir(exist_ok=True, mode=0o700)
-        replace_file(kept, [data], own=True)
+        replace_file(kept, [data], private=True)
         exchange.data, exchange.replies, exchange.refused = data, replies, refused
         return self.names[site], letter.number
 
@@ -272,7 +272,7 @@ class Post:
         folder = self._folder / ASIDE
         folder.mkdir(exist_ok=True, mode=0o700)
         self._reasons[stem] = printable(reason, most=LONGEST_REASON)
-        replace_file(folder / f"{stem}.txt", [self._reasons[stem].encode()], own=True)
+        replace_file(folder / f"{stem}.txt", [self._reasons[stem].encode()], private=True)
         self._path(RECEIVED, site, number).replace(folder / f"{stem}{SUFFIX}")
         last.data, last.replies = None, {}
         return number

@@ -180,16 +180,16 @@ class MessageRun(Remote, Run):
             except SiteMissingError as error:
                 error.round, error.reached = iteration, (carry, buffers)
                 raise
-            place = np.array([iteration - warmup, window.origin, window.thin], np.int32)
+            at = np.array([iteration - warmup, window.origin, window.thin], np.int32)
             carry = after
-            buffers = self._record(buffers, carry._replace(node=()), *infos, place)
+            buffers = self._record(buffers, carry._replace(node=()), *infos, at)
         return carry, buffers, np.asarray(self._finite(carry._replace(node=())))
 
     def _recorded(
-        self, buffers: Buffers, carry: Carry, node_info: Any, hub_info: Any, place: Array
+        self, buffers: Buffers, carry: Carry, node_info: Any, hub_info: Any, at: Array
     ) -> Buffers:
         made = self.program.made(carry, node_info, hub_info)
-        return self.program.record(buffers, made, place[0], Window(0, 0, place[1], place[2], 0))
+        return self.program.record(buffers, made, at[0], Window(0, 0, at[1], at[2], 0))
 
     def site_not_finite(self, carry: Carry, at: int, warmup: int, chain: int) -> str | None:
         """Return the first site whose message of round ``at`` is not finite in this chain."""

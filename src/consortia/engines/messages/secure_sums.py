@@ -161,7 +161,7 @@ class SumMember:
     def masked(
         self,
         values: Arrays,
-        place: str,
+        label: str,
         question: str,
         bounds: Mapping[str, float] | None = None,
     ) -> dict[str, np.ndarray]:
@@ -169,7 +169,7 @@ class SumMember:
 
         Args:
             values: to be added over the sites, by name.
-            place: in the run.
+            label: of the place in the run.
             question: digest of the whole request.
             bounds: largest numbers of arrays that declare them, by name.
 
@@ -181,10 +181,10 @@ class SumMember:
             raise _refused("no keys were agreed on in this run")
         layout = Layout.of(values, bounds or {}, len(self._names))
         total = layout.encoded(values)
-        asked = _framed(place.encode()) + _framed(question.encode())
+        asked = _framed(label.encode()) + _framed(question.encode())
         now = hashlib.sha256(b"".join(array.tobytes() for array in total)).digest()
         if not hmac.compare_digest(self._answered.setdefault(asked, now), now):
-            raise _refused(f"{place} was answered before with other numbers: the data have changed")
+            raise _refused(f"{label} was answered before with other numbers: the data have changed")
         for peer, key in self._pairs.items():
             mask = layout.integers(_stream(key, asked, layout.mask_bytes))
             total = layout.added(total, mask if self.name < peer else layout.negated(mask))

@@ -203,13 +203,13 @@ class Stages:
         shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), arrays)
         every = () if whole.chains == 1 else (whole.chains,)
         dtype = jnp.result_type(float)
-        one = jax.ShapeDtypeStruct((dimension,), dtype)
+        position = jax.ShapeDtypeStruct((dimension,), dtype)
         several = jax.ShapeDtypeStruct((*every, dimension), dtype)
 
         def stage(number: int, phases: tuple[Phase, ...], carry: Carry) -> Stage:
             return Stage(number, phases, algorithm, whole, carry, shapes, self.weights)
 
-        self.fit = stage(rng.FIT, algorithm.fit, jax.eval_shape(self.begin_fit, one))
+        self.fit = stage(rng.FIT, algorithm.fit, jax.eval_shape(self.begin_fit, position))
         if algorithm.fit:
             after = self.fit.after()
             shapes = shapes._replace(fitted=jax.eval_shape(self.fitted, after))
@@ -246,11 +246,11 @@ def from_arrays(arrays: Any, like: PyTree, prefix: str) -> PyTree:
     if not leaves and not any(name.startswith(prefix) for name in arrays):
         return like
     wanted = {prefix + jax.tree_util.keystr(path): leaf for path, leaf in leaves}
-    found = {name: array for name, array in arrays.items() if name.startswith(prefix)}
-    if found.keys() != wanted.keys():
+    parts = {name: array for name, array in arrays.items() if name.startswith(prefix)}
+    if parts.keys() != wanted.keys():
         raise EnvelopeError(f"it holds other arrays of {prefix} than this step has")
-    check_shapes(found, wanted)
-    return jax.tree.unflatten(structure, [found[name] for name in wanted])
+    check_shapes(parts, wanted)
+    return jax.tree.unflatten(structure, [parts[name] for name in wanted])
 
 
 def check_shapes(arrays: Mapping[str, np.ndarray], like: Mapping[str, Any]) -> None:

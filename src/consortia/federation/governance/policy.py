@@ -432,16 +432,16 @@ def load_policy(path: str | os.PathLike[str]) -> Policy:
     return policy
 
 
-def forbidden(what: str, found: list[tuple[str, str]], *, of_rows: bool = False) -> PolicyError:
+def forbidden(what: str, broken: list[tuple[str, str]], *, of_rows: bool = False) -> PolicyError:
     """Return the error of what a policy forbids, with (key, reason) of each rule.
 
     ``of_rows``: it depends on rows, so that not even the keys may leave the site.
     """
-    reasons = "; ".join(f"{rule}: {reason}" for rule, reason in found)
+    reasons = "; ".join(f"{rule}: {reason}" for rule, reason in broken)
     return PolicyError(
         f"the site's policy forbids {what}: {reasons}. Only who is responsible for the site may "
         "change the policy.",
-        rules=tuple(rule for rule, _ in found),
+        rules=tuple(rule for rule, _ in broken),
         of_rows=of_rows,
     )
 

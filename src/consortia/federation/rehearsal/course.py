@@ -126,7 +126,7 @@ def rehearsed(
         text = Path(policy).read_text(encoding="utf-8")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
-        built = loaded.of_copies(name).build(own=dict.fromkeys(range(len(names)), file))
+        built = loaded.of_copies(name).build(files=dict.fromkeys(range(len(names)), file))
     yield _count(loaded, built, file, names.index(name))
     with tempfile.TemporaryDirectory() as folder:
         more = before, text, Path(folder), policy is not None

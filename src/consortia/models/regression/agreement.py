@@ -102,7 +102,7 @@ class Answers:
         for text, factor in factors.items():
             if factor.column in levels:
                 levels[factor.column] |= {
-                    site: one.levels[text] for site, one in self.facts.items() if text in one.levels
+                    site: f.levels[text] for site, f in self.facts.items() if text in f.levels
                 }
         return levels
 
@@ -283,15 +283,15 @@ class Answers:
                 what = "words" if kinds[str(column)] == "text" else "True and False"
                 sentence = f"{column} holds {what}: {count} levels, each against {first!r}"
                 readings.append(Guess(str(column), sentence))
-        measured = {text: one.column for text, one in parsed.factors.items() if one.column}
+        measured = {text: factor.column for text, factor in parsed.factors.items() if factor.column}
         first_column = parsed.response[0].column
         if first_column is not None:
             measured[TIME if question.family.response == "time" else RESPONSE] = first_column
         of_columns = {
             column: {
-                site: Moments(*one.moments[text])
-                for site, one in self.facts.items()
-                if text in one.moments
+                site: Moments(*facts.moments[text])
+                for site, facts in self.facts.items()
+                if text in facts.moments
             }
             for text, column in measured.items()
         }
@@ -341,7 +341,7 @@ class Answers:
                         "groups inside the sites are integrated out, and one kind can be"
                     )
                 continue
-            sizes = {site: one.groups.get(by, (0, ())) for site, one in self.facts.items()}
+            sizes = {site: facts.groups.get(by, (0, ())) for site, facts in self.facts.items()}
             counts = ", ".join(f"{site} {count or '?'}" for site, (count, _) in sizes.items())
             known = all(count for count, _ in sizes.values())
             total = sum(count for count, _ in sizes.values()) if known else "an unknown number of"
@@ -406,7 +406,7 @@ class Answers:
                 )
             somewhere = []
             for level in levels:
-                having = [s for s, one in self.facts.items() if level in one.levels.get(text, ())]
+                having = [s for s, f in self.facts.items() if level in f.levels.get(text, ())]
                 lacking = [site for site in self.facts if site not in having]
                 if len(having) == 1 and len(self.facts) > 2:
                     somewhere.append(f"{column} = {level!r} is at site {having[0]!r} only")
@@ -508,7 +508,7 @@ def _of_imputation(question: Question, imputed: Mapping[str, int]) -> list[str]:
     bent = [
         ":".join(term)
         for term in question.parsed.terms
-        for columns in [{one for text in term for one in question.parsed.factors[text].columns}]
+        for columns in [{c for text in term for c in question.parsed.factors[text].columns}]
         if columns & imputed.keys()
         and (len(term) > 1 or any(question.parsed.factors[text].is_curved for text in term))
     ]

@@ -326,7 +326,7 @@ def _check_parts(formula: str, family: str, question: Question) -> None:
                 f"levels: {name!r} is not a column of the formula: "
                 f"{unknown(name, question.columns)}."
             ).at("levels")
-    if len({(one.by, one.kind) for one in parsed.groups}) > len({one.by for one in parsed.groups}):
+    if len({(g.by, g.kind) for g in parsed.groups}) > len({g.by for g in parsed.groups}):
         raise wrong("formula", f" {formula!r}: the groups of a column are of one kind.")
     if parsed.strata and of.of_site is None:
         raise InputError(
@@ -353,18 +353,18 @@ def _check_parts(formula: str, family: str, question: Question) -> None:
 def _integrated_by_default(question: Question) -> Question:
     """Return a question whose sites integrate their levels and slopes out, where they can."""
     integrated = replace(question, integrated=True, by_default=True)
-    staying = [one for one in question.parsed.groups if integrated.stays(one)]
+    staying = [group for group in question.parsed.groups if integrated.stays(group)]
     of = question.family
     possible = not (question.imputes or of.of_site or of.response == "levels")
-    few = sum(len(one.inside) for one in staying) <= MOST_INTEGRATED
-    of_sites = any(one.by == SITE for one in staying)
+    few = sum(len(group.inside) for group in staying) <= MOST_INTEGRATED
+    of_sites = any(group.by == SITE for group in staying)
     return integrated if possible and few and of_sites else question
 
 
 def integrable(spec: Specification) -> bool:
     """Return True if sites could integrate out the levels that a run has as parameters."""
     asked = spec.question
-    inside = [name for one in asked.parsed.groups if one.by == SITE for name in one.inside]
+    inside = [name for group in asked.parsed.groups if group.by == SITE for name in group.inside]
     width = sum(max(len(spec.levels.get(name, ())) - 1, 1) for name in inside)
     return width <= MOST_INTEGRATED and _integrated_by_default(asked).integrated > asked.integrated
 
@@ -420,7 +420,7 @@ def _check_weights(question: Question) -> None:
     if not question.robust:
         return
     what = "weights_are='sampling'" if question.samples else f"cluster({parsed.cluster})"
-    if parsed.groups or any(one.kind == "smooth" for one in parsed.factors.values()):
+    if parsed.groups or any(factor.kind == "smooth" for factor in parsed.factors.values()):
         raise InputError(
             f"{what}: formula {parsed.text!r} has levels or smooths with a standard deviation of "
             "their own, which have no robust standard errors here: leave them out, or write site "
@@ -435,7 +435,7 @@ def _check_weights(question: Question) -> None:
 
 def _check_outcome(formula: str, question: Question) -> None:
     """Refuse a response that is in a term too."""
-    outcome = {one.column for one in question.parsed.response} - {None}
+    outcome = {factor.column for factor in question.parsed.response} - {None}
     for column in question.parsed.columns:
         if column in outcome:
             raise InputError(
@@ -462,7 +462,7 @@ def contribution(
     arrays = dict.fromkeys(question.columns, ((), "<f8"))
     numbers = set(question.numbers)
     if not question.levels_of_response(kept):
-        numbers |= {name for one in parsed.response for name in one.columns}
+        numbers |= {name for factor in parsed.response for name in factor.columns}
     held = {
         name: column.values if name in numbers and column.kind != "text" else coded_levels(column)
         for name, column in kept.items()
@@ -509,8 +509,8 @@ def gathered(
         return engine.gather_facts(Gathering(names, algorithm, contributed, same=same))[0]
     except InputError as error:
         faults = Faults()
-        own = {index: asdict(table) for index, table in tables.items()}
-        parts = engine.allgather(lambda: own)
+        facts_here = {index: asdict(table) for index, table in tables.items()}
+        parts = engine.allgather(lambda: facts_here)
         every = {int(i): table for part in parts for i, table in part.items()}
         known = {names[index]: TableFacts.read(every[index]) for index in sorted(every)}
         with faults.noted():
@@ -568,7 +568,7 @@ def assembled(
         for index in rows:
             check_finite(names[index], parts[index])
         more = () if imputation is None else (imputation,)
-        digests = {i: of_value((one.digest, agreed.digest, *more)) for i, one in enumerate(facts)}
+        digests = {i: of_value((f.digest, agreed.digest, *more)) for i, f in enumerate(facts)}
         return Sites.of_rows(tuple(names), alike(names, parts), digests, set(digests) - set(rows))
 
     sites: Sites | tuple[Sites, ...] = ()
@@ -588,7 +588,7 @@ def assembled(
     kept = {names[i]: question.kept(table, names[i]) for i, table in read.items()}
     descriptions = _descriptions(sent, kept)
     if agreed.imputed and imputation is not None:
-        kept = {name: question.imputed(one, name, imputation) for name, one in kept.items()}
+        kept = {name: question.imputed(t, name, imputation) for name, t in kept.items()}
     made = Regression(agreed, density, model, sites, notes, groups, kept, descriptions)
     if earlier is not None:
         shapes = {name: np.shape(values) for name, values in density.start.items()}
@@ -601,13 +601,13 @@ def _agreed(
 ) -> Specification:
     """Return the formula as all sites use it: as registered, or as their facts have it."""
     question, facts, names, read = sent
-    known, rows = [one.table for one in facts if one.table is not None], [one.rows for one in facts]
+    known, rows = [f.table for f in facts if f.table is not None], [f.rows for f in facts]
     if registered is not None:
-        found = registered.specification(question, names, breaks)
-        of_sites = {site: one.table for site, one in zip(names, facts, strict=True) if one.table}
+        agreed = registered.specification(question, names, breaks)
+        of_sites = {site: f.table for site, f in zip(names, facts, strict=True) if f.table}
         readings = tuple(readings_of(of_sites))
-        counted = () if any(one.unread for one in facts) else tuple(rows)
-        return replace(found, rows=counted, readings=readings)
+        counted = () if any(site_facts.unread for site_facts in facts) else tuple(rows)
+        return replace(agreed, rows=counted, readings=readings)
     if len(known) < len(facts):
         raise InputError("a site gave no facts of its table: give all the same formula.")
     return agree(question, known, rows, names, breaks, _locator(names, read))
@@ -623,13 +623,13 @@ def _descriptions(sent: Sent, kept: Mapping[str, Table]) -> dict[str, SiteDescri
     question, facts, names, read = sent
     if question.described is not None:
         every = {
-            name: one.described
-            for name, one in zip(names, facts, strict=True)
-            if one.described is not None
+            name: site_facts.described
+            for name, site_facts in zip(names, facts, strict=True)
+            if site_facts.described is not None
         }
         wanted = question.described
-        for name, one in every.items():
-            counts = one.followup
+        for name, description in every.items():
+            counts = description.followup
             if counts is not None and not counts.fits(len(wanted.times), len(wanted.kinds)):
                 raise InputError(f"site {name!r}: it counts at other times.").at(site=name)
         return every
@@ -661,7 +661,7 @@ def _tables(sites: Any) -> tuple[list[Any], tuple[str, ...]]:
         tables = list(sites.values())
     elif isinstance(sites, Sequence) and not isinstance(sites, str):
         tables = list(sites)
-        stems = [Path(one).stem for one in tables if isinstance(one, (str, Path))]
+        stems = [Path(path).stem for path in tables if isinstance(path, (str, Path))]
         names = stems if len(stems) == len(tables) else None
     else:
         hint = ""

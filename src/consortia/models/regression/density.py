@@ -220,7 +220,7 @@ class Density:
             name, count = self.cuts
             first = self.centre if name == HAZARD else -(count - 1) / 2
             start[SAMPLED_CUTS[name]] = (first * np.eye(count)[0]).astype(np.float32)
-        for name in (one.name for one in self.family.auxiliaries):
+        for name in (auxiliary.name for auxiliary in self.family.auxiliaries):
             value = self.spread if name == "sigma" else 1.0
             start[f"log_{name}"] = np.float32(math.log(value)) * np.ones((), np.float32)
         if spec.blocks:
@@ -230,7 +230,7 @@ class Density:
             if columns:
                 start["effects_in_sd"] = np.zeros((*self.lead, columns), np.float32)
         if spec.bundles:
-            count = sum(len(one) * (len(one) - 1) // 2 for one in spec.bundles)
+            count = sum(len(bundle) * (len(bundle) - 1) // 2 for bundle in spec.bundles)
             start["correlation_score"] = np.zeros(count, np.float32)
         return start
 
@@ -303,7 +303,7 @@ class Density:
         sd = values["sd"] = xp.sqrt(xp.diagonal(covariance, axis1=-2, axis2=-1))
         if spec.bundles:
             R = covariance / (sd[..., :, None] * sd[..., None, :])
-            bundles = [R[..., one.start : one.stop, one.start : one.stop] for one in spec.bundles]
+            bundles = [R[..., b.start : b.stop, b.start : b.stop] for b in spec.bundles]
             values[CORRELATION] = _below(bundles)
         if "effects" in values:
             parts = [values["effects"][..., self.block_of == block] for block in range(len(T))]
@@ -672,8 +672,8 @@ class Density:
         spreads = xp.exp(params["log_sd"]) / math.sqrt(len(spec.sites))
         common = {name: xp.zeros_like(xp.asarray(values)) for name, values in params.items()}
 
-        def at(name: str, place: np.ndarray) -> Array:
-            return common[name] + xp.asarray(place, spreads.dtype) * spread[..., None]
+        def at(name: str, direction: np.ndarray) -> Array:
+            return common[name] + xp.asarray(direction, spreads.dtype) * spread[..., None]
 
         for block in spec.staying:
             term, spread = spec.blocks[block].term, spreads[..., block]
@@ -735,16 +735,16 @@ class Density:
             cuts = self.priors[name].draw(rng, (count, size), -math.inf)
             cuts = np.sort(cuts) if name == THRESHOLDS else cuts
             draws[SAMPLED_CUTS[name]] = self.sampled_cuts(name, cuts)
-        for one in self.family.auxiliaries:
-            value = self.priors[one.name].draw(rng, (count,), one.lower)
-            draws[f"log_{one.name}"] = np.log(value - one.lower)
+        for auxiliary in self.family.auxiliaries:
+            value = self.priors[auxiliary.name].draw(rng, (count,), auxiliary.lower)
+            draws[f"log_{auxiliary.name}"] = np.log(value - auxiliary.lower)
         if spec.blocks:
             sd = [self.priors[block.name].draw(rng, (count,), 0.0) for block in spec.blocks]
             draws["log_sd"] = np.log(np.stack(sd, axis=1))
             if self.block_of.size:
                 draws["effects_in_sd"] = rng.normal(size=(*lead, len(self.block_of)))
         if self.correlation_prior is not None:
-            free = [self.correlation_prior.draw(rng, count, len(one)) for one in spec.bundles]
+            free = [self.correlation_prior.draw(rng, count, len(bundle)) for bundle in spec.bundles]
             draws["correlation_score"] = np.concatenate(free, axis=1)
         return {name: np.asarray(values, float_type()) for name, values in draws.items()}
 

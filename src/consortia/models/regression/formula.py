@@ -229,8 +229,8 @@ def parse(text: Any) -> Parsed:
     response, survival, entry = _response(code.part(left[0][0]))
     terms, factors, offset = [], {}, None
     words: dict[str, tuple[str, ...]] = dict.fromkeys(COLUMN_WORDS, ())
-    written = [[_columns_of(code.part(one)) for one in term] for term in right]
-    for made in (one for term in written for one in itertools.product(*term)):
+    written = [[_columns_of(code.part(node)) for node in term] for term in right]
+    for made in (product for term in written for product in itertools.product(*term)):
         kinds = {factor.kind for factor in made}
         if word := next((word for word in COLUMN_WORDS if word in kinds), None):
             if len(made) > 1:
@@ -247,10 +247,10 @@ def parse(text: Any) -> Parsed:
             factors.update({factor.text: factor for factor in made})
     inside: list[Group] = []
     for group in groups:
-        of_group = [_plain(_factor(code.part(one))) for one in group.inside if one]
-        factors.update({one.text: one for one in of_group if one.text not in factors})
+        of_group = [_plain(_factor(code.part(node))) for node in group.inside if node]
+        factors.update({plain.text: plain for plain in of_group if plain.text not in factors})
         names = iter(of_group)
-        texts = tuple(next(names).text if one else "" for one in group.inside)
+        texts = tuple(next(names).text if node else "" for node in group.inside)
         inside.append(group._replace(inside=texts))
     if not terms and not groups:
         raise InputError(f"formula {text!r} has nothing after the ~.")
@@ -426,7 +426,7 @@ def _columns(tree: ast.expr, text: str) -> tuple[str, ...]:
             walk(node.right)
         elif isinstance(node, ast.UnaryOp) and type(node.op) in OPERATORS:
             walk(node.operand)
-        elif isinstance(node, ast.Compare) and {type(one) for one in node.ops} <= OPERATORS.keys():
+        elif isinstance(node, ast.Compare) and {type(op) for op in node.ops} <= OPERATORS.keys():
             for part in (node.left, *node.comparators):
                 walk(part)
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and not node.keywords:

@@ -274,7 +274,7 @@ class Regression:
                 "survival_curves: give regression(..., describe={'times': [...]}), times on which "
                 "all sites agree beforehand."
             )
-        followups = {name: one.followup for name, one in self.descriptions.items() if one.followup}
+        followups = {name: d.followup for name, d in self.descriptions.items() if d.followup}
         estimates = curves(followups, wanted.times, wanted.kinds)
         if estimates is None:
             raise InputError(
@@ -370,14 +370,14 @@ class Regression:
             )
         every = np.asarray(self.natural(tree)["coefficients"], float)
         none = np.zeros(every.shape[:2])
-        names = {one: f"{factor}[{one}]" for one in spec.levels[factor]}
+        names = {key: f"{factor}[{key}]" for key in spec.levels[factor]}
         of = {
-            one: every[..., spec.names.index(name)] if name in spec.names else none
-            for one, name in names.items()
+            key: every[..., spec.names.index(name)] if name in spec.names else none
+            for key, name in names.items()
         }
-        pairs = [(one, other) for other, one in itertools.combinations(of, 2)]
-        draws = {"coefficients": np.stack([of[one] - of[other] for one, other in pairs], axis=-1)}
-        labels = {"coefficients": [[f"{factor}: {one} − {other}" for one, other in pairs]]}
+        pairs = [(key, other) for other, key in itertools.combinations(of, 2)]
+        draws = {"coefficients": np.stack([of[key] - of[other] for key, other in pairs], axis=-1)}
+        labels = {"coefficients": [[f"{factor}: {key} − {other}" for key, other in pairs]]}
         return estimates_of(draws, labels, self.family.effect, level)
 
     @property
@@ -437,7 +437,7 @@ class Regression:
             InputError: the formula has no levels or slopes by group, or a prior cannot be read.
         """
         spec, density, effect = self.specification, self.density, self.family.effect
-        blocks = [(i, one) for i, one in enumerate(spec.blocks) if not one.smooth]
+        blocks = [(i, block) for i, block in enumerate(spec.blocks) if not block.smooth]
         if not blocks:
             raise InputError(f"sensitivity: the formula has no group term: write (1 | {SITE}).")
         natural = density.at_mean(self._flat(tree))
@@ -446,14 +446,14 @@ class Regression:
             unit = density.spread / density.slope_sd(block)
             others = usual_priors(unit)
             if priors is not None:
-                others = [read_prior("sd", one, 0.0) for one in priors]
+                others = [read_prior("sd", text, 0.0) for text in priors]
             common = None
             if block.term in spec.names and not density.lead:
                 column = np.asarray(natural["coefficients"])[:, spec.names.index(block.term)]
                 common = effects_of(column, effect)
             prior, spread = self.density.priors[block.name], np.asarray(natural["sd"])[:, index]
             term = f"{block.term} | {block.by}"
-            kept = [one for one in others if str(one) != str(prior)]
+            kept = [other for other in others if str(other) != str(prior)]
             lines += lines_of(term, prior, kept, spread, common, level)
         return Sensitivity(effect or "difference", tuple(lines), level)
 
@@ -742,14 +742,14 @@ class Regression:
             for name in data:
                 if name not in spec.sites:
                     raise wrong("data", f": site {name!r}: {unknown(name, spec.sites)}.")
-            given = {name: read_table(one, f"site {name!r}") for name, one in data.items()}
+            given = {name: read_table(table, f"site {name!r}") for name, table in data.items()}
         elif not self.tables:
             raise InputError(
                 "marginal_effects: they are averages over rows, and those of no site are in this "
                 "process: give data={site: table}, or run it where rows are."
             )
         elif len(self.tables) < len(spec.sites):
-            away = ", ".join(one for one in spec.sites if one not in self.tables)
+            away = ", ".join(site for site in spec.sites if site not in self.tables)
             notes += (f"without the rows of {away}, which are in other processes",)
         params = self._flat(tree)
         size = len(next(iter(params.values())))

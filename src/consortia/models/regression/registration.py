@@ -60,7 +60,7 @@ class Registration:
             for name, unit in agreed.units.items()
             if not name.startswith(("inside ", f"{GAP}("))
         }
-        sites = {name for name, one in agreed.question.parsed.factors.items() if one.column == SITE}
+        sites = {name for name, f in agreed.question.parsed.factors.items() if f.column == SITE}
         levels = {name: words for name, words in agreed.levels.items() if name not in sites}
         return cls(levels, inside, agreed.fills)
 
@@ -233,10 +233,10 @@ class Registration:
             levels = self._levels(question, name)
             site_levels = np.unique(as_levels(kept[column])[~kept[column].missing]).tolist()
             for level in (site_level for site_level in site_levels if site_level not in levels):
-                place = located(column, level)
-                line = mend(site, f"recode.{key(column)}", f"{text(place.written)} = ...")
+                spot = located(column, level)
+                line = mend(site, f"recode.{key(column)}", f"{text(spot.written)} = ...")
                 faults.add(
-                    f"{place.where}: {column} is {place.written!r}, which is none of the levels "
+                    f"{spot.where}: {column} is {spot.written!r}, which is none of the levels "
                     f"that the study registers ({', '.join(levels)}). Where it is another word for "
                     f"one of these: {line}; where it is a level of its own, the study has to be "
                     "registered anew with it."

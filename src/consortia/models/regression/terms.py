@@ -172,4 +172,4 @@ def _set_of(terms: Iterable[Iterable[str]]) -> Terms:
 
 
 def _crossed(terms: Terms, more: Terms) -> list[Term]:
-    return [(*one, *other) for one in terms.values() for other in more.values()]
+    return [(*term, *other) for term in terms.values() for other in more.values()]
