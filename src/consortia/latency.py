@@ -248,7 +248,7 @@ class Recorded:
 
     def durations(self, seed: int, server: int, worker: int, first: int, count: int) -> Array:
         """Refuse: a recorded trace holds an order of events, not durations."""
-        raise InputError("a recorded trace is replayed as it is; it has no law of durations.")
+        raise InputError("a recorded trace is replayed unchanged; it has no law of durations.")
 
     def summary(self) -> dict[str, Any]:
         """Return a short description for the record of a run."""

@@ -399,7 +399,7 @@ def test_what_is_no_table_is_refused(tmp_path: Path) -> None:
         read_table(tmp_path / "none.csv", "it")
     with pytest.raises(InputError, match="site 'oslo' is a list: give a file"):
         read_table([1, 2], "site 'oslo'")
-    with pytest.raises(InputError, match="columns of one length"):
+    with pytest.raises(InputError, match="columns of different lengths"):
         read_table({"a": np.ones(2), "b": np.ones(3)}, "it")
     with pytest.raises(InputError, match=r"column 'a': its values are complex"):
         dict(read_table({"a": np.ones(2) * 1j}, "it"))

@@ -379,10 +379,10 @@ def _in_parts(matrix: MixingMatrix | MixingSchedule, names: tuple[str, ...]) -> 
     first = [names[i] for i in np.flatnonzero(matrix.component_of == 0)[:3]]
     more = ", ..." if sizes[0] > 3 else ""
     return (
-        f"the network falls into {len(sizes)} parts that never talk (the first: "
+        f"the network falls into {len(sizes)} parts that never communicate (the first: "
         f"{', '.join(first)}{more}). Each part and its agents sample the posterior of their own "
         "data alone, under their shares of the prior; the average of all agents is the average of "
-        "those independent samples, which is not the posterior unless the parts have like data."
+        "those independent samples, which is not the posterior unless their data are similar."
     )
 
 

@@ -302,7 +302,7 @@ class FSGLD(DSGLD, SurrogateBased):
             return f"{self.name} (FSGLD, surrogates given)"
         if recipe.kind == "sgld_moments" and self.strength == 1:
             return f"{self.name} (FSGLD as published)"
-        return f"{self.name} (FSGLD, {recipe.kind} surrogates in the place of the published ones)"
+        return f"{self.name} (FSGLD, {recipe.kind} surrogates instead of the published ones)"
 
     @property
     def fits_surrogates(self) -> bool:
@@ -321,7 +321,7 @@ class FSGLD(DSGLD, SurrogateBased):
         if isinstance(self.surrogate, tuple):
             if len(self.surrogate) != sites:
                 raise InputError(
-                    f"surrogate has {len(self.surrogate)} Gaussians for {sites} sites: one each."
+                    f"surrogate has {len(self.surrogate)} Gaussians for {sites} sites: one each"
                 ).at("surrogate")
             if self.dimension != dimension:
                 raise InputError(

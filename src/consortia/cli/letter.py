@@ -22,8 +22,8 @@ LOOK_SECONDS = 2.0
 DECLINED = 1
 
 UNREGISTERED = (
-    "note: the study is not registered: each site tells means, spreads and levels of its columns, "
-    "in a letter of its own. To state them before: consortia register"
+    "note: the study is not registered: each site sends means, spreads and levels of its columns, "
+    "in a separate letter. To state them beforehand: consortia register"
 )
 
 letter = typer.Typer(

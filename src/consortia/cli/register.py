@@ -77,7 +77,7 @@ def register(
         options = {"--run": run, "--prior-from": prior_from, "--dictionary": dictionary}
         if propensity is not None:
             if any(options.values()):
-                raise InputError(f"register: --propensity goes with none of {', '.join(options)}.")
+                raise InputError(f"register: --propensity excludes {', '.join(options)}.")
             given = _weighted(given, study, propensity)
         if given.registered is not None and any(options.values()):
             option = next(name for name, value in options.items() if value)

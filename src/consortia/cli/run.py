@@ -101,12 +101,12 @@ def run(
         path = None if output is None else RunStore(output).path
         changes = {"seed": seed, "chains": chains, "rounds": rounds}
         options = {**changes, "reference": reference, "verify": verify, "loo": loo}
-        more = {"own": path, "context": context.obj, "anyway": anyway, "quiet": quiet}
+        more = {"kept_in": path, "context": context.obj, "anyway": anyway, "quiet": quiet}
         text = None
         if given.awaits_weights:
             aside = None if path is None else RunStore(path.with_name(f"{path.name}{FIRST}")).path
             first = options | {"verify": False, "loo": False}
-            ended, directory = _sampled(given, study, over, first, **{**more, "own": aside})
+            ended, directory = _sampled(given, study, over, first, **{**more, "kept_in": aside})
             if not ended:
                 raise typer.Exit(INTERRUPTED)
             made = over.allgather(

@@ -162,7 +162,7 @@ def batch_within(batch_size: int | None, sizes: np.ndarray, names: Sequence[str]
     if batch_size is not None and batch_size > sizes[smallest]:
         raise InputError(
             f"batch_size={batch_size}, but {names[smallest]!r} has only {sizes[smallest]} rows: "
-            "lower batch_size, or take all rows of the visited site with batch_size=None."
+            "lower batch_size, or use all rows of the visited site with batch_size=None."
         ).at("batch_size")
 
 

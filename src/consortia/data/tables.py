@@ -103,7 +103,7 @@ def read_table(
                 {str(name): np.asarray(column) for name, column in frame.items()}, copy=False
             )
         except ValueError as error:
-            raise InputError(f"{where}: no table of columns of one length: {error}.") from error
+            raise InputError(f"{where}: columns of different lengths: {error}.") from error
     if not isinstance(frame, pd.DataFrame):
         raise InputError(
             f"{where} is a {type(source).__name__}: give a file, a DataFrame or a dict of columns."

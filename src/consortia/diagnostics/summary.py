@@ -53,7 +53,7 @@ IN_COLUMN_UNITS = "in the units of the columns as they were read; they were samp
 """The note of a table of coefficients that were turned back."""
 
 NATURAL = (
-    "Coefficients are in the units of the columns, an intercept is for a row of zeros; they were "
+    "Coefficients are in the units of the columns, the intercept is for a row of zeros; they were "
     "sampled in standardised units."
 )
 """The note of a table of a formula's natural parameters."""

@@ -112,7 +112,7 @@ class Engine(Gatherer, metaclass=Hinted):
         Raises:
             InputError: this engine cannot run the method on these sites.
         """
-        raise wrong("engine", f" {self.name!r} carries no queries: take consortia.LocalEngine().")
+        raise wrong("engine", f" {self.name!r} carries no queries: use consortia.LocalEngine().")
 
 
 class Begin(NamedTuple):

@@ -218,7 +218,7 @@ def _build_imputed(
     if study.verification is not None or study.left_out is not None:
         raise InputError(
             "run.verify, run.loo: with model.missing = 'impute' there is a posterior of each "
-            "imputation, and none to compare: leave them out, or take missing = 'complete'."
+            "imputation, and none to compare: leave them out, or set missing = 'complete'."
         )
     engines = tuple(map(engine_of, study.imputed))
     pairs = zip(study.imputed, engines, strict=True)

@@ -51,7 +51,7 @@ def local_losses(losses: Sequence[Loss], init: PyTree, weights: Any = None) -> t
     if weights is not None:
         shares = np.asarray(arguments.site_weights(weights, "weights"), np.float64)
     if len(shares) != len(given):
-        raise wrong("weights", f" has {len(shares)} values for {len(given)} losses: one each.")
+        raise wrong("weights", f" has {len(shares)} values for {len(given)} losses: give one each.")
 
     def log_likelihood(params: PyTree, batch: Any) -> Any:
         def of_site(site: Any) -> Any:

@@ -386,7 +386,7 @@ def _sorted(traced: _Traced, example: Mapping[str, np.ndarray], site_plate: str)
     for name, statement in first.items():
         kind = statement["type"]
         if kind in ("sample", "deterministic") and name not in of_one_row:
-            raise InputError(f"from_numpyro: {name!r} is there with some numbers of rows only.")
+            raise InputError(f"from_numpyro: {name!r} exists only for some numbers of rows.")
         if kind in ("param", "mutable"):
             raise InputError(f"from_numpyro: {name!r} is a numpyro.{kind}: give it a prior.")
         if kind == "plate":

@@ -493,7 +493,7 @@ def moved_by_priors(priors: Sequence[PriorBeside]) -> str:
         text += f"; {rest} more in the table. " if rest > 0 else ". "
     if weak:
         text += (
-            f"Of {', '.join(weak)} the rows tell less than the priors: only a run with wider "
+            f"Of {', '.join(weak)} the data tell less than the priors: only a run with wider "
             "priors shows how far these move them."
         )
     return text.rstrip()

@@ -354,7 +354,7 @@ def priors(parameters: Sequence[PriorBeside]) -> Plot | None:
         figure,
         f"Priors and posteriors of {len(rows)} coefficients; the numbers are in the table.",
         "Grey and broad: the prior's 95 % interval. Coloured and narrow: the posterior's. The "
-        "shorter it is, the more the data tell.",
+        "narrower the posterior's, the more the data tell.",
     )
 
 

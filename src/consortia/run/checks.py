@@ -114,13 +114,13 @@ def check_likelihood(model: Model, method: Method) -> None:
     if model.sandwich and not (isinstance(method, Conversation) and method.sandwich):
         raise InputError(
             f"weights_are='sampling', cluster(...): {method.name} draws from a posterior, whose "
-            "spread is wrong with weights of a sample, or with clusters of rows: take few_rounds."
+            "spread is wrong with weights of a sample, or with clusters of rows: use few_rounds."
         ).at("weights_are")
     batch = method.parameters().get("batch_size")
     if model.by_site and batch is not None:
         raise InputError(
             f"{method.name} takes minibatches of {batch} rows, and the model has a log-likelihood "
-            "of each site and none of rows: give batch_size=None, take federated_hmc, or write "
+            "of each site and none of rows: give batch_size=None, use federated_hmc, or write "
             "integrate=False where levels of sites are integrated out."
         )
 
@@ -238,7 +238,7 @@ def explain_precision(error: WarmupError, model: Model, sites: Sites, params: Py
     if moved > RESOLVED:
         reason = (
             f"32 bits round the log-density by about {moved:.2g}, and a Metropolis test needs "
-            "tenths of it: set JAX_ENABLE_X64=1 before the start, take a larger unit of the "
+            "tenths of it: set JAX_ENABLE_X64=1 before the start, use a larger unit of the "
             "response, or write a difference of large terms as one (of gammaln as betaln)."
         )
     if reason is not None:

@@ -141,7 +141,7 @@ def _predicted(task: Task, method: Conversation, first: Any) -> BiasPrediction |
     if task.on_divergence == "ignore":
         return None
     if not keeps_posterior(method):
-        return BiasPrediction(reason="nothing is known of the law of its draws")
+        return BiasPrediction(reason="the distribution of its draws is not known")
     prediction = predict_bias(task.model, task.sites, method, init=first)
     respond(prediction, task.on_divergence, warned=False)
     return prediction
@@ -251,9 +251,9 @@ class AnswerSource:
         if stored.query != digest_of(query):
             raise StoreError(
                 f"{str(self.answers.path(number))!r} answers another query than message {number} "
-                f"({query.purpose}) of this run: the server has rounded otherwise, as another "
-                "version of NumPy or SciPy, or another processor does. Resume where the run was "
-                "begun, or start a new run in another directory."
+                f"({query.purpose}) of this run: the server has rounded differently, as with "
+                "another version of NumPy or SciPy, or on another processor. Resume where the run "
+                "was begun, or start a new run in another directory."
             )
         return dict(stored.arrays)
 
@@ -430,9 +430,9 @@ class ConversationRun:
         if index < len(self._stored) and self._stored[index] != self._digests[index]:
             raise StoreError(
                 f"{self._method.name}: batch {index} of the draws that are stored (counted from 0) "
-                "is not one of the longer run: a later batch has shown that its proposals lacked a "
-                "part of the posterior. Do not use these draws; sample the study anew, with more "
-                "rounds, in a directory of its own."
+                "is not one of the longer run: a later batch has shown that its proposals lacked "
+                "a part of the posterior. Do not use these draws; sample the study again, with "
+                "more rounds, in a separate directory."
             )
 
     def _records_of(self, batch: Batch) -> Records:

@@ -90,8 +90,8 @@ def check_imputations(sites: Sequence[Any], keep: Any, engine: Any) -> None:
         raise wrong("keep", ": with imputations all draws are kept: leave it out.")
     if isinstance(engine, Engine) and engine.name == "flower":
         raise InputError(
-            "engine: over Flower each imputation is a run of a study of its own: give a tuple with "
-            "the engine of each, as the app of a study does."
+            "engine: over Flower each imputation is a separate run of a separate study: give a "
+            "tuple with the engine of each, as the app of a study does."
         ).at("engine")
 
 

@@ -173,7 +173,7 @@ def _check(regression: Regression) -> None:
         raise InputError("plan_size: the formula has no coefficient.")
     if "weights" in asked.extra or asked.parsed.entry is not None:
         raise InputError(
-            "plan_size: responses with weights, or that start late, are not simulated."
+            "plan_size: responses with weights, or with late entry, are not simulated."
         )
     if regression.specification.imputed:
         raise InputError("plan_size: values are imputed: give missing='complete'.")

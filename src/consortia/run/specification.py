@@ -203,8 +203,8 @@ def _check_rounding(then: Mapping[str, Any], now: Mapping[str, Any], where: str)
     if changed:
         raise StoreError(
             f"{where} {'; '.join(changed)}: rounding would differ from that of an uninterrupted "
-            "run. Go on there, or give exact=False (the command: --inexact) for the same chain up "
-            "to rounding."
+            "run. Continue there, or give exact=False (the command: --inexact) for the same chain "
+            "up to rounding."
         )
 
 
@@ -243,7 +243,7 @@ def extended(
     if ended is not None and ended.kind is RunEnd.STOPPING_RULE and stop is not None:
         raise InputError(
             f"the stopping rule ended this run ({ended.text}), and would end a longer one there "
-            "too: give stop=None (the command: --no-stop) to go on without it."
+            "too: give stop=None (the command: --no-stop) to continue without it."
         )
     return dataclasses.replace(request, rounds=rounds)
 

@@ -120,6 +120,6 @@ def writing(path: Path) -> Iterator[None]:
         if isinstance(error, StoreError):
             raise
         raise StoreError(
-            f"{str(path)!r} cannot be written: {error.strerror or error}. What was saved before is "
-            f"intact: make room, then go on with `consortia resume {path}` or consortia.resume."
+            f"{str(path)!r} cannot be written: {error.strerror or error}. What was saved is "
+            f"intact: make room, then continue with `consortia resume {path}` or consortia.resume."
         ) from error

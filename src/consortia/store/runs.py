@@ -108,7 +108,7 @@ class RunStore:
             what = "already holds a run" if holds_run(self.path) else "is not empty"
             raise StoreError(
                 f"store={str(self.path)!r} {what}: nothing was written. Give another directory, "
-                "open the run with consortia.open_run, or go on with it: consortia.resume, or the "
+                "open the run with consortia.open_run, or continue it: consortia.resume, or the "
                 "command `consortia resume`."
             )
 
@@ -238,15 +238,15 @@ class RunStore:
             return None
         if usable is None and problems:
             raise StoreError(
-                f"{str(self.path)!r} cannot be gone on with: {'; '.join(problems)}. Nothing was "
-                "changed. What can still be read opens with consortia.open_run; a new run with the "
-                "same seed in another directory makes the same draws."
+                f"{str(self.path)!r} cannot be continued: {'; '.join(problems)}. Nothing was "
+                "changed. What can still be read opens with consortia.open_run; a new run with "
+                "the same seed in another directory makes the same draws."
             )
         if usable is None:
             _, self.specification = read_record(self.path)
             return None
         for problem in problems:
-            warn(f"{problem}: going on from round {usable.done}")
+            warn(f"{problem}: continuing from round {usable.done}")
         self._checkpoints.retain(usable)
         self.specification = usable.header["specification"]
         self._number = usable.header["number"]

@@ -64,7 +64,7 @@ class Agents(Method):
         matrix = graphs.weights.as_mixing(self.mixing)
         if isinstance(matrix, graphs.MixingSchedule):
             raise InputError(
-                "mixing is a schedule of matrices: give one matrix, or de_sgld takes it."
+                "mixing is a schedule of matrices: give one matrix, or use de_sgld."
             ).at("mixing")
         arguments.keep(self, step_size=schedules.as_schedule(self.step_size), mixing=matrix)
 
@@ -90,8 +90,8 @@ class Agents(Method):
             return ""
         first = [names[i] for i in np.flatnonzero(matrix.component_of == 0)[:3]]
         return (
-            f"mixing: the network falls into {matrix.components} parts that never talk "
-            f"(one holds {', '.join(first)})"
+            f"mixing: the network falls into {matrix.components} parts that never communicate (one "
+            f"holds {', '.join(first)})"
         )
 
 
@@ -175,8 +175,8 @@ class DecentralizedHMC(Agents, SelfSetting):
         super().__post_init__()
         if isinstance(self.variant, str) and self.variant == "exact":
             raise InputError(
-                "variant is 'exact': that is a method of its own, consortia."
-                "decentralized_exact_hmc(step_size, mixing, leapfrog_steps=...)."
+                "variant is 'exact': use consortia.decentralized_exact_hmc(step_size, mixing, "
+                "leapfrog_steps=...)."
             ).at("variant")
         arguments.one_of("variant", self.variant, ("corrected", "published"))
         arguments.one_of("draws", self.draws, ("average", "agents"))

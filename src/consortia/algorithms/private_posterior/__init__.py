@@ -125,13 +125,13 @@ class PrivatePosterior(Conversation):
         loss_of(self.epsilon, self.delta)  # a missing accountant is named before any query
         if int(sizes.sum()) > MOST_ROWS:
             raise InputError(
-                f"private_posterior: there are {int(sizes.sum()):,} rows, the most is "
-                f"{MOST_ROWS:,}, of which sums of 32-bit integers are exact."
+                f"private_posterior: there are {int(sizes.sum()):,} rows, more than {MOST_ROWS:,}: "
+                "sums of 32-bit integers would not be exact."
             )
         if self.delta * int(sizes.sum()) >= 1:
             raise InputError(
                 f"private_posterior: delta is {self.delta:g} with {int(sizes.sum()):,} rows: one "
-                "row could be published as it is. Give a delta well below one over their number."
+                "row could be published unchanged. Give a delta well below one over their number."
             )
 
     def cost(self, sizes: np.ndarray, dimension: int) -> Cost:

@@ -54,7 +54,7 @@ LONGEST_REASON = 500
 """Characters of the reason for which an answer was set aside."""
 
 
-USED = "the last answer of {name!r} has been used: open the study anew if it was wrong."
+USED = "the last answer of {name!r} has been used: open the study again if it was wrong."
 
 
 @dataclass
@@ -131,7 +131,7 @@ class Post:
                     f"letter {last.question.number} to {self.names[site]!r} asks something else "
                     "than this run asks now: the study, the library or the coordinator's folder "
                     "was changed. Continue with what the letter was written with, or open the "
-                    "study anew."
+                    "study again."
                 )
         else:
             last = self._appended(site, tuple(requests))
@@ -224,7 +224,7 @@ class Post:
             kept = self._folder / ASIDE / f"{stem}.txt"
             raise LetterError(
                 f"it was set aside: {self._reasons[stem]}. If the site cannot answer otherwise, "
-                f"open the study anew; if it was set aside by mistake, remove {kept}"
+                f"open the study again; if it was set aside by mistake, remove {kept}"
             )
         replies = self._replies(letter, exchange)
         refused = len(replies) < len(exchange.question.messages) or _is_refusal(letter.messages[-1])

@@ -186,7 +186,7 @@ class MessageEngine(Engine):
         if self.minimum_sites is not None:
             raise InputError(
                 "on_missing='continue': the answers to a query are summed, and a sum without a "
-                "site belongs to another posterior; take on_missing='stop'."
+                "site belongs to another posterior; use on_missing='stop'."
             ).at("on_missing")
         self.local_sites(len(sites), method)
         self.barrier()

@@ -32,7 +32,7 @@ RUN, AWAY, ANSWERED = "flower run", "flower away", "flower answered"
 """Names in a checkpoint: identity of the run, who did not take part in which round, and digests of
 the last answers."""
 
-UNNAMED = "(not known: secure sums name no site)"
+UNNAMED = "(unknown: secure sums identify no site)"
 """Stand-in for the name of a site whose numbers are not finite."""
 
 
@@ -151,7 +151,7 @@ class MessageRun(Remote, Run):
         if RUN not in state:
             raise StoreError(
                 "the checkpoint was not made over Flower: the states of its sites are nowhere but "
-                "in it. Go on with the engine that it was made with."
+                "in it. Continue with the engine that it was made with."
             )
         self._channel.run = state[RUN].tobytes().decode("ascii")
         if ANSWERED in state:  # not in checkpoints of older versions

@@ -295,8 +295,8 @@ def check_ranks(box: Mailbox, ranks: int, nodes: int) -> None:
         )
     if nodes > 1 and nodes != box.workers:
         raise InputError(
-            f"there are {nodes} sites for {box.workers} workers: give each worker a site of its "
-            "own, or all of them one."
+            f"there are {nodes} sites for {box.workers} workers: give each worker its own site, or "
+            "one site to all."
         )
     if isinstance(box.latency, Recorded):
         raise InputError("a recorded trace is replayed in one process: leave engine out.")

@@ -275,7 +275,7 @@ def _of_a_patient(
     texts = [
         "No row leaves you, but all that leaves is computed from your rows"
         + (", and the server sees all of it. " if alone else ". ")
-        + "What a row has in common with few others, or with none, is what shows."
+        + "What a row has in common with few others, or with none, can show."
     ]
     noise = float(parameters.get("gradient_noise") or 0)
     private = parameters.get("momentum_correlation")

@@ -368,7 +368,7 @@ class Gate:
         folder, run = self._folder, self.terms.run
         where = "" if question is None else question.place
         tells = TOLD if self.policy.tell_refusals else ()
-        more: dict[str, Any] = {"wrap": wrap, "place": where, "tells": tells}
+        more: dict[str, Any] = {"wrap": wrap, "label": where, "tells": tells}
         return refusal(error, folder=folder, site=self.site, run=run, **more)
 
     def _answers(self, question: Question) -> Mapping[str, str]:

@@ -162,8 +162,8 @@ class Policy(BaseModel):
         1,
         ge=1,
         description="different questions that are answered at one place of a run (stage, "
-        "iteration, phase, repetition); a question that is sent again has its answer again. Runs "
-        "that go on without a site and are resumed need 2",
+        "iteration, phase, repetition); a question that is sent again has its answer "
+        "again. Runs that continue without a site and are resumed need 2",
     )
     tell_refusals: bool = Field(
         False,

@@ -69,7 +69,7 @@ def check_study(study: Study, carrier: str = "letters") -> None:
     """
     if not isinstance(study.method, Conversation):
         raise InputError(
-            f"{carrier}: {study.method.name} sends thousands of messages: take algorithm.name = "
+            f"{carrier}: {study.method.name} sends thousands of messages: set algorithm.name = "
             "'few_rounds', which usually sends four."
         )
     if study.data.files is None:
@@ -187,7 +187,7 @@ class Coordinator:
         if terms_of(self.study).study != self._state["study"]:
             raise StoreError(
                 f"{folder / STUDY} is another study than the letters are about: put the file back, "
-                "or open the study anew."
+                "or open the study again."
             )
 
     def proceed(self, more: Iterable[Path] = (), again: Iterable[str] = ()) -> Progress:

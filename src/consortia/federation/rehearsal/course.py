@@ -324,7 +324,7 @@ def _lying(on: Rehearsal) -> Finding:
         return Finding(
             attack,
             "not tried: it reads rows of logistic regression with an intercept from gradients "
-            "that are sent as they are (debias = true without gradient_noise).",
+            "that are sent unchanged (debias = true without gradient_noise).",
             {},
             known=False,
         )
@@ -370,10 +370,10 @@ def _looking(on: Rehearsal) -> Finding:
     secret = attacks.looking_server(on.stage("secret", on.policy), on.name, on.built)
     return Finding(
         attack,
-        f"where row numbers follow from the seed it guesses a feature with a median error of "
+        "where row numbers follow from the seed it guesses a feature with a median error of "
         f"{known.error:.2g} and reads {known.rows} of {len(x)} patients; with row numbers that "
-        f"only the site knows the error is {secret.error:.2g} and it reads {secret.rows}. Who "
-        f"always guesses the median is wrong by {guess:.2g}.",
+        f"only the site knows the error is {secret.error:.2g} and it reads {secret.rows}. Always "
+        f"guessing the median is wrong by {guess:.2g}.",
         {
             "rows": len(x),
             "error_before": known.error,
@@ -391,7 +391,7 @@ def _membership(study: Study, built: Built, index: int) -> Finding:
     if built.model.site_log_likelihood is not None:
         text = (
             "not tried: levels are integrated out, and no row has a likelihood of its own given "
-            "the draws. Who knows all other patients and has the draws may find out who took part."
+            "the draws. Whoever has the draws and all other patients may find out who took part."
         )
         return Finding(attack, text, {}, known=False)
     run = study.run_options | {"keep": "draws"}

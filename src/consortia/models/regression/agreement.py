@@ -75,9 +75,9 @@ def _of_weights(question: Question) -> str:
     if question.samples:
         return (
             f"weights {text} are those of a sample, divided by their mean over all rows: "
-            "coefficients maximise the weighted log-likelihood with the priors, and the draws have "
-            "the spread of a sandwich, as if rows, or clusters of them, were drawn independently; "
-            "they are of no posterior"
+            "coefficients maximise the weighted log-likelihood with the priors, and the draws "
+            "have the spread of a sandwich, as if rows, or clusters of them, were drawn "
+            "independently; they are not from a posterior"
         )
     return (
         f"weights {text} are frequencies: they multiply the log-likelihood of rows, as if a row "
@@ -154,7 +154,7 @@ class Answers:
         if (cluster := question.parsed.cluster) is not None:
             notes.append(
                 f"rows of one {cluster} are a cluster: the draws have the spread of a sandwich, as "
-                f"if each {cluster}, not each row, were drawn independently; they are of no "
+                f"if each {cluster}, not each row, were drawn independently; they are not from a "
                 "posterior"
             )
         if question.samples:
@@ -192,7 +192,7 @@ class Answers:
         )
         if not made.has_intercept and question.family.response == "ordered":
             raise InputError(
-                "family 'ordinal' has thresholds in the place of an intercept: keep it."
+                "family 'ordinal' has thresholds instead of an intercept: keep it."
             ).at("family")
         return made
 
@@ -358,7 +358,7 @@ class Answers:
             if both:
                 raise InputError(
                     f"formula: {group.text}: {both} of the {len(seen)} labels of {by} are at more "
-                    f"than one site, and it is not said what that means. Write {ways}."
+                    f"than one site, and the formula does not say what that means. Write {ways}."
                 ).at("formula")
             if not seen:
                 remark = (
@@ -466,7 +466,7 @@ class Answers:
         site, (word, *_) = next(iter(only.items()))
         other = next((level for level in levels if level not in only[site]), word)
         line = mend(site, f"recode.{key(column)}", f"{toml(word)} = {toml(other)}")
-        return f"{alone}; make words for one thing one, as in {line}"
+        return f"{alone}; merge words for the same thing, as in {line}"
 
 
 def readings_of(tables: Mapping[str, TableFacts]) -> list[Guess]:
@@ -502,8 +502,8 @@ def _of_imputation(question: Question, imputed: Mapping[str, int]) -> list[str]:
         return []
     counts = ", ".join(f"{name} {count}" for name, count in imputed.items())
     notes = [
-        f"values that miss ({counts}) are drawn {question.imputations} times, each at its site "
-        f"given what is known there, with the seed {question.imputation_seed}"
+        f"missing values ({counts}) are drawn {question.imputations} times, each at its site given "
+        f"what is known there, with the seed {question.imputation_seed}"
     ]
     bent = [
         ":".join(term)
@@ -514,8 +514,8 @@ def _of_imputation(question: Question, imputed: Mapping[str, int]) -> list[str]:
     ]
     if bent:
         notes.append(
-            f"{', '.join(bent)}: the imputation knows neither products nor curves, which draws "
-            "their coefficients towards 0"
+            f"{', '.join(bent)}: the imputation ignores products and curves, which biases their "
+            "coefficients towards 0"
         )
     return notes
 

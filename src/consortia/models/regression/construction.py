@@ -334,7 +334,7 @@ def _check_parts(formula: str, family: str, question: Question) -> None:
         ).at("formula")
     if parsed.entry is not None and question.imputes:
         raise InputError(
-            "missing='impute': the imputation knows no rows that start later than 0: give "
+            "missing='impute': the imputation does not support rows that start after 0: give "
             "missing='complete'."
         ).at("missing")
     if parsed.entry is None and question.persons is not None:
@@ -422,8 +422,8 @@ def _check_weights(question: Question) -> None:
     what = "weights_are='sampling'" if question.samples else f"cluster({parsed.cluster})"
     if parsed.groups or any(factor.kind == "smooth" for factor in parsed.factors.values()):
         raise InputError(
-            f"{what}: formula {parsed.text!r} has levels or smooths with a standard deviation of "
-            "their own, which have no robust standard errors here: leave them out, or write site "
+            f"{what}: formula {parsed.text!r} has levels or smooths with their own standard "
+            "deviation, which have no robust standard errors here: leave them out, or write site "
             "as a term."
         )
     if question.imputes:

@@ -87,7 +87,7 @@ class Density:
 
     @cached_property
     def cuts(self) -> tuple[str, int] | None:
-        """Name and number of what stands in the place of an intercept, or None."""
+        """Name and number of what stands instead of an intercept, or None."""
         if self.family.response == "ordered":
             return THRESHOLDS, self.classes - 1
         if self.family.name == "piecewise_exponential":
@@ -708,11 +708,11 @@ class Density:
                 which nothing draws from.
         """
         if self.site_estimates:
-            raise wrong("summaries", ": nothing can be drawn of a prior with estimates of sites.")
+            raise wrong("summaries", ": a prior with estimates of sites cannot be simulated.")
         if self.earlier is None:
             return self._draw_in_words(rng, count)
         if self.earlier.weight < 1:
-            raise wrong("prior_from", ": nothing can be drawn of it with a weight below 1.")
+            raise wrong("prior_from", ": a prior with a weight below 1 cannot be simulated.")
         earlier_draws = self.unravel(self.earlier.draw(rng, count))
         wide = rng.random(count) < self.earlier.robust
         words = self._draw_in_words(rng, count)

@@ -161,7 +161,7 @@ def earlier_of(tree: Any, run: str, weight: float = 1.0, robust: float = 0.0) ->
         InputError: its draws are too few, or of no posterior.
     """
     if recorded(tree, "sandwich"):
-        raise wrong("prior_from", f": {run} has the spread of a sandwich, and is of no posterior.")
+        raise wrong("prior_from", f": {run} has sandwich standard errors: it is not a posterior.")
     arrays = posterior_arrays(as_sampled(tree))
     labels, parts = [], []
     for name in sorted(arrays):

@@ -656,7 +656,7 @@ def _draw_weibull(rng: Any, eta: np.ndarray, batch: PyTree, aux: Mapping[str, An
 
 
 def _no_draw(rng: Any, eta: np.ndarray, batch: PyTree, aux: Mapping[str, Any]) -> np.ndarray:
-    raise wrong("family", " 'cox' says nothing of when events are: nothing can be simulated.")
+    raise wrong("family", " 'cox' has no model of event times and cannot be simulated.")
 
 
 CUMULATIVE = "cumulative_hazard"
@@ -842,7 +842,7 @@ FAMILIES: dict[str, Family] = {
         ),
         Family(
             "cox",
-            "log of the hazard, each site with a baseline of its own",
+            "log of the hazard, each site with its own baseline",
             "time",
             _no_event,
             None,

@@ -234,11 +234,11 @@ def parse(text: Any) -> Parsed:
         kinds = {factor.kind for factor in made}
         if word := next((word for word in COLUMN_WORDS if word in kinds), None):
             if len(made) > 1:
-                raise InputError(f"formula {text!r}: {word}(...) must be a term of its own.")
+                raise InputError(f"formula {text!r}: {word}(...) must be a separate term.")
             words[word] += made[0].columns
         elif "offset" in kinds:
             if len(made) > 1 or offset is not None:
-                raise InputError(f"formula {text!r}: offset(...) must be a single term of its own.")
+                raise InputError(f"formula {text!r}: offset(...) must be a single, separate term.")
             offset = made[0]._replace(kind="plain")
         elif len(made) > 1 and "smooth" in kinds:
             raise InputError(f"formula {text!r}: s(...) has no interactions: write it alone.")

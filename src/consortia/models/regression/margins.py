@@ -206,7 +206,7 @@ def jumps(agreed: Specification, columns: Sequence[str]) -> tuple[str, ...]:
     ]
     if not texts:
         return ()
-    return (f"{', '.join(texts)}: a derivative does not see a jump; make a column of it",)
+    return (f"{', '.join(texts)}: a derivative ignores a jump; make it a column",)
 
 
 class UnmovableError(InputError):

@@ -636,8 +636,8 @@ class Regression:
             return site_baseline(self.density, params, self._site_rows(site), times, rng)
         if len(sites) < 2:
             raise InputError(
-                "site: there is one, which says nothing of others: name it. A run of several sites "
-                f"with weibull or piecewise_exponential and (1 | {SITE}) has a new site's hazard."
+                "site: there is only one: name it. A run of several sites with weibull or "
+                f"piecewise_exponential and (1 | {SITE}) has a new site's hazard."
             ).at("site")
         every = [self._site_rows(name) for name in sites]
         return new_baseline(self.density, params, every, times, np.random.default_rng(seed))
@@ -909,7 +909,7 @@ class Regression:
                 "weights of a sample or cluster(...): leave these out to look at it."
             )
         if not isinstance(self.sites, Sites) or self.sites.elsewhere:
-            raise InputError("proportional_hazards: it needs the rows of all sites, as they are.")
+            raise InputError("proportional_hazards: it needs the unchanged rows of all sites.")
         at = self._flat(tree)["coefficients"].mean(axis=0)
         sums = np.zeros(())
         for name in spec.sites:

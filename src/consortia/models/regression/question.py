@@ -290,7 +290,7 @@ class Question:
                 line = mend(site, f"recode.{key(name)}", f"{text(other)} = {text(most)}")
                 faults.append(
                     f"{where}: {name} is {other!r} in {of[other]} rows and {most!r} in {of[most]}, "
-                    f"which differ only in spelling: {line}"
+                    f"that differ only in spelling: {line}"
                 )
         if faults:
             raise InputError("\n".join(faults)).at(name, site=site)
@@ -373,8 +373,8 @@ class Question:
         used = {name: column_of(table, name, where) for name in needed}
         if site is None and any(SITE in term.columns for term in self.parsed.factors.values()):
             raise InputError(
-                f"formula {self.parsed.text!r} has a coefficient of each site: it says nothing of "
-                f"a new one. Name a site, or write (1 | {SITE})."
+                f"formula {self.parsed.text!r} has a coefficient of each site: it says nothing "
+                f"about a new one. Name a site, or write (1 | {SITE})."
             ).at("formula")
         filled = set(self.parsed.columns) if self.missing == "indicator" else set()
         offset = self.parsed.offset.columns if self.parsed.offset else ()

@@ -236,10 +236,10 @@ class Registration:
                 spot = located(column, level)
                 line = mend(site, f"recode.{key(column)}", f"{text(spot.written)} = ...")
                 faults.add(
-                    f"{spot.where}: {column} is {spot.written!r}, which is none of the levels "
-                    f"that the study registers ({', '.join(levels)}). Where it is another word for "
-                    f"one of these: {line}; where it is a level of its own, the study has to be "
-                    "registered anew with it."
+                    f"{spot.where}: {column} is {spot.written!r}, which is none of the levels that "
+                    f"the study registers ({', '.join(levels)}). Where it is another word for one "
+                    f"of these: {line}; where it is a separate level, the study has to be "
+                    "registered again with it."
                 )
         for name, (low, high) in self.ranges.items():
             at_site = kept[name]
@@ -253,16 +253,16 @@ class Registration:
                 missing = mend(site, "missing_values", f"{key(name)} = [{code}]")
                 faults.add(
                     f"{first.where}: {name} is {first.written}; the study registers {low:g} to "
-                    f"{high:g}, and {len(outside)} values here are outside. Where that stands "
-                    f"for a missing value: {missing}; where it is in another unit: "
+                    f"{high:g}, and {len(outside)} values here are outside. Where that stands for "
+                    f"a missing value: {missing}; where it is in another unit: "
                     f"{mend(site, 'scale', f'{key(name)} = ...')}; where it is right, the study "
-                    "has to be registered anew with a wider range."
+                    "has to be registered again with a wider range."
                 )
         for name in kept:
             if kept[name].missing.any() and name not in self.fills and self._marked(question, name):
                 faults.add(
                     f"site {site!r}: values of {name} miss, for which the study registers nothing: "
-                    f"it has to be registered anew with registered.fills.{key(name)}, or {GAP!r} "
+                    f"it has to be registered again with registered.fills.{key(name)}, or {GAP!r} "
                     "among the levels."
                 )
         faults.check()
@@ -292,9 +292,9 @@ class Registration:
                 doubts.append(
                     f"site {site!r}: {name} has the mean {mean:.4g} and the standard deviation "
                     f"{sd:.4g}; the study registers the centre {centre:.4g} and the scale "
-                    f"{scale:.4g}. Is it in another unit here? What a coefficient means does not "
-                    "change with them, but priors that model.prior does not give are of that "
-                    "scale, and that of the intercept holds at the centre."
+                    f"{scale:.4g}. Is it in another unit here? The meaning of a coefficient does "
+                    "not depend on them, but default priors are on that scale, and that of the "
+                    "intercept holds at the centre."
                 )
         return doubts
 

@@ -68,8 +68,8 @@ def _of_part(name: str, of: str, wrong: np.ndarray, more: str) -> list[str]:
             sentences.append("shares are of family 'beta', or of 'binomial' with trials")
         elif (wrong != np.round(wrong)).any():
             sentences.append(
-                "a count is an integer: round it at the site, or take a family of numbers, such as "
-                "'gamma', with exposure in the place of a rate"
+                "a count is an integer: round it at the site, or use a family of numbers, such as "
+                "'gamma', with exposure instead of a rate"
             )
     elif name == "share":
         if (wrong > 1).any():
@@ -89,9 +89,9 @@ def _of_part(name: str, of: str, wrong: np.ndarray, more: str) -> list[str]:
         code = np.unique(wrong)[-1]
         sentences.append(f"name the value that is the event: {of} == {code:g}")
     elif name == "exposure":
-        sentences.append("an exposure is the time or the number that a count is out of")
+        sentences.append("an exposure is the time or the population of a count")
     elif name == "trials":
-        sentences.append("trials are how many could have been")
+        sentences.append("trials are the number of attempts")
     return sentences
 
 

@@ -105,8 +105,8 @@ def read_summaries(
         raise wrong("summaries", ": give a dict, by site, of estimate and covariance.")
     if agreed.question.robust:
         raise InputError(
-            "summaries: an estimate does not go with weights of a sample or cluster(...): leave "
-            "these out, or the estimate."
+            "summaries: an estimate cannot be combined with weights of a sample or cluster(...): "
+            "leave these out, or the estimate."
         ).at("summaries")
     if not known:
         raise InputError(

@@ -208,7 +208,7 @@ def without_common_levels(
                 levels = f"[model] levels = {{ {key(column)} = [{listed}] }} confirms it"
             same = f"{text(min(words))} = {text(min(others))}"
             recode = mend(site, f"recode.{key(column)}", same)
-            doubts.append(Guess(column, sentence, f"{levels}; words for one thing: as in {recode}"))
+            doubts.append(Guess(column, sentence, f"{levels}; to merge words: {recode}"))
     return doubts
 
 
@@ -332,7 +332,7 @@ class Apart(NamedTuple):
             f"{self.site}: {self.column} may be on another scale: its mean is {self.size[0]:.3g} "
             f"and its sd {self.size[1]:.3g}, elsewhere {self.usual[0]:.3g} and {self.usual[1]:.3g}"
         )
-        return Guess(self.column, sentence, f"{line} confirms it, another factor mends it")
+        return Guess(self.column, sentence, f"{line} confirms it, another factor corrects it")
 
 
 def scales_apart(
