@@ -96,7 +96,7 @@ class FAHMC(SelfSetting):
         temperature: momentum variance is multiplied by it; the target is exp(−U/temperature).
         keep_gradients: with ``debias`` and ``batch_size``, of `fa_ld`: within a round a site keeps
             the gradient of each row at its last visit, at first at the round's start, and uses
-            these in the place of those at the anchor (SAGA). It takes d numbers a row and chain.
+            these instead of those at the anchor (SAGA). It takes d numbers a row and chain.
         availability: probability of each site to answer in a round, where some may be absent. The
             average is then over those that answer with weights by which each site's part in it is
             w_c on average, and the mean's bias is that with all sites. None: in proportion to w_c.

@@ -210,7 +210,7 @@ class DESGLD(Gossip):
         batch_size: B rows a gradient; None takes all rows of the agent.
         replace: minibatches with replacement; without costs more and bounds B by the smallest site.
         correction: ``"extra"`` subtracts what each agent has disagreed with its neighbours so far,
-            :math:`q_i' = q_i + (x_i - \sum_j W_{ij} x_j)/2`, so that unlike agents still meet at
+            :math:`q_i' = q_i + (x_i - \sum_j W_{ij} x_j)/2`, so that different agents still meet at
             the mode. It needs a symmetric W and, on slow networks, many iterations to settle. False
             does not; None: chosen where the step is, else False.
         noise: ``"independent"``, or ``"common"``: all agents add the same :math:`\xi/\sqrt N`. The

@@ -21,7 +21,7 @@ class Harmonisation(BaseModel):
     """Changes of one site's table, made at the site when its file is read.
 
     Columns are called by their names after `rename`, and values after `recode`. What a site's table
-    holds beyond that stays as it is, and its file does too.
+    holds beyond that stays unchanged, and so does its file.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)

@@ -395,7 +395,7 @@ class IID(_Dealt):
 
 
 class Dirichlet(_Dealt):
-    """Label skew: every label is dealt out in proportions of its own."""
+    """Label skew: every label is dealt out in its own proportions."""
 
     kind: Literal["dirichlet"]
     concentration: float = Field(gt=0, description="small: few labels per site; large: nearly iid")

@@ -118,7 +118,7 @@ class FederatedHMC(Adaptive):
             None: there the widest direction is refreshed completely. Only with
             ``leapfrog_steps=None``.
         bits: 8 or 16, of ``"quantized"``: d bits/8 + 9 bytes up a round instead of 4 d + 8, and d
-            more bytes down; 16 where sites are so unlike that their gradients nearly cancel.
+            more bytes down; 16 where sites differ so much that their gradients nearly cancel.
         dither: of ``"quantized"``: uniform noise before rounding, which takes the pattern out of
             the rounding errors and costs one more round a trajectory.
         jitter: in [0, 1): trajectories have between (1 − jitter) and 1 times the most steps, in an

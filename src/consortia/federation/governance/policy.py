@@ -120,9 +120,8 @@ class Policy(BaseModel):
     )
     own_levels: bool = Field(
         True,
-        description="false: no study of a formula in which what this site adds of its own, its "
-        "level or slopes, is a parameter of the run, of which the server has draws; with "
-        "integrate = true it is not",
+        description="false: no study of a formula in which this site's own level or slopes are "
+        "parameters of the run, of which the server has draws; with integrate = true they are not",
     )
     minimum_batch: int | None = Field(
         None,
