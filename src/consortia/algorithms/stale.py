@@ -322,8 +322,8 @@ class StaleSGLD(StaleGradients):
             they take turns, and on average when they do not.
         servers: S independent servers with W workers each.
         max_staleness: gradients with a larger τ are dropped: the server's state and count stay and
-            the worker fetches the state again. A slow site then takes part less often, or not at all, in which
-            case the run is refused. None keeps every gradient.
+            the worker fetches the state again. A slow site then takes part less often, or not at
+            all, in which case the run is refused. None keeps every gradient.
         latency: durations of tasks in simulated time, or a recorded trace, see
             `consortia.latency`; log-normal when None.
         temperature: T ≥ 0, factor of the noise's variance.
