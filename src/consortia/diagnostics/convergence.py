@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from consortia.core import arguments
 from consortia.core.parameters import draw_imputations, posterior_arrays, posterior_group
 from consortia.diagnostics.imputations import of_each
 from consortia.dynamics.rank_statistics import (
@@ -145,8 +146,7 @@ def convergence(
         >>> result.notes()
         ['R-hat not available: 1 chain']
     """
-    if between not in ("chains", "halves"):
-        raise wrong("between", f"={between!r}: give 'chains' or 'halves'.")
+    arguments.one_of("between", between, ("chains", "halves"))
     arrays = posterior_arrays(posterior)
     numbers = draw_imputations(posterior)
     if numbers is not None:

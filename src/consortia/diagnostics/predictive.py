@@ -284,8 +284,7 @@ def calibration_curve(
         array([0., 1.])
     """
     table, classes = _checked(probabilities, labels)
-    if bins < 1:
-        raise wrong("bins", f"={bins}: give 1 or more.")
+    arguments.whole("bins", bins, 1)
     confidence = table.max(axis=1)
     correct = table.argmax(axis=1) == classes
     edges = np.arange(1, bins) / bins
@@ -366,8 +365,7 @@ def _over_draws(
     Every block has the same shape: the last one is filled up with repeated rows, which are cut
     off, and with repeated draws of weight 0. Blocks are combined in float64 on the host.
     """
-    if batch_rows < 1:
-        raise wrong("batch_rows", f"={batch_rows}: give 1 or more.")
+    arguments.whole("batch_rows", batch_rows, 1)
     draws, weights, weighted = _pooled(tree, model, max_draws)
     used = len(weights)
     leaves = [leaf.value for leaf in trees.leaves_of(rows)]
@@ -413,8 +411,7 @@ def _pooled(tree: Any, model: Model, max_draws: int | None) -> tuple[PyTree, np.
     chains, draws = next(iter(arrays.values())).shape[:2]
     if chains * draws == 0:
         raise wrong("posterior", ": there are no draws to average.")
-    if max_draws is not None and max_draws < 1:
-        raise wrong("max_draws", f"={max_draws}: give 1 or more, or None for all.")
+    arguments.optional_whole("max_draws", max_draws, 1)
     used = chains * draws if max_draws is None else min(max_draws, chains * draws)
     picked = (2 * np.arange(used) + 1) * (chains * draws) // (2 * used)
     dtype = float_type()

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from consortia.core import fingerprints
+from consortia.core import arguments, fingerprints
 from consortia.core.contract import Algorithm, Mean, Method
 from consortia.core.queries import Conversation
 from consortia.core.start import start_values
@@ -101,12 +101,8 @@ class LocalEngine(Engine):
                 "participation: a run with some of its sites is not divided among devices; leave "
                 "mesh and devices out."
             ).at("participation")
-        if node_mode not in ("auto", "vmap", "map"):
-            raise wrong("node_mode", f" is {node_mode!r}: use 'auto', 'vmap' or 'map'.")
-        if block is not None and block < 1:
-            raise wrong("block", f" is {block}: it must be at least 1.")
-        self.node_mode = node_mode
-        self.block = block
+        self.node_mode = arguments.one_of("node_mode", node_mode, ("auto", "vmap", "map"))
+        self.block = arguments.optional_whole("block", block, 1)
         self._mesh = mesh
         self._devices = sharding.devices_asked(devices)
         self.participation = None if participation is None else np.asarray(participation, bool)

@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Float
 
 from consortia.algorithms.expanding import expansion_left
+from consortia.core import arguments
 from consortia.core.contract import Method
 from consortia.core.model import Model
 from consortia.core.target import Target
@@ -53,11 +54,7 @@ RESPONSES = ("warn", "raise", "ignore")
 
 def check_response(on_divergence: Any) -> str:
     """Return the response to a predicted divergence; refuse another word."""
-    if on_divergence not in RESPONSES:
-        raise InputError(
-            f"on_divergence is {on_divergence!r}: give 'warn', 'raise' or 'ignore' (no prediction)."
-        ).at("on_divergence")
-    return str(on_divergence)
+    return str(arguments.one_of("on_divergence", on_divergence, RESPONSES))
 
 
 def predicted(

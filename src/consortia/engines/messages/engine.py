@@ -31,7 +31,7 @@ from consortia.engines.messages.plausible import MAXIMUM_POSITION, MAXIMUM_STEP
 from consortia.engines.messages.run import MessageRun
 from consortia.engines.messages.stages import Stages, check_method
 from consortia.engines.phases import Program, SiteArrays
-from consortia.errors import InputError, SiteRefusedError, wrong
+from consortia.errors import InputError, SiteRefusedError
 from consortia.runtime.late import jax, jnp
 
 MOST_FACTS = HEADER_BYTES - 2**14
@@ -74,8 +74,7 @@ class MessageEngine(Engine):
         maximum_step: float = MAXIMUM_STEP,
     ) -> None:
         names = site_names(sites, len(sites))
-        if on_missing not in ON_MISSING:
-            raise wrong("on_missing", f" is {on_missing!r}: give 'stop' or 'continue'.")
+        arguments.one_of("on_missing", on_missing, ON_MISSING)
         if (minimum_sites is None) != (on_missing == "stop"):
             raise InputError(
                 "minimum_sites goes with on_missing='continue', and that with it: a run that "
