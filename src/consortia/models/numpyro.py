@@ -449,9 +449,8 @@ def _sorted(traced: _Traced, example: Mapping[str, np.ndarray], site_plate: str)
                 "site draws for itself, and on no row: sites share it, so it cannot."
             )
     shared, of_own = _derived(of, derived, example, points[0], elsewhere if local else None)
-    return _Sorted(
-        traced, latents, local, tuple(prior), tuple(likelihood), shared, of_own, points[0]
-    )
+    parts = tuple(prior), tuple(likelihood)
+    return _Sorted(traced, latents, local, *parts, shared, of_own, points[0])
 
 
 def _derived(

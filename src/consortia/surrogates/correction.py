@@ -90,7 +90,7 @@ def given_correction(gaussians: tuple[Gaussian, ...]) -> Callable[[Site], Correc
             raise InputError(
                 "surrogate: a list of Gaussians needs an engine that gives a site its index; "
                 "use 'anchored', 'laplace' or 'sgld_moments' here."
-            )
+            ).at("surrogate")
         dtype = jnp.result_type(float)
         gaussian = Natural(
             jnp.asarray(linear_terms, dtype)[site.number],

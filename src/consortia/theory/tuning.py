@@ -90,7 +90,7 @@ class BiasTarget:
             raise InputError(
                 f"bias_target is {given!r}: give (mean, sd), e.g. (0.05, 0.05) for means within 5 "
                 "% of a posterior standard deviation and standard deviations within 5 %."
-            )
+            ).at("bias_target")
         mean, sd = (arguments.number("bias_target", number, 1e-6, 10.0) for number in given)
         return cls(mean, sd, price)
 

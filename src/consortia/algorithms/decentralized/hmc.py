@@ -40,7 +40,7 @@ from consortia.core.contract import (
 )
 from consortia.core.random import RandomStreams
 from consortia.core.target import Target
-from consortia.errors import InputError, warn
+from consortia.errors import InputError, warn, wrong
 from consortia.graphs import MixingMatrix
 from consortia.runtime.late import Array, PyTree, jax, jnp
 
@@ -63,9 +63,7 @@ class Agents(Method):
     def __post_init__(self) -> None:
         matrix = graphs.weights.as_mixing(self.mixing)
         if isinstance(matrix, graphs.MixingSchedule):
-            raise InputError(
-                "mixing is a schedule of matrices: give one matrix, or use de_sgld."
-            ).at("mixing")
+            raise wrong("mixing", " is a schedule of matrices: give one matrix, or use de_sgld.")
         arguments.keep(self, step_size=schedules.as_schedule(self.step_size), mixing=matrix)
 
     @property

@@ -191,9 +191,7 @@ class Answers:
             (*doubted, *self._readings(levels, kinds)),
         )
         if not made.has_intercept and question.family.response == "ordered":
-            raise InputError(
-                "family 'ordinal' has thresholds instead of an intercept: keep it."
-            ).at("family")
+            raise wrong("family", " 'ordinal' has thresholds instead of an intercept: keep it.")
         return made
 
     def _moments(self, name: str) -> Moments | None:
