@@ -200,7 +200,7 @@ def unknown(name: str, allowed: Iterable[str]) -> str:
     names = list(allowed)
     close = nearest(name, names)
     hint = "." if close is None else f"; did you mean {close!r}?"
-    more = ", ..." if len(names) > NAMES_LISTED_MAX else ""
+    more = f" and {left} more" if (left := len(names) - NAMES_LISTED_MAX) > 0 else ""
     return f"unknown{hint} There are: {', '.join(names[:NAMES_LISTED_MAX])}{more}"
 
 
