@@ -26,7 +26,8 @@ ALIGNMENT = 64
 """Bytes: arrays that begin at a multiple are taken by JAX on the CPU as they are, not copied."""
 
 VIEWS_PADDING = 1.25
-"""Padding factor up to which the padded rows are kept in the place of the sites' own arrays."""
+"""Padding factor up to which the padded rows are kept instead of the sites' own arrays: a quarter
+more memory, and no second copy. Chosen, not measured."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -57,8 +57,12 @@ LEVEL_NAME = re.compile(r"(.+)\[(.+)\]")
 """The coefficient of a level: its factor and its name."""
 
 PRIOR_DRAWS = 4000
+"""Draws of the priors whose intervals a table shows: the ends of 95 % intervals are then good to
+0.04 sd. Chosen, not measured."""
+
 MARGINAL_DRAWS = 1000
-"""Draws for which the mean of every row is computed."""
+"""Draws for which the mean of every row is computed: each costs a pass over the rows, and an
+average is good to 0.03 sd. Chosen, not measured."""
 
 
 @dataclass(frozen=True)

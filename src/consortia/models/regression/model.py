@@ -84,7 +84,8 @@ from consortia.models.regression.specification import Specification
 from consortia.store.metadata import Metadata, recorded
 
 MOST_DRAWS = 4000
-"""Draws for which levels are drawn at sites and effects are averaged over rows, in tables."""
+"""Draws for which levels are drawn at sites and effects are averaged over rows, in tables: the ends
+of 95 % intervals are then good to 0.04 sd. Chosen, not measured."""
 
 
 def _groups_of(column: Column) -> np.ndarray:
