@@ -119,7 +119,7 @@ def test_a_damaged_checkpoint_costs_the_rounds_since_the_one_before(
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         np.testing.assert_array_equal(resumed(copy), whole)
-    said = [str(warning.message) for warning in caught if "going on" in str(warning.message)]
+    said = [str(warning.message) for warning in caught if "continuing" in str(warning.message)]
     if damage != "absent":
         assert said == [f"{latest.name} is damaged: continuing from round {before}"]
     record = consortia.open_run(copy).attrs

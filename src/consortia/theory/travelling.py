@@ -158,7 +158,7 @@ def _noise(gradient_noise: ArrayLike | None, sites: int, d: int) -> Array:
 
 
 def _corrections(
-    own: Array,
+    hessians: Array,
     pull: Array,
     shares: Array,
     surrogates: Sequence[Gaussian] | None,
@@ -178,12 +178,12 @@ def _corrections(
     if surrogates is not None:
         if len(surrogates) != sites or any(q.dimension != d for q in surrogates):
             raise wrong("surrogates", f": give {sites} Gaussians of {d} parameters")
-        own = np.stack(
+        hessians = np.stack(
             [q.precision if q.precision.ndim == 2 else np.diag(q.precision) for q in surrogates]
         )
-        pull = np.einsum("sij,sj->si", own, np.stack([q.mean for q in surrogates]))
+        pull = np.einsum("sij,sj->si", hessians, np.stack([q.mean for q in surrogates]))
     share = shares[:, None]
-    return pull - share * pull.sum(0), own - share[:, :, None] * own.sum(0)
+    return pull - share * pull.sum(0), hessians - share[:, :, None] * hessians.sum(0)
 
 
 @dataclass(frozen=True, eq=False)
