@@ -71,7 +71,7 @@ class BiasTarget:
     """The largest permitted bias of the draws, by which a step size is chosen.
 
     By default it is half of what good draws of a method with a bias may have (0.1, see
-    `consortia.diagnostics.verdict`), since the prediction is of a Gaussian law. Where it is
+    `consortia.diagnostics.verdict`). Where it is
     predicted, a short pilot from the mode confirms the step. Above 200 parameters nothing is
     predicted: a pilot beside half the step chooses, by ``sd`` in the mean square over all
     directions, which needs the rows of all sites in one process.

@@ -4,7 +4,7 @@ Each pair of sites has a secret in common, by X25519 with keys that each site si
 identity; HKDF-SHA-256 makes a key of the pair from it, once a session. For every question both draw
 the same mask, by one HMAC-SHA-256 and one call of ChaCha20; one adds it and the other takes it
 away. Numbers are integers mod :math:`2^{128}` (`consortia.engines.messages.fixed_point`), so that a
-masked vector is uniform to whoever has not the secrets of its pairs, and the masks of all sites
+masked vector is uniform to anybody without the secrets of its pairs, and the masks of all sites
 cancel exactly. Where a site is missing the sum is noise: it is all or nothing. With C sites, C - 1
 that collude know what the last one sent.
 

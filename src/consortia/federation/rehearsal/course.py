@@ -354,7 +354,7 @@ def _lying(on: Rehearsal) -> Finding:
 
 
 def _looking(on: Rehearsal) -> Finding:
-    attack = "a server that only looks"
+    attack = "a server that only observes"
     if not (attacks.is_logistic(on.study) and attacks.moves_once(on.study)):
         return Finding(
             attack,
@@ -414,14 +414,13 @@ def _membership(study: Study, built: Built, index: int) -> Finding:
     chance, even = found_out(likelihoods, effective), most_draws(likelihoods)
     return Finding(
         attack,
-        f"who knows all other patients and has the {effective:.0f} effective draws finds out with "
-        f"{100 * FALSE_ALARMS:g} % false alarms whether a patient took part: the median patient "
-        f"with probability {np.median(chance):.2f}, the most exposed with {chance.max():.2f} "
-        f"(guessing: {FALSE_ALARMS:g}). This is the strongest test there is, of somebody who has "
-        "every row but one, and it concerns the result, whatever the sites send: with enough "
-        "draws anyone is found out. It is .5 for the most exposed with "
-        f"{even:,.1f} effective draws; means and intervals tell at most what the draws tell that "
-        "they are of. Copies of your file stood for the other sites.",
+        f"worst case: somebody who knows every other patient and has the {effective:.0f} effective "
+        f"draws. At {100 * FALSE_ALARMS:g} % false alarms they detect a typical patient's "
+        f"participation with probability {np.median(chance):.2f}, the most exposed patient's with "
+        f"{chance.max():.2f} (guessing: {FALSE_ALARMS:g}). No test is stronger; it concerns the "
+        "result, whatever the sites send: with enough draws anybody is detected. The probability "
+        f"is 0.5 for the most exposed with {even:,.1f} effective draws; means and intervals reveal "
+        "at most what the draws reveal. Copies of your file stood for the other sites.",
         {
             "draws": effective,
             "median": float(np.median(chance)),
