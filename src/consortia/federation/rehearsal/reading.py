@@ -43,7 +43,7 @@ def by_cuts(
     steep: float,
     ends: tuple[float, float],
 ) -> None:
-    """Add to ``found`` the features of rows, from gradients at steep positions.
+    """Add to ``recovered`` the features of rows, from gradients at steep positions.
 
     At θ = S (1, 0, ..., 0, −c) the likelihood is a step at c along the first feature: the gradient
     sums the rows beyond it, and the difference of two cuts holds those between. The cuts are

@@ -1,7 +1,7 @@
 """Families of responses: their likelihood given the linear predictor, and what is theirs beside it.
 
 η is the linear predictor with its offset, (..., rows), or (..., rows, classes − 1) of a categorical
-response; ``own`` holds the family's own parameters on their natural scale, (..., k) each. Leading
+response; ``aux`` holds the family's own parameters on their natural scale, (..., k) each. Leading
 axes are those of several points. Everything is written over an array namespace: NumPy evaluates it
 at once, JAX compiles it. Of every family that has rows stand here ℓ = log p(y | η), ∂ℓ/∂η and
 ∂²ℓ/∂η².
