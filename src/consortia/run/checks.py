@@ -171,9 +171,7 @@ def check_thinning(thin: int, rounds: int, per_iteration: int) -> None:
     """Refuse to keep no draw, or more than 32 bits can count."""
     draws = rounds * per_iteration
     if thin > draws:
-        raise InputError(
-            f"thin={thin} is larger than the {draws} draws of this run: no draw would be kept."
-        ).at("thin")
+        raise wrong("thin", f"={thin} is larger than the {draws} draws of this run: none is kept.")
     if draws >= 2**31:
         raise wrong("rounds", f"={rounds} give {draws} draws: the most is {2**31 - 1}.")
 
