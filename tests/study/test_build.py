@@ -381,7 +381,7 @@ def test_an_unknown_name_is_answered_with_its_key_and_the_nearest_known_one(
         ("test_share = 0.2", "test_share = 1.0", "data.test_share = 1.0"),
         ("concentration = 1.0", "", "partition.concentration is missing"),
         ('kind = "dirichlet"', "", "partition.kind is missing"),
-        ('"fa_hmc"', '"surrogate_hmc"', "surrogate_hmc is gone: take few_rounds"),
+        ('"fa_hmc"', '"surrogate_hmc"', "surrogate_hmc was removed: use few_rounds"),
         ("step_size = 0.05", "step_size = -1", "[algorithm] step_size is -1"),
         (
             '"fa_hmc"\nstep_size = 0.05\nleapfrog_steps = 2\nlocal_steps = 3',

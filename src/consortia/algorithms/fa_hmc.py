@@ -96,7 +96,7 @@ class FAHMC(SelfSetting):
         temperature: momentum variance is multiplied by it; the target is exp(−U/temperature).
         keep_gradients: with ``debias`` and ``batch_size``, of `fa_ld`: within a round a site keeps
             the gradient of each row at its last visit, at first at the round's start, and uses
-            these in the place of those at the anchor (SAGA). It takes d numbers a row and chain.
+            these instead of those at the anchor (SAGA). It takes d numbers a row and chain.
         availability: probability of each site to answer in a round, where some may be absent. The
             average is then over those that answer with weights by which each site's part in it is
             w_c on average, and the mean's bias is that with all sites. None: in proportion to w_c.
@@ -182,14 +182,14 @@ class FAHMC(SelfSetting):
             raise InputError(
                 f"average_every={self.average_every} counts leapfrog steps between averages: give "
                 f"leapfrog_steps and local_steps=1, not {self.local_steps}, and debias=False."
-            )
+            ).at("average_every")
 
         kept = self.debias and self.batch_size and self.leapfrog_steps == 1
         if self.keep_gradients and (not kept or self.gradient_noise):
             raise InputError(
                 "keep_gradients is for fa_ld with debias=True and batch_size, without "
                 "gradient_noise: give these, or leave it out."
-            )
+            ).at("keep_gradients")
 
     @property
     def lengths(self) -> tuple[int, int]:

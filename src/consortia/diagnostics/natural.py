@@ -125,10 +125,10 @@ class Quantities:
             for first in range(0, max(math.prod(lead), 1), most)
         ]
         arrays = {
-            name: np.concatenate([np.asarray(one[name]) for one in parts]).reshape(*lead, *shape)
+            name: np.concatenate([np.asarray(part[name]) for part in parts]).reshape(*lead, *shape)
             for name, shape in self.shapes.items()
         }
-        return {n: one if one.dtype.kind == "f" else one.astype(dtype) for n, one in arrays.items()}
+        return {n: x if x.dtype.kind == "f" else x.astype(dtype) for n, x in arrays.items()}
 
     def beside(self, groups: Mapping[str, Any]) -> dict[str, Any]:
         """Return groups of a result with them in ``posterior``, beside the coordinates.
@@ -202,9 +202,9 @@ def recover(tree: Any, model: Model, sites: Sites, site: int | str, *, seed: int
 
     @jax.jit
     def at_all(flat: Any, rows: Any, keys: Any) -> Any:
-        return map_in_blocks(lambda one: draw(one[0], rows, one[1]), (flat, keys), AT_ONCE)
+        return map_in_blocks(lambda point: draw(point[0], rows, point[1]), (flat, keys), AT_ONCE)
 
     flat = jax.tree.map(lambda leaf: np.reshape(leaf, (-1, *np.shape(leaf)[2:])), parameters)
-    found = at_all(flat, rows, jax.random.split(key, chains * draws))
-    shaped = {name: np.reshape(one, (chains, draws, *one.shape[1:])) for name, one in found.items()}
+    quantities = at_all(flat, rows, jax.random.split(key, chains * draws))
+    shaped = {name: np.reshape(v, (chains, draws, *v.shape[1:])) for name, v in quantities.items()}
     return dataset_of(shaped, {}, ("chain", "draw"))

@@ -33,7 +33,7 @@ from consortia.diagnostics.convergence import (
 from consortia.diagnostics.imputations import missing_information, pooled_error
 from consortia.diagnostics.stein import Stein
 from consortia.diagnostics.verdict import Evidence, Tabled, Verdict, judge, prediction_in
-from consortia.errors import InputError
+from consortia.errors import InputError, wrong
 from consortia.store.metadata import recorded
 
 MISSING = "n/a"
@@ -49,7 +49,7 @@ IMPUTED = (
 """The note of a table of draws given several imputations."""
 
 NATURAL = (
-    "Coefficients are in the units of the columns, an intercept is for a row of zeros; they were "
+    "Coefficients are in the units of the columns, the intercept is for a row of zeros; they were "
     "sampled in standardised units."
 )
 """The note of a table of a regression's natural parameters."""
@@ -119,7 +119,7 @@ class Summary:
     def row(self, coordinate: str) -> dict[str, float]:
         """Return the statistics of one coordinate, by column."""
         if coordinate not in self.coordinates:
-            raise InputError(f"coordinate={coordinate!r}: there is no such row in this summary.")
+            raise wrong("coordinate", f"={coordinate!r}: there is no such row in this summary.")
         index = self.coordinates.index(coordinate)
         return {name: float(values[index]) for name, values in self.columns.items()}
 
@@ -254,7 +254,7 @@ def summary(
         ('theta[0]', 'theta[1]')
     """
     if any(not 0 <= p <= 1 for p in probabilities):
-        raise InputError(f"probabilities={tuple(probabilities)}: give numbers between 0 and 1.")
+        raise wrong("probabilities", f"={tuple(probabilities)}: give numbers between 0 and 1.")
     arguments.one_of("units", units, ("columns", "sampled"))
     if units == "sampled":
         tree, reference = as_sampled(tree), as_sampled(reference)
@@ -379,7 +379,7 @@ def _note_origin(tree: Any) -> list[str]:
 
 
 def _columns(
-    tree: Any, probabilities: Sequence[float], found: Convergence
+    tree: Any, probabilities: Sequence[float], convergence: Convergence
 ) -> tuple[dict[str, np.ndarray], list[str]]:
     """Return the columns of the table, and the notes on them."""
     draws, weights, numbers = _some_draws("tree", tree), draw_weights(tree), draw_imputations(tree)
@@ -391,11 +391,11 @@ def _columns(
     errors = [_errors(array, weights, numbers) for array in draws.values()]
     columns |= {
         "mcse_mean": _stacked(together for together, _ in errors),
-        "r_hat": _stacked(found.r_hat.values()),
-        "ess_bulk": _stacked(found.ess_bulk.values()),
-        "ess_tail": _stacked(found.ess_tail.values()),
+        "r_hat": _stacked(convergence.r_hat.values()),
+        "ess_bulk": _stacked(convergence.ess_bulk.values()),
+        "ess_tail": _stacked(convergence.ess_tail.values()),
     }
-    notes = found.notes()
+    notes = convergence.notes()
     if numbers is not None:
         each = zip(draws.values(), errors, strict=True)
         fractions = (missing_information(array, numbers, within) for array, (_, within) in each)
@@ -477,7 +477,7 @@ def _beside(
             raise InputError(
                 f"reference: variable {name!r} has shape {array.shape[2:]} in the result, the "
                 f"reference has {had}. Give draws of the same model."
-            )
+            ).at("reference")
     mean, sd = map(_stacked, zip(*(_moments(other[name], weights) for name in draws), strict=True))
     with np.errstate(divide="ignore", invalid="ignore"):
         return {

@@ -139,7 +139,7 @@ def describe(exchange: Exchange | None, nodes: int) -> str | None:
     }
     text = f"{nodes} agents, {mixing.links // 2} edges; W applied as {forms[mixing.form]}"
     if mixing.components > 1:
-        return f"{text}; the network has {mixing.components} parts that never talk"
+        return f"{text}; the network has {mixing.components} parts that never communicate"
     if mixing.spectrum_is_cheap:
         return f"{text}; spectral gap {mixing.spectral_gap:.3g}"
     return text

@@ -29,7 +29,7 @@ from consortia.engines.mailbox import Ring
 from consortia.engines.phases import Carry, Keys, Program, SiteArrays
 from consortia.engines.rng import Layout, PhaseKeys
 from consortia.engines.run import LocalRun, gradients
-from consortia.errors import InputError, RankError
+from consortia.errors import InputError, RankError, wrong
 from consortia.runtime import compiler, late
 from consortia.runtime.late import Array, PyTree, jax, jnp
 
@@ -149,9 +149,9 @@ def devices_asked(devices: int | Sequence[Any] | None) -> Sequence[Any] | int | 
     if devices is None:
         return None
     if isinstance(devices, Sequence) and not isinstance(devices, str):
-        wrong = [device for device in devices if not isinstance(device, jax.Device)]
-        if not devices or wrong:
-            raise InputError(f"devices is {devices!r}: give a number, or devices of JAX.")
+        strange = [device for device in devices if not isinstance(device, jax.Device)]
+        if not devices or strange:
+            raise wrong("devices", f" is {devices!r}: give a number, or devices of JAX.")
         return tuple(devices)
     count = arguments.whole("devices", devices, 1)
     offer_cpu_devices(count)
@@ -200,19 +200,19 @@ def found(devices: Sequence[Any] | int | None) -> Sequence[Any]:
         raise InputError(
             f"devices is {devices}, but JAX has {len(there)} ({there[0].platform}): request fewer, "
             f"or set JAX_NUM_CPU_DEVICES={devices} before the start to divide the processor."
-        )
+        ).at("devices")
     return tuple(there[:devices])
 
 
 def check_mesh(mesh: Any) -> None:
     """Raise an `InputError` where this is not a mesh, or its axes have other names."""
     if not isinstance(mesh, jax.sharding.Mesh):
-        raise InputError(f"mesh is {mesh!r}: give a jax.sharding.Mesh.")
+        raise wrong("mesh", f" is {mesh!r}: give a jax.sharding.Mesh.")
     strange = [str(name) for name in mesh.axis_names if name not in (NODES, CHAINS)]
     if strange:
         raise InputError(
             f"mesh has the axis {strange[0]!r}: name its axes 'nodes' and 'chains', or one of them."
-        )
+        ).at("mesh")
 
 
 def of_sites(devices: Sequence[Any], nodes: int) -> Sharding | None:
@@ -239,10 +239,10 @@ def of_mesh(mesh: Any, algorithm: Algorithm, nodes: int, chains: int) -> Shardin
                 f"mesh has {parts[name]} devices along {name!r}, which does not divide the "
                 f"{count} {name if count > 1 else name[:-1]} of this run: give an axis whose "
                 f"length divides {count}."
-            )
+            ).at("mesh")
     refused = _cannot(algorithm, parts[NODES], parts[CHAINS])
     if refused:
-        raise InputError(f"mesh: {refused}")
+        raise wrong("mesh", f": {refused}")
     flat = mesh.devices
     if mesh.axis_names == (CHAINS, NODES):
         flat = flat.T
@@ -283,7 +283,7 @@ def of_devices(
         f"devices: {len(devices)} do not divide {chains} chain{'s' * (chains > 1)} and {nodes} "
         f"site{'s' * (nodes > 1)} evenly{'; ' + reason if reason else ''}: request a number that "
         "divides one of them, or change run.chains."
-    )
+    ).at("devices")
 
 
 def _division(grid: np.ndarray, chains: int) -> Sharding | None:
@@ -338,7 +338,7 @@ def join(coordinator: str, processes: int | None = None, process: int | None = N
             raise InputError(
                 f"coordinator is {SLURM!r}, and this is not a task of Slurm: start the processes "
                 "with srun, or give HOST:PORT."
-            )
+            ).at("coordinator")
     else:
         processes, process = _checked(coordinator, processes, process)
         cluster |= {"coordinator_address": coordinator}
@@ -362,11 +362,11 @@ def _checked(coordinator: str, processes: int | None, process: int | None) -> tu
     if not host or not port.isdigit():
         raise InputError(
             f"coordinator is {coordinator!r}: give HOST:PORT, as in 10.0.0.1:9911, or {SLURM}."
-        )
+        ).at("coordinator")
     processes = arguments.whole("processes", processes, 1)
     process = arguments.whole("process", process, 0)
     if process >= processes:
-        raise InputError(f"process is {process}: number the {processes} processes from 0.")
+        raise wrong("process", f" is {process}: number the {processes} processes from 0.")
     return processes, process
 
 

@@ -330,11 +330,11 @@ def bias(report: RunReport) -> Plot | None:
     )
 
 
-def priors(found: Sequence[PriorBeside]) -> Plot | None:
+def priors(parameters: Sequence[PriorBeside]) -> Plot | None:
     """Return the intervals of priors and posteriors, in standard widths of the prior; or None."""
-    if not found:
+    if not parameters:
         return None
-    rows = list(found)[:MOST_FOREST]
+    rows = list(parameters)[:MOST_FOREST]
     places = np.arange(len(rows), 0, -1)
     with drawing():
         figure, axes = axes_of(4.6, 0.75 + 0.24 * len(rows))
@@ -354,7 +354,7 @@ def priors(found: Sequence[PriorBeside]) -> Plot | None:
         figure,
         f"Priors and posteriors of {len(rows)} coefficients; the numbers are in the table.",
         "Grey and broad: the prior's 95 % interval. Coloured and narrow: the posterior's. The "
-        "shorter it is, the more the data tell.",
+        "narrower the posterior's, the more the data tell.",
     )
 
 

@@ -48,7 +48,8 @@ MOST_FITTED = 2000
 """Rows that the run was fitted to of which predictions are shown, evenly spaced."""
 
 MOST_DRAWS = 4000
-"""Predictions are averaged over at most so many draws, evenly spaced."""
+"""Predictions are averaged over at most so many draws, evenly spaced: an average is then good to
+0.016 sd. Chosen, not measured."""
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from consortia.errors import InputError
+from consortia.errors import InputError, wrong
 
 Labels = Mapping[str, Sequence[Sequence[str] | None]]
 
@@ -58,27 +58,27 @@ def check_metadata(metadata: Any, shapes: Mapping[str, tuple[int, ...]]) -> Meta
     if metadata is None:
         return Metadata()
     if not isinstance(metadata, Metadata):
-        raise InputError(f"metadata is {metadata!r}: give a consortia.Metadata.")
+        raise wrong("metadata", f" is {metadata!r}: give a consortia.Metadata.")
     for name, axes in metadata.labels.items():
         if name not in shapes:
             raise InputError(
                 f"metadata.labels: there is no variable {name!r}; there are: {', '.join(shapes)}."
-            )
+            ).at("metadata.labels")
         if isinstance(axes, str) or any(isinstance(axis, str) for axis in axes):
             raise InputError(
                 f"metadata.labels[{name!r}]: give a sequence of names for each axis, the last axis "
                 "last, or None."
-            )
+            ).at("metadata.labels")
         if len(axes) > len(shapes[name]):
             raise InputError(
                 f"metadata.labels[{name!r}] names {len(axes)} axes, the variable has "
                 f"{len(shapes[name])}."
-            )
+            ).at("metadata.labels")
         for length, axis in zip(reversed(shapes[name]), reversed(axes), strict=False):
             if axis is not None and len(axis) != length:
                 raise InputError(
                     f"metadata.labels[{name!r}] has {len(axis)} names for an axis of {length}."
-                )
+                ).at("metadata.labels")
     return metadata
 
 

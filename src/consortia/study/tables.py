@@ -25,7 +25,7 @@ from consortia.data.facts import Gathering, SiteFacts, read_labels, read_table, 
 from consortia.data.preparation import Moments
 from consortia.data.sites import Sites, alike, check_finite
 from consortia.engines.contract import Engine
-from consortia.errors import InputError
+from consortia.errors import InputError, wrong
 from consortia.study.files import Arrays, FileRows, common_kinds, names_of, read_rows
 
 Labels = tuple[bool, int, int]
@@ -120,7 +120,7 @@ class Data(Table):
         directory: Path,
         engine: Engine,
         algorithm: Method,
-        own: Mapping[int, Path] | None = None,
+        elsewhere: Mapping[int, Path] | None = None,
         same: Callable[[], Mapping[str, Any]] = dict,
     ) -> Prepared:
         """Return the rows, ready to be dealt out; of files those of the sites of this process.
@@ -131,7 +131,7 @@ class Data(Table):
             directory: where the names of files start.
             engine: decides which sites this process runs.
             algorithm: what is run.
-            own: where the files of sites are that are not there, by the sites' indices.
+            elsewhere: the files of sites that are not there, by the sites' indices.
             same: what all processes must have been given, by name.
 
         Raises:
@@ -140,8 +140,8 @@ class Data(Table):
         """
         if self.files is None:
             return run_on_all(engine, self._of_dataset, same)
-        names, own = names_of(self.files), own or {}
-        paths = [own.get(index, directory / name) for index, name in enumerate(self.files)]
+        names, elsewhere = names_of(self.files), elsewhere or {}
+        paths = [elsewhere.get(index, directory / name) for index, name in enumerate(self.files)]
         read: dict[int, FileRows] = {}
         test_rows: list[FileRows] = []
 
@@ -165,7 +165,7 @@ class Data(Table):
             try:
                 columns, of_rows = of_test["columns"], read_labels(of_test["labels"])
             except (TypeError, KeyError, ValueError) as error:
-                raise InputError(f"data.test_file: its facts are damaged: {error}.") from None
+                raise wrong("data.test_file", f": its facts are damaged: {error}.") from None
             if columns != list(facts[0].columns):
                 raise InputError(
                     f"{directory / str(self.test_file)} does not have the same columns as the "
@@ -223,7 +223,7 @@ class Data(Table):
         train, test = dataset.train, dataset.test
         if self.test_share is not None or train is None:
             if self.test_share is None:
-                raise InputError(f"data.test_share is needed: {self.dataset} has test rows only.")
+                raise wrong("data.test_share", f" is needed: {self.dataset} has test rows only.")
             train, test = preparation.train_test_split(
                 dataset.rows, test_share=self.test_share, seed=self.seed
             )
@@ -296,7 +296,7 @@ class Data(Table):
             raise InputError(
                 "data.scale: it multiplies features, an array x, and there is none: remove it, or "
                 "store the features under the name x."
-            )
+            ).at("data.scale")
         return _scaled(arrays, "x", 0.0, 1 / self.scale)
 
     def _made(self, arrays: Arrays, agreed: _Agreed) -> Arrays:
@@ -319,7 +319,7 @@ class Data(Table):
             moments["x"] = Moments.of(preparation.features(arrays, "train")).plain()
         if self.standardise_target:
             if "y" not in arrays:
-                raise InputError("data.standardise_target: there is no response y.")
+                raise wrong("data.standardise_target", ": there is no response y.")
             moments["y"] = Moments.of(arrays["y"].reshape(-1)).plain()
         return labels, moments
 
@@ -338,7 +338,7 @@ class Data(Table):
             return _Agreed(x, None, classes, changed)
         y = preparation.moments_of_all(site["y"] for site in moments)
         if len(target_names) > 1 or y.sd == 0:
-            raise InputError("data.standardise_target: the response is not a measured number.")
+            raise wrong("data.standardise_target", ": the response is not a measured number.")
         return _Agreed(x, y, None, changed)
 
     def _changed_columns(self, x: Moments, columns: tuple[str, ...]) -> tuple[bool, ...]:
@@ -346,10 +346,10 @@ class Data(Table):
         if isinstance(self.standardise, bool):
             return tuple(x.measured.tolist())
         if not columns:
-            raise InputError("data.standardise: the columns have no names; give true.")
+            raise wrong("data.standardise", ": the columns have no names; give true.")
         for name in self.standardise:
             if name not in columns:
-                raise InputError(f"data.standardise: {name!r} is {unknown(name, columns)}.")
+                raise wrong("data.standardise", f": {name!r} is {unknown(name, columns)}.")
         return tuple(name in self.standardise for name in columns)
 
 
@@ -396,7 +396,7 @@ class IID(_Dealt):
 
 
 class Dirichlet(_Dealt):
-    """Label skew: every label is dealt out in proportions of its own."""
+    """Label skew: every label is dealt out in its own proportions."""
 
     kind: Literal["dirichlet"]
     concentration: float = Field(gt=0, description="small: few labels per site; large: nearly iid")
@@ -450,7 +450,7 @@ def deal(table: Any, data: Prepared) -> Sites:
         if table.column not in data.columns:
             raise InputError(
                 f"partition.column = {table.column!r}: {unknown(table.column, data.columns)}."
-            )
+            ).at("partition.column")
         options |= {"column": data.columns[table.column], "name": table.column}
     return getattr(partition, table.kind)(data.train, **options)
 
@@ -552,7 +552,7 @@ def _as_type(arrays: Arrays, dtype: str) -> Arrays:
                 f"data.dtype = {dtype!r}: {name!r} holds integers from {array.min()} to "
                 f"{array.max()}, which {whole} cannot represent: write them as decimals (1.0), "
                 "or use a smaller unit."
-            )
+            ).at("data.dtype")
         return array.astype(whole)
 
     return {name: narrowed(name, array) for name, array in arrays.items()}

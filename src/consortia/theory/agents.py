@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 from consortia.core import arguments
 from consortia.core.model import Model
 from consortia.data.sites import Sites
-from consortia.errors import InputError
+from consortia.errors import InputError, wrong
 from consortia.theory.arguments import Array, check_density, curvatures_of, floats, full_matrices
 from consortia.theory.potentials import SitePotentials
 
@@ -58,7 +58,7 @@ class GaussianAgents:
         centres = floats(means if pulls is None else pulls, name)  # type: ignore[arg-type]
         centres = centres[:, None] if centres.ndim == 1 else centres
         if centres.ndim != 2 or not centres.size:
-            raise InputError(f"{name} has shape {centres.shape}: give (agents,) or (agents, d).")
+            raise wrong(name, f" has shape {centres.shape}: give (agents,) or (agents, d).")
         given = full_matrices(
             curvatures_of(curvatures, centres.shape, "curvatures", "agents", rounding=1e-6)
         )
@@ -94,7 +94,7 @@ class GaussianAgents:
             x, y = np.asarray(x, np.float64) / scale, np.asarray(y, np.float64) / scale
             rows.append((x[:, :, None] * x[:, None, :], x * y[:, None]))
         if not rows:
-            raise InputError("shards is empty: give at least one agent.")
+            raise wrong("shards", " is empty: give at least one agent.")
         share = np.eye(rows[0][1].shape[1]) / (len(rows) * s2)
         agents = cls(
             [curvatures.sum(axis=0) + share for curvatures, _ in rows],

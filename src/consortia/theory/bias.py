@@ -34,7 +34,7 @@ from consortia.core.target import Target
 from consortia.data.facts import Gatherer
 from consortia.data.sites import Sites
 from consortia.diagnostics.prediction import OPTIMISER, BiasPrediction
-from consortia.errors import InputError
+from consortia.errors import InputError, wrong
 from consortia.graphs.weights import Mixing
 from consortia.latency import Recorded
 from consortia.schedules.events import simulate
@@ -257,7 +257,7 @@ def _constant(method: Method) -> float:
     """Return the step size, where it is one number."""
     given = method.step_schedules
     if isinstance(given[0], schedules.Unchosen):
-        raise InputError("step_size is None: `consortia.sample` chooses it for a run")
+        raise wrong("step_size", " is None: `consortia.sample` chooses it for a run")
     if len(given) > 1:
         raise InputError("servers have step sizes of their own, and so laws of their own")
     if not isinstance(given[0], schedules.Constant):

@@ -32,7 +32,7 @@ from numpy.typing import ArrayLike
 from consortia.core import arguments
 from consortia.core.parameters import spaced
 from consortia.diagnostics.prediction import ABSENT
-from consortia.errors import InputError
+from consortia.errors import InputError, wrong
 from consortia.theory.affine import AffineMap, AffineRecursion, Array, Normal
 from consortia.theory.arguments import filled, floats
 from consortia.theory.clients import Blocks, GaussianClients, applied, read_clients
@@ -139,7 +139,7 @@ def fa_hmc_law(
 def _within(clients: GaussianClients, every: int, *, whole: bool, rho: float, **given: Any) -> Law:
     """Return the law where clients meet within trajectories, the iterations being windows."""
     if not whole:
-        raise InputError("average_every: give local_steps=1 and debias=False with it")
+        raise wrong("average_every", ": give local_steps=1 and debias=False with it")
     settings = Windows(average_every=every, momentum_correlation=rho, **given)
     starts = [r * every % settings.leapfrog_steps for r in range(settings.period)]
     with np.errstate(over="ignore", invalid="ignore"):
@@ -159,7 +159,7 @@ def _checked(
 ) -> dict[str, Any]:
     """Return the settings of a round, checked, as `_one_round` takes them."""
     if np.any(noise < 0.0):
-        raise InputError("gradient_noise: a variance is negative; give variances of at least zero")
+        raise wrong("gradient_noise", ": a variance is negative; give variances of at least zero")
     return {
         "step_size": arguments.positive("step_size", step),
         "leapfrog_steps": arguments.whole("leapfrog_steps", leapfrogs, 1),
@@ -182,7 +182,7 @@ def takers(
     if given.shape == (n,) and given.dtype != bool:
         chance = floats(given, "participation")
         if not ((chance > 0) & (chance <= 1)).all():
-            raise InputError("participation: give probabilities above 0 and up to 1.")
+            raise wrong("participation", ": give probabilities above 0 and up to 1.")
         if n <= MOST_LISTED:
             sets = np.array(list(itertools.product((False, True), repeat=n)))[1:]
             often = np.where(sets, chance, 1 - chance).prod(axis=1)
@@ -198,7 +198,7 @@ def takers(
         raise InputError(
             f"participation: shape {given.shape}; give ({n},) probabilities, or bool (rounds, {n}) "
             "with a client in every row"
-        )
+        ).at("participation")
     averages = sets * weights
     return averages / averages.sum(axis=1, keepdims=True), often / often.sum()
 

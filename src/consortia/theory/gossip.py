@@ -37,7 +37,7 @@ from numpy.typing import ArrayLike
 
 from consortia import graphs
 from consortia.core import arguments
-from consortia.errors import InputError
+from consortia.errors import InputError, wrong
 from consortia.graphs.weights import Mixing
 from consortia.theory.affine import (
     AffineMap,
@@ -106,7 +106,7 @@ def de_sgld_law(
     beta = arguments.number("momentum", momentum, 0.0)
     corrected = arguments.one_of("correction", correction, (None, "extra")) is not None
     if beta and (beta >= 1 or heat > 0 or corrected):
-        raise InputError("momentum must be below 1, at temperature=0.0, without a correction.")
+        raise wrong("momentum", " must be below 1, at temperature=0.0, without a correction.")
     matrix = resolved(agents, mixing)
     links, curvature = links_of(agents, matrix), agents.stacked_curvature()
     count = 1 + (corrected or beta > 0)
@@ -463,7 +463,7 @@ class BatchNoise:
             raise InputError(
                 "batch_size: these agents have no rows to draw; make them with "
                 "GaussianAgents.linear_regression or GaussianAgents.near."
-            )
+            ).at("batch_size")
         self.shape = agents.curvatures.shape
         self._rows = agents.rows
         if anchor is not None:  # it leaves of a row's gradient H x − p the part H (x − anchor)

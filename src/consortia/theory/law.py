@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 
 from consortia.core import arguments
 from consortia.core.gaussian import gaussian_wasserstein2
-from consortia.errors import InputError
+from consortia.errors import InputError, wrong
 from consortia.theory.affine import Array, Normal, Recursion
 from consortia.theory.arguments import filled, floats
 
@@ -285,7 +285,7 @@ class Law:
         shape = (d,) if self.agents is None else (self.agents, d)
         given = floats(start, "start")
         if given.shape not in ((), (d,), shape):
-            raise InputError(f"start: shape {given.shape}; give a number or shape {shape}")
+            raise wrong("start", f": shape {given.shape}; give a number or shape {shape}")
         mean = np.broadcast_to(given, shape).reshape(-1)
         size = mean.size
         spread = floats(covariance, "covariance")

@@ -72,7 +72,7 @@ class Price:
             raise InputError(
                 f"cost is {given!r}: give 'messages', 'bytes', 'gradients', or the number of "
                 "gradients of a site that a message takes as long as."
-            )
+            ).at("cost")
         return cls(arguments.number("cost", given, 0.0, 1e9))
 
     def of(self, cost: Cost, sites: int) -> float:

@@ -70,7 +70,8 @@ ALTERNATIVES: tuple[tuple[str, Any], ...] = (
 class BiasTarget:
     """The largest permitted bias of the draws, by which a step size is chosen.
 
-    By default it is half of what good draws of a method with a bias may have. Where it is
+    By default it is half of what good draws of a method with a bias may have (0.1, see
+    `consortia.diagnostics.verdict`). Where it is
     predicted, a short pilot from the mode confirms the step. Above 200 parameters nothing is
     predicted: a pilot beside half the step chooses, by ``sd`` in the mean square over all
     directions, which needs the rows of all sites in one process.
@@ -90,7 +91,7 @@ class BiasTarget:
             raise InputError(
                 f"bias_target is {given!r}: give (mean, sd), e.g. (0.05, 0.05) for means within 5 "
                 "% of a posterior standard deviation and standard deviations within 5 %."
-            )
+            ).at("bias_target")
         mean, sd = (arguments.number("bias_target", number, 1e-6, 10.0) for number in given)
         return cls(mean, sd, price)
 

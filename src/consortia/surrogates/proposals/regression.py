@@ -200,12 +200,12 @@ def _quadratic(
     features = np.concatenate([np.ones((len(z), 1)), z, squares], axis=1) * weights[:, None]
     gram = features.T @ features
     gram[np.diag_indices_from(gram)] += 1e-9 * np.trace(gram) / len(gram)
-    found = linalg.solve(gram, features.T @ (heights * weights), assume_a="pos")
+    beta = linalg.solve(gram, features.T @ (heights * weights), assume_a="pos")
     half = np.zeros((d, d))
-    half[upper] = found[1 + d :]
+    half[upper] = beta[1 + d :]
     values, axes = np.linalg.eigh(-(half + half.T))
     size = np.maximum(values, 0.02 * np.median(np.abs(values)) + 1e-6)
-    centre = axes @ ((axes.T @ found[1 : 1 + d]) / size)
+    centre = axes @ ((axes.T @ beta[1 : 1 + d]) / size)
     length = max(float(np.linalg.norm(centre)), 1e-9)
     centre *= min(1.0, 4 * math.sqrt(d) / length)
     return mean + sd * centre, lower_root(axes / np.sqrt(size)) * sd[:, None]
@@ -240,15 +240,15 @@ def fit_quadratic(
     scaled = features * np.sqrt(weights)
     gram = scaled @ scaled.T
     gram[np.diag_indices_from(gram)] += RIDGE
-    found = linalg.solve(gram, scaled @ (np.sqrt(weights) * rest), assume_a="pos")
-    error = math.sqrt(np.average((rest - found @ features) ** 2, weights=weights))
+    beta = linalg.solve(gram, scaled @ (np.sqrt(weights) * rest), assume_a="pos")
+    error = math.sqrt(np.average((rest - beta @ features) ** 2, weights=weights))
     d = z.shape[1]
     half = np.zeros((d, d))
-    half[np.triu_indices(d)] = found[1 + d :]
+    half[np.triu_indices(d)] = beta[1 + d :]
     values, axes = np.linalg.eigh(np.eye(d) - half - half.T)
     axes = root @ (axes / np.sqrt(np.maximum(values, LEAST_CURVED)))
     covariance = axes @ axes.T
-    mean = centre + covariance @ linalg.solve_triangular(root.T, found[1 : 1 + d])
+    mean = centre + covariance @ linalg.solve_triangular(root.T, beta[1 : 1 + d])
     return mean, covariance, error
 
 
