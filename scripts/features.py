@@ -49,17 +49,17 @@ FEATURES = (
     Feature(
         "few_rounds with its proposals",
         ("algorithms/few_rounds", "surrogates", "dynamics/ensemble", "core/host.py"),
-        4545,
+        4566,
     ),
     Feature(
         "formulas",
         ("models/regression", "models/_integrated.py", "core/arrays.py", "study/formulas.py"),
-        8950,
+        8959,
     ),
     Feature(
         "between institutions",
         ("federation", "engines/messages", "engines/flower", "engines/letters"),
-        9036,
+        9077,
     ),
     Feature("run and store", ("run", "store"), 4912),
     Feature("report", ("report", "diagnostics/figures"), 3572),

@@ -184,7 +184,8 @@ class _Rows:
         """Return the derivatives of log L by values of some of its rows, (K, k, n)."""
         every, features = np.ones(len(values.steps), bool), self._x.shape[1]
         moved = _Rows(values.moved["x"][:, :features], values.moved["y"])
-        return values.slopes(moved.parts(params), every)
+        made = values.slopes(moved.parts(params), every)
+        return np.pad(made, [(0, 0), (0, 0), (0, values.sums.shape[1])])
 
     def of_rows(self, params: Params, part: slice) -> np.ndarray:
         """Return log p(y_i | θ) of some rows, (K, n)."""
