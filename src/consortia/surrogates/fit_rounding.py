@@ -10,7 +10,8 @@ a site, so that one row is hidden among few as among many.
 
 with powers of two, which say little of A. Whether a number is rounded up or down follows from a
 secret dither, U uniform: x becomes u⌊x/u + U⌋, whose mean is x and whose error has the variance
-u²/6 on average. All fits of an answer have the same dither, so that equal ones stay equal.
+u²/6 on average. All fits of an answer have the same dither, so that equal ones stay equal; of those
+that end in one mode the numbers of the first leave, once for all.
 
 In a hierarchical model a site's own A is only an intermediate: what leaves is widened by the
 variance B between sites, and little of A is left where it is large. There the rounded numbers are
@@ -72,15 +73,35 @@ def rounded_fits(answer: Arrays, rows: int, rng: Dither, coarser: float) -> Roun
         "precisions": _power_of_two(relative * scale),
         "pulls": _power_of_two(coarser * PULL_UNIT * root),
     }
-    exact = {"precisions": triangles, "pulls": pulls}
+    new = _first_of_equals(triangles, pulls, units)
+    exact = {"precisions": triangles[new], "pulls": pulls[new]}
+    units = {name: unit[new] for name, unit in units.items()}
     arrays = {name: _dithered(exact[name], units[name], rng) for name in sorted(units)}
-    errors = {name: unit / math.sqrt(6) for name, unit in units.items()}
+    again = (new < np.arange(len(new)))[:, None]  # says nothing that the first has not
+    errors = {name: np.where(again, np.inf, unit / math.sqrt(6)) for name, unit in units.items()}
     if "between" in answer:
         arrays = _of_common(arrays, units["precisions"][:, first == second], relative, between)
     # of the rounded ones, so that they say no more than these
     squares = [_square(*fit) for fit in zip(arrays["precisions"], arrays["pulls"], strict=True)]
     arrays["squares"] = np.array(squares)[:, None]
     return Rounded(arrays, errors)
+
+
+def _first_of_equals(
+    triangles: np.ndarray, pulls: np.ndarray, units: Mapping[str, np.ndarray]
+) -> np.ndarray:
+    """Return of each fit the index of the first one that is the same by far less than a unit."""
+    first = np.arange(len(pulls))
+    for index in range(1, len(pulls)):
+        for before in range(index):
+            near = [
+                np.abs(of[index] - of[before]) <= EQUAL * units[name][before]
+                for name, of in (("precisions", triangles), ("pulls", pulls))
+            ]
+            if first[before] == before and all(each.all() for each in near):
+                first[index] = before
+                break
+    return first
 
 
 def _turn(precision: np.ndarray, varies: np.ndarray) -> np.ndarray:
@@ -159,6 +180,9 @@ def _raised(matrix: np.ndarray, least: float) -> np.ndarray:
     floor = max(least * np.abs(values).max(), np.finfo(np.float32).tiny)
     return np.asarray(vectors * np.maximum(values, floor) @ vectors.T)
 
+
+EQUAL = 0.1
+"""Units by which two fits of one mode may differ."""
 
 LEAST_EIGENVALUE = 1e-6
 """Smallest eigenvalue of a curvature by its largest, as single precision can tell."""

@@ -139,8 +139,8 @@ class Factor(NamedTuple):
             InputError: an unknown column, one of strings, or a value that is not finite.
         """
         missing = np.any([table[name].missing for name in self.columns], axis=0)
+        numbers = self.numbers(table, where)
         with np.errstate(all="ignore"):
-            numbers = np.asarray(_evaluated(self.tree, table, self.text, where), float)
             if self.basis is not None:
                 beyond = self.basis.outside(numbers) & ~missing
                 if beyond.any():
@@ -157,6 +157,11 @@ class Factor(NamedTuple):
                 f"{self.first(table, wrong, remedy)}."
             ).at(**self.place(table, wrong))
         return np.where(missing, np.nan, numbers)
+
+    def numbers(self, table: Table, where: str) -> np.ndarray:
+        """Return the expression as it is computed, without a basis; it may not be finite."""
+        with np.errstate(all="ignore"):
+            return np.asarray(_evaluated(self.tree, table, self.text, where), float)
 
     def place(self, table: Table, wrong: np.ndarray) -> dict[str, Any]:
         """Return the column, and the place of the first of some rows."""
