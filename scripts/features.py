@@ -63,7 +63,7 @@ FEATURES = (
     ),
     Feature("run and store", ("run", "store"), 4912),
     Feature("report", ("report", "diagnostics/figures"), 3572),
-    Feature("theory", ("theory",), 4229),
+    Feature("theory", ("theory",), 4234),
 )
 
 

@@ -146,6 +146,20 @@ def test_settings_compared_by_modes_meet_the_target_by_the_matrix(
     assert choice.rounds_per_draw < 1.2 * exact.rounds_per_draw
 
 
+@pytest.mark.parametrize("options", [{"noise": "common"}, {"mixing": "parts"}])
+def test_what_has_no_law_by_modes_is_compared_by_the_matrix(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Common noise, and a network in two parts."""
+    if "mixing" in options:
+        options = {"mixing": np.kron(np.eye(2), np.full((3, 3), 1 / 3))}
+    monkeypatch.setattr(bias, "COMPARED_SYSTEM", 1)
+    problem, target = problem_of(6, 4, 0.0), tuning.BiasTarget(10.0, 10.0)
+    method = consortia.de_sgld(**{"mixing": "ring"} | options)
+    choice = tuning.choose_step(problem, method, target, rounds=10**7, chains=4)
+    assert choice.tried[0].law.basis == "the exact law of the average of the agents"
+
+
 def test_no_law_by_modes_is_had_of_minibatches_or_of_networks_in_parts() -> None:
     agents = agents_of(0.1)
     agents.by_modes = True

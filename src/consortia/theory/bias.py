@@ -218,13 +218,16 @@ class Problem:
             vars(made)["near"] = self.near.projected()
         return made
 
-    def agents(self, copies: int, mixing: Mixing, *, rows: bool) -> GaussianAgents:
+    def agents(
+        self, copies: int, mixing: Mixing, *, rows: bool, modes: bool = True
+    ) -> GaussianAgents:
         """Return the sites as agents of equal shares.
 
         Args:
             copies: variables of an agent.
             mixing: W.
             rows: with every row's expansion.
+            modes: the method has a law by the modes of its network, where that has such.
 
         Raises:
             InputError: a network that changes, or too large a one.
@@ -233,8 +236,10 @@ class Problem:
             raise InputError("the network changes from round to round")
         near = self.near
         count, d = near.gradients.shape
-        many = copies * count * d > (LARGEST_SYSTEM if rows else self.largest_system)
-        if many and (rows or count * d**2 > MOST_COUPLED):
+        matrix = graphs.resolve(graphs.weights.as_mixing(mixing), count)
+        modes = modes and not rows and matrix.symmetric and matrix.components == 1
+        many = copies * count * d > (self.largest_system if modes else LARGEST_SYSTEM)
+        if many and (not modes or count * d**2 > MOST_COUPLED):
             raise InputError(
                 f"{count} agents with {d} parameters each are too many for the matrix of an "
                 "iteration"
@@ -373,7 +378,8 @@ def _preconditioned(method: Preconditioned, problem: Problem) -> Law:
 def _gossip(method: DESGLD | DESGHMC, problem: Problem) -> Law:
     step, batches = _constant(method), method.batch_size is not None
     copies = 1 + method.corrected + method.moves
-    agents = problem.agents(copies, method.mixing, rows=batches)
+    modes = method.noise == "independent" and method.temperature > 0
+    agents = problem.agents(copies, method.mixing, rows=batches, modes=modes)
     options: dict[str, Any] = {"correction": method.correction or None, "noise": method.noise}
     options |= {"temperature": method.temperature}
     if batches:
