@@ -35,6 +35,7 @@ class GaussianAgents:
         rows: what each agent's minibatches are drawn from: of each row of its data the curvature
             H_j and the pull p_j, ``(n_i, d, d)`` and ``(n_i, d)``, with the row's share of the
             gradient :math:`H_j x - p_j`; or None.
+        by_modes: laws are those of `consortia.theory.coupled_modes`, as there are too many.
 
     Raises:
         InputError: shapes that do not fit, or a target that is not a Gaussian law.
@@ -66,6 +67,7 @@ class GaussianAgents:
         self.curvatures = given
         self.pulls = centres if means is None else np.einsum("nij,nj->ni", given, centres)
         self.rows: tuple[tuple[Array, Array], ...] | None = None
+        self.by_modes = False
 
     @classmethod
     def linear_regression(

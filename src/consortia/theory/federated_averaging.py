@@ -270,33 +270,37 @@ def _one_round(
     """
     curvature, slowness = clients.curvatures, np.linalg.inv(clients.mass)
     identity, turned = np.eye(curvature.shape[-1]), step_size**2 * slowness
+    pulled = turned @ curvature
     # Leapfrogs from rest at the origin, in differences, which keeps 1 - cos(Kφ) exact for small
     # steps: `kicked` answers a unit momentum (B_k), `forced` a unit constant force.
     kicked, forced = np.zeros_like(curvature), np.zeros_like(curvature)
     kicked_change, forced_change = kicked + step_size * slowness, forced + turned / 2
-    inner = np.zeros_like(curvature)
-    for _ in range(leapfrog_steps):
-        inner += kicked @ kicked.mT
+    inner, noises = np.zeros_like(curvature), bool(np.any(gradient_noise))
+    for step in range(leapfrog_steps):
+        inner += kicked @ kicked.mT if noises else 0.0
         kicked = kicked + kicked_change
         forced = forced + forced_change
-        kicked_change = kicked_change - turned @ curvature @ kicked
-        forced_change = forced_change + turned @ (identity - curvature @ forced)
-    # Noise at an inner point is two half kicks, independent of each other or equal.
-    factor = 2.0 if gradient_draws == 2 else 4.0
-    noisy = (kicked @ kicked.mT + factor * inner) * step_size**2 / 4.0
-    private = (1.0 - rho) * heat * kicked @ clients.mass @ kicked.mT
-    innovation = private + (clients.weights * gradient_noise)[:, None, None, None] * noisy
+        if step < leapfrog_steps - 1:
+            kicked_change = kicked_change - pulled @ kicked
+            forced_change = forced_change + turned - pulled @ forced
 
     decay, power = identity - forced @ curvature, np.zeros_like(curvature) + identity
-    still = np.zeros(curvature.shape[:-1])
-    alone = AffineMap(decay, still, innovation).power(local_steps).covariance
-    spread = np.tensordot(averages**2 / clients.weights, alone, axes=1)
+    spread = np.zeros((len(averages), *curvature.shape[1:]))
+    if noises or rho < 1.0:
+        # Noise at an inner point is two half kicks, independent of each other or equal.
+        factor = 2.0 if gradient_draws == 2 else 4.0
+        noisy = (kicked @ kicked.mT + factor * inner) * step_size**2 / 4.0
+        private = (1.0 - rho) * heat * kicked @ clients.mass @ kicked.mT
+        innovation = private + (clients.weights * gradient_noise)[:, None, None, None] * noisy
+        still = np.zeros(curvature.shape[:-1])
+        alone = AffineMap(decay, still, innovation).power(local_steps).covariance
+        spread += np.tensordot(averages**2 / clients.weights, alone, axes=1)
     series = np.zeros_like(curvature)
-    for _ in range(local_steps):
+    for step in range(local_steps):
         series += power
         common = np.tensordot(averages, power @ kicked, axes=1)
         spread += rho * heat * common @ clients.mass @ common.mT
-        power = power @ decay
+        power = power @ decay if step < local_steps - 1 else power
     return series @ forced, spread
 
 
