@@ -535,7 +535,8 @@ class Density:
         x = xp.asarray(batch["x"]).astype(dtype)
         eta = xp.zeros((*self.lead, x.shape[0]), dtype)
         if parts:
-            eta = xp.concatenate(parts, axis=-1) @ x.T
+            effects = xp.concatenate(parts, axis=-1)
+            eta = effects @ x[:, : effects.shape[-1]].T  # arrays may be padded
         if self.intercept:
             eta = eta + params["intercept"][..., None]
         if self.lead:
