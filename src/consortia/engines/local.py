@@ -56,8 +56,8 @@ class LocalEngine(Engine):
 
     The sites or the chains are divided evenly among devices where `mesh` says so or it costs
     nothing: chains first, which never wait for each other; then sites, whose sums cross the
-    devices in every communication round. Draws are the same up to rounding; bit for bit where
-    sites alone are divided and their messages are small.
+    devices in every communication round. Draws are the same up to rounding; those
+    of `fa_hmc` bit for bit where sites alone are divided and their messages are small.
 
     Args:
         mesh: a `jax.sharding.Mesh` with the axes ``"nodes"`` and ``"chains"``, or one of them,
