@@ -3,7 +3,8 @@
 Every device runs the phases for its own nodes and chains; sums, averages and gossip are collectives
 along the axis ``nodes`` of the mesh, and nothing crosses the axis ``chains``. What belongs to no
 node (the hub) is computed by all devices equally. Random numbers follow from the keys of nodes and
-chains, and are therefore those of one device; sums over nodes are rounded in another order.
+chains, and are therefore those of one device; so are sums over nodes, unless messages are so large
+that they are summed on each device first.
 """
 
 from __future__ import annotations
@@ -561,17 +562,18 @@ class _Part(Program):
         self, phase: Phase, outbox: PyTree, sites: SiteArrays, turn: PyTree
     ) -> tuple[PyTree, PyTree]:
         """Return the message that the outboxes of the nodes of all devices become."""
-        if self.layout.nodes == self._whole.nodes:
+        apart = self.layout.nodes < self._whole.nodes
+        if not (apart and isinstance(phase.exchange, Mean | Sum | Mix)):
             return super().exchanged(phase, outbox, sites, turn)
-        if isinstance(phase.exchange, Mean | Sum):
-            message, turn = super().exchanged(phase, outbox, sites, turn)
-            return jax.lax.psum(message, NODES), turn
-        if isinstance(phase.exchange, Mix):
+        mixes, nodes = isinstance(phase.exchange, Mix), self.layout.nodes
+        if mixes or exchanges.is_in_order(outbox, self._whole.nodes, nodes):
             everyone = jax.lax.all_gather((outbox, sites.weights), NODES, tiled=True)
-            mixed = exchanges.message_of(phase.exchange, *everyone)
-            message = jax.tree.map(lambda leaf: self._cut(leaf, 0, NODES, self.layout.nodes), mixed)
+            message = exchanges.message_of(phase.exchange, *everyone)
+            if mixes:
+                message = jax.tree.map(lambda leaf: self._cut(leaf, 0, NODES, nodes), message)
             return message, turn
-        return super().exchanged(phase, outbox, sites, turn)
+        message, turn = super().exchanged(phase, outbox, sites, turn)
+        return jax.lax.psum(message, NODES), turn
 
     def average(self, agents: Float[Array, "nodes ..."]) -> Float[Array, " ..."]:
         """Return the mean over the nodes of all devices."""

@@ -162,6 +162,14 @@ class Communicator:
         into[...] = result
         return into
 
+    def gather(self, rows: np.ndarray, into: np.ndarray, counts: np.ndarray) -> None:
+        """Fill an array with the rows of all ranks, of which each has so many."""
+        numbers = (counts * into[0].size).tolist()
+        self._wait(
+            self._world.Iallgatherv(np.ascontiguousarray(rows), [into, numbers]),
+            "rows of all ranks",
+        )
+
     def total_at_root(self, array: np.ndarray) -> np.ndarray | None:
         """Return the sum over all ranks of an array, at rank 0; None elsewhere."""
         summand = _summable(array)

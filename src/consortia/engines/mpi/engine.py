@@ -35,7 +35,6 @@ from consortia.engines.mpi.run import MPIRun
 from consortia.engines.mpi.travelling import TravellingRun
 from consortia.engines.phases import Program, SiteArrays, site_arrays
 from consortia.errors import InputError, RankError
-from consortia.runtime import compiler
 from consortia.runtime.late import jax, jnp
 
 LONGEST_DEADLINE = 1e6
@@ -49,10 +48,11 @@ class MPIEngine(Engine):
     """Runs the sites in the processes of an MPI job, as many of them at each as must be.
 
     Every process calls `consortia.sample` with the same arguments; rank 0 keeps the draws and
-    returns them, the others return None. Averages and sums are one Allreduce; in gossip a rank
-    exchanges with the ranks that hold a neighbour, in one neighbourhood collective; a travelling
-    chain goes from rank to rank as one message. The draws are those of `LocalEngine` up to
-    rounding: sums are taken in another order. A process needs the rows of its own sites only, see
+    returns them, the others return None. Averages and sums are one Allgather of
+    small messages, or one Allreduce of large ones; in gossip a rank exchanges with the ranks that
+    hold a neighbour, in one neighbourhood collective; a travelling chain goes from rank to rank as
+    one message. The draws are those of `LocalEngine` up to rounding: large messages are summed in
+    another order. A process needs the rows of its own sites only, see
     `consortia.read_sites`.
 
     Args:
@@ -182,8 +182,7 @@ class MPIEngine(Engine):
             whole = Program(algorithm, layout, start)
             return AsynchronousRun(whole, arrays, sites, self._communicator)
         places = Places(len(sites), self.ranks, self.rank)
-        # Of other methods the rounds are many, and worth full optimisation.
-        worth = effort(target, sites, method, layout) if method.lightly_compiled else compiler.FULL
+        worth = effort(target, sites, method, layout)
         arguments = (
             RankProgram(algorithm, layout, start, self._communicator, places, worth),
             site_arrays(target.model, sites, method, places.own),

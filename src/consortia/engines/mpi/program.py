@@ -68,7 +68,7 @@ class RankProgram(Program):
                 around = self._neighbourhoods[exchange] = Neighbourhood.of(mixing, places)
                 self.callbacks[exchange] = HostCallback(communicator.network(around.links))
             elif isinstance(exchange, Mean | Sum):
-                self.callbacks[exchange] = HostCallback(partial(_totals, communicator))
+                self.callbacks[exchange] = HostCallback(partial(_together, communicator, places))
 
     def exchanged(
         self, phase: Phase, outbox: PyTree, sites: SiteArrays, turn: PyTree
@@ -78,6 +78,10 @@ class RankProgram(Program):
         if exchange is None or isinstance(exchange, Route):
             return super().exchanged(phase, outbox, sites, turn)
         if isinstance(exchange, Mean | Sum):
+            if exchanges.is_in_order(outbox, self.nodes_in_all, self.layout.nodes):
+                rows = outbox, sites.weights
+                everyone, turn = self._carried(exchange, rows, self.nodes_in_all, turn)
+                return exchanges.message_of(exchange, *everyone), turn
             message = exchanges.message_of(exchange, outbox, sites.weights)
             rows = jax.tree.map(lambda leaf: leaf[None], message)
             total, turn = self._carried(exchange, rows, 1, turn)
@@ -113,9 +117,15 @@ class RankProgram(Program):
         return super().record(buffers, made._replace(draw=draw), iteration, window)
 
 
-def _totals(communicator: Communicator, parts: list[np.ndarray], result: list[np.ndarray]) -> None:
+def _together(
+    communicator: Communicator, places: Places, parts: list[np.ndarray], result: list[np.ndarray]
+) -> None:
+    """Fill the results with the rows of all sites, or with the sum of a row of each rank."""
     for part, into in zip(parts, result, strict=True):
-        communicator.total(part, into)
+        if len(into) > 1:
+            communicator.gather(part, into, np.diff(places.bounds))
+        else:
+            communicator.total(part, into)
 
 
 def _mixed(exchange: Mix, around: Neighbourhood, outbox: PyTree, arrived: PyTree) -> PyTree:
