@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
-import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,6 +14,7 @@ from parity import flower_sites
 
 import consortia
 from consortia.core.words import duration, size
+from consortia.report import watching
 from consortia.report.watching import MISSING_SECONDS, SILENT, Watch
 from consortia.store.runs import RECORD, checksum, read_record
 from consortia.store.status import STATUS, read_status
@@ -36,9 +37,14 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+NOW = 1.7e9
+"""The time at which all tests look: no load of the machine makes a run silent."""
+
+
 @pytest.fixture
-def running(finished: Path, tmp_path: Path) -> Path:
+def running(finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The same directory as it is while the run runs, two sites being late."""
+    monkeypatch.setattr(watching, "time", SimpleNamespace(time=lambda: NOW))
     path = tmp_path / "run"
     shutil.copytree(finished, path)
     record = json.loads((path / RECORD).read_text())
@@ -51,7 +57,7 @@ def running(finished: Path, tmp_path: Path) -> Path:
     (path / RECORD).write_text(json.dumps(record))
     names = json.loads(record["sites"])
     status = json.loads((path / STATUS).read_text())
-    status |= {"written": time.time(), "state": "running", "rounds": 20, "seconds_left": 95.0}
+    status |= {"written": NOW, "state": "running", "rounds": 20, "seconds_left": 95.0}
     status |= {"rounds_per_second": 0.21, "bytes_up": 1_500_000}
     late = [(1.0, None), (1.2, MISSING_SECONDS + 5), (30.0, None)]
     status["sites"] = [
@@ -108,7 +114,7 @@ def test_a_run_of_a_formula_is_watched_by_natural_quantities(tmp_path):
 
 def test_a_run_that_writes_no_more_is_not_called_running(running):
     status = json.loads((running / STATUS).read_text())
-    (running / STATUS).write_text(json.dumps(status | {"written": time.time() - SILENT - 10}))
+    (running / STATUS).write_text(json.dumps(status | {"written": NOW - SILENT - 10}))
     view = Watch(running).look()
     assert not view.alive
     assert view.state.startswith("no sign of life for 40 s")
