@@ -43,6 +43,19 @@ def test_a_tail_like_a_power_is_unknown_with_its_parameter() -> None:
     assert "along b the density falls no faster than a power" in summary.text()
 
 
+@pytest.mark.parametrize("seed", [3, *(pytest.param(s, marks=pytest.mark.slow) for s in (1, 2))])
+def test_a_plain_density_of_separated_rows_has_its_tail_and_is_unknown(seed: int) -> None:
+    """Refused after 43 to 59 messages: no proposal of finite width covers 1/x squared."""
+    case = CASES["separation, cauchy"]()
+    tree = case.run(seed)
+    assert wrong(case, law_of("separation, cauchy"), tree) == []
+    assert tree.attrs["communication_rounds"] <= 8
+    summary = consortia.summary(tree)
+    assert summary.verdict.severity is Severity.UNKNOWN
+    assert "falls no faster than a power" in summary.text()
+    assert "along x[1]" in summary.text()
+
+
 def heavy_direction(d: int, freedom: float, across: float) -> tuple[Any, Any, Any, Any]:
     """Return a t along a random direction, normal across; the direction, and quantiles along it."""
     direction = np.random.default_rng(d).normal(size=d)

@@ -198,7 +198,8 @@ def lines_through(
     values, axes = np.linalg.eigh(covariance + np.diag(apart))
     axes = axes * np.sign(axes[np.argmax(np.abs(axes), axis=0), np.arange(len(axes))])
     columns = (covariance / np.sqrt(np.diag(covariance))).T
-    principal = (axes * np.sqrt(np.maximum(values, 0))).T
+    # of a tail like a power the largest eigenvalue hides the others
+    principal = (axes * np.sqrt(np.maximum(values, np.finfo(float).eps * values.max()))).T
     directions = np.concatenate([columns, principal[::-1]])[:most]
     lines = []
     for index, direction in enumerate(directions):
