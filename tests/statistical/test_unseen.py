@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import functools
+import os
+import subprocess
+import sys
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -150,6 +153,37 @@ def test_none_is_good_and_wrong(name: str, seed: int) -> None:
     print(f"{name}, seed {seed}: {word[:60]} {faults}")
     if word == "good":
         assert faults == []
+
+
+ALONE = """
+import sys, zlib
+import numpy as np
+from statistical.unseen import CASES
+for seed in sys.argv[2:]:
+    tree = CASES[sys.argv[1]]().run(int(seed))
+print(zlib.crc32(np.asarray(tree["posterior"]["x"]).tobytes()), tree.attrs["communication_rounds"])
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name",
+    ["sites that contradict one another", "a half dose beyond all doses", "separation, t(3)"],
+)
+def test_a_seed_decides_whatever_ran_before_in_the_process(name: str) -> None:
+    """After seed 1, seed 3 took 10 messages, where it took 7 alone."""
+    made = [
+        subprocess.run(
+            [sys.executable, "-W", "ignore", "-c", ALONE, name, *seeds],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seeds in (["3"], ["1", "3"])
+    ]
+    assert made[0]
+    assert made[0] == made[1]
 
 
 @pytest.mark.slow
