@@ -65,10 +65,8 @@ def rounded_fits(answer: Arrays, rows: int, rng: Dither, coarser: float) -> Roun
     triangles, pulls = (np.asarray(answer[name], float) for name in ("precisions", "pulls"))
     d = pulls.shape[1]
     between = np.asarray(answer.get("between", np.zeros(d)), float)
-    varies, relative = (
-        np.flatnonzero(between > 0),
-        coarser * CURVATURE_UNIT / math.sqrt(max(rows, 1)),
-    )
+    varies = np.flatnonzero(between > 0)
+    relative = coarser * CURVATURE_UNIT / math.sqrt(max(rows, 1))
     dithers = rng.random((1 if varies.size else TURNS, triangles.shape[1] + d))
     fits = [
         _rounded(symmetric(triangle, d), pull, varies, dithers, relative, coarser * PULL_UNIT)
